@@ -1,0 +1,52 @@
+# The commands of this project. `make` alone lists them. Everything runs from .venv, which `setup` makes.
+
+PYTHON ?= python3
+APP ?= fraud
+BIN := .venv/bin
+# More arguments for the tests: make test PYTEST_ARGS="-k window"
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint types lock format bench e2e-compose clean
+
+help: ## List the commands.
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install everything into .venv and fetch the jars; nothing when done already.
+	@$(PYTHON) scripts/setup.py
+
+demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
+	@$(BIN)/millrace demo $(APP)
+
+test: setup ## Run all tests: unit, Spark, end to end, crash.
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+test-fast: setup ## Run the tests that need no Java, in less than a minute.
+	@$(BIN)/pytest tests/unit -n 2 $(PYTEST_ARGS)
+
+lint: setup ## Check style with ruff, and that the lock files are in step.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@bash scripts/check-locks
+
+types: setup ## Check types with mypy, strictly.
+	@$(BIN)/mypy
+	@$(BIN)/mypy scripts/setup.py
+
+lock: setup ## Resolve the Python packages anew after a change in pyproject.toml.
+	@$(BIN)/uv lock
+	@bash scripts/check-locks --write
+
+format: setup ## Format the code.
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## Measure throughput, latency, start-up and memory.
+	@$(BIN)/millrace bench
+
+e2e-compose: setup ## Run the end-to-end tests against the broker of compose.yaml (needs Docker).
+	@scripts/e2e-compose
+
+clean: ## Remove the environment and everything that was built or cached in this folder.
+	rm -rf .venv .millrace dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,55 @@
+"""Millrace: stateful streaming in Python on Apache Spark.
+
+The names that a developer needs to write a process; ``millrace.keyed`` (Spark) is imported on use,
+so that processes and their tests need no engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millrace.process import (
+    BroadcastContext,
+    Context,
+    KeyedProcess,
+    Late,
+    OutputTag,
+    Timer,
+    arrival,
+    side_output,
+)
+from millrace.state import BroadcastState, MapState, ValueState, broadcast_state, map_state, value_state
+from millrace.time import days, hours, minutes, seconds
+
+if TYPE_CHECKING:
+    from millrace.host.spark import keyed
+
+__all__ = [
+    "BroadcastContext",
+    "BroadcastState",
+    "Context",
+    "KeyedProcess",
+    "Late",
+    "MapState",
+    "OutputTag",
+    "Timer",
+    "ValueState",
+    "arrival",
+    "broadcast_state",
+    "days",
+    "hours",
+    "keyed",
+    "map_state",
+    "minutes",
+    "seconds",
+    "side_output",
+    "value_state",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "keyed":
+        from millrace.host.spark import keyed
+
+        return keyed
+    raise AttributeError(f"module 'millrace' has no attribute {name!r}")

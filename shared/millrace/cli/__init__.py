@@ -1,0 +1,105 @@
+"""`millrace …`: one command, whose parts are loaded only when they are called.
+
+The core's own parts are listed in :data:`CORE_COMMANDS`; other packages add theirs through the
+entry-point group ``millrace.commands`` (name → ``module:typer_app``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from millrace.errors import MillraceError
+
+if TYPE_CHECKING:
+    import typer
+
+#: Subcommand → (``module:attribute`` of a ``typer.Typer``, one line of help for the overview).
+CORE_COMMANDS: dict[str, tuple[str, str]] = {
+    "doctor": (
+        "millrace.cli.doctor:app",
+        "Check this machine: Python, Java, memory, disk, ports, jars, broker.",
+    ),
+    "jars": (
+        "millrace.cli.jars:app",
+        "Fetch, verify and list the locked jars of Spark's connectors and the broker.",
+    ),
+    "kafka": ("millrace.cli.kafka:app", "Start, stop and inspect an embedded Apache Kafka broker."),
+    "config": ("millrace.cli.config:app", "Show and validate the settings of an app."),
+    "run": ("millrace.cli.run:app", "Run a streaming app."),
+    "demo": ("millrace.cli.demo:app", "Broker, generator and app in one command, checked against the truth."),
+    "bench": ("millrace.cli.bench:app", "Measure throughput, latency, start-up and memory."),
+}
+
+#: Entry-point group through which other packages add subcommands.
+COMMANDS_GROUP = "millrace.commands"
+
+
+def _targets() -> dict[str, tuple[str, str]]:
+    found = dict(CORE_COMMANDS)
+    for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda e: e.name):
+        found.setdefault(entry.name, (entry.value, f"From {entry.value.partition(':')[0]}."))
+    return found
+
+
+def _load(target: str) -> typer.Typer:
+    module, _, attribute = target.partition(":")
+    loaded: typer.Typer = getattr(importlib.import_module(module), attribute)
+    return loaded
+
+
+def build() -> typer.Typer:
+    """Return the root command; subcommand modules are imported when they are called."""
+    import typer
+    from typer.core import TyperGroup
+
+    class LazyGroup(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(_targets())
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            target = _targets().get(cmd_name)
+            if target is None:
+                return None
+            command = typer.main.get_command(_load(target[0]))
+            command.name = cmd_name
+            return command
+
+    root = typer.Typer(
+        cls=LazyGroup,
+        name="millrace",
+        help="Stateful streaming in Python on Apache Spark.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @root.callback(invoke_without_command=True)
+    def options(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    ) -> None:
+        if version:
+            from importlib.metadata import version as installed
+
+            typer.echo(installed("millrace"))
+            raise typer.Exit
+
+    return root
+
+
+def main() -> None:
+    """Run the command line; user errors end in one line and exit code 2."""
+    try:
+        import typer  # noqa: F401
+    except ModuleNotFoundError:
+        sys.exit("millrace: the command line needs the apps extra: pip install 'millrace[apps]'")
+    try:
+        build()()
+    except MillraceError as error:
+        if os.environ.get("MILLRACE_TRACEBACK"):
+            raise
+        print(f"millrace: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
