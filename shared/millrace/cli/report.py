@@ -1,0 +1,95 @@
+"""Short tables for the end of a command: what was expected and found, and whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Check", "print_checks", "print_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One comparison of a run with the truth.
+
+    Attributes:
+        name: What is compared.
+        expected: What it should be.
+        found: What it is.
+        ok: Whether it holds.
+        note: Why, or what it means; may be empty.
+    """
+
+    name: str
+    expected: object
+    found: object
+    ok: bool
+    note: str = ""
+
+
+def print_checks(title: str, checks: Sequence[Check], console: Console | None = None) -> bool:
+    """Print a table of checks and return whether all of them hold.
+
+    Args:
+        title: Heading of the table.
+        checks: The checks; an empty list holds for nothing and counts as failed.
+        console: Where to print; default standard output.
+
+    >>> print_checks("demo", [Check("rows", 1200, 1200, True)], Console(width=60, no_color=True))
+    demo
+    check  expected  found   ok
+    rows      1,200  1,200  yes
+    True
+    """
+    notes = any(check.note for check in checks)
+    rows = [
+        (c.name, _text(c.expected), _text(c.found), "yes" if c.ok else "NO", *([c.note] if notes else []))
+        for c in checks
+    ]
+    columns = ("check", "expected", "found", "ok", *(["note"] if notes else []))
+    styles = ["" if check.ok else "bold red" for check in checks]
+    print_table(title, columns, rows, console, right=("expected", "found", "ok"), styles=styles)
+    return bool(checks) and all(check.ok for check in checks)
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    console: Console | None = None,
+    *,
+    right: Sequence[str] = (),
+    styles: Sequence[str] = (),
+) -> None:
+    """Print a plain table, readable on a terminal and in a log alike.
+
+    Args:
+        title: Heading.
+        columns: Names of the columns.
+        rows: One sequence of cells each; numbers get thousands separators.
+        console: Where to print; default standard output.
+        right: Columns that are aligned to the right, as numbers are.
+        styles: A rich style per row, if any.
+    """
+    console = console or Console(highlight=False)
+    console.print(Text(title, style="bold"))
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for index, row in enumerate(rows):
+        table.add_row(*(Text(_text(cell)) for cell in row), style=styles[index] if styles else None)
+    console.print(table)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.3g}"
+    return "-" if value is None else str(value)
