@@ -1,0 +1,68 @@
+"""Dead letters: what could not be handled, with everything needed to understand and replay it."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from typing import Literal
+
+import msgspec
+
+Reason = Literal["malformed", "schema", "no_event_time", "future", "process_error", "duplicate"]
+Stage = Literal["decode", "time", "process", "timer", "broadcast"]
+
+
+class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event (or timer) that was put aside.
+
+    Attributes:
+        reason: Why, in one word.
+        stage: Where it happened.
+        process: Name of the process.
+        error: The error in one line.
+        error_digest: Hash of the exception's type and place, the same for every event that fails
+            at the same line of code.
+        key: The key, where it was known.
+        event_time_ms: Event time in ms, where it was known.
+        topic: Kafka topic, partition and offset of the event, where it came from Kafka.
+        value: The original bytes.
+        headers: The original Kafka headers as JSON text.
+    """
+
+    reason: Reason
+    stage: Stage
+    process: str
+    error: str
+    error_digest: str = ""
+    key: str | None = None
+    event_time_ms: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    value: bytes | None = None
+    headers: str | None = None
+
+
+def error_digest(error: BaseException) -> str:
+    """Return a short hash of where and what an exception was, without its message or addresses."""
+    frames = [f"{f.name}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+    text = type(error).__qualname__ + "|" + "|".join(frames)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line of at most 500 characters."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 500 else text[:497] + "..."
+
+
+def position(source_id: str | None) -> tuple[str | None, int | None, int | None]:
+    """Split ``topic:partition:offset`` as the Kafka source writes it; ``None`` for other sources.
+
+    >>> position("payments:3:42")
+    ('payments', 3, 42)
+    """
+    parts = (source_id or "").rsplit(":", 2)
+    if len(parts) != 3 or not parts[1].isdigit() or not parts[2].isdigit():
+        return None, None, None
+    return parts[0], int(parts[1]), int(parts[2])

@@ -1,0 +1,293 @@
+"""The Spark host: a process over key groups inside ``transformWithStateInPandas``.
+
+:func:`keyed` takes any streaming DataFrame and gives it a key and an event time;
+:meth:`KeyedStream.process` runs a :class:`~millrace.KeyedProcess` over it and returns its outputs as
+DataFrames. The plan is: find key, time and key group in the JVM → declare the watermark and project
+its column away (so that Spark drops nothing) → shuffle by key group → one Python call per group and
+batch. Event decoding and all meaning are in the worker, in :mod:`millrace.host.runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from millrace.errors import UserError
+from millrace.host.groups import group_labels
+from millrace.host.spark_types import output_types, struct_type
+from millrace.host.spark_worker import (
+    CONTROL,
+    DATA,
+    FUTURE,
+    NO_TIME,
+    OUTPUT_SCHEMA,
+    ColumnEvents,
+    JsonEvents,
+    KeyGroupProcessor,
+)
+from millrace.process import KeyedProcess, check_process
+from millrace.state.layout import ENCODING_VERSION
+from millrace.time.durations import to_ms
+
+
+class KeyingError(UserError):
+    """The key, event time or other columns given to :func:`keyed` do not fit the DataFrame."""
+
+
+def keyed(
+    df: DataFrame,
+    *,
+    by: str | Sequence[str],
+    event_time: str,
+    value: str | None = None,
+    out_of_orderness: str | int | timedelta = 0,
+    source_id: str | Column | None = None,
+    headers: str | Column | None = None,
+    control: Column | None = None,
+    arrived_at: str | Column | None = None,
+    max_future_skew: str | int | timedelta | None = None,
+    key_groups: int = 64,
+) -> KeyedStream:
+    """Give a DataFrame a key and an event time.
+
+    Args:
+        df: A streaming DataFrame.
+        by: Name of the key field, or names of several: columns of ``df``, or fields of the JSON in
+            ``value``.
+        event_time: Name of the event-time field: a timestamp, or UTC milliseconds as an integer.
+        value: Name of a binary or string column with JSON events, decoded (and validated against the
+            event type) in the worker; ``None``: the events are the columns themselves.
+        out_of_orderness: How far events may come out of order, ms, ``timedelta`` or text
+            (``"10 seconds"``); the watermark stays that far behind the newest event.
+        source_id: A column that identifies an event in its source, the root of output identities.
+        headers: A string column that goes with an event into the dead letters.
+        control: True for the rows that are control events: they go to every key group and do not
+            move the watermark. The rows come through ``value``.
+        arrived_at: When an event was received (a timestamp), for ``max_future_skew``.
+        max_future_skew: Events whose time is more than this after ``arrived_at`` go to the dead
+            letters before the watermark sees them.
+        key_groups: Number of key groups; fixed for the life of a checkpoint.
+
+    Raises:
+        KeyingError: A named column is missing, or the arguments contradict each other.
+
+    Example:
+        >>> balances = keyed(transactions, by="user", event_time="at",
+        ...                  out_of_orderness="10 seconds").process(RunningBalance())  # doctest: +SKIP
+        >>> balances["main"]  # doctest: +SKIP
+        DataFrame[user: string, amount: double, ...]
+    """
+    keys = (by,) if isinstance(by, str) else tuple(by)
+    wanted = [value] if value is not None else [*keys, event_time]
+    missing = [name for name in wanted if name not in df.columns]
+    if missing:
+        raise KeyingError(f"no column {', '.join(missing)} in the stream; it has {', '.join(df.columns)}")
+    if control is not None and value is None:
+        raise KeyingError("control rows need `value`, the column with their JSON")
+    if max_future_skew is not None and arrived_at is None:
+        raise KeyingError("max_future_skew needs `arrived_at`, the time events are compared with")
+    if key_groups < 1:
+        raise KeyingError(f"key_groups must be at least 1, not {key_groups}")
+    return KeyedStream(
+        df=df,
+        keys=keys,
+        event_time=event_time,
+        value=value,
+        bound_ms=to_ms(out_of_orderness),
+        source_id=_column(source_id),
+        headers=_column(headers),
+        control=control,
+        arrived_at=_column(arrived_at),
+        skew_ms=None if max_future_skew is None else to_ms(max_future_skew),
+        key_groups=key_groups,
+    )
+
+
+def _column(column: str | Column | None) -> Column | None:
+    return F.col(column) if isinstance(column, str) else column
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """A DataFrame with a key and an event time; made by :func:`keyed`."""
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    event_time: str
+    value: str | None
+    bound_ms: int
+    source_id: Column | None
+    headers: Column | None
+    control: Column | None
+    arrived_at: Column | None
+    skew_ms: int | None
+    key_groups: int
+
+    def process(self, process: KeyedProcess[Any, Any]) -> ProcessedStream:
+        """Run ``process`` over the stream; nothing starts before a query does.
+
+        Raises:
+            ProcessDefinitionError: The process class is not complete.
+        """
+        check_process(process)
+        events: JsonEvents | ColumnEvents
+        if self.value is not None:
+            events = JsonEvents(process.event_type, process.control_type)
+        else:
+            fields = [f.encode_name for f in msgspec.structs.fields(process.event_type)]
+            missing = [name for name in fields if name not in self.df.columns]
+            if missing:
+                raise KeyingError(
+                    f"{process.name} reads {', '.join(missing)}, which the stream does not have; "
+                    f"it has {', '.join(self.df.columns)}"
+                )
+            events = ColumnEvents(process.event_type, fields)
+        prepared = self._with_time(process).withWatermark("_watermark", f"{self.bound_ms + 1} milliseconds")
+        rows = self._with_group(prepared, events)
+        raw = rows.groupBy("_group").transformWithStateInPandas(
+            statefulProcessor=KeyGroupProcessor(
+                process, events, columns=rows.columns, speaker=group_labels(self.key_groups)[0]
+            ),
+            outputStructType=OUTPUT_SCHEMA,
+            outputMode="Append",
+            timeMode="EventTime",
+        )
+        return ProcessedStream(raw=raw, process=process, key_groups=self.key_groups, bound_ms=self.bound_ms)
+
+    def _with_time(self, process: KeyedProcess[Any, Any]) -> DataFrame:
+        """Add key text, event time (ms), row kind and the column that carries the watermark."""
+        df = self.df
+        keys, when = self._key_and_time_columns(process)
+        control = F.coalesce(self.control, F.lit(False)) if self.control is not None else F.lit(False)
+        text = F.concat(*[F.concat(F.octet_length(k).cast("string"), F.lit(":"), k) for k in keys])
+        df = df.withColumn("_key", F.when(~control, text)).withColumn("_time", F.when(~control, when))
+        future = F.lit(False)
+        if self.skew_ms is not None and self.arrived_at is not None:
+            future = F.coalesce(
+                F.col("_time") > F.unix_millis(self.arrived_at.cast("timestamp")) + self.skew_ms, F.lit(False)
+            )
+        kind = F.when(control, CONTROL).when(future, FUTURE).otherwise(DATA)
+        return df.withColumn("_kind", kind).withColumn(
+            "_watermark", F.when(F.col("_kind") == DATA, F.timestamp_millis("_time"))
+        )
+
+    def _key_and_time_columns(self, process: KeyedProcess[Any, Any]) -> tuple[list[Column], Column]:
+        if self.value is None:
+            when = F.col(self.event_time)
+            if isinstance(self.df.schema[self.event_time].dataType, t.TimestampType):
+                when = F.unix_millis(when)
+            return [F.col(k).cast("string") for k in self.keys], when.cast("long")
+        kinds = {f.encode_name: f.type for f in msgspec.structs.fields(process.event_type)}
+        absent = [name for name in (*self.keys, self.event_time) if name not in kinds]
+        if absent:
+            raise KeyingError(f"{process.name}'s event type has no field {', '.join(absent)}")
+        is_ms = struct_type(process.event_type)[self.event_time].dataType == t.LongType()
+        fields = [t.StructField(k, t.StringType()) for k in dict.fromkeys(self.keys)]
+        fields.append(t.StructField(self.event_time, t.LongType() if is_ms else t.TimestampType()))
+        parsed = F.from_json(F.col(self.value).cast("string"), t.StructType(fields))
+        when = parsed.getField(self.event_time)
+        return [parsed.getField(k) for k in self.keys], when if is_ms else F.unix_millis(when)
+
+    def _with_group(self, df: DataFrame, events: JsonEvents | ColumnEvents) -> DataFrame:
+        """Route every row to its key group, control rows to all, and keep what the worker needs."""
+        labels = F.array(*[F.lit(label) for label in group_labels(self.key_groups)])
+        hashed = F.col("_key").cast("binary")
+        if self.value is not None:  # an event without a key still needs a place: by its bytes
+            hashed = F.coalesce(hashed, F.col(self.value).cast("binary"), F.lit(b""))
+        label = F.element_at(labels, (F.crc32(hashed) % self.key_groups + 1).cast("int"))
+        if self.control is not None:
+            label = F.explode(F.when(F.col("_kind") == CONTROL, labels).otherwise(F.array(label)))
+        null = F.lit(None).cast("string")
+        columns = [
+            label.alias("_group"),
+            F.col("_key"),
+            F.coalesce(F.col("_time"), F.lit(NO_TIME)).alias("_time"),
+            F.col("_kind"),
+            (self.source_id if self.source_id is not None else null).cast("string").alias("_source_id"),
+        ]
+        if self.headers is not None:
+            columns.append(self.headers.cast("string").alias("_headers"))
+        if isinstance(events, JsonEvents):
+            columns.append(F.col(str(self.value)).cast("binary").alias("_value"))
+        else:
+            columns.extend(self._event_column(name, events) for name in events.fields)
+        return df.select(*columns)
+
+    def _event_column(self, name: str, events: ColumnEvents) -> Column:
+        wants = struct_type(events.event_type)[name].dataType
+        has = self.df.schema[name].dataType
+        if isinstance(has, t.TimestampType) and wants == t.LongType():
+            return F.unix_millis(name).alias(name)
+        return F.col(name)
+
+
+@dataclass(frozen=True)
+class ProcessedStream:
+    """The outputs of a process: one typed stream, a DataFrame per output.
+
+    Attributes:
+        raw: All outputs in one DataFrame (output, event_id, key, event_time_ms, on_time, payload),
+            so that the state is computed once however many are written.
+        process: The process.
+    """
+
+    raw: DataFrame
+    process: KeyedProcess[Any, Any]
+    key_groups: int
+    bound_ms: int
+    _types: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs: ``main``, the side outputs, ``late``, ``dead_letters``."""
+        return tuple(output_types(self.process))
+
+    def __getitem__(self, output: str) -> DataFrame:
+        """Return one output as a typed DataFrame; a query on it alone has a state of its own."""
+        return self.select(self.raw, output)
+
+    def select(self, raw: DataFrame, output: str) -> DataFrame:
+        """Return the rows of one output in ``raw`` (or a batch of it) with typed columns.
+
+        The record's fields come first, then ``_event_id``, ``_event_time`` (timestamp of its cause)
+        and ``_on_time``.
+        """
+        types = output_types(self.process)
+        if output not in types:
+            raise KeyingError(f"{self.process.name} has no output '{output}'; it has {', '.join(types)}")
+        schema = struct_type(types[output])
+        text = F.col("payload").cast("string")
+        if schema.fieldNames() == ["value"]:
+            text = F.concat(F.lit('{"value":'), text, F.lit("}"))
+        return (
+            raw.filter(F.col("output") == output)
+            .select(
+                F.from_json(text, schema).alias("r"),
+                F.col("event_id").alias("_event_id"),
+                F.timestamp_millis("event_time_ms").alias("_event_time"),
+                F.col("on_time").alias("_on_time"),
+            )
+            .select("r.*", "_event_id", "_event_time", "_on_time")
+        )
+
+    def contract(self) -> dict[str, Any]:
+        """Return what a checkpoint of this process depends on, as plain data."""
+        process = self.process
+        order = process.order
+        return {
+            "process": process.name,
+            "version": process.version,
+            "key_groups": self.key_groups,
+            "hash": "crc32",
+            "encoding": ENCODING_VERSION,
+            "time_domain": "event_time",
+            "order": order.mode,
+            "states": {s.name: s.describe() for s in process.states},
+        }

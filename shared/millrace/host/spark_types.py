@@ -1,0 +1,92 @@
+"""Event and output types as Spark schemas: msgspec types in, ``StructType`` out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from pyspark.sql import types as t
+
+from millrace.errors import UserError
+from millrace.process import KeyedProcess, Late
+from millrace.state.specs import type_name
+
+_SCALARS: dict[type, t.DataType] = {
+    msgspec.inspect.IntType: t.LongType(),
+    msgspec.inspect.FloatType: t.DoubleType(),
+    msgspec.inspect.StrType: t.StringType(),
+    msgspec.inspect.BoolType: t.BooleanType(),
+    msgspec.inspect.BytesType: t.BinaryType(),
+    msgspec.inspect.DateTimeType: t.TimestampType(),
+    msgspec.inspect.DateType: t.DateType(),
+    msgspec.inspect.LiteralType: t.StringType(),
+    msgspec.inspect.EnumType: t.StringType(),
+    msgspec.inspect.UUIDType: t.StringType(),
+}
+
+
+class UnsupportedType(UserError):
+    """An event or output type has no Spark counterpart."""
+
+
+def struct_type(tp: Any) -> t.StructType:
+    """Return the Spark schema of a msgspec struct; of any other type, one column ``value``.
+
+    Args:
+        tp: A msgspec struct class, or a scalar or container type.
+
+    Raises:
+        UnsupportedType: A field's type has no Spark counterpart.
+
+    Example:
+        >>> class Balance(msgspec.Struct):
+        ...     user: str
+        ...     amount: float | None = None
+        >>> struct_type(Balance).simpleString()
+        'struct<user:string,amount:double>'
+    """
+    spark = _spark_type(msgspec.inspect.type_info(tp), type_name(tp))
+    if isinstance(spark, t.StructType):
+        return spark
+    return t.StructType([t.StructField("value", spark)])
+
+
+def _spark_type(info: Any, where: str) -> t.DataType:
+    scalar = _SCALARS.get(type(info))
+    if scalar is not None:
+        return scalar
+    if isinstance(info, msgspec.inspect.StructType):
+        return t.StructType(
+            [
+                t.StructField(f.encode_name, _spark_type(f.type, f"{where}.{f.name}"), nullable=True)
+                for f in info.fields
+            ]
+        )
+    if isinstance(info, msgspec.inspect.UnionType):
+        kinds = [x for x in info.types if not isinstance(x, msgspec.inspect.NoneType)]
+        if len(kinds) == 1:
+            return _spark_type(kinds[0], where)
+    if isinstance(info, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
+        return t.ArrayType(_spark_type(info.item_type, f"{where}[]"))
+    if isinstance(info, msgspec.inspect.DictType) and isinstance(info.key_type, msgspec.inspect.StrType):
+        return t.MapType(t.StringType(), _spark_type(info.value_type, f"{where}[]"))
+    raise UnsupportedType(f"{where}: {type(info).__name__} has no Spark type; use str, int, float, bool, "
+                          "bytes, datetime, structs, lists or string-keyed dicts of them")  # fmt: skip
+
+
+def output_types(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
+    """Return the record type of every output of a process: main, side outputs, late, dead letters."""
+    from millrace.dead_letters import DeadLetter
+
+    late = msgspec.defstruct(
+        "LateEvent", [("event", process.event_type), ("lateness_ms", int), ("watermark_ms", int)]
+    )
+    return {
+        "main": process.output_type,
+        **{tag.name: tag.type for tag in process.side_outputs},
+        "late": late,
+        "dead_letters": DeadLetter,
+    }
+
+
+__all__ = ["Late", "UnsupportedType", "output_types", "struct_type"]

@@ -1,0 +1,291 @@
+"""The Spark host's worker side: one key group's rows in, emissions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql import types as t
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from millrace.dead_letters import position
+from millrace.host.runner import Emission, Row, Runner
+from millrace.process import KeyedProcess
+from millrace.state.pages import PagedStore
+from millrace.time import NO_WATERMARK
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Kinds of input rows.
+DATA, CONTROL, FUTURE = 0, 1, 2
+#: Stands for "no event time" in the column of event times, which has no nulls.
+NO_TIME: Final = -(2**63)
+
+OUTPUT_SCHEMA = t.StructType(
+    [
+        t.StructField("output", t.StringType()),
+        t.StructField("event_id", t.StringType()),
+        t.StructField("key", t.StringType()),
+        t.StructField("event_time_ms", t.LongType()),
+        t.StructField("on_time", t.BooleanType()),
+        t.StructField("payload", t.BinaryType()),
+    ]
+)
+_BYTES = t.StructType([t.StructField("data", t.BinaryType())])
+_PAGE = t.StructType([t.StructField("page", t.LongType())])
+
+
+class JsonEvents:
+    """Events as JSON bytes in the column ``_value``, decoded and validated here.
+
+    Args:
+        event_type: Type of the events.
+        control_type: Type of control events, or ``None``.
+    """
+
+    def __init__(self, event_type: Any, control_type: Any) -> None:
+        self.event_type = event_type
+        self.control_type = control_type
+
+    def open(self) -> None:
+        """Build the decoders; called in the worker."""
+        self._decode = msgspec.json.Decoder(self.event_type).decode
+        self._decode_control = msgspec.json.Decoder(self.control_type).decode
+
+    def columns(self, frame: pd.DataFrame) -> tuple[list[bytes], list[Any]]:
+        """Return the original bytes and what :meth:`event` takes, a value per row."""
+        values = [bytes(v) if v is not None else b"" for v in frame["_value"].tolist()]
+        return values, values
+
+    def event(self, value: Any) -> Any:
+        """Decode one event; raises ``msgspec.DecodeError`` or ``UnicodeDecodeError``."""
+        return self._decode(value)
+
+    def control(self, value: Any) -> Any:
+        """Decode one control event."""
+        return self._decode_control(value)
+
+
+class ColumnEvents:
+    """Events as the columns of the DataFrame.
+
+    Args:
+        event_type: A msgspec struct.
+        fields: Its fields, which are columns.
+    """
+
+    def __init__(self, event_type: Any, fields: list[str]) -> None:
+        self.event_type = event_type
+        self.fields = fields
+
+    def open(self) -> None:
+        """Nothing to build."""
+
+    def columns(self, frame: pd.DataFrame) -> tuple[list[bytes], list[Any]]:
+        """Return empty bytes and a dict per row."""
+        columns = []
+        for name in self.fields:
+            column = frame[name]
+            if column.isna().any():
+                column = column.astype(object).where(column.notna(), None)
+            columns.append(column.tolist())
+        rows = [dict(zip(self.fields, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [b""] * len(rows), rows
+
+    def event(self, value: Any) -> Any:
+        """Make the event, validating types."""
+        return msgspec.convert(value, self.event_type, strict=False)
+
+    def control(self, value: Any) -> Any:
+        """Control rows need JSON events."""
+        raise msgspec.ValidationError("control rows need JSON events")
+
+
+class _Backend:
+    """The bytes of one key group in Spark's state store."""
+
+    __slots__ = ("_header", "_pages")
+
+    def __init__(self, header: Any, pages: Any) -> None:
+        self._header = header
+        self._pages = pages
+
+    def get_header(self) -> bytes | None:
+        found = self._header.get()
+        return None if found is None else bytes(found[0])
+
+    def put_header(self, header: bytes) -> None:
+        self._header.update((header,))
+
+    def clear(self) -> None:
+        self._header.clear()
+
+    def get_page(self, page: int) -> bytes:
+        return bytes(self._pages.getValue((page,))[0])
+
+    def put_page(self, page: int, data: bytes) -> None:
+        self._pages.updateValue((page,), (data,))
+
+    def delete_page(self, page: int) -> None:
+        self._pages.removeKey((page,))
+
+
+class KeyGroupProcessor(StatefulProcessor):
+    """Hosts a :class:`~millrace.KeyedProcess` over the keys of a group.
+
+    The parameter names of the handlers are part of Spark's protocol: its worker passes them by name.
+
+    Args:
+        process: The process; pickled with this object, bound to state in the worker.
+        events: How rows become events.
+        columns: Names of the input's columns; Spark's worker renames some on the way.
+        speaker: Label of the group that reports failures of control events, which all groups see.
+    """
+
+    def __init__(
+        self,
+        process: KeyedProcess[Any, Any],
+        events: JsonEvents | ColumnEvents,
+        columns: list[str],
+        speaker: int,
+    ) -> None:
+        self._process = process
+        self._events = events
+        self._columns = columns
+        self._speaker = speaker
+        self._has_broadcast = any(s.kind == "broadcast" for s in process.states)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the group's state; called on the driver for the schema and in every task."""
+        self._handle = handle
+        self._header = handle.getValueState("header", _BYTES)
+        self._pages = handle.getMapState("pages", _PAGE, _BYTES)
+        self._broadcast = handle.getValueState("broadcast", _BYTES) if self._has_broadcast else None
+        self._runner = Runner(self._process, encode=msgspec.json.encode, decode=self._events.event)
+        self._events.open()
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        """Run one batch of a group's rows."""
+        watermark = _watermark(timerValues)
+        by_key: dict[str, list[Row]] = {}
+        controls: list[Row] = []
+        for frame in rows:
+            self._read(frame, by_key, controls, speaks=int(key[0]) == self._speaker)
+        yield from self._run(key, by_key, controls, watermark)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        """Fire what is due in a group that got no rows."""
+        yield from self._run(key, {}, [], _watermark(timerValues))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _run(
+        self, key: Any, by_key: dict[str, list[Row]], controls: list[Row], watermark: int
+    ) -> Iterator[pd.DataFrame]:
+        runner = self._runner
+        if self._broadcast is not None:
+            self._run_broadcast(int(key[0]), controls, watermark)
+        store = PagedStore(_Backend(self._header, self._pages), runner.layout)
+        runner.run_batch(store, by_key, watermark)
+        wake = store.commit(watermark)
+        if wake.delete is not None:
+            self._handle.deleteTimer(wake.delete)
+        if wake.register is not None:
+            self._handle.registerTimer(wake.register)
+        emissions, runner.emissions = runner.emissions, []
+        if emissions:
+            yield _frame(emissions)
+
+    def _run_broadcast(self, label: int, controls: list[Row], watermark: int) -> None:
+        found = self._broadcast.get()
+        stored = None if found is None else bytes(found[0])
+        if not controls:
+            self._runner.load_broadcast(stored)
+            return
+        controls.sort(key=lambda row: position(row.cause)[1:])
+        # Every group applies the same control events; one of them speaks for all.
+        report = label == self._speaker
+        changed = self._runner.run_broadcast(controls, stored, watermark, report=report)
+        if changed is not None:
+            self._broadcast.update((changed,))
+
+    def _read(
+        self, frame: pd.DataFrame, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool
+    ) -> None:
+        """Decode the rows of one frame; what cannot be decoded goes to the dead letters."""
+        frame = frame.set_axis(self._columns, axis=1)
+        raws, values = self._events.columns(frame)
+        keys, times = frame["_key"].tolist(), frame["_time"].tolist()
+        kinds, causes = frame["_kind"].tolist(), frame["_source_id"].tolist()
+        headers = frame["_headers"].tolist() if "_headers" in frame else [None] * len(keys)
+        decode = self._events.event
+        for key, time, kind, cause, header, raw, value in zip(
+            keys, times, kinds, causes, headers, raws, values, strict=True
+        ):
+            if kind == CONTROL:
+                self._read_control(raw, value, cause, header, controls, speaks=speaks)
+                continue
+            try:
+                event = decode(value)
+            except msgspec.ValidationError as error:
+                self._put_aside("schema", "decode", error, raw, cause, key, time, header)
+                continue
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._put_aside("malformed", "decode", error, raw, cause, key, time, header)
+                continue
+            if time == NO_TIME or key is None:
+                what = "event time" if key is not None else "key"
+                self._put_aside("no_event_time" if key is not None else "schema", "time",
+                                f"the event has no {what}", raw, cause, key, time, header)  # fmt: skip
+            elif kind == FUTURE:
+                self._put_aside("future", "time", "the event's time is too far ahead of its arrival",
+                                raw, cause, key, time, header)  # fmt: skip
+            else:
+                by_key.setdefault(key, []).append(Row(time, raw, cause, event, header, value))
+
+    def _read_control(
+        self, raw: bytes, value: Any, cause: Any, header: Any, controls: list[Row], *, speaks: bool
+    ) -> None:
+        try:
+            controls.append(Row(0, raw, cause, self._events.control(value), header))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if speaks:
+                reason = "schema" if isinstance(error, msgspec.ValidationError) else "malformed"
+                self._put_aside(reason, "broadcast", error, raw, cause, None, NO_TIME, header)
+
+    def _put_aside(
+        self,
+        reason: str,
+        stage: str,
+        error: BaseException | str,
+        raw: bytes,
+        cause: Any,
+        key: Any,
+        time: int,
+        header: Any,
+    ) -> None:
+        self._runner.dead_letter(
+            reason,
+            stage,
+            error,
+            raw,
+            cause,
+            key=key,
+            event_time=None if time == NO_TIME else time,
+            headers=header,
+        )
+
+
+def _watermark(values: Any) -> int:
+    """Return the batch's watermark, ms; the engine's 0 means "none yet"."""
+    found = int(values.getCurrentWatermarkInMs())
+    return NO_WATERMARK if found == 0 else found
+
+
+def _frame(emissions: list[Emission]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(emissions, columns=OUTPUT_SCHEMA.fieldNames())

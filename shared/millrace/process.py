@@ -1,0 +1,321 @@
+"""What a developer writes: a :class:`KeyedProcess`, its declarations and its context.
+
+Nothing here knows an engine. A host (``millrace.host``) binds a process to state, time and outputs
+and calls it; the in-memory host and Spark call the very same object.
+"""
+
+from __future__ import annotations
+
+import operator
+import typing
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from millrace.dead_letters import Reason
+from millrace.errors import UserError
+from millrace.state.layout import TimerRecord
+from millrace.state.specs import StateSpec
+from millrace.time import NEVER, ms
+
+E = TypeVar("E")
+O = TypeVar("O")  # noqa: E741
+T = TypeVar("T")
+
+Key = str | tuple[str, ...]
+
+
+class ProcessDefinitionError(UserError):
+    """A process class is not complete or contradicts itself."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order a process sees its events, and why that is right for it.
+
+    Attributes:
+        mode: ``arrival``: in the batch that brings them, the rows of a key sorted by event time.
+        commutes: Results do not depend on the order (counts, window aggregation).
+        corrects: Results that a later event changes are emitted again as corrections.
+        in_order_per_key: The input brings each key's events in event-time order.
+    """
+
+    mode: str
+    commutes: bool = False
+    corrects: bool = False
+    in_order_per_key: bool = False
+
+
+def arrival(*, commutes: bool = False, corrects: bool = False, in_order_per_key: bool = False) -> Order:
+    """Handle an event in the batch that brings it; say why that is right.
+
+    Args:
+        commutes: The results do not depend on the order of events.
+        corrects: Results that a later event changes are emitted again as corrections.
+        in_order_per_key: The input brings each key's events in event-time order; only then may a
+            timer be ``on_key_time``.
+
+    Raises:
+        ProcessDefinitionError: None of the reasons is given.
+
+    Example:
+        >>> arrival(commutes=True).mode
+        'arrival'
+    """
+    if not (commutes or corrects or in_order_per_key):
+        raise ProcessDefinitionError(
+            "arrival() needs a reason why arrival order is right for this process: "
+            "commutes=True, corrects=True or in_order_per_key=True"
+        )
+    return Order("arrival", commutes, corrects, in_order_per_key)
+
+
+@dataclass(eq=False)
+class OutputTag(Generic[T]):
+    """A named side output of a process, declared with :func:`side_output`."""
+
+    type: Any
+    name: str = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = self.name or name
+
+
+def side_output(tp: type[T], *, name: str = "") -> OutputTag[T]:
+    """Declare a side output for records of type ``tp``; emit with ``ctx.output(self.alerts, record)``."""
+    return OutputTag(tp, name)
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """A timer that fires.
+
+    Attributes:
+        at: Event time it was set for, ms.
+        name: The name it was set under.
+    """
+
+    at: int
+    name: str
+
+
+class Late(msgspec.Struct, frozen=True):
+    """An event that came behind the watermark, as it stands in the side output ``late``.
+
+    Attributes:
+        event: The event.
+        lateness_ms: How far its time was behind the watermark, ms (0: exactly at it).
+        watermark_ms: The watermark it missed.
+    """
+
+    event: Any
+    lateness_ms: int
+    watermark_ms: int
+
+
+class Timers:
+    """Event-time timers of the current key, by name."""
+
+    __slots__ = ("_cursor", "_order", "_origin")
+
+    def __init__(self, cursor: Any, order: Order) -> None:
+        self._cursor = cursor
+        self._order = order
+        self._origin: Callable[[], int] = lambda: 0
+
+    def at(self, when: int, name: str = "", *, on_key_time: bool = False) -> None:
+        """Set the timer ``name`` to fire when the watermark reaches ``when``.
+
+        Args:
+            when: Event time, ms. One in the past fires in this batch.
+            name: At most one timer of a name is pending per key: this replaces it.
+            on_key_time: Let a later event of the key fire it before the watermark does.
+
+        Raises:
+            ProcessDefinitionError: ``on_key_time`` in a process whose input is not in order per key.
+            TypeError: ``when`` is no whole number, or ``name`` no text.
+        """
+        when = operator.index(when)  # what is kept must be readable: a float here would not be
+        if not isinstance(name, str):
+            raise TypeError(f"a timer's name is text, not {name!r}")
+        if on_key_time and not self._order.in_order_per_key:
+            raise ProcessDefinitionError("on_key_time timers need arrival(in_order_per_key=True)")
+        timers: list[TimerRecord] = self._cursor.entry.timers_
+        record = TimerRecord(when, name, on_key_time, self._origin())
+        for index, timer in enumerate(timers):
+            if timer.name == name:
+                timers[index] = record
+                return
+        timers.append(record)
+
+    def after(self, delay: timedelta | int, name: str = "", *, on_key_time: bool = False) -> None:
+        """Set a timer ``delay`` (a ``timedelta`` or ms) after the current event or timer."""
+        self.at(self._cursor.now + ms(delay), name, on_key_time=on_key_time)
+
+    def delete(self, name: str = "") -> None:
+        """Remove the pending timer ``name``; nothing happens where there is none."""
+        timers: list[TimerRecord] = self._cursor.entry.timers_
+        timers[:] = [t for t in timers if t.name != name]
+
+    def pending(self, name: str = "") -> int | None:
+        """Return the time (ms) of the pending timer ``name``, or ``None``."""
+        for timer in self._cursor.entry.timers_:
+            if timer.name == name:
+                return int(timer.at)
+        return None
+
+
+class Context:
+    """What a callback knows and may do; one object, pointed at the current event or timer.
+
+    Attributes:
+        key: The key, a string (a tuple of strings for a key of several columns).
+        event_time: Time of the current event or timer, ms.
+        watermark: The watermark of this batch, ms.
+        timers: The key's timers.
+    """
+
+    __slots__ = ("_emit", "_reject", "event_time", "key", "timers", "watermark")
+
+    def __init__(
+        self, timers: Timers, emit: Callable[[str, Any], None], reject: Callable[[Reason, str], None]
+    ) -> None:
+        self.key: Any = ""
+        self.event_time: int = 0
+        self.watermark: int = 0
+        self.timers = timers
+        self._emit = emit
+        self._reject = reject
+
+    def emit(self, record: Any) -> None:
+        """Emit to the main output."""
+        self._emit("main", record)
+
+    def output(self, tag: OutputTag[T], record: T) -> None:
+        """Emit to a side output."""
+        self._emit(tag.name, record)
+
+    def dead_letter(self, reason: Reason, error: str) -> None:
+        """Send the current event, as it came, to the dead letters.
+
+        Args:
+            reason: Why, in one word, e.g. ``"duplicate"``.
+            error: What was wrong, in one line.
+        """
+        self._reject(reason, error)
+
+
+class BroadcastContext:
+    """What ``process_broadcast`` knows: the watermark of the batch that brings the control event."""
+
+    __slots__ = ("watermark",)
+
+    def __init__(self) -> None:
+        self.watermark: int = 0
+
+
+class KeyedProcess(Generic[E, O]):
+    """A stateful process over a keyed stream: override :meth:`process`, declare state and order.
+
+    ``E`` and ``O`` are the event's and the main output's types (msgspec structs, or any type that
+    msgspec encodes). A callback must depend on nothing but its arguments and the declared state: no
+    wall clock, no unseeded randomness, no attributes of its own that change.
+
+    Example:
+        >>> from millrace import KeyedProcess, arrival, value_state
+        >>> from millrace.testing import TestDriver
+        >>> class Count(KeyedProcess[str, int]):
+        ...     order = arrival(commutes=True)
+        ...     n = value_state(int, default=0)
+        ...     def process(self, event, ctx):
+        ...         self.n.value += 1
+        ...         ctx.emit(self.n.value)
+        >>> driver = TestDriver(Count())
+        >>> driver.send("a", "x", at=1); driver.send("a", "y", at=2)
+        >>> driver.values()
+        [1, 2]
+    """
+
+    order: ClassVar[Order]
+    #: Name in contracts and output identities; the class name unless given.
+    name: ClassVar[str] = ""
+    #: Raised by hand when the meaning of the state changes.
+    version: ClassVar[int] = 1
+    #: Type of control events, for processes that override :meth:`process_broadcast`.
+    control_type: ClassVar[Any] = None
+
+    event_type: ClassVar[Any] = None
+    output_type: ClassVar[Any] = None
+    states: ClassVar[tuple[StateSpec, ...]] = ()
+    side_outputs: ClassVar[tuple[OutputTag[Any], ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = cls.__dict__.get("name") or cls.__name__
+        states: dict[str, StateSpec] = {s.name: s for s in cls.states}
+        tags: dict[str, OutputTag[Any]] = {t.name: t for t in cls.side_outputs}
+        for value in vars(cls).values():
+            if isinstance(value, StateSpec):
+                states[value.name] = value
+            elif isinstance(value, OutputTag):
+                tags[value.name] = value
+        cls.states = tuple(states.values())
+        cls.side_outputs = tuple(tags.values())
+        for reserved in ("main", "late", "dead_letters"):
+            if reserved in tags:
+                raise ProcessDefinitionError(f"{cls.__name__}: the output name '{reserved}' is reserved")
+        for base in getattr(cls, "__orig_bases__", ()):
+            if typing.get_origin(base) is KeyedProcess:
+                cls.event_type, cls.output_type = typing.get_args(base)
+
+    @abstractmethod
+    def process(self, event: E, ctx: Context) -> None:
+        """Handle one event of the current key."""
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Handle a timer of the current key; processes that set timers override it."""
+        raise ProcessDefinitionError(f"{type(self).__name__} sets timers and does not override on_timer")
+
+    def on_late(self, event: E, ctx: Context) -> None:
+        """Handle an event behind the watermark; the default sends it to the side output ``late``."""
+        self.emit_late(event, ctx)
+
+    def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
+        """Handle a control event: the only place where broadcast state may be written."""
+        raise ProcessDefinitionError(f"{type(self).__name__} got a control event and overrides no handler")
+
+    def emit_late(self, event: E, ctx: Context) -> None:
+        """Send ``event`` to the side output ``late`` with its lateness."""
+        ctx._emit("late", Late(event, ctx.watermark - ctx.event_time, ctx.watermark))
+
+
+def check_process(process: KeyedProcess[Any, Any]) -> None:
+    """Refuse a process that is not complete, in one line that says what is missing.
+
+    Raises:
+        ProcessDefinitionError: No order is declared, or ``process`` is not overridden.
+    """
+    cls = type(process)
+    if not isinstance(getattr(cls, "order", None), Order):
+        raise ProcessDefinitionError(
+            f"{cls.__name__} declares no order: add e.g. `order = arrival(commutes=True)`"
+        )
+    if cls.process is KeyedProcess.process:
+        raise ProcessDefinitionError(f"{cls.__name__} does not override process()")
+    if cls.event_type is None:
+        raise ProcessDefinitionError(
+            f"{cls.__name__} must name its types: class {cls.__name__}(KeyedProcess[Event, Output])"
+        )
+
+
+def next_timer(timers: list[TimerRecord], until: int) -> TimerRecord | None:
+    """Return the earliest timer at or before ``until`` (ms), or ``None``; ties by name."""
+    best: TimerRecord | None = None
+    at = NEVER
+    for timer in timers:
+        if timer.at <= until and (best is None or (timer.at, timer.name) < (at, best.name)):
+            best, at = timer, timer.at
+    return best
