@@ -125,7 +125,7 @@ class MemoryHost:
         for key, event_time, event in events:
             text = encode_key((key,) if isinstance(key, str) else tuple(key))
             raw = msgspec.json.encode(event)
-            row = Row(event_time, raw, f"memory:0:{self._sequence}", event, source=raw)
+            row = Row(event_time, raw, f"memory:0:{self._sequence}", event)
             rows.setdefault(text, []).append(row)
             self._sequence += 1
             newest = max(newest, event_time)

@@ -41,11 +41,11 @@ class Row(NamedTuple):
 
     Attributes:
         event_time: Event time, ms.
-        raw: Original bytes (breaks ties between events of one time); empty where there are none.
+        raw: Original bytes: they break ties between events of one time, stand in dead letters, and
+            make the event anew after a failure, since a process may keep and change the event itself.
         cause: The event's identity in its source, or ``None``.
         event: The decoded event.
         headers: Original headers as JSON text, for dead letters.
-        source: What the event was decoded from; a process may keep or change the event itself.
     """
 
     event_time: int
@@ -53,7 +53,6 @@ class Row(NamedTuple):
     cause: str | None
     event: Any
     headers: str | None = None
-    source: Any = None
 
 
 class Emission(NamedTuple):
@@ -106,8 +105,8 @@ class Runner:
         process: The process; it is copied, so the caller's object stays as it is.
         encode: Makes the payload of an emission from the emitted record, at once: what a process
             does to the record afterwards no longer shows.
-        decode: Makes an event from the ``source`` of its row, anew: after a failure, the events before
-            it are handled again as they came. ``None``: rows have no source, events do not change.
+        decode: Makes an event from the original bytes of its row; ``None`` where rows have none and
+            events do not change.
     """
 
     def __init__(
@@ -335,9 +334,7 @@ class Runner:
         try:
             for done in guard.log:
                 if isinstance(done, Row):
-                    self._call(
-                        done if self._decode is None else done._replace(event=self._decode(done.source))
-                    )
+                    self._call(done if self._decode is None else done._replace(event=self._decode(done.raw)))
                 else:
                     self._call_timer(done)
         finally:
@@ -372,7 +369,7 @@ class Runner:
             reason,
             "process",
             error,
-            row.raw or _json(row.event if row.source is None else row.source),
+            row.raw or _json(row.event),
             row.cause,
             key=self._key,
             event_time=row.event_time,
@@ -429,7 +426,7 @@ def _time(row: Row) -> int:
 
 
 def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value)
+    return msgspec.json.encode(value, enc_hook=str)  # the text of whatever JSON does not know
 
 
 def _timer_cause(timer: TimerRecord) -> str | None:

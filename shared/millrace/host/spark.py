@@ -21,20 +21,23 @@ from pyspark.sql import types as t
 
 from millrace.errors import UserError
 from millrace.host.groups import group_labels
-from millrace.host.spark_types import output_types, struct_type
+from millrace.host.spark_types import is_record, output_types, struct_type
 from millrace.host.spark_worker import (
     CONTROL,
     DATA,
     FUTURE,
     NO_TIME,
     OUTPUT_SCHEMA,
-    ColumnEvents,
     JsonEvents,
     KeyGroupProcessor,
 )
 from millrace.process import KeyedProcess, check_process
 from millrace.state.layout import ENCODING_VERSION
+from millrace.state.specs import type_name
 from millrace.time.durations import to_ms
+
+#: Years 1 to 9999, as Spark's timestamps and Python's: an event of another time has none.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 class KeyingError(UserError):
@@ -86,6 +89,8 @@ def keyed(
     """
     keys = (by,) if isinstance(by, str) else tuple(by)
     wanted = [value] if value is not None else [*keys, event_time]
+    if not keys:
+        raise KeyingError("no key: `by` names no field")
     missing = [name for name in wanted if name not in df.columns]
     if missing:
         raise KeyingError(f"no column {', '.join(missing)} in the stream; it has {', '.join(df.columns)}")
@@ -137,20 +142,19 @@ class KeyedStream:
             ProcessDefinitionError: The process class is not complete.
         """
         check_process(process)
-        events: JsonEvents | ColumnEvents
         if self.value is not None:
             events = JsonEvents(process.event_type, process.control_type)
         else:
-            fields = [f.encode_name for f in msgspec.structs.fields(process.event_type)]
+            fields = list(_event_fields(process))
             missing = [name for name in fields if name not in self.df.columns]
             if missing:
                 raise KeyingError(
                     f"{process.name} reads {', '.join(missing)}, which the stream does not have; "
                     f"it has {', '.join(self.df.columns)}"
                 )
-            events = ColumnEvents(process.event_type, fields)
+            events = JsonEvents(process.event_type, None, strict=False)
         prepared = self._with_time(process).withWatermark("_watermark", f"{self.bound_ms + 1} milliseconds")
-        rows = self._with_group(prepared, events)
+        rows = self._with_group(prepared, process)
         raw = rows.groupBy("_group").transformWithStateInPandas(
             statefulProcessor=KeyGroupProcessor(
                 process, events, columns=rows.columns, speaker=group_labels(self.key_groups)[0]
@@ -159,12 +163,15 @@ class KeyedStream:
             outputMode="Append",
             timeMode="EventTime",
         )
-        return ProcessedStream(raw=raw, process=process, key_groups=self.key_groups, bound_ms=self.bound_ms)
+        return ProcessedStream(
+            raw=raw, process=process, keys=self.keys, key_groups=self.key_groups, bound_ms=self.bound_ms
+        )
 
     def _with_time(self, process: KeyedProcess[Any, Any]) -> DataFrame:
         """Add key text, event time (ms), row kind and the column that carries the watermark."""
         df = self.df
         keys, when = self._key_and_time_columns(process)
+        when = F.when(when.between(_FIRST_MS, _LAST_MS), when)
         control = F.coalesce(self.control, F.lit(False)) if self.control is not None else F.lit(False)
         text = F.concat(*[F.concat(F.octet_length(k).cast("string"), F.lit(":"), k) for k in keys])
         df = df.withColumn("_key", F.when(~control, text)).withColumn("_time", F.when(~control, when))
@@ -181,26 +188,32 @@ class KeyedStream:
     def _key_and_time_columns(self, process: KeyedProcess[Any, Any]) -> tuple[list[Column], Column]:
         if self.value is None:
             when = F.col(self.event_time)
-            if isinstance(self.df.schema[self.event_time].dataType, t.TimestampType):
+            kind = self.df.schema[self.event_time].dataType
+            if isinstance(kind, t.TimestampType):
                 when = F.unix_millis(when)
+            elif not isinstance(kind, t.IntegralType):
+                raise KeyingError(
+                    f"the event time {self.event_time} is a {kind.simpleString()}; "
+                    "it must be a timestamp (with time zone) or UTC milliseconds as an integer"
+                )
             return [F.col(k).cast("string") for k in self.keys], when.cast("long")
-        kinds = {f.encode_name: f.type for f in msgspec.structs.fields(process.event_type)}
-        absent = [name for name in (*self.keys, self.event_time) if name not in kinds]
+        fields = _event_fields(process)
+        absent = [name for name in (*self.keys, self.event_time) if name not in fields]
         if absent:
             raise KeyingError(f"{process.name}'s event type has no field {', '.join(absent)}")
         is_ms = struct_type(process.event_type)[self.event_time].dataType == t.LongType()
-        fields = [t.StructField(k, t.StringType()) for k in dict.fromkeys(self.keys)]
-        fields.append(t.StructField(self.event_time, t.LongType() if is_ms else t.TimestampType()))
-        parsed = F.from_json(F.col(self.value).cast("string"), t.StructType(fields))
+        wanted = [t.StructField(k, t.StringType()) for k in dict.fromkeys(self.keys)]
+        wanted.append(t.StructField(self.event_time, t.LongType() if is_ms else t.TimestampType()))
+        parsed = F.from_json(F.col(self.value).cast("string"), t.StructType(wanted))
         when = parsed.getField(self.event_time)
         return [parsed.getField(k) for k in self.keys], when if is_ms else F.unix_millis(when)
 
-    def _with_group(self, df: DataFrame, events: JsonEvents | ColumnEvents) -> DataFrame:
+    def _with_group(self, df: DataFrame, process: KeyedProcess[Any, Any]) -> DataFrame:
         """Route every row to its key group, control rows to all, and keep what the worker needs."""
         labels = F.array(*[F.lit(label) for label in group_labels(self.key_groups)])
-        hashed = F.col("_key").cast("binary")
-        if self.value is not None:  # an event without a key still needs a place: by its bytes
-            hashed = F.coalesce(hashed, F.col(self.value).cast("binary"), F.lit(b""))
+        # An event without a key still needs a place: by its bytes, if there are any.
+        places = [F.col("_key")] if self.value is None else [F.col("_key"), F.col(self.value)]
+        hashed = F.coalesce(*(p.cast("binary") for p in places), F.lit(b""))
         label = F.element_at(labels, (F.crc32(hashed) % self.key_groups + 1).cast("int"))
         if self.control is not None:
             label = F.explode(F.when(F.col("_kind") == CONTROL, labels).otherwise(F.array(label)))
@@ -214,18 +227,31 @@ class KeyedStream:
         ]
         if self.headers is not None:
             columns.append(self.headers.cast("string").alias("_headers"))
-        if isinstance(events, JsonEvents):
-            columns.append(F.col(str(self.value)).cast("binary").alias("_value"))
-        else:
-            columns.extend(self._event_column(name, events) for name in events.fields)
+        columns.append(self._event(process).alias("_value"))
         return df.select(*columns)
 
-    def _event_column(self, name: str, events: ColumnEvents) -> Column:
-        wants = struct_type(events.event_type)[name].dataType
-        has = self.df.schema[name].dataType
-        if isinstance(has, t.TimestampType) and wants == t.LongType():
-            return F.unix_millis(name).alias(name)
-        return F.col(name)
+    def _event(self, process: KeyedProcess[Any, Any]) -> Column:
+        """Return the event as JSON bytes, which keep what pandas would not: nulls beside large integers."""
+        if self.value is not None:
+            return F.col(self.value).cast("binary")
+        fields = []
+        wants = struct_type(process.event_type)
+        for name in _event_fields(process):
+            column = F.col(name)
+            is_time = isinstance(self.df.schema[name].dataType, t.TimestampType)
+            if is_time and wants[name].dataType == t.LongType():
+                column = F.unix_millis(column)
+            fields.append(column.alias(name))
+        return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).cast("binary")
+
+
+def _event_fields(process: KeyedProcess[Any, Any]) -> tuple[str, ...]:
+    try:
+        return tuple(f.encode_name for f in msgspec.structs.fields(process.event_type))
+    except TypeError:
+        raise KeyingError(
+            f"{process.name}'s events are {type_name(process.event_type)}; here they must be a msgspec struct"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -236,10 +262,12 @@ class ProcessedStream:
         raw: All outputs in one DataFrame (output, event_id, key, event_time_ms, on_time, payload),
             so that the state is computed once however many are written.
         process: The process.
+        keys: Names of the fields that make the key.
     """
 
     raw: DataFrame
     process: KeyedProcess[Any, Any]
+    keys: tuple[str, ...]
     key_groups: int
     bound_ms: int
     _types: dict[str, Any] = field(default_factory=dict)
@@ -264,7 +292,7 @@ class ProcessedStream:
             raise KeyingError(f"{self.process.name} has no output '{output}'; it has {', '.join(types)}")
         schema = struct_type(types[output])
         text = F.col("payload").cast("string")
-        if schema.fieldNames() == ["value"]:
+        if not is_record(types[output]):
             text = F.concat(F.lit('{"value":'), text, F.lit("}"))
         return (
             raw.filter(F.col("output") == output)
@@ -284,10 +312,13 @@ class ProcessedStream:
         return {
             "process": process.name,
             "version": process.version,
+            "key": list(self.keys),
             "key_groups": self.key_groups,
             "hash": "crc32",
             "encoding": ENCODING_VERSION,
             "time_domain": "event_time",
             "order": order.mode,
+            # States are packed by position.
+            "layout": [s.name for s in process.states],
             "states": {s.name: s.describe() for s in process.states},
         }

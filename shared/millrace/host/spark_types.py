@@ -25,6 +25,14 @@ _SCALARS: dict[type, t.DataType] = {
 }
 
 
+#: Columns that follow the record's own in every output: identity, time of its cause, whether on time.
+META_FIELDS = (
+    t.StructField("_event_id", t.StringType()),
+    t.StructField("_event_time", t.TimestampType()),
+    t.StructField("_on_time", t.BooleanType()),
+)
+
+
 class UnsupportedType(UserError):
     """An event or output type has no Spark counterpart."""
 
@@ -49,6 +57,11 @@ def struct_type(tp: Any) -> t.StructType:
     if isinstance(spark, t.StructType):
         return spark
     return t.StructType([t.StructField("value", spark)])
+
+
+def is_record(tp: Any) -> bool:
+    """Return whether a type has columns of its own, and not the one column ``value``."""
+    return isinstance(_spark_type(msgspec.inspect.type_info(tp), type_name(tp)), t.StructType)
 
 
 def _spark_type(info: Any, where: str) -> t.DataType:
@@ -89,4 +102,4 @@ def output_types(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
     }
 
 
-__all__ = ["Late", "UnsupportedType", "output_types", "struct_type"]
+__all__ = ["META_FIELDS", "Late", "UnsupportedType", "is_record", "output_types", "struct_type"]

@@ -34,6 +34,8 @@ OUTPUT_SCHEMA = t.StructType(
     ]
 )
 _BYTES = t.StructType([t.StructField("data", t.BinaryType())])
+# Nesting without end is refused with RecursionError, text that is not UTF-8 with UnicodeDecodeError.
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PAGE = t.StructType([t.StructField("page", t.LongType())])
 
 
@@ -43,64 +45,27 @@ class JsonEvents:
     Args:
         event_type: Type of the events.
         control_type: Type of control events, or ``None``.
+        strict: Whether a number in quotes is refused where a number is wanted; columns that Spark
+            wrote as JSON have ``"NaN"``.
     """
 
-    def __init__(self, event_type: Any, control_type: Any) -> None:
+    def __init__(self, event_type: Any, control_type: Any, *, strict: bool = True) -> None:
         self.event_type = event_type
         self.control_type = control_type
+        self.strict = strict
 
     def open(self) -> None:
         """Build the decoders; called in the worker."""
-        self._decode = msgspec.json.Decoder(self.event_type).decode
+        self._decode = msgspec.json.Decoder(self.event_type, strict=self.strict).decode
         self._decode_control = msgspec.json.Decoder(self.control_type).decode
 
-    def columns(self, frame: pd.DataFrame) -> tuple[list[bytes], list[Any]]:
-        """Return the original bytes and what :meth:`event` takes, a value per row."""
-        values = [bytes(v) if v is not None else b"" for v in frame["_value"].tolist()]
-        return values, values
+    def event(self, raw: bytes) -> Any:
+        """Decode one event; raises one of ``_NOT_JSON``."""
+        return self._decode(raw)
 
-    def event(self, value: Any) -> Any:
-        """Decode one event; raises ``msgspec.DecodeError`` or ``UnicodeDecodeError``."""
-        return self._decode(value)
-
-    def control(self, value: Any) -> Any:
+    def control(self, raw: bytes) -> Any:
         """Decode one control event."""
-        return self._decode_control(value)
-
-
-class ColumnEvents:
-    """Events as the columns of the DataFrame.
-
-    Args:
-        event_type: A msgspec struct.
-        fields: Its fields, which are columns.
-    """
-
-    def __init__(self, event_type: Any, fields: list[str]) -> None:
-        self.event_type = event_type
-        self.fields = fields
-
-    def open(self) -> None:
-        """Nothing to build."""
-
-    def columns(self, frame: pd.DataFrame) -> tuple[list[bytes], list[Any]]:
-        """Return empty bytes and a dict per row."""
-        columns = []
-        for name in self.fields:
-            column = frame[name]
-            if column.isna().any():
-                column = column.astype(object).where(column.notna(), None)
-            columns.append(column.tolist())
-        rows = [dict(zip(self.fields, row, strict=True)) for row in zip(*columns, strict=True)]
-        return [b""] * len(rows), rows
-
-    def event(self, value: Any) -> Any:
-        """Make the event, validating types."""
-        return msgspec.convert(value, self.event_type, strict=False)
-
-    def control(self, value: Any) -> Any:
-        """Control rows need JSON events."""
-        raise msgspec.ValidationError("control rows need JSON events")
+        return self._decode_control(raw)
 
 
 class _Backend:
@@ -147,7 +112,7 @@ class KeyGroupProcessor(StatefulProcessor):
     def __init__(
         self,
         process: KeyedProcess[Any, Any],
-        events: JsonEvents | ColumnEvents,
+        events: JsonEvents,
         columns: list[str],
         speaker: int,
     ) -> None:
@@ -205,7 +170,7 @@ class KeyGroupProcessor(StatefulProcessor):
         if not controls:
             self._runner.load_broadcast(stored)
             return
-        controls.sort(key=lambda row: position(row.cause)[1:])
+        controls.sort(key=_control_order)
         # Every group applies the same control events; one of them speaks for all.
         report = label == self._speaker
         changed = self._runner.run_broadcast(controls, stored, watermark, report=report)
@@ -217,41 +182,42 @@ class KeyGroupProcessor(StatefulProcessor):
     ) -> None:
         """Decode the rows of one frame; what cannot be decoded goes to the dead letters."""
         frame = frame.set_axis(self._columns, axis=1)
-        raws, values = self._events.columns(frame)
+        raws = [bytes(v) if v is not None else b"" for v in frame["_value"].tolist()]
         keys, times = frame["_key"].tolist(), frame["_time"].tolist()
         kinds, causes = frame["_kind"].tolist(), frame["_source_id"].tolist()
         headers = frame["_headers"].tolist() if "_headers" in frame else [None] * len(keys)
         decode = self._events.event
-        for key, time, kind, cause, header, raw, value in zip(
-            keys, times, kinds, causes, headers, raws, values, strict=True
+        for key, time, kind, cause, header, raw in zip(
+            keys, times, kinds, causes, headers, raws, strict=True
         ):
             if kind == CONTROL:
-                self._read_control(raw, value, cause, header, controls, speaks=speaks)
+                self._read_control(raw, cause, header, controls, speaks=speaks)
                 continue
             try:
-                event = decode(value)
+                event = decode(raw)
             except msgspec.ValidationError as error:
                 self._put_aside("schema", "decode", error, raw, cause, key, time, header)
                 continue
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _NOT_JSON as error:
                 self._put_aside("malformed", "decode", error, raw, cause, key, time, header)
                 continue
             if time == NO_TIME or key is None:
                 what = "event time" if key is not None else "key"
                 self._put_aside("no_event_time" if key is not None else "schema", "time",
-                                f"the event has no {what}", raw, cause, key, time, header)  # fmt: skip
+                                f"the event has no {what}", raw,
+                                cause, key, time, header)  # fmt: skip
             elif kind == FUTURE:
                 self._put_aside("future", "time", "the event's time is too far ahead of its arrival",
                                 raw, cause, key, time, header)  # fmt: skip
             else:
-                by_key.setdefault(key, []).append(Row(time, raw, cause, event, header, value))
+                by_key.setdefault(key, []).append(Row(time, raw, cause, event, header))
 
     def _read_control(
-        self, raw: bytes, value: Any, cause: Any, header: Any, controls: list[Row], *, speaks: bool
+        self, raw: bytes, cause: Any, header: Any, controls: list[Row], *, speaks: bool
     ) -> None:
         try:
-            controls.append(Row(0, raw, cause, self._events.control(value), header))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            controls.append(Row(0, raw, cause, self._events.control(raw), header))
+        except _NOT_JSON as error:
             if speaks:
                 reason = "schema" if isinstance(error, msgspec.ValidationError) else "malformed"
                 self._put_aside(reason, "broadcast", error, raw, cause, None, NO_TIME, header)
@@ -277,6 +243,12 @@ class KeyGroupProcessor(StatefulProcessor):
             event_time=None if time == NO_TIME else time,
             headers=header,
         )
+
+
+def _control_order(row: Row) -> tuple[Any, ...]:
+    """Sort control events the same way in every group: by partition and offset, else by identity."""
+    topic, partition, offset = position(row.cause)
+    return topic or "", partition or 0, offset or 0, row.cause or "", row.raw
 
 
 def _watermark(values: Any) -> int:

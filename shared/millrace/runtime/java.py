@@ -9,8 +9,6 @@ from pathlib import Path
 
 from millrace.errors import UserError
 
-#: The oldest Java that Spark 4 and Kafka 4 run on.
-MINIMUM_JAVA = 17
 _INSTALL = "install a Java 17 or 21 runtime, or set JAVA_HOME to one"
 
 

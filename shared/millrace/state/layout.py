@@ -1,7 +1,7 @@
 """How the state of one key is packed: a typed MessagePack array, built from the declarations.
 
-An *entry* is everything that is kept for one key: a slot per declared state, then the pending
-timers. It is encoded as a MessagePack array whose fields follow the order of the layout, so that a
+An *entry* is everything that is kept for one key: the pending timers, then a slot per declared
+state. It is encoded as a MessagePack array whose fields follow the order of the layout, so that a
 field added at the end is filled with its default when an older entry is read.
 """
 
@@ -48,10 +48,12 @@ class EntryLayout:
     def __init__(self, specs: Sequence[StateSpec], *, owner: str = "a process") -> None:
         self.owner = owner
         self.specs = [s for s in specs if s.kind != "broadcast"]
-        fields: list[tuple[str, Any, Any]] = []
+        # The timers stand first, so that a state may be added at the end.
+        fields: list[tuple[str, Any, Any]] = [
+            ("timers_", list[TimerRecord], msgspec.field(default_factory=list))
+        ]
         for spec in self.specs:
             fields.append((spec.name, *_slot(spec)))
-        fields.append(("timers_", list[TimerRecord], msgspec.field(default_factory=list)))
         self.type = msgspec.defstruct("Entry", fields, array_like=True)
         try:
             self._decoder = msgspec.msgpack.Decoder(self.type)
@@ -93,7 +95,7 @@ class EntryLayout:
         try:
             self._decoder.decode(body)
         except msgspec.DecodeError as error:
-            names = [*(s.name for s in self.specs), "timers"]
+            names = ["timers", *(s.name for s in self.specs)]
             what = re.sub(r"\$\[(\d+)\]", lambda m: names[int(m[1])], str(error), count=1)
             raise StateTypeError(
                 f"{self.owner} keeps something else than it declares for key '{key}': {what}"

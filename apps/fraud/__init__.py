@@ -1,0 +1,1 @@
+"""Fraud: decides on card transactions as they come, and says why."""

@@ -1,0 +1,40 @@
+"""The fraud app as the runtime knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from apps.fraud.settings import FraudSettings
+from millrace.runtime.apps import App, Topic, Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.connectors.router import Outputs
+
+
+def topics(settings: FraudSettings) -> Topics:
+    """Return the topics of the app; control topics have one partition, so that they are in order."""
+    names, partitions = settings.topics, settings.topics.partitions
+    return Topics(
+        reads=(Topic(names.transactions, partitions), Topic(names.control, 1)),
+        writes=(Topic(names.alerts, partitions), Topic(names.dead_letters, 1)),
+    )
+
+
+def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
+    """Wire the pipeline (see :func:`apps.fraud.pipeline.build`); Spark is imported only here."""
+    from apps.fraud.pipeline import build as wire
+
+    return wire(streams, settings)
+
+
+app = App(
+    name="fraud",
+    summary="Card payments scored as they come: exact look-back windows, alerts with reasons.",
+    settings=FraudSettings,
+    build=build,
+    topics=topics,
+    demo="apps.fraud.demo:spec",
+)

@@ -1,0 +1,118 @@
+"""The features of a transaction: exact look-back windows, running moments, balance.
+
+All of them follow one rule: they see what was handled before the transaction and is not later than
+it in event time. An event that comes out of order therefore has its true windows, and does not find
+its own future in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from apps.fraud.card import DAY_MS, SMALL_CENTS, Account, Recent
+
+MINUTE_MS: Final = 60_000
+FIVE_MINUTES_MS: Final = 300_000
+HOUR_MS: Final = 3_600_000
+
+#: A purchase is large from this many times the card's median on.
+LARGE_TIMES: Final = 2.5
+
+
+class Features(NamedTuple):
+    """Features of a transaction; see :class:`apps.fraud.events.Decision` for their meaning."""
+
+    purchases_before: int
+    mean_before: float | None
+    std_before: float | None
+    median_before: float | None
+    per_hour_before: float | None
+    zscore: float | None
+    count_1m: int
+    sum_1m: float
+    count_1h: int
+    sum_1h: float
+    count_24h: int
+    sum_24h: float
+    small_count_1m: int
+    large_count_5m: int
+    balance: float
+
+
+def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase: bool) -> Features:
+    """Return the features of a transaction, and count it.
+
+    Args:
+        account: The card's totals; changed.
+        recent: The card's last 24 hours; changed.
+        time: Event time, ms.
+        cents: Amount, cents.
+        purchase: True for a purchase, False for a refund or top-up.
+
+    Example:
+        >>> account, recent = Account(), Recent()
+        >>> observe(account, recent, 1_000, 500, purchase=True).count_1h
+        1
+        >>> features = observe(account, recent, 61_000, 700, purchase=True)
+        >>> features.count_1m, features.sum_1h, features.mean_before
+        (1, 12.0, 5.0)
+    """
+    times, totals, base = recent.times, recent.totals, recent.base
+    end = len(times)
+    past = account
+    if (end and times[-1] > time) or recent.credits:
+        end = bisect_right(times, time)
+        past = _past(account, recent, time, end)
+    start_24h = bisect_right(times, time - DAY_MS, 0, end)
+    start_1h = bisect_right(times, time - HOUR_MS, start_24h, end)
+    start_1m = bisect_right(times, time - MINUTE_MS, start_1h, end)
+    count = past.count
+    mean = std = median = per_hour = None
+    if count:
+        mean, std, median = past.total / count, past.std_cents(), past.median_cents()
+        if time > past.since:
+            per_hour = count * HOUR_MS / (time - past.since)
+    upto = totals[end - 1] if end else base
+    this, added, zscore, small, large = 0, -cents, None, 0, 0
+    if purchase:
+        this, added = 1, cents
+        upto += cents
+        if std and mean is not None:
+            zscore = (cents - mean) / std
+        if cents <= SMALL_CENTS and past.is_small(cents):
+            small = 1 + sum(map(past.is_small, recent.amounts(start_1m, end)))
+        elif median is not None and cents >= LARGE_TIMES * median:
+            start = bisect_right(times, time - FIVE_MINUTES_MS, start_1h, end)
+            large = 1 + sum(other >= LARGE_TIMES * median for other in recent.amounts(start, end))
+    features = Features(
+        count,
+        None if mean is None else mean / 100,
+        None if std is None else std / 100,
+        None if median is None else median / 100,
+        per_hour,
+        zscore,
+        end - start_1m + this,
+        (upto - (totals[start_1m - 1] if start_1m else base)) / 100,
+        end - start_1h + this,
+        (upto - (totals[start_1h - 1] if start_1h else base)) / 100,
+        end - start_24h + this,
+        (upto - (totals[start_24h - 1] if start_24h else base)) / 100,
+        small,
+        large,
+        (past.balance - added) / 100,
+    )
+    if purchase:
+        recent.add_purchase(end, time, cents)
+        account.add_purchase(time, cents)
+    else:
+        recent.credits.append((time, cents))
+        account.balance += cents
+    return features
+
+
+def _past(account: Account, recent: Recent, time: int, end: int) -> Account:
+    """Return the totals without what is later than ``time``: ``account`` itself but for disorder."""
+    later = recent.amounts(end, len(recent.times))
+    credited = sum(cents for at, cents in recent.credits if at > time)
+    return account.without(later, credited) if later or credited else account

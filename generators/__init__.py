@@ -1,0 +1,1 @@
+"""Seeded streams that behave like the real ones, each with a ledger of what was put into it."""

@@ -1,0 +1,153 @@
+"""The stages between a simulation and its sink: each is a stream of messages in, a stream of messages out.
+
+A simulation yields in event time. :func:`disorder` gives every message its time of arrival, the others
+hold back, repeat and break messages, and :func:`in_arrival_order` merges all of it into the order of
+sending. Every stage draws once per event from its own random numbers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from generators.engine.message import Fault, Generated
+from generators.engine.profile import Profile
+from generators.engine.randomness import substream
+
+Stream: TypeAlias = Iterator[Generated]
+#: Makes a broken message out of a valid one: ``(event, number, random numbers) → message``.
+Corrupt: TypeAlias = Callable[[Generated, int, random.Random], Generated]
+
+#: A repeat follows within this event time, ms: short, so that no watermark passes it before it comes.
+DUPLICATE_GAP_MS = 500
+
+
+def deliver(domain: str, profile: Profile, simulation: Iterable[Generated], corrupt: Corrupt) -> Stream:
+    """Return the simulated events as they are sent: disordered, some late, repeated or broken.
+
+    Args:
+        domain: Names the random numbers.
+        profile: Shares and bounds.
+        simulation: Events in event time.
+        corrupt: Makes the broken messages.
+    """
+
+    def numbers(purpose: str) -> random.Random:
+        return substream(profile.seed, domain, "stage", purpose)
+
+    stream = disorder(iter(simulation), profile.disorder_ms, numbers("disorder"))
+    if profile.late:
+        stream = late(stream, profile.late, profile.lateness_ms, profile.last_ms, numbers("late"))
+    if profile.duplicates:
+        stream = duplicates(stream, profile.duplicates, numbers("duplicates"))
+    if profile.malformed:
+        stream = malformed(stream, profile.malformed, corrupt, numbers("malformed"))
+    return in_arrival_order(stream)
+
+
+def disorder(stream: Stream, bound_ms: int, numbers: random.Random) -> Stream:
+    """Let every message arrive 0 to ``bound_ms`` after its event time."""
+    draw, span = numbers.random, bound_ms + 1
+    for message in stream:
+        message.due_ms = message.event_time_ms + int(draw() * span)
+        yield message
+
+
+def late(
+    stream: Stream, share: float, lateness_ms: int, last_ms: int | None, numbers: random.Random
+) -> Stream:
+    """Hold a share of the messages back until they are ``lateness_ms`` (up to 25 % more) behind.
+
+    Events of an episode are spared, so that what must be caught can be; and so are those so near to the end
+    ``last_ms`` that no event would be left to be late against.
+    """
+    draw = numbers.random
+    for message in stream:
+        chance = draw()
+        if chance < share and message.episode is None:
+            held_until_ms = message.event_time_ms + int(lateness_ms * (1 + 0.25 * chance / share))
+            if last_ms is None or held_until_ms <= last_ms:
+                message.held_until_ms = held_until_ms
+                message.fault = Fault("late", "late")
+        yield message
+
+
+def duplicates(stream: Stream, share: float, numbers: random.Random) -> Stream:
+    """Send a share of the messages again, byte for byte, up to half a second of event time later."""
+    draw = numbers.random
+    for message in stream:
+        chance = draw()
+        yield message
+        if chance < share and message.fault is None:
+            again = _copy(message)
+            again.due_ms = message.due_ms + 1 + int(chance / share * DUPLICATE_GAP_MS)
+            again.fault = Fault("duplicate", "duplicate")
+            yield again
+
+
+def malformed(stream: Stream, share: float, corrupt: Corrupt, numbers: random.Random) -> Stream:
+    """Add broken messages beside the valid ones; no valid message is lost by it."""
+    draw, made = numbers.random, 0
+    variants = random.Random(numbers.getrandbits(64))
+    for message in stream:
+        yield message
+        # Repeats draw no number: whether there are any must not change what is broken.
+        if (message.fault is None or message.fault.kind == "late") and draw() < share:
+            made += 1
+            broken = corrupt(message, made, variants)
+            broken.due_ms = message.due_ms
+            yield broken
+
+
+def in_arrival_order(stream: Stream) -> Stream:
+    """Merge messages, which come in event time, into their order of arrival.
+
+    Holds the messages of about one disorder bound and the late ones, whatever the stream's length.
+    """
+    queue: list[tuple[int, int, Generated]] = []
+    held: list[tuple[int, int, Generated]] = []
+    newest = -1
+    for order, message in enumerate(stream):
+        if message.held_until_ms:
+            heappush(held, (message.held_until_ms, order, message))
+            continue
+        heappush(queue, (message.due_ms, order, message))
+        # Whatever is still to come arrives after its own event time, so not before this one's.
+        frontier = message.event_time_ms
+        while queue and queue[0][0] <= frontier:
+            ready = heappop(queue)[2]
+            yield ready
+            if ready.event_time_ms > newest and ready.fault is None:
+                newest = ready.event_time_ms
+                if held and held[0][0] <= newest:
+                    yield from _overdue(held, newest, ready.due_ms)
+    while queue:
+        ready = heappop(queue)[2]
+        yield ready
+        if ready.fault is None:
+            newest = max(newest, ready.event_time_ms)
+        yield from _overdue(held, newest, ready.due_ms)
+
+
+def _overdue(held: list[tuple[int, int, Generated]], newest_ms: int, now_ms: int) -> Stream:
+    while held and held[0][0] <= newest_ms:
+        message = heappop(held)[2]
+        message.due_ms = now_ms
+        if message.fault is not None:
+            message.fault.lateness_ms = newest_ms - message.event_time_ms
+        yield message
+
+
+def _copy(message: Generated) -> Generated:
+    return Generated(
+        message.transaction_id,
+        message.key,
+        message.value,
+        message.headers,
+        message.event_time_ms,
+        message.kind,
+        message.amount,
+        message.episode,
+    )

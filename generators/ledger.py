@@ -1,0 +1,179 @@
+"""Writes the ledger of truth while a stream is sent; :mod:`millrace.testing.ledger` reads it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import msgspec
+
+from generators.engine.message import Episode, Generated
+from generators.engine.message import Fault as MadeFault
+from millrace.errors import MillraceError, UserError
+from millrace.testing.ledger import Fault, Ledger, LedgerError, Run, Summary, Truth, read_ledger
+
+__all__ = ["Ledger", "LedgerError", "LedgerWriter", "read_ledger"]
+
+
+class _OpenEpisode:
+    """An episode of which not all events have been sent yet."""
+
+    __slots__ = ("episode", "first_ms", "last_ms", "transaction_ids")
+
+    def __init__(self, episode: Episode, at_ms: int) -> None:
+        self.episode = episode
+        self.first_ms = self.last_ms = at_ms
+        self.transaction_ids: list[str] = []
+
+
+class LedgerWriter:
+    """Counts what is sent, and writes its faults and truths to a file.
+
+    Memory does not grow with the stream: only unfinished episodes are kept.
+
+    Args:
+        path: JSONL file to write; None only counts.
+        domain: Name of the generator.
+        seed: Its seed.
+        schema_version: Version of the event contract.
+        parameters: Every parameter that decides the stream's bytes.
+    """
+
+    def __init__(
+        self, path: Path | None, *, domain: str, seed: int, schema_version: str, parameters: dict[str, Any]
+    ) -> None:
+        self.sent = self.duplicates = self.malformed = self.late = self.frauds = self.episodes = 0
+        self._first_ms: int | None = None
+        self._last_ms = 0
+        self._amounts: dict[str, int] = {}
+        self._open: dict[str, _OpenEpisode] = {}
+        self._path = path
+        self._encode = msgspec.json.Encoder().encode
+        self._file: IO[bytes] | None = None
+        if path is not None:
+            try:
+                self._file = path.open("wb", buffering=1 << 16)
+            except OSError as error:
+                raise UserError(f"cannot write the ledger {path}: {error.strerror}") from error
+        self._write(Run(domain, seed, schema_version, parameters))
+
+    def add(self, message: Generated) -> None:
+        """Take note of a message that has been handed to the sink."""
+        self.sent += 1
+        if message.fault is not None:
+            self._fault(message, message.fault)
+            if message.fault.kind != "late":
+                return
+        at = message.event_time_ms
+        if self._first_ms is None:
+            self._first_ms = self._last_ms = at
+        elif at > self._last_ms:
+            self._last_ms = at
+        elif at < self._first_ms:
+            self._first_ms = at
+        amounts, kind = self._amounts, message.kind
+        amounts[kind] = amounts.get(kind, 0) + message.amount
+        if message.episode is not None:
+            self._fraud(message, message.episode)
+
+    def _fault(self, message: Generated, fault: MadeFault) -> None:
+        if fault.kind == "late":
+            self.late += 1
+        elif fault.kind == "duplicate":
+            self.duplicates += 1
+        else:
+            self.malformed += 1
+        self._write(
+            Fault(
+                kind=fault.kind,
+                id=f"fault-{self.late + self.duplicates + self.malformed:09d}",
+                transaction_id=message.transaction_id,
+                expected=fault.expected,
+                event_time_ms=message.event_time_ms,
+                detail=fault.detail,
+                reason=fault.reason,
+                lateness_ms=fault.lateness_ms,
+            )
+        )
+
+    def _fraud(self, message: Generated, episode: Episode) -> None:
+        at = message.event_time_ms
+        self.frauds += 1
+        if episode.episode_id not in self._open:
+            self.episodes += 1
+            self._open[episode.episode_id] = _OpenEpisode(episode, at)
+        entry = self._open[episode.episode_id]
+        entry.transaction_ids.append(message.transaction_id)
+        entry.first_ms, entry.last_ms = min(entry.first_ms, at), max(entry.last_ms, at)
+        if len(entry.transaction_ids) == episode.size:
+            self._close_episode(episode.episode_id)
+
+    def _close_episode(self, episode_id: str) -> None:
+        entry = self._open.pop(episode_id)
+        episode = entry.episode
+        self._write(
+            Truth(
+                scenario=episode.scenario,
+                episode_id=episode_id,
+                card_id=episode.card_id,
+                transaction_ids=entry.transaction_ids,
+                first_event_time_ms=entry.first_ms,
+                last_event_time_ms=entry.last_ms,
+                complete=len(entry.transaction_ids) == episode.size,
+            )
+        )
+
+    def finish(self) -> Summary:
+        """Write the cut-off episodes and the summary; call it once the sink has delivered everything."""
+        for episode_id in list(self._open):
+            self._close_episode(episode_id)
+        summary = self.totals()
+        self._write(summary)
+        self.close()
+        return summary
+
+    def totals(self) -> Summary:
+        """Return the totals so far."""
+        return Summary(
+            sent=self.sent,
+            valid_unique=self.sent - self.duplicates - self.malformed,
+            duplicates=self.duplicates,
+            malformed=self.malformed,
+            late=self.late,
+            frauds=self.frauds,
+            episodes=self.episodes,
+            first_event_time_ms=self._first_ms,
+            last_event_time_ms=None if self._first_ms is None else self._last_ms,
+            # A copy first: progress asks from another thread while kinds are added.
+            amount_cents=dict(sorted(self._amounts.copy().items())),
+        )
+
+    def close(self) -> None:
+        """Close the file; without :meth:`finish` before, it stays incomplete and says so to its reader."""
+        file, self._file = self._file, None
+        if file is not None:
+            with self._writing():
+                file.close()
+
+    def _write(self, record: Run | Fault | Truth | Summary) -> None:
+        if self._file is not None:
+            with self._writing():
+                self._file.write(self._encode(record) + b"\n")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise MillraceError(f"cannot write the ledger {self._path}: {error.strerror}") from error
+
+    def __enter__(self) -> LedgerWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

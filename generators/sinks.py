@@ -1,0 +1,254 @@
+"""Where messages go: a Kafka topic, a file of JSON lines, or standard output."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Protocol
+
+from generators.engine.message import Generated
+from millrace.errors import MillraceError, UserError
+
+#: A message that no broker has acknowledged after this time ends the run, ms.
+DELIVERY_TIMEOUT_MS: Final = 60_000
+#: Serves delivery reports and errors after so many messages; in between librdkafka works on its own threads.
+_POLL_EVERY: Final = 5_000
+_FULL_WAIT_S: Final = 0.05
+#: How long a stopped run still tries to deliver what it has taken.
+_STOP_TIMEOUT_S: Final = 8.0
+
+
+class SinkError(MillraceError):
+    """Messages could not be delivered: what was sent is not complete."""
+
+
+class SinkClosed(SinkError):
+    """The reader of the other end went away, e.g. ``| head``."""
+
+
+class Sink(Protocol):
+    """Takes messages in order; used as a context manager."""
+
+    def write(self, message: Generated) -> None:
+        """Take one message, and wait where the sink cannot keep up."""
+
+    def idle(self) -> None:
+        """Push out what is buffered: nothing comes for a while."""
+
+    def flush(self) -> None:
+        """Return when everything has been delivered; raise :class:`SinkError` if it cannot be."""
+
+    def __enter__(self) -> Sink: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class LineSink:
+    """Writes the payloads, one a line, exactly as they are; malformed ones too.
+
+    Args:
+        out: Binary file.
+        name: What errors call it.
+        close: Whether to close the file at the end.
+    """
+
+    def __init__(self, out: IO[bytes], name: str, *, close: bool) -> None:
+        self._out = out
+        self._name = name
+        self._close = close
+
+    @classmethod
+    def to_file(cls, path: Path) -> LineSink:
+        """Return a sink that writes a new file (or replaces it)."""
+        try:
+            return cls(path.open("wb", buffering=1 << 20), str(path), close=True)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}; give another --out FILE") from error
+
+    @classmethod
+    def to_stdout(cls) -> LineSink:
+        """Return a sink that writes to standard output."""
+        return cls(sys.stdout.buffer, "standard output", close=False)
+
+    def write(self, message: Generated) -> None:
+        """Write one payload."""
+        try:
+            self._out.write(message.value + b"\n")
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def idle(self) -> None:
+        """Let readers see what was written so far."""
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        try:
+            self._out.flush()
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> SinkError:
+        if isinstance(error, BrokenPipeError):
+            return SinkClosed(f"the reader of {self._name} closed it")
+        return SinkError(f"cannot write {self._name}: {error.strerror}")
+
+    def __enter__(self) -> LineSink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._close:
+            return
+        try:
+            self._out.close()
+        except OSError as failure:
+            if error is None:
+                raise self._failure(failure) from failure
+
+
+class KafkaSink:
+    """Sends to a Kafka topic: idempotent, compressed, partitioned by key as Java clients do.
+
+    A topic that does not exist is created. A full queue makes :meth:`write` wait; a message that cannot be
+    delivered ends the run with its error.
+
+    Args:
+        bootstrap: ``host:port``, several with commas.
+        topic: Name of the topic.
+        partitions: Partitions of a topic that is created; an existing one keeps its own.
+        options: Further client options, e.g. ``{"security.protocol": "SASL_SSL"}``.
+        stop: Set when the run is being stopped; a wait for a broker that is away ends then.
+        connect_timeout_s: How long to wait for a broker at the start, seconds.
+
+    Raises:
+        UserError: If no broker answers in time.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int = 4,
+        options: Mapping[str, str] | None = None,
+        stop: threading.Event | None = None,
+        connect_timeout_s: float = 5.0,
+    ) -> None:
+        from confluent_kafka import KafkaException, Producer
+
+        self._topic, self._bootstrap = topic, bootstrap
+        self._stop = stop or threading.Event()
+        self._failed: str | None = None
+        self._pending = 0
+        self._exception = KafkaException
+        _ensure_topic(bootstrap, topic, partitions, options, connect_timeout_s)
+        self._producer = Producer(self._config(options), logger=_silent_logger())
+        self._produce: Callable[..., None] = self._producer.produce
+
+    def _config(self, options: Mapping[str, str] | None) -> dict[str, Any]:
+        from millrace.kafka.admin import client_config
+
+        return {
+            # Never twice and never out of order by a retry; implies acks=all.
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            # A paced run adds at most this to an event's latency, ms; a fast one fills its batches earlier.
+            "linger.ms": 5,
+            "batch.size": 512 * 1024,
+            # Bounds memory: about a second of a fast run.
+            "queue.buffering.max.messages": 100_000,
+            "queue.buffering.max.kbytes": 64 * 1024,
+            # The Java clients' partitioner, so that a key lands where theirs does.
+            "partitioner": "murmur2_random",
+            "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            "delivery.report.only.error": True,
+            "on_delivery": self._on_failure,
+            **client_config(self._bootstrap, options),
+        }
+
+    def _on_failure(self, error: Any, _message: Any) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error.str()
+
+    def write(self, message: Generated) -> None:
+        """Queue one message; wait while the queue is full."""
+        stopping = 0
+        while True:
+            try:
+                self._produce(self._topic, message.value, message.key, headers=message.headers)
+                break
+            except BufferError:
+                self._producer.poll(_FULL_WAIT_S)
+                self._check()
+                stopping += self._stop.is_set()
+                if stopping * _FULL_WAIT_S > _STOP_TIMEOUT_S:
+                    raise self._failure("stopped while the broker took no messages") from None
+            except self._exception as error:
+                raise self._failure(error.args[0].str()) from error
+        self._pending += 1
+        if self._pending >= _POLL_EVERY:
+            self.idle()
+
+    def idle(self) -> None:
+        """Serve delivery reports."""
+        self._pending = 0
+        self._producer.poll(0)
+        self._check()
+
+    def flush(self) -> None:
+        """Return when every message has been acknowledged.
+
+        Raises:
+            SinkError: If one was not, within the delivery timeout or, when the run is stopped, 8 s.
+        """
+        timeout_s = _STOP_TIMEOUT_S if self._stop.is_set() else DELIVERY_TIMEOUT_MS / 1000 + 5
+        left = self._producer.flush(timeout_s)
+        self._check()
+        if left:
+            raise self._failure(f"{left} messages not acknowledged after {timeout_s:.0f} s")
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failure(self._failed)
+
+    def _failure(self, reason: str) -> SinkError:
+        return SinkError(
+            f"not every message reached topic {self._topic} at {self._bootstrap}: {reason}; "
+            "what was sent is incomplete, generate it again"
+        )
+
+    def __enter__(self) -> KafkaSink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            # Otherwise the client's own end would wait for what cannot be delivered.
+            self._producer.purge()
+
+
+def _ensure_topic(
+    bootstrap: str, topic: str, partitions: int, options: Mapping[str, str] | None, timeout_s: float
+) -> None:
+    from millrace.kafka.admin import TopicSpec, create_topics, topic_partitions
+
+    if topic not in topic_partitions(bootstrap, options=options, timeout_s=timeout_s):
+        create_topics(bootstrap, {topic: TopicSpec(partitions=partitions)}, options=options)
+
+
+def _silent_logger() -> logging.Logger:
+    """Return a logger for librdkafka, which would print to the terminal otherwise; failures are raised."""
+    logger = logging.getLogger("millrace.generators.kafka")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+    return logger

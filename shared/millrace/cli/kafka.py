@@ -1,0 +1,107 @@
+"""`millrace kafka …`: start, stop and inspect an embedded broker for this project."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millrace.errors import MillraceError, UserError
+
+app = typer.Typer(no_args_is_help=True, help="Start, stop and inspect an embedded Apache Kafka broker.")
+
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar="KAFKA_BOOTSTRAP_SERVERS",
+        help="Broker to ask, host:port; by default the one that `millrace kafka start` started.",
+    ),
+]
+
+
+@app.command()
+def start(
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port for clients; by default 9092, or a free one if taken."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Its directory, kept; by default .millrace/kafka."),
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run until Ctrl-C instead of in the background.")
+    ] = False,
+) -> None:
+    """Start a broker, wait until it answers, and print its address."""
+    from millrace.kafka import detached
+
+    if foreground:
+        _run_in_foreground(port, data_dir)
+        return
+    broker, started = detached.start(port=port, data_dir=data_dir)
+    typer.echo(f"broker {'ready' if started else 'already runs'}: {broker.bootstrap}")
+    typer.echo(f"data: {broker.data_dir}, log: {broker.log_file}")
+    typer.echo("stop it with: millrace kafka stop")
+
+
+@app.command()
+def stop() -> None:
+    """Stop the broker that `millrace kafka start` started; its data stays."""
+    from millrace.kafka import detached
+
+    stopped = detached.stop()
+    typer.echo(f"broker stopped: {stopped.bootstrap}" if stopped else "no broker runs")
+
+
+@app.command()
+def status() -> None:
+    """Say whether the broker runs: exit code 0 if it does, else 1."""
+    from millrace.kafka import detached
+    from millrace.kafka.admin import topic_partitions
+
+    broker = detached.find()
+    if broker is None:
+        typer.echo("no broker runs; start one with: millrace kafka start")
+        raise typer.Exit(1)
+    topics = topic_partitions(broker.bootstrap, timeout_s=5.0)
+    typer.echo(f"broker runs: {broker.bootstrap}")
+    typer.echo(f"pid: {broker.process.pid}")
+    typer.echo(f"topics: {', '.join(topics) or 'none'}")
+    typer.echo(f"data: {broker.data_dir}")
+    typer.echo(f"log: {broker.log_file}")
+
+
+@app.command()
+def topics(bootstrap: BootstrapOption = None) -> None:
+    """List the topics with their partitions and numbers of messages."""
+    from millrace.kafka import detached
+    from millrace.kafka.admin import end_offsets, topic_partitions
+
+    if bootstrap is None:
+        broker = detached.find()
+        if broker is None:
+            raise UserError("no broker runs; start one with `millrace kafka start`, or give --bootstrap")
+        bootstrap = broker.bootstrap
+    for name, partitions in topic_partitions(bootstrap, timeout_s=5.0).items():
+        written = sum(end_offsets(bootstrap, name).values())
+        typer.echo(f"{name}: {partitions} partitions, end offset {written}")
+
+
+def _run_in_foreground(port: int | None, data_dir: Path | None) -> None:
+    from millrace.kafka.broker import EmbeddedBroker
+    from millrace.runtime.home import home
+
+    asked = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked.set())
+    with EmbeddedBroker(data_dir or home() / "kafka", port=port) as broker:
+        typer.echo(f"broker ready: {broker.bootstrap}")
+        typer.echo(f"data: {broker.data_dir}, log: {broker.log_file}")
+        while not asked.wait(0.2):
+            if not broker.is_alive():
+                raise MillraceError(f"the broker ended by itself; see {broker.log_file}")

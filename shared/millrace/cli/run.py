@@ -1,0 +1,63 @@
+"""`millrace run APP`: a streaming job, until it is stopped or its input ends."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Run a streaming app.", no_args_is_help=True)
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(metavar="APP", help="Name of the app, e.g. fraud.")],
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop when everything that is in the topics now is done.")
+    ] = False,
+    bootstrap: Annotated[
+        str | None, typer.Option(help="Kafka broker (host:port); also KAFKA_BOOTSTRAP_SERVERS.")
+    ] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master: local[*], spark://host:port.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file (default ./millrace.yaml).")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s stream.trigger_interval=1s.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Run APP on its Kafka topics, writing its tables and topics.
+
+    Ctrl-C or SIGTERM finish the running batch and stop; the next start goes on where this one ended.
+    Exit codes: 0 stopped or ended, 1 the query failed, 2 something you can put right.
+    """
+    from rich.console import Console
+
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.settings import load_settings
+
+    application = load_app(name)
+    sets = list(overrides or [])
+    if bootstrap is not None:
+        sets.append(f"kafka.bootstrap={bootstrap}")
+    if master is not None:
+        sets.append(f"spark.master={master}")
+    settings = load_settings(application.settings, app=name, config=config, overrides=sets)
+
+    from millrace.runtime.job import Job
+
+    console = Console(quiet=quiet, highlight=False)
+    began = time.monotonic()
+    total = 0
+
+    def report(batch_id: int, counts: dict[str, int]) -> None:
+        nonlocal total
+        total += sum(counts.values())
+        parts = ", ".join(f"{output} {count:,}" for output, count in sorted(counts.items())) or "nothing"
+        console.print(f"batch {batch_id}: {parts} ({total:,} records, {time.monotonic() - began:.1f} s)")
+
+    job = Job(application, settings, until_end=until_end, on_batch=report)
+    console.print(f"{name}: {settings.kafka.bootstrap} → {job.root} (Ctrl-C stops after the running batch)")
+    job.run()
+    console.print(f"{name}: stopped after {time.monotonic() - began:.1f} s; {total:,} records written")

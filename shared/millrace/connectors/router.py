@@ -1,0 +1,117 @@
+"""One batch, several outputs: the state is computed once and each table is written once.
+
+The router is the function that ``foreachBatch`` calls. It has two writers, which leave the same tables
+and topics: a small batch is collected and written by the driver (one Spark job, milliseconds per
+table), a large one by Spark's tasks. Which one a batch takes follows the size of the batch before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from millrace.errors import MillraceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.host.spark import ProcessedStream
+
+log = logging.getLogger(__name__)
+
+#: Batches up to this many records are written by the driver.
+DRIVER_RECORDS = 50_000
+
+
+class TooManyDeadLetters(MillraceError):
+    """A batch was mostly dead letters: a bad deploy must not eat the stream."""
+
+
+class StopRequested(Exception):
+    """Raised between two batches to end the query; not an error."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the outputs of a pipeline go; what a ``build`` function returns.
+
+    Attributes:
+        stream: The processed stream.
+        tables: Output → name of a Delta table.
+        topics: Output → Kafka topic.
+    """
+
+    stream: ProcessedStream
+    tables: Mapping[str, str] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeadLetterLimit:
+    """When a batch has too many dead letters to be believed.
+
+    Attributes:
+        ratio: Share of dead letters above which a batch is refused.
+        from_records: Batches smaller than this are never refused.
+    """
+
+    ratio: float = 0.5
+    from_records: int = 1_000
+
+    def check(self, batch_id: int, counts: Mapping[str, int]) -> None:
+        """Refuse a bad batch before anything of it is written.
+
+        Args:
+            batch_id: The batch.
+            counts: Records per output.
+
+        Raises:
+            TooManyDeadLetters: The batch is above the limit.
+        """
+        total, dead = sum(counts.values()), counts.get("dead_letters", 0)
+        if total >= self.from_records and dead > total * self.ratio:
+            raise TooManyDeadLetters(
+                f"batch {batch_id}: {dead:,} of {total:,} records are dead letters, "
+                f"more than {self.ratio:.0%}: nothing was written; "
+                "look at the producer or at the last deploy (the limit is stream.max_dead_letter_ratio)"
+            )
+
+
+class Writer(Protocol):
+    """Writes all outputs of a batch; the same batch again changes no table."""
+
+    def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
+        """Write one batch and return the number of records per output."""
+
+
+@dataclass
+class Router:
+    """Writes the batches of a query; pass it to ``foreachBatch``.
+
+    Args:
+        small: Writer of small batches.
+        large: Writer of large batches.
+        driver_records: Largest batch, in records, that counts as small.
+        on_batch: Called after each batch with its id and the number of records per output.
+        stop: When set, the next batch is refused before it has any effect.
+    """
+
+    small: Writer
+    large: Writer
+    driver_records: int = DRIVER_RECORDS
+    on_batch: Callable[[int, dict[str, int]], None] | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    _is_small: bool = True
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write one batch."""
+        if self.stop.is_set():
+            raise StopRequested
+        writer = self.small if self._is_small else self.large
+        counts = writer.write(batch, batch_id)
+        self._is_small = sum(counts.values()) <= self.driver_records
+        if self.on_batch is not None:
+            self.on_batch(batch_id, counts)

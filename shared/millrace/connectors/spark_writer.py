@@ -1,0 +1,81 @@
+"""Large batches: every output written by Spark's tasks, topics before tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from millrace.connectors.kafka import header, write_records
+from millrace.connectors.records import DEAD_LETTER_HEADERS
+from millrace.connectors.router import DeadLetterLimit, Outputs
+
+
+@dataclass
+class SparkWriter:
+    """Writes a batch with Spark.
+
+    The batch is kept (memory and disk) while its outputs are written, so that the state is computed
+    once; tables are written side by side.
+
+    Args:
+        outputs: What goes where.
+        table_path: Name of a table → its folder or URI.
+        kafka_options: Kafka options with Spark's prefix.
+        app_id: Identity of the query for the tables.
+        limit: When a batch has too many dead letters.
+    """
+
+    outputs: Outputs
+    table_path: Callable[[str], str]
+    kafka_options: Mapping[str, str]
+    app_id: str
+    limit: DeadLetterLimit
+
+    def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
+        """Write one batch and return the number of records per output."""
+        batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            counts = {row["output"]: row["count"] for row in batch.groupBy("output").count().collect()}
+            self.limit.check(batch_id, counts)
+            self._write_topics(batch, [o for o in self.outputs.topics if counts.get(o)])
+            self._write_tables(batch, [o for o in self.outputs.tables if counts.get(o)], batch_id)
+        finally:
+            batch.unpersist()
+        return counts
+
+    def _write_topics(self, batch: DataFrame, outputs: list[str]) -> None:
+        for output in outputs:
+            write_records(self.records(batch, output), self.kafka_options)
+
+    def records(self, batch: DataFrame, output: str) -> DataFrame:
+        """Return an output as Kafka records: the record as JSON, its identity as a header."""
+        rows = batch.filter(F.col("output") == output)
+        topic = F.lit(self.outputs.topics[output]).alias("topic")
+        key = F.regexp_replace("key", r"^\d+:", "").cast("binary").alias("key")
+        if output != "dead_letters":
+            headers = F.array(header("event_id", F.col("event_id"))).alias("headers")
+            return rows.select(topic, key, F.col("payload").alias("value"), headers)
+        letters = self.outputs.stream.select(rows, output)
+        where = F.concat_ws(":", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
+        columns = {**{n: F.col(f) for n, f in DEAD_LETTER_HEADERS.items()}, "dlq.source": where}
+        headers = F.filter(
+            F.array(*[header(n, c) for n, c in columns.items()]), lambda h: h["value"].isNotNull()
+        )
+        key = F.regexp_replace(F.coalesce("key", F.lit("")), r"^\d+:", "").cast("binary").alias("key")
+        return letters.select(topic, key, "value", headers.alias("headers"))
+
+    def _write_tables(self, batch: DataFrame, outputs: list[str], batch_id: int) -> None:
+        def write(output: str) -> None:
+            table = self.outputs.tables[output]
+            rows = self.outputs.stream.select(batch, output)
+            (rows.write.format("delta").mode("append")
+             .option("txnAppId", f"{self.app_id}:{table}").option("txnVersion", batch_id)
+             .save(self.table_path(table)))  # fmt: skip
+
+        with ThreadPoolExecutor(max(1, len(outputs)), thread_name_prefix="millrace-write") as pool:
+            list(pool.map(write, outputs))

@@ -1,0 +1,100 @@
+"""Apps: what an application tells the runtime about itself, and how it is found.
+
+An app registers through the entry-point group ``millrace.apps`` (name → ``module:app``); anyone's
+package may add one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.connectors.router import Outputs
+    from millrace.runtime.settings import AppSettings
+
+#: Entry-point group of apps.
+APPS_GROUP = "millrace.apps"
+
+
+class UnknownApp(UserError):
+    """No app of that name is installed."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A Kafka topic that an app reads or writes.
+
+    Attributes:
+        name: Its name.
+        partitions: Partitions it is created with.
+        config: Topic configuration it is created with.
+    """
+
+    name: str
+    partitions: int = 2
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of an app.
+
+    Attributes:
+        reads: Topics of the source, control topics included; the order is part of the checkpoint.
+        writes: Topics of the outputs.
+    """
+
+    reads: tuple[Topic, ...]
+    writes: tuple[Topic, ...] = ()
+
+
+@dataclass(frozen=True)
+class App:
+    """An application.
+
+    Attributes:
+        name: Its name in commands, settings and folders.
+        summary: What it does, in one line.
+        settings: Its settings class.
+        build: ``build(streams, settings) -> Outputs``: wires the stream of Kafka records (under the
+            name ``events``) to its outputs; starts nothing.
+        topics: Settings → the topics it reads and writes.
+        demo: ``module:attribute`` of its :class:`~millrace.runtime.demo.DemoSpec`, if it has a demo.
+    """
+
+    name: str
+    summary: str
+    settings: type[AppSettings]
+    build: Callable[[Mapping[str, DataFrame], Any], Outputs]
+    topics: Callable[[Any], Topics]
+    demo: str | None = None
+
+
+def list_apps() -> dict[str, str]:
+    """Return the installed apps: name → ``module:attribute``."""
+    return {e.name: e.value for e in sorted(entry_points(group=APPS_GROUP), key=lambda e: e.name)}
+
+
+def load_app(name: str) -> App:
+    """Return the app called ``name``.
+
+    Raises:
+        UnknownApp: No such app is installed; the message names those that are.
+    """
+    found = {e.name: e for e in entry_points(group=APPS_GROUP)}
+    if name not in found:
+        near = difflib.get_close_matches(name, found, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(sorted(found)) or 'none'}"
+        raise UnknownApp(f"there is no app '{name}'; {hint}")
+    app = found[name].load()
+    if not isinstance(app, App):
+        raise UnknownApp(f"{found[name].value} is not a millrace App")
+    return app

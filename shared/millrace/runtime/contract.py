@@ -1,0 +1,122 @@
+"""What a checkpoint depends on, written beside it and checked at every start; and who owns it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from millrace.errors import UserError
+
+CONTRACT_FILE = "contract.json"
+OWNER_FILE = "owner.lock"
+
+
+class ContractMismatch(UserError):
+    """The checkpoint was written by something that this process cannot go on from."""
+
+
+class CheckpointInUse(UserError):
+    """Another process runs a query on this checkpoint."""
+
+
+def check_contract(folder: Path, contract: dict[str, Any]) -> str:
+    """Compare ``contract`` with the one in ``folder``, writing it where there is none.
+
+    Args:
+        folder: The folder that holds the checkpoint.
+        contract: What the process depends on, as plain data.
+
+    Returns:
+        The incarnation: an identity minted when the checkpoint was begun, part of what tables know
+        their writer by.
+
+    Raises:
+        ContractMismatch: Something differs; the message says what and what to do.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     first = check_contract(Path(folder), {"key_groups": 64})
+        ...     first == check_contract(Path(folder), {"key_groups": 64})
+        True
+    """
+    path = folder / CONTRACT_FILE
+    if not path.exists():
+        if (folder / "checkpoint").exists():
+            raise ContractMismatch(
+                f"{folder / 'checkpoint'} has no {CONTRACT_FILE} beside it: it was not written by millrace, "
+                "or the file was lost; use another storage.root or restore the file"
+            )
+        incarnation = uuid.uuid4().hex[:12]
+        _write(path, {"incarnation": incarnation, **contract})
+        return incarnation
+    try:
+        kept = json.loads(path.read_text())
+        incarnation = str(kept.pop("incarnation"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ContractMismatch(f"{path} cannot be read ({error}): restore it from a backup") from error
+    differences = _differences(kept, json.loads(json.dumps(contract)))
+    if differences:
+        raise ContractMismatch(
+            f"the checkpoint in {folder} cannot be continued: {'; '.join(differences)}. "
+            "Go back to the process that wrote it, or start anew with another storage.root"
+        )
+    return incarnation
+
+
+def _differences(kept: Any, now: Any, at: str = "") -> list[str]:
+    if isinstance(kept, dict) and isinstance(now, dict):
+        found: list[str] = []
+        for name in sorted({*kept, *now}):
+            place = f"{at}.{name}" if at else name
+            if name not in kept:
+                found.append(f"{place} is new ({json.dumps(now[name])})")
+            elif name not in now:
+                found.append(f"{place} is gone (was {json.dumps(kept[name])})")
+            else:
+                found += _differences(kept[name], now[name], place)
+        return found
+    return [] if kept == now else [f"{at} was {json.dumps(kept)}, is now {json.dumps(now)}"]
+
+
+def _write(path: Path, contract: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(contract, indent=2, sort_keys=True) + "\n")
+    part.replace(path)
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Own the checkpoint in ``folder`` while the block runs; a process that dies lets go of it.
+
+    Raises:
+        CheckpointInUse: Another process owns it; the message names its pid.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / OWNER_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "an unknown process"
+            raise CheckpointInUse(
+                f"the checkpoint in {folder} is in use by {owner}: one query per checkpoint; "
+                "stop that process or use another storage.root"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,366 @@
+"""A demo: broker, generator and app in one run, shown live and checked against the truth."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.errors import ChecksFailed, MillraceError, UserError
+from millrace.runtime.apps import App
+from millrace.runtime.home import home
+from millrace.runtime.monitor import QueryMonitor
+
+if TYPE_CHECKING:
+    from millrace.cli.live import AlertLine, LiveView
+    from millrace.cli.report import Check
+    from millrace.runtime.job import Job
+    from millrace.runtime.processes import Child
+    from millrace.runtime.settings import AppSettings
+    from millrace.testing.ledger import Ledger
+
+_TICK_S = 0.25
+#: How long the app may take to catch up when the generator has ended, seconds.
+_CATCH_UP_S = 120.0
+_ALERTS_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """What an app's demo is told.
+
+    Attributes:
+        bootstrap: The broker.
+        folder: A fresh folder for everything that the run makes.
+        settings: The app's settings for this run.
+        duration_s: How long events are sent, seconds.
+        rate: Events per second.
+        seed: Seed of the generator.
+    """
+
+    bootstrap: str
+    folder: Path
+    settings: Any
+    duration_s: float
+    rate: int
+    seed: int
+
+    @property
+    def ledger(self) -> Path:
+        """Where the generator writes its ledger of truth."""
+        return self.folder / "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class DemoSpec:
+    """What an app adds to its demo; named by ``App.demo``.
+
+    Attributes:
+        settings: Run id (empty on an embedded broker) → settings overrides, e.g. topic names.
+        generate: The arguments of ``millrace generate``.
+        alert_topic: Settings → topic whose records are shown as they come.
+        alert_line: A record's value → what is shown of it.
+        checks: Run, ledger and ids of the alerts seen on the topic → the checks to print.
+    """
+
+    settings: Callable[[str], Sequence[str]]
+    generate: Callable[[DemoRun], Sequence[str]]
+    alert_topic: Callable[[Any], str]
+    alert_line: Callable[[bytes], AlertLine]
+    checks: Callable[[DemoRun, Ledger, set[str]], list[Check]]
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the user chose.
+
+    Attributes:
+        duration_s: How long events are sent, seconds.
+        rate: Events per second.
+        seed: Seed of the generator.
+        bootstrap: An existing broker, or ``None`` for an embedded one.
+        overrides: Settings (``key=value``).
+    """
+
+    duration_s: float = 60.0
+    rate: int = 1_000
+    seed: int = 7
+    bootstrap: str | None = None
+    overrides: Sequence[str] = ()
+
+
+class AlertTail:
+    """Reads an alerts topic from its beginning in a thread, dropping repeats by ``event_id``."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, options: dict[str, str], line: Callable[[bytes], AlertLine]
+    ):
+        self._bootstrap, self._topic, self._options, self._line = bootstrap, topic, options, line
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="millrace-alerts", daemon=True)
+        self.ids: set[str] = set()
+        self.lines: deque[AlertLine] = deque(maxlen=_ALERTS_SHOWN)
+        self.first_at: float | None = None
+
+    def __enter__(self) -> AlertTail:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        from confluent_kafka import Consumer
+
+        from millrace.kafka.admin import client_config, quiet_config
+
+        config = {**client_config(self._bootstrap, self._options), **quiet_config()}
+        config |= {"group.id": f"millrace-demo-{id(self):x}", "auto.offset.reset": "earliest"}
+        consumer = Consumer({**config, "enable.auto.commit": False})
+        consumer.subscribe([self._topic])
+        try:
+            while not self._stop.is_set():
+                for message in consumer.consume(500, 0.2):
+                    if message.error() is None:
+                        self._take(message)
+        finally:
+            consumer.close()
+
+    def _take(self, message: Any) -> None:
+        identity = dict(message.headers() or ()).get("event_id", b"").decode()
+        if identity in self.ids:
+            return
+        self.first_at = self.first_at or time.monotonic()
+        self.ids.add(identity)
+        self.lines.append(self._line(message.value()))
+
+
+def demo_folder(app: str) -> Path:
+    """Return the folder of an app's demo, emptied; refuses while another demo uses it."""
+    from millrace.runtime.contract import owned
+
+    folder = home() / "demo" / app
+    if folder.exists():
+        with owned(folder):
+            pass
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> list[Check]:
+    """Run an app's demo to its end and return its checks.
+
+    Args:
+        app: The app.
+        spec: What the app adds.
+        options: What the user chose.
+        view: Where it is shown.
+
+    Raises:
+        UserError: Something is missing or in use.
+        MillraceError: The generator or the query failed, or was interrupted.
+    """
+    from millrace.testing.ledger import read_ledger
+
+    began = time.monotonic()
+    folder = demo_folder(app.name)
+    with _broker(options.bootstrap, folder) as (bootstrap, broker_ready, run_id):
+        settings = _settings(app, spec, options, folder, bootstrap, run_id)
+        run = DemoRun(bootstrap, folder, settings, options.duration_s, options.rate, options.seed)
+        tail = AlertTail(bootstrap, spec.alert_topic(settings), dict(settings.kafka.options), spec.alert_line)
+        try:
+            _stream(app, spec, run, view, tail, broker_ready, began)
+        finally:
+            if run_id:
+                _delete_topics(app, settings)
+    return spec.checks(run, read_ledger(run.ledger), tail.ids)
+
+
+def _settings(
+    app: App, spec: DemoSpec, options: DemoOptions, folder: Path, bootstrap: str, run_id: str
+) -> AppSettings:
+    from millrace.runtime.settings import load_settings
+
+    overrides = [f"storage.root={folder}", f"kafka.bootstrap={bootstrap}", "spark.quick_start=true"]
+    overrides += spec.settings(run_id)
+    return load_settings(app.settings, app=app.name, overrides=[*overrides, *options.overrides])
+
+
+@contextlib.contextmanager
+def _broker(bootstrap: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], None], str]]:
+    """Give a broker's address at once, a function that waits until it answers, and a run id for topics."""
+    import os
+    import uuid
+
+    from millrace.kafka.broker import BOOTSTRAP_VARIABLE, EmbeddedBroker
+    from millrace.kafka.launch import free_port
+
+    if named := bootstrap or os.environ.get(BOOTSTRAP_VARIABLE):
+        yield named, lambda: None, uuid.uuid4().hex[:8]
+        return
+    port = free_port()
+    broker = EmbeddedBroker(port=port, log_dir=folder / "logs")
+    failure: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            broker.start()
+        except BaseException as error:
+            failure.append(error)
+
+    # Spark takes longer to start than the broker: let them start side by side.
+    thread = threading.Thread(target=start, name="millrace-broker")
+    thread.start()
+
+    def wait() -> None:
+        thread.join()
+        if failure:
+            raise failure[0]
+
+    try:
+        yield f"127.0.0.1:{port}", wait, ""
+    finally:
+        thread.join()
+        broker.stop()
+
+
+def _stream(
+    app: App,
+    spec: DemoSpec,
+    run: DemoRun,
+    view: LiveView,
+    tail: AlertTail,
+    broker_ready: Callable[[], None],
+    began: float,
+) -> None:
+    from millrace.runtime.job import Job
+    from millrace.runtime.processes import Child
+
+    monitor = QueryMonitor()
+    job = Job(app, run.settings, monitor=monitor, on_batch=monitor.on_batch, wait_for_broker=broker_ready)
+    with _running(job) as thread:
+        with view.phase("broker and Spark"):
+            _wait_for(job.session_ready, thread)
+        command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run)]
+        with (
+            Child(command, log_file=run.folder / "logs" / "generator.log") as generator,
+            tail,
+        ):
+            with view.phase("query"):
+                _wait_for(job.started, thread)
+            _watch(run, view, monitor, tail, generator, thread, began)
+
+
+class _JobThread(threading.Thread):
+    """Runs a job; what it raised is raised again by :meth:`check`."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(name="millrace-job")
+        self._job = job
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._job.run()
+        except BaseException as error:
+            self._error = error
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@contextlib.contextmanager
+def _running(job: Job) -> Iterator[_JobThread]:
+    thread = _JobThread(job)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        job.stop()
+        thread.join()
+    thread.check()
+
+
+def _wait_for(event: threading.Event, thread: _JobThread) -> None:
+    while not event.wait(_TICK_S):
+        if not thread.is_alive():
+            thread.check()
+            raise MillraceError("the job ended before it began")
+
+
+def _watch(
+    run: DemoRun,
+    view: LiveView,
+    monitor: QueryMonitor,
+    tail: AlertTail,
+    generator: Child,
+    thread: _JobThread,
+    began: float,
+) -> None:
+    """Show figures until the generator has ended and the app has caught up."""
+    from millrace.testing.ledger import read_ledger
+
+    streaming_since = time.monotonic()
+    sent: int | None = None
+    ended_at = 0.0
+    first_alert_told = False
+    while True:
+        snapshot = monitor.snapshot()
+        elapsed = time.monotonic() - streaming_since
+        view.update(_model(run, snapshot, tail, sent, elapsed))
+        if tail.first_at is not None and not first_alert_told:
+            first_alert_told = True
+            view.message(f"first alert {tail.first_at - began:.1f} s after the start")
+        if not thread.is_alive():
+            thread.check()
+            raise MillraceError("the query ended before the generator")
+        if sent is None and (code := generator.poll()) is not None:
+            if code != 0:
+                raise UserError(
+                    f"the generator ended with code {code}; see {run.folder / 'logs' / 'generator.log'}"
+                )
+            sent, ended_at = read_ledger(run.ledger).summary.sent, time.monotonic()
+        if sent is not None:
+            if snapshot.input_rows >= sent and snapshot.lag == 0:
+                return
+            if time.monotonic() - ended_at > _CATCH_UP_S:
+                raise ChecksFailed(
+                    f"{_CATCH_UP_S:.0f} s after the last event was sent, "
+                    f"{snapshot.input_rows:,} of {sent:,} were read"
+                )
+        time.sleep(_TICK_S)
+
+
+def _model(run: DemoRun, snapshot: Any, tail: AlertTail, sent: int | None, elapsed: float) -> Any:
+    from millrace.cli.live import ViewModel
+
+    alerts = list(tail.lines)
+    return replace(
+        ViewModel.of(snapshot),
+        elapsed_s=elapsed,
+        remaining_s=max(0.0, run.duration_s - elapsed) if sent is None else 0.0,
+        sent=sent,
+        sent_rate=float(run.rate) if sent is None else 0.0,
+        alerts=alerts,
+        alerts_total=len(tail.ids),
+        logs=str(run.folder / "logs"),
+    )
+
+
+def _delete_topics(app: App, settings: AppSettings) -> None:
+    from millrace.kafka.admin import delete_topics
+
+    topics = app.topics(settings)
+    names = [t.name for t in (*topics.reads, *topics.writes)]
+    with contextlib.suppress(UserError):
+        delete_topics(str(settings.kafka.bootstrap), names, options=settings.kafka.options)

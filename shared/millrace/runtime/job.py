@@ -1,0 +1,267 @@
+"""A running app: session, query, graceful stop, end of a bounded run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.kafka import kafka_stream
+from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopRequested
+from millrace.connectors.spark_writer import SparkWriter
+from millrace.errors import MillraceError, UserError
+from millrace.host.spark_types import output_types
+from millrace.runtime.apps import App
+from millrace.runtime.contract import check_contract, owned
+from millrace.runtime.session import spark_session
+from millrace.runtime.settings import AppSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from millrace.runtime.monitor import QueryMonitor
+
+log = logging.getLogger(__name__)
+_POLL_S = 0.1
+
+
+class QueryFailed(MillraceError):
+    """The streaming query ended with an error."""
+
+
+class Job:
+    """One app's query from start to end.
+
+    Args:
+        app: The app.
+        settings: Its settings; ``kafka.bootstrap`` must be set.
+        until_end: Drain what is in the topics at the start and end; else run until stopped.
+        monitor: Fed with the query's progress, if given.
+        on_batch: Called after each batch with its id and the number of records per output.
+        log_file: Where Spark's own log goes.
+        wait_for_broker: Returns when the broker answers; for a broker that starts meanwhile.
+
+    Example:
+        >>> job = Job(load_app("fraud"), settings, until_end=True)  # doctest: +SKIP
+        >>> job.run()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: AppSettings,
+        *,
+        until_end: bool = False,
+        monitor: QueryMonitor | None = None,
+        on_batch: Callable[[int, dict[str, int]], None] | None = None,
+        log_file: Path | None = None,
+        wait_for_broker: Callable[[], None] | None = None,
+    ) -> None:
+        if settings.kafka.bootstrap is None:
+            raise UserError(
+                f"{app.name} needs a broker: set kafka.bootstrap or KAFKA_BOOTSTRAP_SERVERS, "
+                f"or try `millrace demo {app.name}`, which brings its own"
+            )
+        root = settings.storage.local_root
+        if root is None:
+            raise UserError(
+                f"storage.root is {settings.storage.root}: only local and mounted folders are supported"
+            )
+        self.app = app
+        self.settings = settings
+        self.root = root
+        self._topics = app.topics(settings)
+        self._until_end = until_end
+        self._monitor = monitor
+        self._on_batch = on_batch
+        self._log_file = log_file or root / "logs" / "spark.log"
+        self._stop = threading.Event()
+        self._wait_for_broker = wait_for_broker
+        #: Set when broker and session are there and the query is about to be started.
+        self.session_ready = threading.Event()
+        #: Set when the query runs.
+        self.started = threading.Event()
+
+    def stop(self) -> None:
+        """Ask for a graceful stop: the running batch is finished, the next is not begun."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Run until the end, a stop or an error.
+
+        Raises:
+            UserError: No broker, no Java, a checkpoint in use or not fitting, a missing topic.
+            QueryFailed: The query failed; the message is its first line, the log has the rest.
+        """
+        if self._wait_for_broker is None:
+            self._check_broker()
+        with owned(self.root), self._session() as spark:
+            if self._wait_for_broker is not None:
+                self._wait_for_broker()
+                self._check_broker()
+            self.session_ready.set()
+            query = self._start(spark)
+            self.started.set()
+            self._watch(query)
+
+    def _session(self) -> contextlib.AbstractContextManager[SparkSession]:
+        spark = self.settings.spark
+        return spark_session(
+            f"millrace-{self.app.name}",
+            master=spark.master,
+            shuffle_partitions=spark.shuffle_partitions,
+            driver_memory=spark.driver_memory,
+            quick_start=spark.quick_start,
+            log_file=self._log_file,
+            conf=dict(spark.conf),
+        )
+
+    def _check_broker(self) -> None:
+        from millrace.kafka.admin import TopicSpec, cluster_id, create_topics
+
+        kafka = self.settings.kafka
+        assert kafka.bootstrap is not None  # noqa: S101  (checked in __init__)
+        cluster_id(kafka.bootstrap, timeout_s=10.0, options=kafka.options)
+        topics = {
+            t.name: TopicSpec(t.partitions, dict(t.config))
+            for t in (*self._topics.reads, *self._topics.writes)
+        }
+        create_topics(kafka.bootstrap, topics, options=kafka.options)
+
+    def build(self, spark: SparkSession) -> Outputs:
+        """Build the app's pipeline over its Kafka topics, without starting it."""
+        stream, kafka = self.settings.stream, self.settings.kafka
+        events = kafka_stream(
+            spark,
+            kafka.spark_options(),
+            [t.name for t in self._topics.reads],
+            starting_offsets=stream.starting_offsets,
+            max_offsets_per_trigger=stream.max_offsets_per_trigger,
+        )
+        return self.app.build({"events": events}, self.settings)
+
+    def table_path(self, table: str) -> str:
+        """Return where a table of the app is."""
+        return self.settings.storage.path("tables", table)
+
+    def _start(self, spark: SparkSession) -> StreamingQuery:
+        ship_project(spark, self.root / "shipped")
+        outputs = self.build(spark)
+        incarnation = check_contract(self.root, outputs.stream.contract())
+        router = self._router(outputs, f"{self.app.name}:{incarnation}")
+        if self._monitor is not None:
+            from millrace.runtime.monitor import listener
+
+            spark.streams.addListener(listener(self._monitor))
+        writer = (
+            outputs.stream.raw.writeStream.queryName(self.app.name)
+            .option("checkpointLocation", self.settings.storage.path("checkpoint"))
+            .foreachBatch(router)
+        )
+        interval = self.settings.stream.trigger_interval
+        if self._until_end:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
+        return writer.start()
+
+    def _router(self, outputs: Outputs, app_id: str) -> Router:
+        kafka = self.settings.kafka
+        limit = DeadLetterLimit(self.settings.stream.max_dead_letter_ratio)
+        small = DriverWriter(outputs, self.table_path, kafka.client_options(), app_id, limit)
+        small.prepare()
+        large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit)
+        records = self.settings.stream.driver_records
+        return Router(small, large, driver_records=records, on_batch=self._on_batch, stop=self._stop)
+
+    def _watch(self, query: StreamingQuery) -> None:
+        with _signals(self.stop):
+            while query.isActive:
+                if self._stop.is_set():
+                    self._end(query)
+                    return
+                _await(query, _POLL_S)
+        error = query.exception()
+        if error is not None and not self._stop.is_set():
+            raise QueryFailed(f"{self.app.name}: {_first_line(str(error))} (log: {self._log_file})")
+
+    def _end(self, query: StreamingQuery) -> None:
+        """Wait until the running batch is committed, then end the query.
+
+        The router refuses the next batch before it has any effect; a query that has nothing to do is
+        simply stopped.
+        """
+        while query.isActive:
+            status = query.status
+            if not status["isTriggerActive"] and not status["isDataAvailable"]:
+                query.stop()
+                return
+            _await(query, _POLL_S)
+        error = query.exception()
+        if error is not None and StopRequested.__name__ not in str(error):
+            raise QueryFailed(f"{self.app.name}: {_first_line(str(error))} (log: {self._log_file})")
+
+
+def ship_project(spark: SparkSession, folder: Path) -> None:
+    """Give the executors of a cluster this project's code, of which they have nothing installed.
+
+    Args:
+        spark: The session.
+        folder: Where the archive is kept; one per version of the code.
+    """
+    master = spark.sparkContext.master
+    if master.startswith("local"):
+        return
+    from millrace.runtime.shipping import project_archive
+
+    spark.sparkContext.addPyFile(str(project_archive(folder)))
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into a graceful stop; a second SIGINT interrupts at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        log.info("%s: finishing the running batch", signal.Signals(number).name)
+        stop()
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _await(query: StreamingQuery, seconds: float) -> None:
+    """Wait a moment for the query to end, without raising what ended it."""
+    deadline = time.monotonic() + seconds
+    while query.isActive and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _first_line(text: str) -> str:
+    """Return the line of an engine's error that says what went wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, colon, rest = line.partition(": ")
+        if colon and rest and name.startswith("millrace.") and "." in name:
+            return rest
+    return lines[0] if lines else "unknown error"
+
+
+def table_types(outputs: Outputs) -> dict[str, Any]:
+    """Return the record type of every table: name → type."""
+    types = output_types(outputs.stream.process)
+    return {table: types[output] for output, table in outputs.tables.items()}

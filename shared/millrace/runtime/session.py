@@ -1,0 +1,187 @@
+"""The Spark session of a streaming job: the defaults, the locked jars, a quiet terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from millrace.errors import UserError
+from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STREAMING_DEFAULTS
+from millrace.runtime.jars import jar_paths
+
+_LOCAL_FS = "hadoop-bare-naked-local-fs"
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+class SessionError(UserError):
+    """A Spark session cannot be started as asked for."""
+
+
+def session_conf(
+    *,
+    master: str,
+    shuffle_partitions: int | None = None,
+    driver_memory: str = "1g",
+    quick_start: bool = False,
+    log_file: Path | None = None,
+    scratch: Path,
+    conf: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the complete configuration of a session, as Spark takes it.
+
+    Args:
+        master: Spark master URL; ``local[N]`` becomes ``local[N, 4]`` so that a task is tried again.
+        shuffle_partitions: Number of state partitions (frozen in a checkpoint); default: the cores.
+        driver_memory: Heap of the driver, e.g. ``"1g"``.
+        quick_start: Let the JVM compile less: for runs of a minute or two (see ``QUICK_START``).
+        log_file: Where Spark's own log goes.
+        scratch: Folder for sockets and temporary files, removed by the caller.
+        conf: Settings that override everything else.
+    """
+    cores = local_cores(master)
+    jars = jar_paths("spark")
+    options = [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-Duser.timezone=UTC"]
+    if quick_start:
+        options.append(QUICK_START.value)
+    options.append(f"-Dmillrace.log.file={log_file or os.devnull}")
+    merged = {name: default.value for name, default in STREAMING_DEFAULTS.items()}
+    merged |= {
+        "spark.master": master,
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.sql.shuffle.partitions": str(shuffle_partitions or cores or 8),
+        "spark.jars": ",".join(str(p) for p in jars),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+    }
+    if cores is not None:
+        merged |= {name: default.value for name, default in LOCAL_DEFAULTS.items()}
+        merged["spark.master"] = f"local[{cores}, 4]"
+        # Named in fs.file.impl, it is needed before spark.jars are there.
+        merged["spark.driver.extraClassPath"] = ":".join(str(p) for p in jars if _LOCAL_FS in p.name)
+        merged["spark.local.dir"] = str(scratch / "spark")
+        merged["spark.python.unix.domain.socket.dir"] = str(scratch / "sockets")
+        merged["spark.driver.bindAddress"] = "127.0.0.1"
+        merged["spark.driver.host"] = "127.0.0.1"
+    return merged | dict(conf or {})
+
+
+def local_cores(master: str) -> int | None:
+    """Return the number of cores of a local master, ``None`` for a cluster.
+
+    >>> local_cores("local[2]"), local_cores("local[3, 4]"), local_cores("spark://host:7077")
+    (2, 3, None)
+    """
+    found = re.fullmatch(r"local(\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\])?", master)
+    if found is None:
+        return None
+    if found[1] is None:
+        return 1
+    return (os.cpu_count() or 1) if found[2] == "*" else int(found[2])
+
+
+@contextmanager
+def spark_session(
+    app: str,
+    *,
+    master: str = "local[*]",
+    shuffle_partitions: int | None = None,
+    driver_memory: str = "1g",
+    quick_start: bool = False,
+    log_file: Path | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """Start a session, and stop it with everything that it made when the block ends.
+
+    Args:
+        app: Name of the application.
+        master: Spark master URL.
+        shuffle_partitions: Number of state partitions; default: the cores.
+        driver_memory: Heap of the driver.
+        quick_start: Let the JVM compile less: for runs of a minute or two.
+        log_file: Where Spark's own log goes.
+        conf: Settings that override everything else.
+
+    Raises:
+        SessionError: A session runs in this process already, or Java does not start.
+
+    Example:
+        >>> with spark_session("try", master="local[1]") as spark:  # doctest: +SKIP
+        ...     spark.range(3).count()
+        3
+    """
+    from millrace.runtime.doctor import quick_check
+
+    if SparkSession.getActiveSession() is not None:
+        raise SessionError("a Spark session runs in this process already: stop it first")
+    quick_check()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if local_cores(master) is not None:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Sockets have short paths by law (about 100 characters), so the folder is under the system's own.
+    scratch = Path(tempfile.mkdtemp(prefix="millrace-"))
+    for folder in ("spark", "sockets"):
+        (scratch / folder).mkdir()
+    if log_file is not None:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+    spark = None
+    try:
+        settings = session_conf(
+            master=master,
+            shuffle_partitions=shuffle_partitions,
+            driver_memory=driver_memory,
+            quick_start=quick_start,
+            log_file=log_file,
+            scratch=scratch,
+            conf=conf,
+        )
+        spark = _start(app, settings, log_file)
+        yield spark
+    finally:
+        if spark is not None:
+            spark.stop()
+        _end_gateway()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _start(app: str, settings: Mapping[str, str], log_file: Path | None) -> SparkSession:
+    """Start the JVM with its output in the log: Spark and its workers print as they please."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    spark_conf = SparkConf(loadDefaults=False).setAppName(app).setAll(list(settings.items()))
+    with open(log_file or os.devnull, "ab") as output:
+        try:
+            gateway = launch_gateway(spark_conf, {"stdout": output, "stderr": output})
+        except PySparkException as error:
+            raise SessionError(
+                f"Java did not start ({error}); see {log_file} and run: millrace doctor"
+            ) from error
+    context = SparkContext(conf=spark_conf, gateway=gateway)
+    return SparkSession.builder.config(conf=context.getConf()).getOrCreate()
+
+
+def _end_gateway() -> None:
+    """End the JVM: PySpark keeps it for a next session, with the settings of the first."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()
+        process.wait(timeout=30)
+    SparkContext._gateway = None
+    SparkContext._jvm = None

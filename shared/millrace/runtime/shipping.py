@@ -1,0 +1,60 @@
+"""The project as one archive for executors that have nothing of it installed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from millrace.runtime.apps import APPS_GROUP
+
+_SKIP = {"__pycache__", ".mypy_cache", ".ruff_cache"}
+
+
+def project_packages() -> dict[str, Path]:
+    """Return the top-level packages to ship: the core and those of every installed app.
+
+    Returns:
+        Package name → its folder.
+    """
+    names = {
+        "millrace",
+        *(e.value.partition(":")[0].partition(".")[0] for e in entry_points(group=APPS_GROUP)),
+    }
+    found: dict[str, Path] = {}
+    for name in sorted(names):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            found[name] = Path(next(iter(spec.submodule_search_locations)))
+    return found
+
+
+def project_archive(folder: Path) -> Path:
+    """Return a zip of the project's packages, made once per content.
+
+    Args:
+        folder: Where to put it; older archives there are removed.
+    """
+    files = [
+        (path, f"{name}/{path.relative_to(root).as_posix()}")
+        for name, root in project_packages().items()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not _SKIP & set(path.parts)
+    ]
+    digest = hashlib.sha256()
+    for path, name in files:
+        digest.update(name.encode() + b"\0" + path.read_bytes())
+    target = folder / f"millrace-{digest.hexdigest()[:16]}.zip"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("millrace-*.zip"):
+        old.unlink()
+    part = target.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, name in files:
+            archive.write(path, name)
+    part.replace(target)
+    return target

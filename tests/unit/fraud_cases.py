@@ -1,0 +1,89 @@
+"""Transactions for the tests of the fraud app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from random import Random
+from typing import Any
+
+import msgspec
+
+from apps.fraud.events import Kind, Transaction
+from apps.fraud.process import CardMonitor
+from millrace.testing import TestDriver
+
+START_MS = 1_767_225_600_000
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+_ids = count()
+
+
+def transaction(
+    at: int, amount: float, *, id: str = "", card: str = "card-1", kind: Kind = "purchase"
+) -> Transaction:
+    """A transaction ``at`` ms after the start; without an id it gets one of its own."""
+    return Transaction(
+        transaction_id=id or f"tx-{next(_ids)}",
+        card_id=card,
+        terminal_id="terminal-1",
+        mcc="5411",
+        country="DE",
+        amount=amount,
+        currency="EUR",
+        kind=kind,
+        event_time_ms=START_MS + at,
+    )
+
+
+def driver(*, out_of_orderness_ms: int = 0) -> TestDriver:
+    return TestDriver(CardMonitor(), out_of_orderness_ms=out_of_orderness_ms)
+
+
+def send(target: TestDriver, *transactions: Transaction) -> None:
+    """Send transactions as one batch."""
+    target.send_batch([(tx.card_id, tx.event_time_ms, tx) for tx in transactions])
+
+
+def send_each(target: TestDriver, transactions: Iterable[Transaction]) -> None:
+    """Send transactions as a batch each."""
+    for tx in transactions:
+        send(target, tx)
+
+
+def decide(target: TestDriver, tx: Transaction) -> Any:
+    """Send one transaction and return the decision on it."""
+    send(target, tx)
+    decision = target.values()[-1]
+    assert decision.transaction_id == tx.transaction_id
+    return decision
+
+
+def rows(target: TestDriver) -> dict[str, dict[str, Any]]:
+    """The decisions so far as plain rows by transaction, without what the score adds to the features."""
+    found = {}
+    for decision in target.values():
+        row = msgspec.structs.asdict(decision)
+        for name in ("score", "action", "reasons"):
+            del row[name]
+        found[decision.transaction_id] = row
+    return found
+
+
+def plain(transactions: Iterable[Transaction]) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(tx) for tx in transactions]
+
+
+def purchases(
+    random: Random, mean: float, number: int, *, every_ms: int, start: int = 0, card: str = "card-1"
+) -> list[Transaction]:
+    """Ordinary purchases of a card: normal(mean, mean / 2) amounts, exponential gaps."""
+    found = []
+    at = start
+    for _ in range(number):
+        at += 1 + int(random.expovariate(1 / every_ms))
+        amount = random.gauss(mean, mean / 2)
+        while amount < 0.01:
+            amount = random.gauss(mean, mean / 2)
+        found.append(transaction(at, round(amount, 2), card=card))
+    return found

@@ -1,0 +1,185 @@
+"""A checkpoint goes on only with what it was written by, and with one owner at a time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.runtime.contract import (
+    CONTRACT_FILE,
+    CheckpointInUse,
+    ContractMismatch,
+    check_contract,
+    owned,
+)
+
+CONTRACT: dict[str, Any] = {
+    "process": "Balance",
+    "version": 1,
+    "key_groups": 64,
+    "hash": "crc32",
+    "encoding": 1,
+    "time_domain": "event_time",
+    "order": "arrival",
+    "layout": ["balance", "seen"],
+    "states": {
+        "balance": {"kind": "value", "type": "float", "key_type": None, "ttl_ms": None},
+        "seen": {"kind": "map", "type": "int", "key_type": "str", "ttl_ms": 60_000},
+    },
+}
+
+
+def changed(**top: Any) -> dict[str, Any]:
+    return {**CONTRACT, **top}
+
+
+def with_state(name: str, **fields: Any) -> dict[str, Any]:
+    states = {**CONTRACT["states"], name: {**CONTRACT["states"].get(name, {}), **fields}}
+    return changed(states=states)
+
+
+def test_the_first_start_writes_the_contract_and_the_next_accepts_it(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "fraud"
+    incarnation = check_contract(folder, CONTRACT)
+    kept = json.loads((folder / CONTRACT_FILE).read_text())
+    assert kept == {"incarnation": incarnation, **CONTRACT}
+    (folder / "checkpoint").mkdir()
+    assert check_contract(folder, CONTRACT) == incarnation
+    assert [p.name for p in folder.iterdir() if p.is_file()] == [CONTRACT_FILE]
+
+
+def test_every_checkpoint_has_an_incarnation_of_its_own(tmp_path: Path) -> None:
+    assert len({check_contract(tmp_path / str(i), CONTRACT) for i in range(5)}) == 5
+
+
+def test_what_json_cannot_tell_apart_is_no_difference(tmp_path: Path) -> None:
+    check_contract(tmp_path, changed(layout=("balance", "seen")))
+    check_contract(tmp_path, CONTRACT)
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [
+        (changed(process="Balances"), 'process was "Balance", is now "Balances"'),
+        (changed(version=2), "version was 1, is now 2"),
+        (changed(key_groups=128), "key_groups was 64, is now 128"),
+        (changed(hash="xxhash"), 'hash was "crc32", is now "xxhash"'),
+        (changed(encoding=2), "encoding was 1, is now 2"),
+        (changed(order="event_time"), 'order was "arrival", is now "event_time"'),
+        (changed(layout=["seen", "balance"]), 'layout was ["balance", "seen"], is now ["seen", "balance"]'),
+        (with_state("balance", type="int"), 'states.balance.type was "float", is now "int"'),
+        (with_state("seen", ttl_ms=None), "states.seen.ttl_ms was 60000, is now null"),
+        (with_state("seen", kind="value"), 'states.seen.kind was "map", is now "value"'),
+        (with_state("more", kind="value"), 'states.more is new ({"kind": "value"})'),
+        (changed(states={"seen": CONTRACT["states"]["seen"]}), "states.balance is gone (was {"),
+    ],
+)
+def test_a_difference_is_refused_by_its_name(tmp_path: Path, now: dict[str, Any], named: str) -> None:
+    check_contract(tmp_path, CONTRACT)
+    before = (tmp_path / CONTRACT_FILE).read_bytes()
+    with pytest.raises(ContractMismatch) as refused:
+        check_contract(tmp_path, now)
+    assert named in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+    assert (tmp_path / CONTRACT_FILE).read_bytes() == before
+
+
+def test_all_differences_are_named_at_once(tmp_path: Path) -> None:
+    check_contract(tmp_path, CONTRACT)
+    with pytest.raises(ContractMismatch, match=r"key_groups was 64, is now 8; version was 1, is now 3"):
+        check_contract(tmp_path, changed(version=3, key_groups=8))
+
+
+def test_a_checkpoint_without_its_contract_is_refused(tmp_path: Path) -> None:
+    check_contract(tmp_path, CONTRACT)
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / CONTRACT_FILE).unlink()
+    with pytest.raises(ContractMismatch, match=r"has no contract\.json beside it"):
+        check_contract(tmp_path, CONTRACT)
+    assert not (tmp_path / CONTRACT_FILE).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'"text"', b"{}"])
+def test_a_contract_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / CONTRACT_FILE).write_bytes(content)
+    with pytest.raises(ContractMismatch, match="cannot be read"):
+        check_contract(tmp_path, CONTRACT)
+    assert (tmp_path / CONTRACT_FILE).read_bytes() == content
+
+
+# -- one owner -------------------------------------------------------------------------------------
+
+OWNER = """
+import sys
+from pathlib import Path
+from millrace.runtime.contract import owned
+with owned(Path(sys.argv[1])):
+    print("owns", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that owns ``folder`` until its standard input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "owns\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def end_by_itself(process: subprocess.Popen[str]) -> None:
+    process.communicate()
+
+
+def kill_9(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+@pytest.mark.parametrize("end", [end_by_itself, kill_9])
+def test_a_second_process_is_refused_with_the_owners_pid_until_it_ends(
+    tmp_path: Path, end: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    with owner(tmp_path / "root") as process:
+        for _ in range(2):
+            with (
+                pytest.raises(CheckpointInUse, match=rf"in use by pid {process.pid} on "),
+                owned(tmp_path / "root"),
+            ):
+                pytest.fail("owns what another process owns")
+        end(process)
+        with owned(tmp_path / "root"):
+            pass
+
+
+def test_one_process_does_not_own_a_checkpoint_twice(tmp_path: Path) -> None:
+    with owned(tmp_path):
+        with pytest.raises(CheckpointInUse), owned(tmp_path):
+            pytest.fail("owns it twice")
+        with owned(tmp_path / "another"):
+            pass
+
+
+def test_ownership_ends_with_the_block_also_when_it_fails(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), owned(tmp_path):
+        raise RuntimeError
+    with owned(tmp_path):
+        pass

@@ -1,0 +1,196 @@
+"""What an embedded broker is told, where its files go, and which started broker a command finds again."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from millrace.errors import UserError
+from millrace.kafka import detached
+from millrace.kafka.broker import EmbeddedBroker
+from millrace.kafka.class_archive import archive_flags, keep_archive
+from millrace.kafka.detached import DetachedBroker
+from millrace.kafka.server import Server, new_cluster_id
+from millrace.runtime.home import home
+from millrace.runtime.java_check import Java
+from millrace.runtime.processes import DetachedProcess
+
+JAVA = Java(Path("/usr/bin/java"), 17, "17.0.1")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path / "place", tmp_path / "logs" / "broker.log", 19092, 19093)
+
+
+class TestServer:
+    def test_clients_reach_it_on_this_machine_only(self, server: Server) -> None:
+        assert server.bootstrap == "127.0.0.1:19092"
+        listeners = server.properties()["listeners"]
+        assert listeners == "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
+
+    def test_given_settings_win(self, server: Server) -> None:
+        changed = dataclasses.replace(server, settings={"log.retention.ms": "1000"})
+        assert server.properties()["log.retention.ms"] == "-1"
+        assert changed.properties()["log.retention.ms"] == "1000"
+
+    def test_a_path_survives_the_settings_file(self, tmp_path: Path) -> None:
+        odd = Server(tmp_path / "a\\b c", tmp_path / "log", 1, 2)
+        odd.write()
+        assert f"log.dirs={tmp_path}/a\\\\b c/data\n" in odd.properties_file.read_text()
+
+    def test_a_directory_that_cannot_be_made_is_a_user_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(UserError, match="choose another data directory"):
+            Server(tmp_path / "file" / "below", tmp_path / "log", 1, 2).write()
+
+    def test_the_cluster_id_is_that_of_formatted_data(self, server: Server) -> None:
+        server.write()
+        assert server.cluster_id() is None
+        (server.data / "meta.properties").write_text("#comment\nnode.id=1\ncluster.id=abc\n")
+        assert server.cluster_id() == "abc"
+
+    def test_data_is_in_use_while_another_process_holds_its_lock(self, server: Server) -> None:
+        assert not server.is_in_use()
+        server.write()
+        lock = server.data / ".lock"
+        lock.touch()
+        assert not server.is_in_use()
+        script = (
+            "import fcntl, sys; lock = open(sys.argv[1], 'r+b'); fcntl.lockf(lock, fcntl.LOCK_EX)\n"
+            "print('locked', flush=True); sys.stdin.read()"
+        )
+        holder = subprocess.Popen(
+            [sys.executable, "-c", script, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"locked\n"
+            assert server.is_in_use()
+        assert not server.is_in_use()
+
+    def test_cluster_ids_differ_and_are_no_options(self) -> None:
+        made = {new_cluster_id() for _ in range(300)}
+        assert len(made) == 300
+        assert not [one for one in made if one.startswith("-")]
+        assert {len(base64.urlsafe_b64decode(one + "==")) for one in made} == {16}
+
+
+class TestClassArchive:
+    @pytest.fixture(autouse=True)
+    def _cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MILLRACE_CACHE", str(tmp_path / "cache"))
+
+    @pytest.fixture
+    def jar(self, tmp_path: Path) -> Path:
+        path = tmp_path / "a.jar"
+        path.write_bytes(b"1")
+        return path
+
+    def written(self, flags: list[str]) -> Path:
+        (flag,) = flags
+        path = Path(flag.removeprefix("-XX:ArchiveClassesAtExit="))
+        path.write_bytes(b"classes")
+        return path
+
+    def test_the_first_broker_writes_it_and_the_second_uses_it(self, jar: Path, tmp_path: Path) -> None:
+        path = self.written(archive_flags(JAVA, [jar], write_below=tmp_path))
+        keep_archive(tmp_path, 143)
+        (flag,) = archive_flags(JAVA, [jar], write_below=tmp_path)
+        assert flag == f"-XX:SharedArchiveFile={tmp_path}/cache/classes/{path.name}"
+
+    def test_it_is_not_written_unless_wanted(self, jar: Path) -> None:
+        assert archive_flags(JAVA, [jar]) == []
+
+    def test_what_a_killed_broker_wrote_is_not_used(self, jar: Path, tmp_path: Path) -> None:
+        self.written(archive_flags(JAVA, [jar], write_below=tmp_path))
+        keep_archive(tmp_path, -9)
+        assert archive_flags(JAVA, [jar]) == []
+
+    def test_another_java_or_a_changed_jar_has_another_one(self, jar: Path, tmp_path: Path) -> None:
+        self.written(archive_flags(JAVA, [jar], write_below=tmp_path))
+        keep_archive(tmp_path, 0)
+        assert archive_flags(JAVA, [jar]) != []
+        assert archive_flags(dataclasses.replace(JAVA, version="17.0.2"), [jar]) == []
+        jar.write_bytes(b"22")
+        assert archive_flags(JAVA, [jar]) == []
+
+    def test_a_cache_that_cannot_be_written_does_no_harm(self, jar: Path, tmp_path: Path) -> None:
+        (tmp_path / "cache").touch()
+        self.written(archive_flags(JAVA, [jar], write_below=tmp_path))
+        keep_archive(tmp_path, 143)
+
+
+class TestDetached:
+    @pytest.fixture
+    def running(self, tmp_path: Path) -> DetachedBroker:
+        """A broker whose process is this test's own."""
+        me = DetachedProcess(os.getpid(), psutil.Process().create_time())
+        return DetachedBroker("127.0.0.1:19092", me, tmp_path / "data", tmp_path / "log")
+
+    def note(self, directory: Path, broker: DetachedBroker) -> None:
+        detached._write(directory / "broker.json", broker)
+
+    def test_a_broker_that_runs_is_found_again(self, tmp_path: Path, running: DetachedBroker) -> None:
+        self.note(tmp_path, running)
+        assert detached.find(tmp_path) == running
+
+    def test_a_process_that_only_has_the_same_id_is_not_found_and_not_stopped(
+        self, tmp_path: Path, running: DetachedBroker
+    ) -> None:
+        former = DetachedProcess(os.getpid(), running.process.started_at - 100)
+        self.note(tmp_path, dataclasses.replace(running, process=former))
+        assert detached.find(tmp_path) is None
+        assert detached.stop(tmp_path) is None  # or this test would end here
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", json.dumps({"bootstrap": 1, "process": {"a": 1}})])
+    def test_a_damaged_note_means_that_none_runs(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "broker.json").write_text(text)
+        assert detached.find(tmp_path) is None
+
+    def test_stopping_where_none_ever_ran_makes_no_folder(self, tmp_path: Path) -> None:
+        assert detached.stop(tmp_path / "none") is None
+        assert not (tmp_path / "none").exists()
+
+    def test_a_second_start_tells_of_the_first(self, tmp_path: Path, running: DetachedBroker) -> None:
+        self.note(tmp_path, running)
+        assert detached.start(directory=tmp_path) == (running, False)
+        assert detached.start(directory=tmp_path, port=19092) == (running, False)
+
+    def test_a_second_start_at_another_place_is_refused(
+        self, tmp_path: Path, running: DetachedBroker
+    ) -> None:
+        self.note(tmp_path, running)
+        for other in ({"port": 9092}, {"port": 2}, {"data_dir": tmp_path / "other"}):
+            with pytest.raises(UserError, match=r"runs already at 127\.0\.0\.1:19092"):
+                detached.start(directory=tmp_path, **other)
+
+    def test_two_commands_at_once_wait_for_each_other(self, tmp_path: Path) -> None:
+        with (
+            detached._exclusive(tmp_path),
+            (tmp_path / "lock").open("w") as second,
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_broker_that_was_not_started_has_no_address() -> None:
+    with pytest.raises(RuntimeError, match="has not been started"):
+        _ = EmbeddedBroker().bootstrap
+
+
+def test_the_run_time_folder_is_the_projects_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert home({}) == tmp_path / ".millrace"
+    assert home({"MILLRACE_HOME": "/srv/m"}) == Path("/srv/m")

@@ -1,0 +1,482 @@
+"""Pages of a key group against a plain dictionary, over a backend that checks how it is used.
+
+``Group`` plays what surrounds a :class:`PagedStore`: the bytes in the backend, the engine that calls a
+group when one of its timers is due, and a model that says what must be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.state import map_state, value_state
+from millrace.state import pages as pages_module
+from millrace.state.layout import ENCODING_VERSION, EntryLayout, TimerRecord
+from millrace.state.pages import EntryTooLarge, Header, PagedStore, StateCorrupted, WakeUp
+from millrace.time import NEVER
+
+MINUTE = 60_000
+
+
+def layout() -> EntryLayout:
+    """An entry with a plain value, a value and a map that expire, and timers."""
+    specs: list[Any] = [
+        value_state(str, default=""),
+        value_state(int, ttl=10 * MINUTE),
+        map_state(str, int, ttl=2 * MINUTE),
+    ]
+    for spec, name in zip(specs, ("text", "n", "seen"), strict=True):
+        spec.name = name
+    return EntryLayout(specs)
+
+
+LAYOUT = layout()
+
+
+class CheckedBackend:
+    """Bytes of a group in memory; refuses what Spark's store would not forgive, counts writes."""
+
+    def __init__(self) -> None:
+        self.header: bytes | None = None
+        self.pages: dict[int, bytes] = {}
+        self.read: list[int] = []
+        self.written: list[int] = []
+        self.header_writes = 0
+
+    def get_header(self) -> bytes | None:
+        return self.header
+
+    def put_header(self, header: bytes) -> None:
+        assert header, "Spark cannot tell empty bytes from none"
+        self.header = header
+        self.header_writes += 1
+
+    def get_page(self, page: int) -> bytes:
+        assert page in self.pages, f"page {page} was never written"
+        self.read.append(page)
+        return self.pages[page]
+
+    def put_page(self, page: int, data: bytes) -> None:
+        self.pages[page] = data
+        self.written.append(page)
+
+    def delete_page(self, page: int) -> None:
+        assert page in self.pages, f"page {page} was never written"
+        del self.pages[page]
+
+    def clear(self) -> None:
+        assert self.header is not None, "nothing to clear"
+        self.header = None
+
+    def forget_counts(self) -> None:
+        self.read, self.written, self.header_writes = [], [], 0
+
+
+@dataclass
+class Kept:
+    """What the model knows of a key."""
+
+    text: str = ""
+    n: tuple[int, int] | None = None
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    timers: dict[str, int] = field(default_factory=dict)
+
+    def visible(self, now: int) -> tuple[Any, ...]:
+        n = self.n if self.n is not None and self.n[0] > now else None
+        seen = {k: v for k, v in self.seen.items() if v[0] > now}
+        return self.text, n, seen, self.timers
+
+    def expiries(self) -> list[int]:
+        return [e for e, _ in [*([self.n] if self.n else []), *self.seen.values()]]
+
+
+NOTHING = Kept().visible(0)
+#: An operation on a key: what, a number, how long after the watermark it happens.
+Op = tuple[str, str, int, int]
+
+
+class Group:
+    """A key group under an engine that calls it for rows and for its registered timers only."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self.backend = CheckedBackend()
+        self.page_bytes = page_bytes
+        self.model: dict[str, Kept] = {}
+        self.engine_timers: set[int] = set()
+        self.watermark = 0
+        self.calls = 0
+
+    def store(self) -> PagedStore:
+        return PagedStore(self.backend, LAYOUT, page_bytes=self.page_bytes)
+
+    def batch(self, watermark: int, ops: Iterable[Op] = ()) -> None:
+        """One micro-batch at ``watermark``: the group is called if it has rows or an expired timer."""
+        self.watermark = watermark
+        ops = list(ops)
+        expired = {t for t in self.engine_timers if t <= watermark}
+        if ops or expired:
+            self.calls += 1
+            self.call(watermark, ops, expired)
+        self.check()
+
+    def call(self, watermark: int, ops: list[Op], expired: set[int]) -> None:
+        store = self.store()
+        due = store.due(watermark)
+        assert sorted(due) == sorted(
+            k for k, kept in self.model.items() if any(at <= watermark for at in kept.timers.values())
+        )
+        for key in due:
+            entry = store.open(key).entry
+            entry.timers_[:] = [t for t in entry.timers_ if t.at > watermark]
+            kept = self.model[key]
+            kept.timers = {name: at for name, at in kept.timers.items() if at > watermark}
+        for op in ops:
+            self.apply(store, op, watermark)
+        self.engine(store.commit(watermark), expired)
+
+    def apply(self, store: PagedStore, op: Op, watermark: int) -> None:
+        key, what, number, later = op
+        opened = store.open(key)
+        entry = opened.entry
+        kept = self.model.setdefault(key, Kept())
+        now = watermark + 1 + later
+        if what == "text":
+            entry.text = kept.text = "x" * number
+        elif what == "n":
+            entry.n = kept.n = (now + 10 * MINUTE, number)
+            opened.expiry = min(opened.expiry, now + 10 * MINUTE)
+        elif what == "put":
+            entry.seen[f"k{number % 3}"] = kept.seen[f"k{number % 3}"] = (now + 2 * MINUTE, number)
+            opened.expiry = min(opened.expiry, now + 2 * MINUTE)
+        elif what == "timer":
+            name = f"t{number % 2}"
+            entry.timers_[:] = [t for t in entry.timers_ if t.name != name] + [TimerRecord(now, name)]
+            kept.timers[name] = now
+        elif what == "look":
+            pass
+        else:
+            entry.text, entry.n = "", None
+            entry.seen.clear()
+            entry.timers_.clear()
+            self.model[key] = Kept()
+
+    def engine(self, wake: WakeUp, expired: set[int]) -> None:
+        """Change the engine's timers as it does: those that fired go after the call."""
+        if wake.delete is not None:
+            assert wake.delete in self.engine_timers, "deletes a timer that is not registered"
+            self.engine_timers.discard(wake.delete)
+        if wake.register is not None:
+            assert wake.register > self.watermark, "a timer in the past fires one batch late"
+            assert wake.register not in expired, "re-registering the fired time is lost"
+            assert wake.register not in self.engine_timers
+            self.engine_timers.add(wake.register)
+        self.engine_timers -= expired
+
+    # -- what must hold after every batch ------------------------------------------------------
+
+    def check(self) -> None:
+        self.check_time()
+        self.check_layout()
+        self.check_contents()
+
+    def check_time(self) -> None:
+        slack = LAYOUT.sweep_slack_ms
+        timers = [at for kept in self.model.values() for at in kept.timers.values()]
+        assert all(at > self.watermark for at in timers), "a timer was missed"
+        assert len(self.engine_timers) <= 1
+        looks = timers + [e + slack for e in self.stored_expiries()]
+        assert all(at > self.watermark for at in looks), "a sweep was missed"
+        if looks:
+            assert self.engine_timers, "nothing will wake the group"
+            assert min(self.engine_timers) <= min(looks), "the group is woken too late"
+
+    def stored_expiries(self) -> list[int]:
+        found = []
+        for _, entry in self.store().entries():
+            found += [] if entry.n is None else [entry.n[0]]
+            found += [expiry for expiry, _ in entry.seen.values()]
+        return found
+
+    def check_layout(self) -> None:
+        if self.backend.header is None:
+            assert self.backend.pages == {}
+            return
+        header = msgspec.msgpack.decode(self.backend.header, type=Header)
+        if header.inline is not None:
+            assert [p.number for p in header.pages] == [1]
+            assert self.backend.pages == {}
+            assert header.inline, "an empty group keeps a header"
+        else:
+            assert sorted(self.backend.pages) == sorted(p.number for p in header.pages)
+            assert sum(2.0**-p.depth for p in header.pages) == 1, "pages do not cover every key once"
+        for info in header.pages:
+            self.check_page(info, header)
+
+    def check_page(self, info: Any, header: Header) -> None:
+        cells = header.inline
+        if cells is None:
+            data = self.backend.pages[info.number]
+            cells = msgspec.msgpack.decode(data, type=dict[str, pages_module.Cell])
+            assert len(data) <= self.page_bytes or len(cells) == 1
+        assert info.timer == min((c.timer for c in cells.values()), default=NEVER)
+        assert info.expiry == min((c.expiry for c in cells.values()), default=NEVER)
+
+    def check_contents(self) -> None:
+        found = {}
+        for key, entry in self.store().entries():
+            timers = {t.name: t.at for t in entry.timers_}
+            found[key] = Kept(entry.text, entry.n, entry.seen, timers)
+        seen = {k: v.visible(self.watermark) for k, v in found.items()}
+        wanted = {k: v.visible(self.watermark) for k, v in self.model.items()}
+        assert {k: v for k, v in seen.items() if v != NOTHING} == {
+            k: v for k, v in wanted.items() if v != NOTHING
+        }
+
+
+KEYS = [f"1:{c}" for c in "abcdefghijklmnopqrstuvwxyz"]
+OPS = st.tuples(
+    st.sampled_from(KEYS),
+    st.sampled_from(["text", "text", "n", "put", "timer", "timer", "look", "forget", "forget"]),
+    st.integers(0, 60),
+    st.sampled_from([0, 1, 2, MINUTE // 2, 5 * MINUTE]),
+)
+BATCHES = st.lists(
+    st.tuples(st.sampled_from([0, 1, 2, 999, MINUTE, 3 * MINUTE, 60 * MINUTE]), st.lists(OPS, max_size=12)),
+    max_size=15,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(BATCHES, st.sampled_from([60, 150, 400, 32_768]))
+def test_a_group_keeps_what_a_dictionary_keeps(batches: list[tuple[int, list[Op]]], page_bytes: int) -> None:
+    group = Group(page_bytes)
+    now = 1_000_000
+    for step, ops in batches:
+        now += step
+        group.batch(now, ops)
+    group.batch(now, [(key, "forget", 0, 0) for key in KEYS])
+    assert group.backend.header is None
+    assert group.backend.pages == {}
+    assert group.engine_timers == set()
+
+
+@settings(max_examples=60, deadline=None)
+@given(BATCHES, st.sampled_from([60, 400, 32_768]))
+def test_time_alone_empties_a_group_of_all_that_expires(
+    batches: list[tuple[int, list[Op]]], page_bytes: int
+) -> None:
+    """No row comes any more; the engine calls the group for its own timers until nothing is left."""
+    group = Group(page_bytes)
+    now = 1_000_000
+    for step, ops in batches:
+        now += step
+        group.batch(now, [op for op in ops if op[1] != "text"])
+    for _ in range(200):
+        if not group.engine_timers:
+            break
+        group.batch(min(group.engine_timers))
+    assert group.engine_timers == set()
+    assert group.backend.header is None
+    assert group.backend.pages == {}
+
+
+def filled(count: int, *, page_bytes: int = 400, size: int = 40) -> Group:
+    group = Group(page_bytes)
+    group.batch(0, [(f"3:{i:03}", "text", size, 0) for i in range(count)])
+    return group
+
+
+def test_a_small_group_is_one_read_and_one_write() -> None:
+    group = filled(3)
+    group.backend.forget_counts()
+    group.batch(1, [("3:001", "text", 5, 0)])
+    assert group.backend.pages == {}
+    assert group.backend.header_writes == 1
+
+
+def test_only_touched_pages_are_written() -> None:
+    group = filled(200)
+    pages = len(group.backend.pages)
+    assert pages > 20
+    group.backend.forget_counts()
+    store = group.store()
+    store.open("3:007").entry.text = "changed"
+    store.commit(1)
+    assert len(group.backend.read) == 1
+    assert len(group.backend.written) == 1
+    assert len(group.backend.pages) == pages
+
+
+def test_looking_at_a_key_writes_nothing() -> None:
+    group = filled(200)
+    group.backend.forget_counts()
+    store = group.store()
+    for i in range(200):
+        assert store.open(f"3:{i:03}").entry.text
+    store.open("3:999")
+    store.commit(1)
+    assert group.backend.written == []
+    assert group.backend.header_writes == 0
+
+
+def test_a_timer_reads_only_the_pages_that_hold_it() -> None:
+    group = filled(200)
+    group.batch(0, [("3:007", "timer", 0, 99)])
+    group.backend.forget_counts()
+    store = group.store()
+    assert store.due(99) == []
+    assert group.backend.read == []
+    assert store.due(100) == ["3:007"]
+    assert len(group.backend.read) == 1
+
+
+def test_a_timer_is_due_at_its_time_and_not_before() -> None:
+    group = Group(400)
+    group.batch(0, [("1:a", "timer", 0, 9), ("1:b", "timer", 0, 10), ("1:c", "text", 1, 0)])
+    assert group.store().due(9) == []
+    assert group.store().due(10) == ["1:a"]
+    assert sorted(group.store().due(11)) == ["1:a", "1:b"]
+
+
+def test_an_earlier_timer_moves_the_engines_timer_and_a_later_one_does_not() -> None:
+    group = Group(400)
+    group.batch(0, [("1:a", "timer", 0, 99)])
+    assert group.engine_timers == {100}
+    group.batch(0, [("1:b", "timer", 0, 49)])
+    assert group.engine_timers == {50}
+    group.batch(0, [("1:b", "forget", 0, 0)])
+    assert group.engine_timers == {50}  # waking once for nothing costs less than moving it
+    group.batch(50)
+    assert group.engine_timers == {100}
+
+
+def test_a_sweep_wakes_the_group_a_slack_after_the_expiry() -> None:
+    group = Group(400)
+    group.batch(0, [("1:a", "put", 1, 0)])
+    expiry = 1 + 2 * MINUTE
+    assert group.engine_timers == {expiry + MINUTE}
+    group.batch(expiry + MINUTE - 1)
+    assert group.calls == 1
+    group.batch(expiry + MINUTE)
+    assert group.calls == 2
+    assert group.backend.header is None
+
+
+def test_keys_whose_hashes_collide_share_a_page() -> None:
+    """'plumless' and 'buckeroo' are a known pair with the same CRC-32: no split can part them."""
+    group = Group(60)
+    keys = ["plumless", "buckeroo", "other"]
+    group.batch(0, [(key, "text", 60, 0) for key in keys[2:]])
+    store = group.store()
+    for key in keys:
+        store.open(key).entry.text = "x" * 60
+    store.commit(0)
+    assert {k: e.text for k, e in group.store().entries()} == dict.fromkeys(keys, "x" * 60)
+    store = group.store()
+    for key in keys:
+        store.open(key).entry.text = ""
+    store.commit(0)
+    assert group.backend.header is None
+    assert group.backend.pages == {}
+
+
+def test_an_entry_written_before_a_state_was_added_reads_with_its_default() -> None:
+    older, newer = EntryLayout(LAYOUT.specs[:2]), LAYOUT
+    entry = older.new()
+    entry.text, entry.n = "kept", (5, 1)
+    entry.timers_.append(TimerRecord(7, "t"))
+    read = newer.decode(older.encode(entry))
+    assert (read.text, read.n, read.seen, read.timers_) == ("kept", (5, 1), {}, [TimerRecord(7, "t")])
+
+
+# -- what cannot be read stops the query ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [b"\xc1", b"not a header", b"", b"\x93\x01", b"\x94\x01\x00\x90\xc0"])
+def test_an_unreadable_header_stops(header: bytes) -> None:
+    backend = CheckedBackend()
+    backend.header = header
+    with pytest.raises(StateCorrupted):
+        PagedStore(backend, LAYOUT).open("1:a")
+
+
+def test_state_of_another_encoding_version_stops() -> None:
+    group = filled(3)
+    assert group.backend.header is not None
+    kept = msgspec.msgpack.decode(group.backend.header)
+    kept[0] = ENCODING_VERSION + 1
+    group.backend.header = msgspec.msgpack.encode(kept)
+    with pytest.raises(StateCorrupted, match=f"version {ENCODING_VERSION + 1}"):
+        group.store()
+
+
+def test_pages_that_do_not_cover_a_key_stop() -> None:
+    group = filled(100)
+    assert group.backend.header is not None
+    kept = msgspec.msgpack.decode(group.backend.header)
+    kept[2] = kept[2][:1] + kept[2][2:]
+    group.backend.header = msgspec.msgpack.encode(kept)
+    store = group.store()
+    with pytest.raises(StateCorrupted, match="cover"):
+        [store.open(f"3:{i:03}") for i in range(100)]
+
+
+@pytest.mark.parametrize("damage", [b"\xc1", b"", b"\x81\xa1\xff\x93\x00\x00\xc0", b"\x81\xa1a\x92\x00\x00"])
+def test_an_unreadable_page_stops(damage: bytes) -> None:
+    group = filled(100)
+    for number in group.backend.pages:
+        group.backend.pages[number] = damage
+    with pytest.raises(StateCorrupted):
+        group.store().open("3:001")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\xc0", b"\x91\x05", b"\x94\x90\xa1\xff\xc0\x80", b"\x94\x90\xa1a\x01\x80"]
+)
+def test_an_unreadable_entry_stops(damage: bytes) -> None:
+    group = filled(1)
+    assert group.backend.header is not None
+    header = msgspec.msgpack.decode(group.backend.header, type=Header)
+    assert header.inline is not None
+    header.inline["3:000"].body = msgspec.Raw(damage)
+    group.backend.header = msgspec.msgpack.encode(header)
+    with pytest.raises(StateCorrupted):
+        group.store().open("3:000")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_damaged_bytes_either_read_or_stop_with_state_corrupted(data: st.DataObject) -> None:
+    group = filled(4)
+    group.batch(0, [("3:001", "timer", 1, 50), ("3:002", "put", 1, 0)])
+    assert group.backend.header is not None
+    damaged = bytearray(group.backend.header)
+    for at in data.draw(st.lists(st.integers(0, len(damaged) - 1), min_size=1, max_size=3)):
+        damaged[at] = data.draw(st.integers(0, 255))
+    group.backend.header = bytes(damaged)
+    try:
+        store = group.store()
+        store.due(100)
+        list(store.entries())
+        store.open("3:001")
+    except StateCorrupted:
+        return
+
+
+def test_an_entry_beyond_the_limit_is_refused_and_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages_module, "MAX_ENTRY_BYTES", 1_000)
+    group = filled(2)
+    before = group.backend.header
+    store = group.store()
+    store.open("3:001").entry.text = "x" * 1_001
+    with pytest.raises(EntryTooLarge, match="the limit is 1,000"):
+        store.commit(1)
+    assert group.backend.header == before
