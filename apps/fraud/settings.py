@@ -14,7 +14,7 @@ class FraudTopics(Section):
     control: str = "fraud.control"
     alerts: str = "fraud.alerts"
     dead_letters: str = "fraud.dead-letters"
-    partitions: int = Field(2, ge=1, le=10_000, description="of topics that do not exist yet")
+    partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
 
 
 class FraudSettings(AppSettings):

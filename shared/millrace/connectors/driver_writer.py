@@ -60,6 +60,7 @@ class DriverWriter:
         self._app_id = app_id
         self._limit = limit
         self._types = output_types(outputs.stream.process)
+        self._decoders: dict[str, msgspec.json.Decoder[list[Any]]] = {}
         self._tables: dict[str, DeltaTable] = {}
         self._producer: Any = None
 
@@ -110,7 +111,7 @@ class DriverWriter:
         """
         schema = self._schema(output)
         payloads = rows["payload"].to_pylist()
-        records = msgspec.json.decode(b"[" + b",".join(payloads) + b"]", type=list[self._types[output]])  # type: ignore[misc]
+        records = self._decode(output, payloads)
         names = [name for name in schema.names if name not in _META]
         if names == ["value"] and not hasattr(self._types[output], "__struct_fields__"):
             values = [records]
@@ -122,6 +123,13 @@ class DriverWriter:
         return pa.Table.from_arrays(
             [*arrays, rows["event_id"].cast(pa.string()), when, rows["on_time"]], schema=schema
         )
+
+    def _decode(self, output: str, payloads: Sequence[bytes]) -> list[Any]:
+        decoder = self._decoders.get(output)
+        if decoder is None:
+            kind: Any = self._types[output]
+            decoder = self._decoders[output] = msgspec.json.Decoder(list[kind])
+        return decoder.decode(b"[" + b",".join(payloads) + b"]")
 
     def _schema(self, output: str) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -181,7 +189,7 @@ class DriverWriter:
                 (key, payload, _headers({"event_id": identity}))
                 for key, payload, identity in zip(keys, payloads, identities, strict=True)
             ]
-        letters = msgspec.json.decode(b"[" + b",".join(payloads) + b"]", type=list[self._types[output]])  # type: ignore[misc]
+        letters = self._decode(output, payloads)
         made = []
         for key, letter, identity in zip(keys, letters, identities, strict=True):
             parts = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 #: Producer settings of the sink: Spark's defaults send every record on its own.
@@ -80,6 +80,6 @@ def write_records(records: DataFrame, options: Mapping[str, str]) -> None:
      .option("includeHeaders", "true").save())  # fmt: skip
 
 
-def header(name: str, value: F.Column) -> F.Column:
+def header(name: str, value: Column) -> Column:
     """Return one Kafka header as Spark's sink takes it."""
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark.sql import types as t
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.dead_letters import position
 from millrace.host.runner import Emission, Row, Runner
@@ -152,7 +152,7 @@ class KeyGroupProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         runner = self._runner
         if self._broadcast is not None:
-            self._run_broadcast(int(key[0]), controls, watermark)
+            self._run_broadcast(self._broadcast, int(key[0]), controls, watermark)
         store = PagedStore(_Backend(self._header, self._pages), runner.layout)
         runner.run_batch(store, by_key, watermark)
         wake = store.commit(watermark)
@@ -164,8 +164,8 @@ class KeyGroupProcessor(StatefulProcessor):
         if emissions:
             yield _frame(emissions)
 
-    def _run_broadcast(self, label: int, controls: list[Row], watermark: int) -> None:
-        found = self._broadcast.get()
+    def _run_broadcast(self, state: Any, label: int, controls: list[Row], watermark: int) -> None:
+        found = state.get()
         stored = None if found is None else bytes(found[0])
         if not controls:
             self._runner.load_broadcast(stored)
@@ -175,7 +175,7 @@ class KeyGroupProcessor(StatefulProcessor):
         report = label == self._speaker
         changed = self._runner.run_broadcast(controls, stored, watermark, report=report)
         if changed is not None:
-            self._broadcast.update((changed,))
+            state.update((changed,))
 
     def _read(
         self, frame: pd.DataFrame, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool

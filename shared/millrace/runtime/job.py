@@ -24,7 +24,7 @@ from millrace.runtime.settings import AppSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from millrace.runtime.monitor import QueryMonitor
 
@@ -217,7 +217,7 @@ def ship_project(spark: SparkSession, folder: Path) -> None:
         folder: Where the archive is kept; one per version of the code.
     """
     master = spark.sparkContext.master
-    if master.startswith("local"):
+    if master is None or master.startswith("local"):
         return
     from millrace.runtime.shipping import project_archive
 

@@ -162,7 +162,7 @@ def _start(app: str, settings: Mapping[str, str], log_file: Path | None) -> Spar
     spark_conf = SparkConf(loadDefaults=False).setAppName(app).setAll(list(settings.items()))
     with open(log_file or os.devnull, "ab") as output:
         try:
-            gateway = launch_gateway(spark_conf, {"stdout": output, "stderr": output})
+            gateway = launch_gateway(spark_conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
         except PySparkException as error:
             raise SessionError(
                 f"Java did not start ({error}); see {log_file} and run: millrace doctor"

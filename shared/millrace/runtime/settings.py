@@ -135,7 +135,8 @@ class SparkSettings(Section):
     )
     driver_memory: MemorySize = "1g"
     quick_start: bool = Field(
-        False, description="let the JVM compile less: starts sooner, long runs of large batches are slower"
+        default=False,
+        description="let the JVM compile less: starts sooner, long runs of large batches are slower",
     )
     key_groups: int = Field(
         default=64, ge=1, le=32_768, description="most that state can be spread to; fixed by the checkpoint"
@@ -193,10 +194,15 @@ class StreamSettings(Section):
     )
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     max_dead_letter_ratio: float = Field(
-        0.5, gt=0, le=1, description="a batch with a larger share of dead letters stops the query unwritten"
+        default=0.5,
+        gt=0,
+        le=1,
+        description="a batch with a larger share of dead letters stops the query unwritten",
     )
     driver_records: int = Field(
-        50_000, ge=0, description="batches up to this size are written by the driver, larger ones by Spark"
+        default=50_000,
+        ge=0,
+        description="batches up to this size are written by the driver, larger ones by Spark",
     )
 
 

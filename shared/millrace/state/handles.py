@@ -131,7 +131,7 @@ class MapState(Generic[K, V]):
         live = self._live()
         if self._ttl is None:
             return key in live
-        found = live.get(key)  # type: ignore[call-overload]
+        found = live.get(key)  # type: ignore[arg-type]
         return found is not None and found[0] > self._cursor.now
 
     def __len__(self) -> int:

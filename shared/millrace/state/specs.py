@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from millrace.errors import UserError
 from millrace.time import ms
@@ -120,7 +120,9 @@ def value_state(
         ...         self.total.value += event
         ...         ctx.emit(self.total.value)
     """
-    return StateSpec("value", tp, default=_default(default, default_factory), ttl_ms=_ttl(ttl))
+    return cast(
+        "ValueState[T]", StateSpec("value", tp, default=_default(default, default_factory), ttl_ms=_ttl(ttl))
+    )
 
 
 def map_state(key: type[K], value: type[V], *, ttl: timedelta | int | None = None) -> MapState[K, V]:
@@ -136,7 +138,7 @@ def map_state(key: type[K], value: type[V], *, ttl: timedelta | int | None = Non
     """
     if key not in (str, int, bool):
         raise StateDeclarationError(f"map_state keys are str, int or bool, not {type_name(key)}")
-    return StateSpec("map", value, key_type=key, default=dict, ttl_ms=_ttl(ttl))
+    return cast("MapState[K, V]", StateSpec("map", value, key_type=key, default=dict, ttl_ms=_ttl(ttl)))
 
 
 def broadcast_state(key: type[K], value: type[V]) -> BroadcastState[K, V]:
@@ -154,4 +156,4 @@ def broadcast_state(key: type[K], value: type[V]) -> BroadcastState[K, V]:
     """
     if key not in (str, int, bool):
         raise StateDeclarationError(f"broadcast_state keys are str, int or bool, not {type_name(key)}")
-    return StateSpec("broadcast", value, key_type=key, default=dict)
+    return cast("BroadcastState[K, V]", StateSpec("broadcast", value, key_type=key, default=dict))

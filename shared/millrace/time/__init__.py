@@ -22,7 +22,7 @@ def minutes(n: float) -> timedelta:
 
 
 def hours(n: float) -> timedelta:
-    """Return ``n`` hours, e.g. ``ctx.timers.at(ctx.event_time + hours(24))``."""
+    """Return ``n`` hours, e.g. ``ttl=hours(24)``."""
     return timedelta(hours=n)
 
 
