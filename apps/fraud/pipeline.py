@@ -33,6 +33,7 @@ def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
         out_of_orderness=settings.stream.out_of_orderness,
         source_id="source_id",
         headers="headers",
+        keep_headers=settings.stream.keep_headers,
         control=F.col("topic") == settings.topics.control,
         arrived_at="timestamp",
         max_future_skew=settings.stream.max_future_skew,

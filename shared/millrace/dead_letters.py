@@ -12,7 +12,7 @@ Reason = Literal["malformed", "schema", "no_event_time", "future", "process_erro
 Stage = Literal["decode", "time", "process", "timer", "broadcast"]
 
 
-class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeadLetter(msgspec.Struct, frozen=True):
     """An event (or timer) that was put aside.
 
     Attributes:
@@ -26,7 +26,7 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
         event_time_ms: Event time in ms, where it was known.
         topic: Kafka topic, partition and offset of the event, where it came from Kafka.
         value: The original bytes.
-        headers: The original Kafka headers as JSON text.
+        headers: The original Kafka headers as a JSON object.
     """
 
     reason: Reason
@@ -54,6 +54,32 @@ def one_line(error: BaseException) -> str:
     """Return an exception as one line of at most 500 characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= 500 else text[:497] + "..."
+
+
+def readable_headers(headers: str | None) -> str | None:
+    """Return Kafka headers as a JSON object of texts; of several of one name, a list.
+
+    Args:
+        headers: JSON as Spark writes it: a list of ``{"key": …, "value": base64}``.
+
+    >>> readable_headers('[{"key": "ce_id", "value": "dHgtMQ=="}]')
+    '{"ce_id":"tx-1"}'
+    """
+    if headers is None:
+        return None
+    try:
+        pairs = msgspec.json.decode(headers, type=list[_Header])
+    except msgspec.DecodeError:
+        return headers  # not Kafka's: as it is
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        found.setdefault(pair.key, []).append((pair.value or b"").decode(errors="backslashreplace"))
+    return msgspec.json.encode({k: v[0] if len(v) == 1 else v for k, v in found.items()}).decode()
+
+
+class _Header(msgspec.Struct):
+    key: str
+    value: bytes | None = None
 
 
 def position(source_id: str | None) -> tuple[str | None, int | None, int | None]:

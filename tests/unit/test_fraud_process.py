@@ -202,6 +202,19 @@ def test_many_purchases_in_a_minute_are_measured_against_the_cards_own_rate() ->
     assert busy.values()[-1].count_1m == 12
 
 
+def test_a_slow_spree_is_measured_against_what_the_card_spent_before_that_hour() -> None:
+    target = driver()
+    send_each(target, habits(20.0, number=24))
+    send_each(target, [transaction(25 * HOUR + i * 8 * MINUTE, 70) for i in range(7)])
+    decisions = target.values()[-7:]
+    assert [d.large_count_5m for d in decisions] == [1] * 7
+    assert [d.action for d in decisions[-2:]] == ["review", "review"]
+    reason = decisions[-1].reasons[0]
+    assert (reason.code, reason.value) == ("SPEND_1H", 490.0)
+    # 24 purchases, 480 in all, from 1:00 on to one hour before 25:48.
+    assert reason.baseline == pytest.approx(480 / (24 * 60 + 48 - 60) * 60)
+
+
 def test_more_spent_than_the_balance_is_a_minor_reason() -> None:
     target = driver()
     decision = decide(target, transaction(0, 20))

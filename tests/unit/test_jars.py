@@ -479,7 +479,7 @@ def test_verify_command_names_what_is_missing_and_exits_1(
     answer = CliRunner().invoke(jars_command, ["verify", "--group", "spark"])
     assert answer.exit_code == 1
     assert "absent: io.delta:delta-storage:4.4.0" in answer.output
-    assert "6 of 6 jars are missing or damaged; run: millrace jars fetch" in answer.output
+    assert "7 of 7 jars are missing or damaged; run: millrace jars fetch" in answer.output
 
 
 def test_list_command_says_that_an_alternate_is_expected(

@@ -31,7 +31,6 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("millrace.cli.config:app", "Show and validate the settings of an app."),
     "run": ("millrace.cli.run:app", "Run a streaming app."),
     "demo": ("millrace.cli.demo:app", "Broker, generator and app in one command, checked against the truth."),
-    "bench": ("millrace.cli.bench:app", "Measure throughput, latency, start-up and memory."),
 }
 
 #: Entry-point group through which other packages add subcommands.

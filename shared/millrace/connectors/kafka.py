@@ -36,8 +36,8 @@ def kafka_stream(
         max_offsets_per_trigger: Most records of one batch.
 
     Returns:
-        Columns key, value (binary), topic, partition, offset, timestamp, headers (JSON text of an
-        object, ``null`` without headers) and source_id (``topic:partition:offset``).
+        Columns key, value (binary), topic, partition, offset, timestamp, headers (as Kafka has
+        them: an array of key and value) and source_id (``topic:partition:offset``).
     """
     reader = (
         spark.readStream.format("kafka")
@@ -53,20 +53,9 @@ def kafka_stream(
 
 
 def with_source_id(records: DataFrame) -> DataFrame:
-    """Add ``source_id`` to Kafka records and make their headers text."""
+    """Add ``source_id`` (``topic:partition:offset``) to Kafka records."""
     position = F.concat_ws(":", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
-    headers = F.to_json(
-        F.map_from_entries(
-            F.transform(
-                F.array_distinct(F.transform("headers", lambda h: h["key"])),
-                lambda name: F.struct(
-                    name,
-                    F.filter("headers", lambda h: h["key"] == name)[0]["value"].cast("string"),
-                ),
-            )
-        )
-    )
-    return records.withColumn("source_id", position).withColumn("headers", headers)
+    return records.withColumn("source_id", position)
 
 
 def write_records(records: DataFrame, options: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from millrace.dead_letters import DeadLetter, error_digest, one_line, position
+from millrace.dead_letters import DeadLetter, error_digest, one_line, position, readable_headers
 from millrace.host.groups import decode_key
 from millrace.process import (
     BroadcastContext,
@@ -218,7 +218,7 @@ class Runner:
             partition=partition,
             offset=offset,
             value=raw,
-            headers=headers,
+            headers=readable_headers(headers),
         )
         root = cause or timer_cause
         identity = None if root is None else make_event_id(self._name, key or "", root, "dead_letters", index)
@@ -412,13 +412,26 @@ class _Guard:
 
 
 def in_order(rows: list[Row]) -> list[Row]:
-    """Return the rows of a key by event time; ties by payload bytes, then by identity."""
+    """Return the rows of a key by event time; ties by payload bytes, then by position in the source."""
     if len(rows) == 1:
         return rows
     rows = sorted(rows, key=_time)
     if any(a.event_time == b.event_time for a, b in itertools.pairwise(rows)):
-        rows.sort(key=lambda r: (r.event_time, r.raw or _json(r.event), r.cause or ""))
+        rows.sort(key=lambda r: (r.event_time, r.raw or _json(r.event), cause_order(r.cause)))
     return rows
+
+
+def cause_order(cause: str | None) -> tuple[str, int, int, str]:
+    """Return what sorts identities by topic, partition and offset; others by their text.
+
+    As text, offset 1000 is before 999, and a repeat before what it repeats: which of the two is taken
+    would hang on whether one batch has both.
+
+    >>> sorted(["in:0:1000", "in:0:999"], key=cause_order)
+    ['in:0:999', 'in:0:1000']
+    """
+    topic, partition, offset = position(cause)
+    return topic or "", partition or 0, offset or 0, cause or ""
 
 
 def _time(row: Row) -> int:

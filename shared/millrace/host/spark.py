@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -53,6 +53,7 @@ def keyed(
     out_of_orderness: str | int | timedelta = 0,
     source_id: str | Column | None = None,
     headers: str | Column | None = None,
+    keep_headers: Literal["all", "unreadable"] = "all",
     control: Column | None = None,
     arrived_at: str | Column | None = None,
     max_future_skew: str | int | timedelta | None = None,
@@ -70,7 +71,9 @@ def keyed(
         out_of_orderness: How far events may come out of order, ms, ``timedelta`` or text
             (``"10 seconds"``); the watermark stays that far behind the newest event.
         source_id: A column that identifies an event in its source, the root of output identities.
-        headers: A string column that goes with an event into the dead letters.
+        headers: A column (Kafka's headers, or any other) that goes with an event into the dead letters.
+        keep_headers: ``all``: of every event; ``unreadable``: only of those whose key or time cannot be
+            read. Making text of the headers of every event costs about a quarter of the JVM's work.
         control: True for the rows that are control events: they go to every key group and do not
             move the watermark. The rows come through ``value``.
         arrived_at: When an event was received (a timestamp), for ``max_future_skew``.
@@ -108,6 +111,7 @@ def keyed(
         bound_ms=to_ms(out_of_orderness),
         source_id=_column(source_id),
         headers=_column(headers),
+        keep_all_headers=keep_headers == "all",
         control=control,
         arrived_at=_column(arrived_at),
         skew_ms=None if max_future_skew is None else to_ms(max_future_skew),
@@ -130,6 +134,7 @@ class KeyedStream:
     bound_ms: int
     source_id: Column | None
     headers: Column | None
+    keep_all_headers: bool
     control: Column | None
     arrived_at: Column | None
     skew_ms: int | None
@@ -142,6 +147,8 @@ class KeyedStream:
             ProcessDefinitionError: The process class is not complete.
         """
         check_process(process)
+        if self.control is not None and type(process).process_broadcast is KeyedProcess.process_broadcast:
+            raise KeyingError(f"the stream has control rows, and {process.name} has no process_broadcast()")
         if self.value is not None:
             events = JsonEvents(process.event_type, process.control_type)
         else:
@@ -169,8 +176,7 @@ class KeyedStream:
 
     def _with_time(self, process: KeyedProcess[Any, Any]) -> DataFrame:
         """Add key text, event time (ms), row kind and the column that carries the watermark."""
-        df = self.df
-        keys, when = self._key_and_time_columns(process)
+        df, keys, when = self._key_and_time_columns(process)
         when = F.when(when.between(_FIRST_MS, _LAST_MS), when)
         control = F.coalesce(self.control, F.lit(False)) if self.control is not None else F.lit(False)
         text = F.concat(*[F.concat(F.octet_length(k).cast("string"), F.lit(":"), k) for k in keys])
@@ -185,7 +191,9 @@ class KeyedStream:
             "_watermark", F.when(F.col("_kind") == DATA, F.timestamp_millis("_time"))
         )
 
-    def _key_and_time_columns(self, process: KeyedProcess[Any, Any]) -> tuple[list[Column], Column]:
+    def _key_and_time_columns(
+        self, process: KeyedProcess[Any, Any]
+    ) -> tuple[DataFrame, list[Column], Column]:
         if self.value is None:
             when = F.col(self.event_time)
             kind = self.df.schema[self.event_time].dataType
@@ -196,7 +204,7 @@ class KeyedStream:
                     f"the event time {self.event_time} is a {kind.simpleString()}; "
                     "it must be a timestamp (with time zone) or UTC milliseconds as an integer"
                 )
-            return [F.col(k).cast("string") for k in self.keys], when.cast("long")
+            return self.df, [F.col(k).cast("string") for k in self.keys], when.cast("long")
         fields = _event_fields(process)
         absent = [name for name in (*self.keys, self.event_time) if name not in fields]
         if absent:
@@ -205,8 +213,19 @@ class KeyedStream:
         wanted = [t.StructField(k, t.StringType()) for k in dict.fromkeys(self.keys)]
         wanted.append(t.StructField(self.event_time, t.LongType() if is_ms else t.TimestampType()))
         parsed = F.from_json(F.col(self.value).cast("string"), t.StructType(wanted))
-        when = parsed.getField(self.event_time)
-        return [parsed.getField(k) for k in self.keys], when if is_ms else F.unix_millis(when)
+        # A column of its own, so that the JSON is parsed once and not once per field.
+        df = self.df.withColumn("_parsed", parsed)
+        when = F.col("_parsed").getField(self.event_time)
+        return df, [F.col("_parsed").getField(k) for k in self.keys], when if is_ms else F.unix_millis(when)
+
+    def _headers(self, df: DataFrame) -> Column:
+        """Return the headers as text: JSON of what is not text already."""
+        headers = self.headers if self.headers is not None else F.lit(None).cast("string")
+        if not isinstance(df.select(headers).schema[0].dataType, t.StringType):
+            headers = F.to_json(headers)
+        if self.keep_all_headers:
+            return headers
+        return F.when(F.col("_key").isNull() | F.col("_time").isNull(), headers)
 
     def _with_group(self, df: DataFrame, process: KeyedProcess[Any, Any]) -> DataFrame:
         """Route every row to its key group, control rows to all, and keep what the worker needs."""
@@ -226,7 +245,7 @@ class KeyedStream:
             (self.source_id if self.source_id is not None else null).cast("string").alias("_source_id"),
         ]
         if self.headers is not None:
-            columns.append(self.headers.cast("string").alias("_headers"))
+            columns.append(self._headers(df).alias("_headers"))
         columns.append(self._event(process).alias("_value"))
         return df.select(*columns)
 

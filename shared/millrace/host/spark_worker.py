@@ -9,8 +9,7 @@ import msgspec
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from millrace.dead_letters import position
-from millrace.host.runner import Emission, Row, Runner
+from millrace.host.runner import Emission, Row, Runner, cause_order
 from millrace.process import KeyedProcess
 from millrace.state.pages import PagedStore
 from millrace.time import NO_WATERMARK
@@ -120,7 +119,9 @@ class KeyGroupProcessor(StatefulProcessor):
         self._events = events
         self._columns = columns
         self._speaker = speaker
-        self._has_broadcast = any(s.kind == "broadcast" for s in process.states)
+        self._has_broadcast = process.control_type is not None or any(
+            s.kind == "broadcast" for s in process.states
+        )
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the group's state; called on the driver for the schema and in every task."""
@@ -247,8 +248,7 @@ class KeyGroupProcessor(StatefulProcessor):
 
 def _control_order(row: Row) -> tuple[Any, ...]:
     """Sort control events the same way in every group: by partition and offset, else by identity."""
-    topic, partition, offset = position(row.cause)
-    return topic or "", partition or 0, offset or 0, row.cause or "", row.raw
+    return *cause_order(row.cause), row.raw
 
 
 def _watermark(values: Any) -> int:

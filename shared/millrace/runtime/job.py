@@ -102,11 +102,14 @@ class Job:
         """
         if self._wait_for_broker is None:
             self._check_broker()
-        with owned(self.root), self._session() as spark:
+        # From here on, so that a signal while Spark starts leaves nothing behind either.
+        with _signals(self.stop), owned(self.root), self._session() as spark:
             if self._wait_for_broker is not None:
                 self._wait_for_broker()
                 self._check_broker()
             self.session_ready.set()
+            if self._stop.is_set():
+                return
             query = self._start(spark)
             self.started.set()
             self._watch(query)
@@ -182,12 +185,11 @@ class Job:
         return Router(small, large, driver_records=records, on_batch=self._on_batch, stop=self._stop)
 
     def _watch(self, query: StreamingQuery) -> None:
-        with _signals(self.stop):
-            while query.isActive:
-                if self._stop.is_set():
-                    self._end(query)
-                    return
-                _await(query, _POLL_S)
+        while query.isActive:
+            if self._stop.is_set():
+                self._end(query)
+                return
+            _await(query, _POLL_S)
         error = query.exception()
         if error is not None and not self._stop.is_set():
             raise QueryFailed(f"{self.app.name}: {_first_line(str(error))} (log: {self._log_file})")

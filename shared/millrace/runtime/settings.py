@@ -199,8 +199,12 @@ class StreamSettings(Section):
         le=1,
         description="a batch with a larger share of dead letters stops the query unwritten",
     )
+    keep_headers: Literal["all", "unreadable"] = Field(
+        default="unreadable",
+        description="whose Kafka headers go into the dead letters; all costs a quarter of the JVM's work",
+    )
     driver_records: int = Field(
-        default=50_000,
+        default=250_000,
         ge=0,
         description="batches up to this size are written by the driver, larger ones by Spark",
     )

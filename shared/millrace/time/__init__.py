@@ -1,4 +1,4 @@
-"""Time in the core: UTC milliseconds since the epoch, durations as ``timedelta`` or milliseconds."""
+"""Time in the core: UTC milliseconds since the epoch, durations as milliseconds or ``timedelta``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ NEVER: Final = 2**63 - 1
 NO_WATERMARK: Final = -(2**63)
 
 
-def seconds(n: float) -> timedelta:
-    """Return ``n`` seconds, e.g. ``ttl=seconds(30)``."""
-    return timedelta(seconds=n)
+def seconds(n: float) -> int:
+    """Return ``n`` seconds in milliseconds, e.g. ``ttl=seconds(30)``."""
+    return round(n * 1_000)
 
 
-def minutes(n: float) -> timedelta:
-    """Return ``n`` minutes, e.g. ``ttl=minutes(10)``."""
-    return timedelta(minutes=n)
+def minutes(n: float) -> int:
+    """Return ``n`` minutes in milliseconds, e.g. ``ttl=minutes(10)``."""
+    return round(n * 60_000)
 
 
-def hours(n: float) -> timedelta:
-    """Return ``n`` hours, e.g. ``ttl=hours(24)``."""
-    return timedelta(hours=n)
+def hours(n: float) -> int:
+    """Return ``n`` hours in milliseconds, e.g. ``ttl=hours(24)``."""
+    return round(n * 3_600_000)
 
 
-def days(n: float) -> timedelta:
-    """Return ``n`` days, e.g. ``ttl=days(90)``."""
-    return timedelta(days=n)
+def days(n: float) -> int:
+    """Return ``n`` days in milliseconds, e.g. ``ttl=days(90)``."""
+    return round(n * 86_400_000)
 
 
 def ms(duration: timedelta | int) -> int:

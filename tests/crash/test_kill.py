@@ -1,0 +1,131 @@
+"""kill -9 at any point of a batch: nothing is lost, nothing comes twice, nothing stays running."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from millrace.testing.kafka import TopicFactory
+from tests.crash.killed_run import POINTS
+from tests.e2e.fraud_runs import (
+    MILLRACE,
+    Command,
+    check_tables,
+    check_topics,
+    committed_batches,
+    run_arguments,
+    run_to_end,
+    table,
+)
+from tests.e2e.fraud_stream import FraudStream, FraudTopics, ordered_stream
+
+BATCH = 500
+KILLED = -signal.SIGKILL
+
+
+class Crashing:
+    """The app on a stream that is there already, killed and started again on one checkpoint.
+
+    Args:
+        bootstrap: The broker.
+        topics: Topics of its own.
+        folder: An empty folder.
+        writer: ``driver`` or ``spark``.
+    """
+
+    def __init__(self, bootstrap: str, topics: FraudTopics, folder: Path, writer: str = "driver") -> None:
+        self.stream: FraudStream = ordered_stream(4_000, seed=2, cards=60, hours=40)
+        self.stream.send(bootstrap, topics)
+        self.root = folder / "app"
+        self._bootstrap, self._topics = bootstrap, topics
+        records = {"driver": 50_000, "spark": 0}[writer]
+        self._settings = [f"stream.max_offsets_per_trigger={BATCH}", f"stream.driver_records={records}"]
+
+    @property
+    def arguments(self) -> list[str]:
+        return run_arguments(self._bootstrap, self._topics, self.root, self._settings)
+
+    def die_at(self, point: str, batch: int) -> None:
+        """Let it run up to this point of this batch."""
+        script = [sys.executable, "-m", "tests.crash.killed_run", point, str(batch)]
+        with Command([*script, *self.arguments], self.root.parent) as command:
+            assert command.wait() == KILLED, f"{command.out}\n{command.err}"
+            command.until_gone()
+        assert committed_batches(self.root)[-1:] == ([batch - 1] if batch else [])
+
+    def die_after(self, batch: int, seconds: float) -> None:
+        """Let it run until this batch is done, and a moment longer."""
+        with Command([*MILLRACE, "run", *self.arguments], self.root.parent) as command:
+            command.until_said(f"batch {batch}:")
+            time.sleep(seconds)  # not to wait for something: the moment is the point
+            command.signal(signal.SIGKILL)
+            assert command.wait() == KILLED, f"{command.out}\n{command.err}"
+            command.until_gone()
+
+    def check(self) -> None:
+        """Run to the end, and compare everything with what must come of the stream."""
+        before = len(table(self.root, "transactions"))
+        assert before < len(self.stream.decisions), "the last crash came too late to cut anything off"
+        run_to_end(self._bootstrap, self._topics, self.root, self._settings)
+        check_tables(self.stream, self._topics, self.root)
+        check_topics(self._bootstrap, self._topics, self.root, repeats=True)
+
+
+def seed() -> int:
+    """The seed of random moments, printed so that ``MILLRACE_CRASH_SEED`` can repeat them."""
+    chosen = int(os.environ.get("MILLRACE_CRASH_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"MILLRACE_CRASH_SEED={chosen}")
+    return chosen
+
+
+def test_one_stream_survives_a_crash_in_four_of_its_batches(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    """Each start finishes the batch in which the one before it died, and dies in the next.
+
+    ::
+
+        batch        0      1        2      3 or later
+        start 1   |------|---x state
+        start 2          |--------|-x first table
+        start 3                   |------|---x all tables, no commit
+        start 4                          |------|--x at random
+        start 5                                    |------ to the end
+    """
+    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path)
+    app.die_at("state", 1)
+    app.die_at("table", 2)
+    app.die_at("tables", 3)
+    app.die_after(3, random.Random(seed()).uniform(0, 1))
+    app.check()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("writer", ["driver", "spark"])
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_point_of_a_batch_loses_and_repeats_nothing(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, point: str, batch: int, writer: str
+) -> None:
+    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path, writer)
+    app.die_at(point, batch)
+    app.check()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("writer", ["driver", "spark"])
+@pytest.mark.parametrize("attempt", range(5))
+def test_crashes_at_random_moments_lose_and_repeat_nothing(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, attempt: int, writer: str
+) -> None:
+    moments = random.Random(f"{seed()}-{attempt}")
+    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path, writer)
+    for batch in (0, 2):
+        app.die_after(batch, moments.uniform(0, 3))
+    app.check()
