@@ -143,8 +143,11 @@ class Timers:
             raise TypeError(f"a timer's name is text, not {name!r}")
         if on_key_time and not self._order.in_order_per_key:
             raise ProcessDefinitionError("on_key_time timers need arrival(in_order_per_key=True)")
-        timers: list[TimerRecord] = self._cursor.entry.timers_
+        cursor = self._cursor
+        timers: list[TimerRecord] = cursor.entry.timers_
         record = TimerRecord(when, name, on_key_time, self._origin())
+        if when < cursor.soonest:
+            cursor.soonest = when
         for index, timer in enumerate(timers):
             if timer.name == name:
                 timers[index] = record
@@ -319,3 +322,12 @@ def next_timer(timers: list[TimerRecord], until: int) -> TimerRecord | None:
         if timer.at <= until and (best is None or (timer.at, timer.name) < (at, best.name)):
             best, at = timer, timer.at
     return best
+
+
+def soonest(timers: list[TimerRecord]) -> int:
+    """Return when the first of these timers is due (ms), ``NEVER`` without any."""
+    at = NEVER
+    for timer in timers:
+        if timer.at < at:
+            at = timer.at
+    return at

@@ -130,7 +130,7 @@ class FraudStream:
             if message.fault is not None:
                 broken = message.fault.kind == "malformed"
                 reason, stage = (message.fault.reason, "decode") if broken else ("duplicate", "process")
-                headers = {name: text.decode() for name, text in message.headers}
+                headers = {name: text.decode() for name, text in message.headers} or None
                 found[topics.transactions, partition, offset] = (reason, stage, message.value, headers)
         for index, reason in self.rejected.items():
             found[topics.control, 0, index] = (reason, "broadcast", self.control[index], None)

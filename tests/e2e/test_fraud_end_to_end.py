@@ -54,7 +54,7 @@ def test_other_batches_other_partitions_and_the_other_writer_give_the_same_rows_
     topics = reference.topics.with_new_outputs(topic_factory)
     root = tmp_path / "app"
     settings = [
-        "stream.max_offsets_per_trigger=4500",
+        "stream.max_offsets_per_trigger=3000",
         "spark.shuffle_partitions=3",
         "stream.driver_records=0",
     ]

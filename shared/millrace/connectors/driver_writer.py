@@ -161,12 +161,15 @@ class DriverWriter:
         if self._producer is None:
             from confluent_kafka import Producer
 
+            from millrace.kafka.admin import quiet_config
+
             self._failures: list[str] = []
             self._producer = Producer(
                 {
                     "enable.idempotence": True,
                     "compression.type": "lz4",
                     "linger.ms": 2,
+                    **quiet_config(),
                     **self._client_options,
                 }
             )

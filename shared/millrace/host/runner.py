@@ -9,10 +9,11 @@ outputs are taken back, its state is restored, and the event goes to the dead le
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
-import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,6 +28,7 @@ from millrace.process import (
     Timers,
     check_process,
     next_timer,
+    soonest,
 )
 from millrace.state.handles import BroadcastState, Cursor, MapState, ValueState
 from millrace.state.layout import BroadcastLayout, EntryLayout, TimerRecord
@@ -36,7 +38,7 @@ from millrace.time import NEVER
 _HANDLES: dict[str, Any] = {"value": ValueState, "map": MapState, "broadcast": BroadcastState}
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One event of a batch.
 
     Attributes:
@@ -92,10 +94,24 @@ class EntryStore(Protocol):
         """Return the keys with a timer at or before ``watermark``."""
 
 
+# As Emission(...), which goes through a function in Python: one is made for every event.
+_new_emission: Final[Callable[[tuple[Any, ...]], Emission]] = functools.partial(tuple.__new__, Emission)  # type: ignore[arg-type]
+
+
 def make_event_id(process: str, key: str, cause: str, output: str, index: int) -> str:
     """Return the identity of an output record: 32 hexadecimal digits."""
-    text = f"{process}\x1f{key}\x1f{cause}\x1f{output}\x1f{index}"
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return _event_id(_identities(process, key), cause, output, index)
+
+
+def _identities(process: str, key: str) -> Any:
+    """Return a hash of what the identities of one key have in common, for :func:`_event_id` to copy."""
+    return hashlib.blake2b(f"{process}\x1f{key}\x1f".encode(), digest_size=16)
+
+
+def _event_id(identities: Any, cause: str, output: str, index: int) -> str:
+    identity = identities.copy()
+    identity.update(f"{cause}\x1f{output}\x1f{index}".encode())
+    return identity.hexdigest()  # type: ignore[no-any-return]
 
 
 class Runner:
@@ -135,6 +151,7 @@ class Runner:
         self._name = process.name
         # The state of the callback that is running.
         self._key = ""
+        self._identities = _identities(self._name, "")
         self._row: Row | None = None
         self._cause: str | None = None
         self._on_time = True
@@ -234,16 +251,20 @@ class Runner:
         cursor, ctx = self._cursor, self._ctx
         cursor.entry = opened.entry
         cursor.min_expiry = opened.expiry
+        cursor.soonest = soonest(opened.entry.timers_)
         self._key = key
+        self._identities = _identities(self._name, key)
         ctx.key = context_key(key)
         ctx.watermark = watermark
+        in_order = self._in_order
         try:
-            self._fire(guard, watermark)
+            if cursor.soonest <= watermark:
+                self._fire(guard, watermark)
             for row in rows:
-                if self._in_order and cursor.entry.timers_:
+                if in_order and cursor.soonest < row.event_time:
                     self._fire_on_key_time(guard, row.event_time)
                 self._handle(guard, row)
-                if cursor.entry.timers_:
+                if cursor.soonest <= watermark:
                     self._fire(guard, watermark)
         finally:
             opened.entry = cursor.entry
@@ -278,16 +299,19 @@ class Runner:
             self.process.process(row.event, ctx)
 
     def _fire(self, guard: _Guard, watermark: int) -> None:
-        while (timer := next_timer(self._cursor.entry.timers_, watermark)) is not None:
+        cursor = self._cursor
+        while (timer := next_timer(cursor.entry.timers_, watermark)) is not None:
             self._handle_timer(guard, timer)
+        cursor.soonest = soonest(cursor.entry.timers_)
 
     def _fire_on_key_time(self, guard: _Guard, event_time: int) -> None:
         while True:
             timers = [t for t in self._cursor.entry.timers_ if t.on_key_time and t.at < event_time]
             timer = next_timer(timers, NEVER)
             if timer is None:
-                return
+                break
             self._handle_timer(guard, timer)
+        self._cursor.soonest = soonest(self._cursor.entry.timers_)
 
     def _handle_timer(self, guard: _Guard, timer: TimerRecord) -> None:
         mark = len(self.emissions)
@@ -329,17 +353,19 @@ class Runner:
     def _take_back(self, guard: _Guard, mark: int) -> None:
         """Undo a failed callback: restore the last snapshot and repeat what succeeded since."""
         del self.emissions[mark:]
-        self._cursor.entry, self._cursor.min_expiry = guard.restore()
+        cursor = self._cursor
+        cursor.entry, cursor.min_expiry = guard.restore()
+        cursor.soonest = soonest(cursor.entry.timers_)
         self._muted = True
         try:
             for done in guard.log:
                 if isinstance(done, Row):
-                    self._call(done if self._decode is None else done._replace(event=self._decode(done.raw)))
+                    self._call(done if self._decode is None else _renewed(done, self._decode(done.raw)))
                 else:
                     self._call_timer(done)
         finally:
             self._muted = False
-        guard.renew(self._cursor.entry, self._cursor.min_expiry)
+        guard.renew(cursor.entry, cursor.min_expiry)
 
     # -- what callbacks call -------------------------------------------------------------------
 
@@ -351,9 +377,10 @@ class Runner:
         index = self._index.get(output, 0)
         self._index[output] = index + 1
         cause = self._cause
-        identity = None if cause is None else make_event_id(self._name, self._key, cause, output, index)
+        identity = None if cause is None else _event_id(self._identities, cause, output, index)
+        payload = self._encode(record)
         self.emissions.append(
-            Emission(output, identity, self._key, self._ctx.event_time, self._on_time, self._encode(record))
+            _new_emission((output, identity, self._key, self._ctx.event_time, self._on_time, payload))
         )
 
     def _reject(self, reason: Any, error: str) -> None:
@@ -415,10 +442,9 @@ def in_order(rows: list[Row]) -> list[Row]:
     """Return the rows of a key by event time; ties by payload bytes, then by position in the source."""
     if len(rows) == 1:
         return rows
-    rows = sorted(rows, key=_time)
-    if any(a.event_time == b.event_time for a, b in itertools.pairwise(rows)):
-        rows.sort(key=lambda r: (r.event_time, r.raw or _json(r.event), cause_order(r.cause)))
-    return rows
+    if len({row.event_time for row in rows}) == len(rows):
+        return sorted(rows, key=_time)
+    return sorted(rows, key=lambda r: (r.event_time, r.raw or _json(r.event), cause_order(r.cause)))
 
 
 def cause_order(cause: str | None) -> tuple[str, int, int, str]:
@@ -434,8 +460,11 @@ def cause_order(cause: str | None) -> tuple[str, int, int, str]:
     return topic or "", partition or 0, offset or 0, cause or ""
 
 
-def _time(row: Row) -> int:
-    return row.event_time
+_time = operator.attrgetter("event_time")
+
+
+def _renewed(row: Row, event: Any) -> Row:
+    return msgspec.structs.replace(row, event=event)
 
 
 def _json(value: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,11 @@ _BYTES = t.StructType([t.StructField("data", t.BinaryType())])
 # Nesting without end is refused with RecursionError, text that is not UTF-8 with UnicodeDecodeError.
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PAGE = t.StructType([t.StructField("page", t.LongType())])
+
+
+#: Broadcast states by digest: a worker reads one from the state store once, not for every group and batch.
+_COPIES = 16
+_broadcast_copies: dict[int, bytes] = {}
 
 
 class JsonEvents:
@@ -152,9 +158,9 @@ class KeyGroupProcessor(StatefulProcessor):
         self, key: Any, by_key: dict[str, list[Row]], controls: list[Row], watermark: int
     ) -> Iterator[pd.DataFrame]:
         runner = self._runner
-        if self._broadcast is not None:
-            self._run_broadcast(self._broadcast, int(key[0]), controls, watermark)
         store = PagedStore(_Backend(self._header, self._pages), runner.layout)
+        if self._broadcast is not None:
+            self._run_broadcast(self._broadcast, store, int(key[0]), controls, watermark)
         runner.run_batch(store, by_key, watermark)
         wake = store.commit(watermark)
         if wake.delete is not None:
@@ -165,9 +171,16 @@ class KeyGroupProcessor(StatefulProcessor):
         if emissions:
             yield _frame(emissions)
 
-    def _run_broadcast(self, state: Any, label: int, controls: list[Row], watermark: int) -> None:
-        found = state.get()
-        stored = None if found is None else bytes(found[0])
+    def _run_broadcast(
+        self, state: Any, store: PagedStore, label: int, controls: list[Row], watermark: int
+    ) -> None:
+        """Apply control events, and make the broadcast state readable; all groups keep the same."""
+        stored = _broadcast_copies.get(store.broadcast)
+        if stored is None and store.broadcast:
+            stored = bytes(state.get()[0])
+            if len(_broadcast_copies) >= _COPIES:
+                _broadcast_copies.clear()
+            _broadcast_copies[store.broadcast] = stored
         if not controls:
             self._runner.load_broadcast(stored)
             return
@@ -177,6 +190,7 @@ class KeyGroupProcessor(StatefulProcessor):
         changed = self._runner.run_broadcast(controls, stored, watermark, report=report)
         if changed is not None:
             state.update((changed,))
+            store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
 
     def _read(
         self, frame: pd.DataFrame, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool

@@ -102,8 +102,8 @@ class Job:
         """
         if self._wait_for_broker is None:
             self._check_broker()
-        # From here on, so that a signal while Spark starts leaves nothing behind either.
-        with _signals(self.stop), owned(self.root), self._session() as spark:
+        # A signal while Spark starts must not leave anything behind either.
+        with owned(self.root), _signals(self.stop), self._session() as spark:
             if self._wait_for_broker is not None:
                 self._wait_for_broker()
                 self._check_broker()

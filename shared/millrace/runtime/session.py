@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,7 +169,11 @@ def _start(app: str, settings: Mapping[str, str], log_file: Path | None) -> Spar
             raise SessionError(
                 f"Java did not start ({error}); see {log_file} and run: millrace doctor"
             ) from error
+    on_interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(conf=spark_conf, gateway=gateway)
+    if threading.current_thread() is threading.main_thread():
+        # Spark has put a handler in place of the caller's, which may want to stop gracefully.
+        signal.signal(signal.SIGINT, on_interrupt)
     return SparkSession.builder.config(conf=context.getConf()).getOrCreate()
 
 

@@ -7,7 +7,7 @@ to live has passed is never returned, whether or not the sweep has removed it ye
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from millrace.errors import MillraceError
@@ -24,14 +24,19 @@ class StateAccessError(MillraceError):
 
 
 class Cursor:
-    """Points at the current entry and time; shared by the handles of one process instance."""
+    """Points at the current entry and time; shared by the handles of one process instance.
 
-    __slots__ = ("broadcast", "broadcast_writable", "entry", "min_expiry", "now")
+    ``soonest`` is the time (ms) that no timer of the entry is before: as long as it is not reached,
+    nobody has to look through the timers.
+    """
+
+    __slots__ = ("broadcast", "broadcast_writable", "entry", "min_expiry", "now", "soonest")
 
     def __init__(self) -> None:
         self.entry: Any = None
         self.now: int = 0
         self.min_expiry: int = NEVER
+        self.soonest: int = NEVER
         self.broadcast: dict[str, dict[Any, Any]] = {}
         self.broadcast_writable = False
 
@@ -64,7 +69,8 @@ class ValueState(Generic[T]):
             setattr(cursor.entry, self._name, new)
             return
         expiry = cursor.now + self._ttl
-        cursor.min_expiry = min(cursor.min_expiry, expiry)
+        if expiry < cursor.min_expiry:
+            cursor.min_expiry = expiry
         setattr(cursor.entry, self._name, (expiry, new))
 
     def clear(self) -> None:
@@ -102,7 +108,8 @@ class MapState(Generic[K, V]):
             return
         cursor = self._cursor
         expiry = cursor.now + self._ttl
-        cursor.min_expiry = min(cursor.min_expiry, expiry)
+        if expiry < cursor.min_expiry:
+            cursor.min_expiry = expiry
         live = self._live()
         found = live.get(key)
         if found is not None and found[0] <= cursor.now:
@@ -143,11 +150,35 @@ class MapState(Generic[K, V]):
 class BroadcastState(Generic[K, V]):
     """A global map: read everywhere, written in ``process_broadcast`` only."""
 
-    __slots__ = ("_cursor", "_name")
+    __slots__ = ("_cursor", "_name", "_view")
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
         self._name = spec.name
+        self._view: tuple[Any, Any, Any] = (None, None, None)
+
+    def view(self, make: Callable[[dict[K, V]], T]) -> T:
+        """Return ``make(entries)``, made anew only when the state may have changed.
+
+        Args:
+            make: Makes the view from a copy of the map. Of nothing else, and the same function each
+                time, since one view is kept.
+
+        Example:
+            >>> from millrace.state.handles import BroadcastState, Cursor
+            >>> from millrace.state.specs import broadcast_state
+            >>> cursor = Cursor()
+            >>> limits = BroadcastState(cursor, broadcast_state(str, int, name="limits"))
+            >>> cursor.broadcast = {"limits": {"a": 1, "b": 3}}
+            >>> limits.view(lambda entries: max(entries.values()))
+            3
+        """
+        entries = self._cursor.broadcast[self._name]
+        of, by, view = self._view
+        if of is not entries or by is not make:
+            view = make(dict(entries))
+            self._view = (entries, make, view)
+        return view  # type: ignore[no-any-return]
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value at ``key`` or ``default``."""
@@ -168,6 +199,7 @@ class BroadcastState(Generic[K, V]):
     def _writable(self) -> dict[Any, Any]:
         if not self._cursor.broadcast_writable:
             raise StateAccessError(f"broadcast state '{self._name}' is read-only outside process_broadcast")
+        self._view = (None, None, None)
         return self._cursor.broadcast[self._name]
 
     def __contains__(self, key: object) -> bool:

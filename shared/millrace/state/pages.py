@@ -88,12 +88,22 @@ class PageInfo(msgspec.Struct, array_like=True, gc=False):
 
 
 class Header(msgspec.Struct, array_like=True):
-    """A group's header; ``wake`` is when the engine was asked to call the group again, ms."""
+    """A group's header.
+
+    Attributes:
+        version: Version of the packed form.
+        wake: When the engine was asked to call the group again, ms.
+        pages: The group's pages, by prefix.
+        inline: The cells, where there is one page only.
+        broadcast: Digest of the group's broadcast state, 0 without: it tells whether a copy that is at
+            hand is the one that is kept.
+    """
 
     version: int
     wake: int
     pages: list[PageInfo]
     inline: dict[str, Cell] | None = None
+    broadcast: int = 0
 
 
 _header_decoder = msgspec.msgpack.Decoder(Header)
@@ -137,7 +147,8 @@ class PagedStore:
         self._dirty: set[int] = set()
         stored = backend.get_header()
         self._header = self._read_header(stored)
-        self._existed = stored is not None
+        self._stored = stored
+        self._broadcast_before = self._header.broadcast
         if self._header.inline is not None:
             self._loaded[self._header.pages[0].number] = self._header.inline
 
@@ -154,6 +165,15 @@ class PagedStore:
                 f"state was written with encoding version {header.version}, this is {ENCODING_VERSION}"
             )
         return header
+
+    @property
+    def broadcast(self) -> int:
+        """Digest of the group's broadcast state, 0 where there is none."""
+        return self._header.broadcast
+
+    @broadcast.setter
+    def broadcast(self, digest: int) -> None:
+        self._header.broadcast = digest
 
     def _page_of(self, key: str) -> PageInfo:
         pages = self._header.pages
@@ -238,7 +258,8 @@ class PagedStore:
         stands = NEVER not in (asked, needed) and watermark < asked <= needed
         if not stands:
             self._header.wake = needed
-        if self._dirty or self._header.wake != asked:
+        changed = self._header.wake != asked or self._header.broadcast != self._broadcast_before
+        if self._dirty or changed:
             self._write_header(pages)
         if stands or needed == asked:
             return WakeUp(None, None)
@@ -304,14 +325,16 @@ class PagedStore:
         header.pages = pages
         if len(pages) == 1:
             cells = self._loaded[pages[0].number]
-            if not cells:
-                if self._existed:
+            if not cells and not header.broadcast:
+                if self._stored is not None:
                     backend.clear()
                 return
             header.inline = cells
         else:
             header.inline = None
-        backend.put_header(_encode(header))
+        data = _encode(header)
+        if data != self._stored:
+            backend.put_header(data)
 
     def _fit(self, info: PageInfo, packed: dict[int, bytes]) -> list[PageInfo]:
         """Split a page as often as its size asks for; return what stands in its place."""
