@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import math
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+
+from apps.fraud.events import MAX_AMOUNT
 
 DAY_MS: Final = 86_400_000
 
@@ -61,7 +63,21 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         """Count a purchase."""
         if time < self.since or not self.count:
             self.since = time
-        self._change(cents, 1)
+        # As _change(cents, 1), spelled out since it runs for every purchase: what can only be when
+        # one is taken away is left out, and nothing is set that stays as it is.
+        self.count += 1
+        self.total += cents
+        self.balance -= cents
+        low = self.squares_low + cents * cents
+        if low < _HALF:
+            self.squares_low = low
+        else:
+            self.squares_high += low // _HALF
+            self.squares_low = low % _HALF
+        if cents > SMALL_CENTS:
+            self.big_count += 1
+            self.big_total += cents
+            self._count_bucket(bucket_of(cents), 1)
 
     def without(self, purchases: Iterable[int], credited: int) -> Account:
         """Return a copy from before these purchases (cents each) and this sum of credits."""
@@ -92,7 +108,8 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         if not 0 <= at < len(buckets):
             at = self._make_room(bucket)
         buckets[at] += sign
-        middle, below = self.middle, self.below
+        middle = old_middle = self.middle
+        below = old_below = self.below
         if at < middle:
             below += sign
         # The median moves by one purchase at most, so by one bucket that is not empty.
@@ -103,7 +120,10 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         while below + buckets[middle] < target:
             below += buckets[middle]
             middle += 1
-        self.middle, self.below = middle, below
+        if middle != old_middle:
+            self.middle = middle
+        if below != old_below:
+            self.below = below
 
     def _make_room(self, bucket: int) -> int:
         """Make ``buckets`` hold this bucket, and return its index."""
@@ -124,8 +144,11 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         n = self.count
         if n < 2:
             return None
-        squares = self.squares_high * _HALF + self.squares_low
-        return math.sqrt((n * squares - self.total * self.total) / (n * (n - 1)))
+        squares = self.squares_low
+        if self.squares_high:
+            squares += self.squares_high * _HALF
+        total = self.total
+        return math.sqrt((n * squares - total * total) / (n * (n - 1)))
 
     def median_cents(self) -> float | None:
         """Return the (lower) median of the purchases above ``SMALL_CENTS``, cents.
@@ -133,7 +156,7 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         It is right to within 6 %: the middle of the median's bucket. Small ones are left out because a
         burst of them, as thieves test a card, would make ordinary amounts look large.
         """
-        return bucket_middle(self.first_bucket + self.middle) if self.big_count else None
+        return _MIDDLES[self.first_bucket + self.middle] if self.big_count else None
 
     def is_small(self, cents: int) -> bool:
         """Return whether an amount is small, for anybody and for this card."""
@@ -169,6 +192,10 @@ def bucket_middle(bucket: int) -> float:
     return ((bucket - (shift << 3)) << shift) + ((1 << shift) - 1) / 2
 
 
+#: The middle of every bucket that an amount can be in.
+_MIDDLES: Final = tuple(map(bucket_middle, range(bucket_of(MAX_AMOUNT * 100) + 1)))
+
+
 class Recent(msgspec.Struct, array_like=True, gc=False):
     """The last 24 hours of a card, sorted by time.
 
@@ -178,7 +205,7 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
         times: Times of the purchases, ms, ascending.
         totals: ``base`` and all purchases up to this one, cents: a window's sum is a difference.
         credits: Refunds and top-ups that a later event may still precede: (time ms, cents), in order
-            of arrival.
+            of time.
         seen: Transaction → event time (ms) from which on it may be forgotten.
     """
 
@@ -191,11 +218,13 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
 
     def remember(self, transaction_id: str, now: int) -> bool:
         """Remember a transaction for 24 hours from ``now`` (ms); return False if it is known."""
-        if self.seen.get(transaction_id, now) > now:
-            return False
-        due = now + DAY_MS
-        self.seen.pop(transaction_id, None)  # so that it is inserted last: see prune()
-        self.seen[transaction_id] = due
+        seen = self.seen
+        known = seen.get(transaction_id)
+        if known is not None:
+            if known > now:
+                return False
+            del seen[transaction_id]  # so that it is inserted last: see prune()
+        due = seen[transaction_id] = now + DAY_MS
         if due > self.until:
             self.until = due
         return True
@@ -215,15 +244,20 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
         if self.credits and self.credits[0][0] <= watermark:
             self.credits = [c for c in self.credits if c[0] > watermark]
 
+    def add_credit(self, time: int, cents: int) -> None:
+        """Insert a refund or top-up."""
+        insort(self.credits, (time, cents))
+
     def add_purchase(self, at: int, time: int, cents: int) -> None:
         """Insert a purchase at index ``at``."""
         totals = self.totals
         before = totals[at - 1] if at else self.base
         if at == len(totals):
             totals.append(before + cents)
+            self.times.append(time)
         else:
             totals[at:] = [before + cents, *(total + cents for total in totals[at:])]
-        self.times.insert(at, time)
+            self.times.insert(at, time)
 
     def amounts(self, start: int, end: int) -> list[int]:
         """Return the purchases from index ``start`` up to ``end``, cents each."""

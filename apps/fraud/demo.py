@@ -83,10 +83,14 @@ def checks(run: DemoRun, ledger: Ledger, alert_ids: set[str]) -> list[Check]:
     alerts = table(run.folder, "alerts").select(["transaction_id", "_event_id"]).to_pylist()
     ids = [row["transaction_id"] for row in (*decided, *late)]
     summary = ledger.summary
+    sums, amounts = summary.amount_cents, _cents([*decided, *late])
     return [
         _equal("events sent = rows in transactions + late", summary.valid_unique, len(ids)),
         _equal("no transaction twice", 0, len(ids) - len(set(ids))),
-        _equal("amounts, in cents", summary.amount_cents, _cents([*decided, *late])),
+        *(
+            _equal(f"sum of {kind}s, cents", sums.get(kind, 0), amounts[kind])
+            for kind in sorted({*sums, *amounts})
+        ),
         _equal("repeats in dead letters", summary.duplicates, reasons["duplicate"]),
         _equal("malformed in dead letters", summary.malformed, reasons["malformed"] + reasons["schema"]),
         _equal("no other dead letters", summary.duplicates + summary.malformed, reasons.total()),
@@ -101,21 +105,15 @@ def _late(sent: int, found: int) -> Check:
     return Check("late events set aside", f"at most {sent:,}", f"{found:,}", found <= sent, note)
 
 
-def _equal(name: str, expected: Any, found: Any) -> Check:
-    return Check(name, _text(expected), _text(found), expected == found)
+def _equal(name: str, expected: int, found: int) -> Check:
+    return Check(name, f"{expected:,}", f"{found:,}", expected == found)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {v:,}" for k, v in sorted(value.items()))
-    return f"{value:,}"
-
-
-def _cents(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+def _cents(rows: Sequence[dict[str, Any]]) -> Counter[str]:
     sums: Counter[str] = Counter()
     for row in rows:
         sums[row["kind"]] += to_cents(row["amount"])
-    return dict(sums)
+    return sums
 
 
 def _identities(alerts: Sequence[dict[str, Any]]) -> set[str]:

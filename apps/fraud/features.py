@@ -8,7 +8,9 @@ its own future in them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from apps.fraud.card import DAY_MS, SMALL_CENTS, Account, Recent
 
@@ -20,7 +22,7 @@ HOUR_MS: Final = 3_600_000
 LARGE_TIMES: Final = 2.5
 
 
-class Features(NamedTuple):
+class Features(msgspec.Struct, frozen=True, gc=False):
     """Features of a transaction; see :class:`apps.fraud.events.Decision` for their meaning."""
 
     purchases_before: int
@@ -58,22 +60,33 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
         >>> features.count_1m, features.sum_1h, features.mean_before
         (1, 12.0, 5.0)
     """
-    times, totals, base = recent.times, recent.totals, recent.base
+    # This runs for every transaction: where a comparison tells the answer nothing is called, and what
+    # few transactions need (small, large) is not computed for the others.
+    times, totals, base, credits = recent.times, recent.totals, recent.base, recent.credits
     end = len(times)
     past = account
-    if (end and times[-1] > time) or recent.credits:
+    if (end and times[-1] > time) or (credits and credits[-1][0] > time):
         end = bisect_right(times, time)
         past = _past(account, recent, time, end)
-    start_24h = bisect_right(times, time - DAY_MS, 0, end)
-    start_1h = bisect_right(times, time - HOUR_MS, start_24h, end)
-    start_1m = bisect_right(times, time - MINUTE_MS, start_1h, end)
-    count = past.count
+    upto = totals[end - 1] if end else base
+    # A window without anything begins and is summed from where it ends.
+    start_1m = start_1h = start_24h = end
+    before_1m = before_1h = before_24h = upto
+    if end and times[end - 1] > time - DAY_MS:
+        start_24h = 0 if times[0] > time - DAY_MS else bisect_right(times, time - DAY_MS, 0, end)
+        before_24h = totals[start_24h - 1] if start_24h else base
+        if times[end - 1] > time - HOUR_MS:
+            start_1h = bisect_right(times, time - HOUR_MS, start_24h, end)
+            before_1h = totals[start_1h - 1] if start_1h else base
+            if times[end - 1] > time - MINUTE_MS:
+                start_1m = bisect_right(times, time - MINUTE_MS, start_1h, end)
+                before_1m = totals[start_1m - 1] if start_1m else base
     mean = std = median = per_hour = None
+    count = past.count
     if count:
         mean, std, median = past.total / count, past.std_cents(), past.median_cents()
         if time > past.since:
             per_hour = count * HOUR_MS / (time - past.since)
-    upto = totals[end - 1] if end else base
     this, added, zscore, small, large = 0, -cents, None, 0, 0
     if purchase:
         this, added = 1, cents
@@ -81,10 +94,14 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
         if std and mean is not None:
             zscore = (cents - mean) / std
         if cents <= SMALL_CENTS and past.is_small(cents):
-            small = 1 + sum(map(past.is_small, recent.amounts(start_1m, end)))
+            small = 1
+            if start_1m < end:
+                small += sum(map(past.is_small, recent.amounts(start_1m, end)))
         elif median is not None and cents >= LARGE_TIMES * median:
-            start = bisect_right(times, time - FIVE_MINUTES_MS, start_1h, end)
-            large = 1 + sum(other >= LARGE_TIMES * median for other in recent.amounts(start, end))
+            large = 1
+            if start_1h < end:
+                start = bisect_right(times, time - FIVE_MINUTES_MS, start_1h, end)
+                large += sum(other >= LARGE_TIMES * median for other in recent.amounts(start, end))
     features = Features(
         count,
         None if mean is None else mean / 100,
@@ -93,11 +110,11 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
         per_hour,
         zscore,
         end - start_1m + this,
-        (upto - (totals[start_1m - 1] if start_1m else base)) / 100,
+        (upto - before_1m) / 100,
         end - start_1h + this,
-        (upto - (totals[start_1h - 1] if start_1h else base)) / 100,
+        (upto - before_1h) / 100,
         end - start_24h + this,
-        (upto - (totals[start_24h - 1] if start_24h else base)) / 100,
+        (upto - before_24h) / 100,
         small,
         large,
         (past.balance - added) / 100,
@@ -106,13 +123,13 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
         recent.add_purchase(end, time, cents)
         account.add_purchase(time, cents)
     else:
-        recent.credits.append((time, cents))
+        recent.add_credit(time, cents)
         account.balance += cents
     return features
 
 
 def _past(account: Account, recent: Recent, time: int, end: int) -> Account:
     """Return the totals without what is later than ``time``: ``account`` itself but for disorder."""
-    later = recent.amounts(end, len(recent.times))
+    later = recent.amounts(end, len(recent.times)) if end < len(recent.times) else []
     credited = sum(cents for at, cents in recent.credits if at > time)
     return account.without(later, credited) if later or credited else account

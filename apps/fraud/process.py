@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from msgspec.structs import astuple
+
 from apps.fraud.card import DAY_MS, Account, Recent
 from apps.fraud.events import Alert, Control, Decision, SetThreshold, Transaction, to_cents
 from apps.fraud.features import observe
-from apps.fraud.scoring import DEFAULTS, THRESHOLD_NAMES, Thresholds, action_for, assess, thresholds_with
+from apps.fraud.scoring import THRESHOLD_NAMES, action_for, assess, thresholds_with
 from millrace import (
     BroadcastContext,
     Context,
@@ -55,10 +57,10 @@ class CardMonitor(KeyedProcess[Transaction, Decision]):
         account = self.account.value or Account()
         purchase = event.kind == "purchase"
         features = observe(account, recent, ctx.event_time, to_cents(event.amount), purchase=purchase)
-        self.account.value = account
-        thresholds = self._thresholds()
+        self.account.value = account  # its 90 days begin anew
+        thresholds = self.overrides.view(thresholds_with)
         score, reasons = assess(features, event.amount, thresholds, purchase=purchase)
-        action = action_for(score, thresholds)
+        action = action_for(score, thresholds) if reasons else "approve"
         ctx.emit(
             Decision(
                 event.transaction_id,
@@ -70,7 +72,7 @@ class CardMonitor(KeyedProcess[Transaction, Decision]):
                 event.currency,
                 event.kind,
                 event.event_time_ms,
-                *features,
+                *astuple(features),
                 score,
                 action,
                 reasons,
@@ -132,8 +134,3 @@ class CardMonitor(KeyedProcess[Transaction, Decision]):
             return recent
         ctx.dead_letter("duplicate", f"transaction {event.transaction_id} of this card has come before")
         return None
-
-    def _thresholds(self) -> Thresholds:
-        if not len(self.overrides):
-            return DEFAULTS
-        return thresholds_with(tuple(self.overrides.items()))

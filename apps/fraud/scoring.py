@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -74,22 +74,17 @@ DEFAULTS: Final = Thresholds()
 THRESHOLD_NAMES: Final = frozenset(Thresholds.__struct_fields__)
 
 
-def thresholds_with(overrides: tuple[tuple[str, float], ...]) -> Thresholds:
+def thresholds_with(overrides: Iterable[tuple[str, float]]) -> Thresholds:
     """Return the defaults with these changes.
 
     Args:
         overrides: Name and value of each change; a name that is no longer a threshold is ignored.
 
-    >>> thresholds_with((("review_score", 0.7),)).review_score
+    >>> thresholds_with([("review_score", 0.7)]).review_score
     0.7
     """
-    return _thresholds(overrides) if overrides else DEFAULTS
-
-
-@lru_cache(maxsize=64)
-def _thresholds(overrides: tuple[tuple[str, float], ...]) -> Thresholds:
     known = {name: value for name, value in overrides if name in THRESHOLD_NAMES}
-    return msgspec.structs.replace(DEFAULTS, **known)
+    return msgspec.structs.replace(DEFAULTS, **known) if known else DEFAULTS
 
 
 def assess(
@@ -132,9 +127,11 @@ def _reasons(f: Features, amount: float, t: Thresholds) -> list[Reason]:
     mean, std = f.mean_before, f.std_before
     if f.purchases_before < t.min_history or mean is None or std is None:
         return found
-    limit = max(mean + t.deviation_sigmas * std, t.deviation_ratio * mean)
+    limit = t.deviation_ratio * mean
     if amount >= limit:
-        found.append(_reason("AMOUNT_DEVIATION", amount, mean, limit))
+        limit = max(mean + t.deviation_sigmas * std, limit)
+        if amount >= limit:
+            found.append(_reason("AMOUNT_DEVIATION", amount, mean, limit))
     if f.large_count_5m >= t.spree_count:
         usual_5m = per_minute * 5
         # A young card's rate says little: it cannot have made more than it has.

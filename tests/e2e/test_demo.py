@@ -21,7 +21,7 @@ from tests.e2e.fraud_runs import MILLRACE, Command, table
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder and the output of a short demo without a terminal."""
     home = tmp_path_factory.mktemp("home")
-    arguments = ["demo", "fraud", "--duration", "10s", "--rate", "500", "-s", "spark.master=local[2]"]
+    arguments = ["demo", "fraud", "--duration", "10s", "--rate", "3000", "-s", "spark.master=local[2]"]
     with Command([*MILLRACE, *arguments], home, env={"MILLRACE_HOME": str(home)}) as command:
         assert command.wait() == 0, f"{command.out}\n{command.err}"
         command.check_nothing_left()
@@ -63,7 +63,7 @@ def none(rows: pa.Table) -> pa.Table:
     [
         ("transactions", without_one, "events sent = rows"),
         ("transactions", with_one_twice, "no transaction twice"),
-        ("transactions", with_a_cent_more, "amounts"),
+        ("transactions", with_a_cent_more, "sum of"),
         ("dead_letters", without_one, "no other dead letters"),
         ("alerts", with_one_twice, "alerts on the topic"),
         ("alerts", none, "caught"),

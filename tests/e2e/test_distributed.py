@@ -50,8 +50,10 @@ def test_a_cluster_that_has_nothing_of_the_project_gives_the_tables_of_local_mod
     settings = [
         "stream.max_offsets_per_trigger=4500",
         "stream.driver_records=0",
-        "spark.shuffle_partitions=4",
+        "spark.shuffle_partitions=2",
         "spark.conf.spark.executor.memory=1g",
+        # As spark.quick_start does for the driver.
+        "spark.conf.spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1",
     ]
     with StandaloneCluster(2, python=bare_python, log_dir=tmp_path / "logs") as cluster:
         arguments = run_arguments(kafka_bootstrap, topics, root, settings, master=cluster.url)

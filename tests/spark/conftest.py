@@ -22,7 +22,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with the settings of a real job and two state partitions."""
     ensure_jars(("spark",))
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    with spark_session("tests", master="local[2]", shuffle_partitions=2, quick_start=True, log_file=log) as session:
+    with spark_session(
+        "tests", master="local[2]", shuffle_partitions=2, quick_start=True, log_file=log
+    ) as session:
         yield session
 
 

@@ -33,7 +33,7 @@ def demo(
     from millrace.cli.report import print_checks
     from millrace.errors import ChecksFailed, UserError
     from millrace.runtime.apps import load_app
-    from millrace.runtime.demo import DemoOptions, run_demo
+    from millrace.runtime.demo import DemoOptions, demo_path, run_demo
     from millrace.runtime.doctor import quick_check
     from millrace.time.durations import to_ms
 
@@ -48,6 +48,7 @@ def demo(
     with LiveView(f"millrace demo {name}") as view:
         checks = run_demo(application, spec, options, view)
     ok = print_checks(f"{name}: what was written against what was sent", checks)
+    typer.echo(f"tables, ledger and logs: {demo_path(name)}")
     typer.echo(f"{'all checks hold' if ok else 'CHECKS FAILED'} after {time.monotonic() - began:.0f} s")
     if not ok:
         raise ChecksFailed("what was written is not what was sent")

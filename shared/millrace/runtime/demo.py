@@ -143,11 +143,16 @@ class AlertTail:
         self.lines.append(self._line(message.value()))
 
 
+def demo_path(app: str) -> Path:
+    """Return where an app's demo keeps what it makes, until the next one."""
+    return home() / "demo" / app
+
+
 def demo_folder(app: str) -> Path:
     """Return the folder of an app's demo, emptied; refuses while another demo uses it."""
     from millrace.runtime.contract import owned
 
-    folder = home() / "demo" / app
+    folder = demo_path(app)
     if folder.exists():
         with owned(folder):
             pass
@@ -349,7 +354,7 @@ def _model(run: DemoRun, snapshot: Any, tail: AlertTail, sent: int | None, elaps
         ViewModel.of(snapshot),
         elapsed_s=elapsed,
         remaining_s=max(0.0, run.duration_s - elapsed) if sent is None else 0.0,
-        sent=sent,
+        sent=snapshot.input_rows + snapshot.lag if snapshot.lag is not None else sent,
         sent_rate=float(run.rate) if sent is None else 0.0,
         alerts=alerts,
         alerts_total=len(tail.ids),

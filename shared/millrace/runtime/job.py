@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -223,7 +224,11 @@ def ship_project(spark: SparkSession, folder: Path) -> None:
         return
     from millrace.runtime.shipping import project_archive
 
-    spark.sparkContext.addPyFile(str(project_archive(folder)))
+    archive = str(project_archive(folder))
+    spark.sparkContext.addPyFile(archive)
+    # One Python worker runs beside the driver, to learn what state there is, and gets no files.
+    environment = spark.sparkContext.environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [archive, environment.get("PYTHONPATH")]))
 
 
 @contextlib.contextmanager

@@ -157,26 +157,25 @@ class BroadcastState(Generic[K, V]):
         self._name = spec.name
         self._view: tuple[Any, Any, Any] = (None, None, None)
 
-    def view(self, make: Callable[[dict[K, V]], T]) -> T:
+    def view(self, make: Callable[[list[tuple[K, V]]], T]) -> T:
         """Return ``make(entries)``, made anew only when the state may have changed.
 
         Args:
-            make: Makes the view from a copy of the map. Of nothing else, and the same function each
-                time, since one view is kept.
+            make: Makes something of the entries (key, value), and of nothing else. One view is kept,
+                so use one and the same function.
 
         Example:
-            >>> from millrace.state.handles import BroadcastState, Cursor
-            >>> from millrace.state.specs import broadcast_state
+            >>> from millrace.state.specs import StateSpec
             >>> cursor = Cursor()
-            >>> limits = BroadcastState(cursor, broadcast_state(str, int, name="limits"))
             >>> cursor.broadcast = {"limits": {"a": 1, "b": 3}}
-            >>> limits.view(lambda entries: max(entries.values()))
-            3
+            >>> limits = BroadcastState(cursor, StateSpec("broadcast", int, key_type=str, name="limits"))
+            >>> limits.view(lambda entries: sum(value for _, value in entries))
+            4
         """
         entries = self._cursor.broadcast[self._name]
         of, by, view = self._view
         if of is not entries or by is not make:
-            view = make(dict(entries))
+            view = make(list(entries.items()))
             self._view = (entries, make, view)
         return view  # type: ignore[no-any-return]
 
