@@ -68,8 +68,9 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         # The nearest double of a number with two decimals is what this division gives, exactly.
-        if to_cents(self.amount) / 100 != self.amount:
-            raise ValueError(f"amount has at most two decimals, not {self.amount!r}")
+        amount = self.amount
+        if round(amount * 100) / 100 != amount:
+            raise ValueError(f"amount has at most two decimals, not {amount!r}")
 
 
 class Reason(msgspec.Struct, frozen=True, gc=False):
