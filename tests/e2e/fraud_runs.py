@@ -22,6 +22,8 @@ from millrace.testing.kafka import consume_all
 from tests.e2e.fraud_stream import FraudStream, FraudTopics, by, differences
 
 MILLRACE = (sys.executable, "-m", "millrace")
+#: Ends a command when this process is killed; it becomes the command, so its id is the command's.
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
 TABLES = ("transactions", "alerts", "late", "dead_letters")
 #: Spark needs 8 s to its first batch on an idle machine; this is for a busy one.
 PATIENCE_S = 240.0
@@ -60,7 +62,7 @@ class Command:
         self._out, self._err = (folder / f"command-{Command._count}.{end}" for end in ("out", "err"))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                arguments,
+                [*_DIES_WITH_US, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -179,9 +181,18 @@ def table(root: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def sorted_rows(root: Path, name: str) -> list[bytes]:
-    """Return the rows of a table as text, to compare tables whatever their order."""
-    return sorted(msgspec.json.encode(row, order="sorted") for row in table(root, name))
+def check_same_tables(root: Path, reference: Path) -> None:
+    """Compare two runs' tables, whatever the order of their rows: every field, identities among them."""
+    for name in TABLES:
+        found, expected = by("_event_id", table(root, name)), by("_event_id", table(reference, name))
+        assert found.keys() == expected.keys(), name
+        different = [
+            f"{name} {identity}: {field} is {found[identity].get(field)!r}, was {value!r}"
+            for identity, row in expected.items()
+            for field, value in row.items()
+            if found[identity].get(field) != value or found[identity].keys() != row.keys()
+        ]
+        assert different == []
 
 
 def committed_batches(root: Path) -> list[int]:
@@ -223,8 +234,8 @@ def check_topics(bootstrap: str, topics: FraudTopics, root: Path, *, repeats: bo
         repeats: Whether records may come more than once, with one identity: topics are at-least-once, and
             a batch that is done again after a crash is sent again.
     """
-    sent = [
-        ({name: text.decode() for name, text in message.headers()}, message)
+    sent: list[tuple[dict[str, str], Any]] = [
+        (_headers(message), message)
         for topic in (topics.alerts, topics.dead_letters)
         for message in consume_all(bootstrap, topic)
     ]
@@ -238,6 +249,10 @@ def check_topics(bootstrap: str, topics: FraudTopics, root: Path, *, repeats: bo
             _check_alert(row, message)
         else:
             _check_dead_letter(row, headers, message)
+
+
+def _headers(message: Any) -> dict[str, str]:
+    return {name: text.decode() for name, text in message.headers()}
 
 
 def _check_alert(row: Any, message: Any) -> None:

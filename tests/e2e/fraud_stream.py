@@ -22,7 +22,7 @@ from generators.engine import Generated
 from generators.engine.message import Fault
 from generators.fraud import FraudProfile, fraud_events
 from millrace.testing.kafka import Record, TopicFactory, produce
-from tests.oracles.fraud import depends_on_cuts, expected_decisions
+from tests.oracles.fraud import FEATURES, depends_on_cuts, expected_decisions
 
 PARTITIONS = 2
 #: A topic whose events are older than a broker's usual retention keeps them all the same.
@@ -104,7 +104,7 @@ class FraudStream:
         assert not depends_on_cuts(valid), "this stream's outcome depends on the cuts into batches"
         rows = expected_decisions(valid)
         for row in rows.values():
-            features = Features(**{name: row[name] for name in Features._fields})
+            features = Features(**{name: row[name] for name in FEATURES})
             purchase = row["kind"] == "purchase"
             score, reasons = assess(features, row["amount"], self.thresholds, purchase=purchase)
             row |= {"score": score, "action": action_for(score, self.thresholds)}
