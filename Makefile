@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint types lock format bench e2e-compose clean
+.PHONY: help setup demo test crash test-fast lint types lock format bench e2e-compose clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,8 +18,11 @@ setup: ## Install everything into .venv and fetch the jars; nothing when done al
 demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
 	@$(BIN)/millrace demo $(APP)
 
-test: setup ## Run all tests: unit, Spark, end to end, crash.
-	@$(BIN)/pytest $(PYTEST_ARGS)
+test: setup ## Run the tests: unit, Spark, end to end.
+	@$(BIN)/pytest tests/unit tests/spark tests/e2e $(PYTEST_ARGS)
+
+crash: setup ## Kill the app at every point of a batch and start it again: minutes per point.
+	@$(BIN)/pytest tests/crash -m "" $(PYTEST_ARGS)
 
 test-fast: setup ## Run the tests that need no Java, in less than a minute.
 	@$(BIN)/pytest tests/unit -n 2 $(PYTEST_ARGS)
