@@ -24,6 +24,7 @@ from millrace.runtime.apps import load_app
 from millrace.runtime.job import Job
 from millrace.runtime.settings import load_settings
 
+Mark = tuple[float, dict[str, float], int]
 _TOPICS = ("transactions", "control", "alerts", "dead_letters")
 
 
@@ -62,17 +63,23 @@ def generate(broker: str, topic: str, *arguments: object) -> None:
         raise MillraceError(f"the generator failed: {done.stderr.strip()}")
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and its living descendants (broker, JVM, workers), seconds."""
-    total = 0.0
+def cpu_seconds() -> dict[str, float]:
+    """Return the CPU time of this process and its living descendants by part, seconds."""
+    parts = {"driver": 0.0, "spark": 0.0, "workers": 0.0, "broker": 0.0}
     me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:
         try:
-            used = process.cpu_times()
+            used, name, words = process.cpu_times(), process.name(), process.cmdline()
         except psutil.NoSuchProcess:
             continue
-        total += used.user + used.system
-    return total
+        if process.pid == me.pid:
+            part = "driver"
+        elif "java" in name:
+            part = "broker" if "kafka.Kafka" in words else "spark"
+        else:
+            part = "workers"
+        parts[part] += used.user + used.system
+    return parts
 
 
 def drain(events: int, cards: int, bootstrap: str | None, overrides: Sequence[str]) -> dict[str, Any]:
@@ -84,17 +91,15 @@ def drain(events: int, cards: int, bootstrap: str | None, overrides: Sequence[st
         bootstrap: A broker, or ``None`` for an embedded one.
         overrides: Settings of the app.
     """
-    marks: list[tuple[float, float, int]] = []
+    marks: list[Mark] = []
 
     def mark(_batch: int, counts: dict[str, int]) -> None:
         marks.append((time.monotonic(), cpu_seconds(), counts.get("main", 0)))
 
     with bench_job(bootstrap, overrides, until_end=True, on_batch=mark) as (job, broker, topic, folder):
         generate(broker, topic, "--rate", "max", "--events", events, "--cards", cards, "--disorder-ms", 0)
-        thread = threading.Thread(target=_note_start, args=(job, marks))
-        thread.start()
+        threading.Thread(target=_note_start, args=(job, marks), daemon=True).start()
         job.run()
-        thread.join()
         rows = _rows(folder / "fraud" / "tables" / "transactions")
     (start, cpu_start, _), first, last = marks[0], marks[1], _last_with_rows(marks)
     after_first = sum(m[2] for m in marks[2:])
@@ -106,17 +111,22 @@ def drain(events: int, cards: int, bootstrap: str | None, overrides: Sequence[st
         "seconds": last[0] - start,
         "rows_per_s": rows / (last[0] - start),
         "rows_per_s_after_first_batch": after_first / (last[0] - first[0]) if after_first else None,
-        "cpu_s_per_million": (last[1] - cpu_start) / rows * 1e6,
+        "cpu_s_per_million": sum(_used(cpu_start, last[1]).values()) / rows * 1e6,
+        "cpu_s_after_first_batch": _used(first[1], last[1]),
         "batch_seconds": [round(b[0] - a[0], 2) for a, b in itertools.pairwise(marks)],
     }
 
 
-def _note_start(job: Job, marks: list[tuple[float, float, int]]) -> None:
+def _used(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {part: round(after[part] - before[part], 1) for part in after}
+
+
+def _note_start(job: Job, marks: list[Mark]) -> None:
     job.started.wait()
     marks.insert(0, (time.monotonic(), cpu_seconds(), 0))
 
 
-def _last_with_rows(marks: list[tuple[float, float, int]]) -> tuple[float, float, int]:
+def _last_with_rows(marks: list[Mark]) -> Mark:
     return [m for m in marks if m[2]][-1]
 
 

@@ -38,6 +38,7 @@ def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
         arrived_at="timestamp",
         max_future_skew=settings.stream.max_future_skew,
         key_groups=settings.spark.key_groups,
+        profile=settings.stream.profile,
     ).process(CardMonitor())
     return Outputs(
         stream=decisions,

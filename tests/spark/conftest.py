@@ -104,15 +104,15 @@ class Stream:
         self._count_drops(query)
 
     def _keep(self, frame: DataFrame, batch: int) -> None:
-        rows = frame.collect()
+        assert self.output is not None
+        rows = self.output.rows(frame).collect()
         self.batches[batch] = [
             Emitted(r.output, r.event_id, r.key, r.event_time_ms, r.on_time, msgspec.json.decode(r.payload))
             for r in rows
         ]
-        assert self.output is not None
         for view in self.views:
             if any(r.output == view for r in rows):
-                local = self._spark.createDataFrame(rows, frame.schema)
+                local = self._spark.createDataFrame(frame.collect(), frame.schema)
                 self.typed.setdefault(view, []).extend(self.output.select(local, view).collect())
 
     def _count_drops(self, query: StreamingQuery) -> None:

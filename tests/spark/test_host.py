@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from millrace import (
 from millrace.host.groups import encode_key, group_labels, key_group, spark_hash
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row
-from millrace.host.spark import KeyingError, ProcessedStream
+from millrace.host.spark import KeyingError, ProcessedStream, Profile
 from millrace.host.spark_worker import _control_order
 from millrace.runtime.contract import ContractMismatch, check_contract
 from millrace.time import NEVER
@@ -160,7 +161,7 @@ class Sources:
 SCHEMA = "value binary, source string, control boolean, arrived timestamp"
 
 
-def orders(df: DataFrame) -> ProcessedStream:
+def orders(df: DataFrame, profile: Profile = "latency") -> ProcessedStream:
     return keyed(
         df,
         by=("user", "shop"),
@@ -172,6 +173,7 @@ def orders(df: DataFrame) -> ProcessedStream:
         arrived_at="arrived",
         max_future_skew="2 days",
         key_groups=3,
+        profile=profile,
     ).process(Orders())
 
 
@@ -258,7 +260,10 @@ def comparable(emissions: list[Any]) -> Counter[str]:
     return Counter(found)
 
 
-def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(stream: StreamFactory) -> None:
+@pytest.mark.parametrize("profiles", [("latency",) * 3, ("throughput", "latency", "throughput")])
+def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(
+    stream: StreamFactory, profiles: Sequence[Profile]
+) -> None:
     batches = random_batches(seed=7, count=6)
     reasons = bad_rows(batches[1])
     for far in (HOUR, 2 * HOUR):  # the first lets everything end, the second shows that it has
@@ -266,7 +271,8 @@ def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(stream: Stre
         batches[-1].event("nobody", START + 24 * far, "nothing")
     for batch in batches:
         batch.number()
-    spark_stream = stream(SCHEMA, orders)
+    left = iter(profiles)
+    spark_stream = stream(SCHEMA, lambda df: orders(df, next(left)))
     for part in (batches[:2], batches[2:3], batches[3:]):  # each in a query of its own
         for batch in part:
             rows = list(batch.rows)

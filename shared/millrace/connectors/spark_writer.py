@@ -40,7 +40,10 @@ class SparkWriter:
         """Write one batch and return the number of records per output."""
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            counts = {row["output"]: row["count"] for row in batch.groupBy("output").count().collect()}
+            counts = {
+                row["output"]: row["n"]
+                for row in batch.groupBy("output").agg(F.sum("records").alias("n")).collect()
+            }
             self.limit.check(batch_id, counts)
             self._write_topics(batch, [o for o in self.outputs.topics if counts.get(o)])
             self._write_tables(batch, [o for o in self.outputs.tables if counts.get(o)], batch_id)
@@ -54,13 +57,14 @@ class SparkWriter:
 
     def records(self, batch: DataFrame, output: str) -> DataFrame:
         """Return an output as Kafka records: the record as JSON, its identity as a header."""
-        rows = batch.filter(F.col("output") == output)
+        chunks = batch.filter(F.col("output") == output)
         topic = F.lit(self.outputs.topics[output]).alias("topic")
         key = F.regexp_replace("key", r"^\d+:", "").cast("binary").alias("key")
         if output != "dead_letters":
             headers = F.array(header("event_id", F.col("event_id"))).alias("headers")
+            rows = self.outputs.stream.rows(chunks)
             return rows.select(topic, key, F.col("payload").alias("value"), headers)
-        letters = self.outputs.stream.select(rows, output)
+        letters = self.outputs.stream.select(chunks, output)
         where = F.concat_ws(":", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
         columns = {**{n: F.col(f) for n, f in DEAD_LETTER_HEADERS.items()}, "dlq.source": where}
         headers = F.filter(

@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import msgspec
+from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from millrace.host.runner import Emission, Row, Runner, cause_order
+from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME, InputChunk, decode_input, encode_emissions
+from millrace.host.packing import NOT_JSON, decode_all, keep_out_of_collection
+from millrace.host.runner import Row, Runner, cause_order
 from millrace.process import KeyedProcess
 from millrace.state.pages import PagedStore
 from millrace.time import NO_WATERMARK
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-#: Kinds of input rows.
-DATA, CONTROL, FUTURE = 0, 1, 2
-#: Stands for "no event time" in the column of event times, which has no nulls.
-NO_TIME: Final = -(2**63)
-
+#: What the state operator gives: an output, how many records of it, and these as a chunk.
 OUTPUT_SCHEMA = t.StructType(
     [
         t.StructField("output", t.StringType()),
-        t.StructField("event_id", t.StringType()),
-        t.StructField("key", t.StringType()),
-        t.StructField("event_time_ms", t.LongType()),
-        t.StructField("on_time", t.BooleanType()),
-        t.StructField("payload", t.BinaryType()),
+        t.StructField("records", t.LongType()),
+        t.StructField("chunk", t.BinaryType()),
     ]
 )
 _BYTES = t.StructType([t.StructField("data", t.BinaryType())])
-# Nesting without end is refused with RecursionError, text that is not UTF-8 with UnicodeDecodeError.
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PAGE = t.StructType([t.StructField("page", t.LongType())])
-
 
 #: Broadcast states by digest: a worker reads one from the state store once, not for every group and batch.
 _COPIES = 16
 _broadcast_copies: dict[int, bytes] = {}
+_OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
+# Columns that are not there.
+_nothing = itertools.repeat(None)
+_data = itertools.repeat(DATA)
 
 
 class JsonEvents:
@@ -61,12 +56,17 @@ class JsonEvents:
 
     def open(self) -> None:
         """Build the decoders; called in the worker."""
-        self._decode = msgspec.json.Decoder(self.event_type, strict=self.strict).decode
+        self._decoder = msgspec.json.Decoder(self.event_type, strict=self.strict)
+        self._decode = self._decoder.decode
         self._decode_control = msgspec.json.Decoder(self.control_type).decode
 
     def event(self, raw: bytes) -> Any:
-        """Decode one event; raises one of ``_NOT_JSON``."""
+        """Decode one event; raises one of ``NOT_JSON``."""
         return self._decode(raw)
+
+    def all(self, raws: list[bytes]) -> list[Any] | None:
+        """Decode all events at once; ``None`` where one of them cannot be decoded."""
+        return decode_all(self._decoder, raws)
 
     def control(self, raw: bytes) -> Any:
         """Decode one control event."""
@@ -110,20 +110,16 @@ class KeyGroupProcessor(StatefulProcessor):
     Args:
         process: The process; pickled with this object, bound to state in the worker.
         events: How rows become events.
-        columns: Names of the input's columns; Spark's worker renames some on the way.
+        packed: Whether rows are chunks or single events.
         speaker: Label of the group that reports failures of control events, which all groups see.
     """
 
     def __init__(
-        self,
-        process: KeyedProcess[Any, Any],
-        events: JsonEvents,
-        columns: list[str],
-        speaker: int,
+        self, process: KeyedProcess[Any, Any], events: JsonEvents, *, packed: bool, speaker: int
     ) -> None:
         self._process = process
         self._events = events
-        self._columns = columns
+        self._packed = packed
         self._speaker = speaker
         self._has_broadcast = process.control_type is not None or any(
             s.kind == "broadcast" for s in process.states
@@ -137,17 +133,19 @@ class KeyGroupProcessor(StatefulProcessor):
         self._broadcast = handle.getValueState("broadcast", _BYTES) if self._has_broadcast else None
         self._runner = Runner(self._process, encode=msgspec.json.encode, decode=self._events.event)
         self._events.open()
+        keep_out_of_collection()
 
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:
         """Run one batch of a group's rows."""
         watermark = _watermark(timerValues)
         by_key: dict[str, list[Row]] = {}
         controls: list[Row] = []
-        for frame in rows:
-            self._read(frame, by_key, controls, speaks=int(key[0]) == self._speaker)
+        chunks = (decode_input(row[1]) for row in rows) if self._packed else [_chunk_of(list(rows))]
+        for chunk in chunks:
+            self._read(chunk, by_key, controls, speaks=int(key[0]) == self._speaker)
         yield from self._run(key, by_key, controls, watermark)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[SparkRow]:
         """Fire what is due in a group that got no rows."""
         yield from self._run(key, {}, [], _watermark(timerValues))
 
@@ -156,7 +154,7 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _run(
         self, key: Any, by_key: dict[str, list[Row]], controls: list[Row], watermark: int
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[SparkRow]:
         runner = self._runner
         store = PagedStore(_Backend(self._header, self._pages), runner.layout)
         if self._broadcast is not None:
@@ -168,8 +166,8 @@ class KeyGroupProcessor(StatefulProcessor):
         if wake.register is not None:
             self._handle.registerTimer(wake.register)
         emissions, runner.emissions = runner.emissions, []
-        if emissions:
-            yield _frame(emissions)
+        for output, records, chunk in encode_emissions(emissions):
+            yield _OutputRow(output, records, chunk)
 
     def _run_broadcast(
         self, state: Any, store: PagedStore, label: int, controls: list[Row], watermark: int
@@ -193,17 +191,32 @@ class KeyGroupProcessor(StatefulProcessor):
             store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
 
     def _read(
-        self, frame: pd.DataFrame, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool
+        self, chunk: InputChunk, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool
     ) -> None:
-        """Decode the rows of one frame; what cannot be decoded goes to the dead letters."""
-        frame = frame.set_axis(self._columns, axis=1)
-        raws = [bytes(v) if v is not None else b"" for v in frame["_value"].tolist()]
-        keys, times = frame["_key"].tolist(), frame["_time"].tolist()
-        kinds, causes = frame["_kind"].tolist(), frame["_source_id"].tolist()
-        headers = frame["_headers"].tolist() if "_headers" in frame else [None] * len(keys)
+        """Decode the rows of a chunk; what cannot be decoded goes to the dead letters."""
+        keys, times, kinds, causes, headers, raws = chunk
+        events = self._events.all(raws) if kinds is None else None
+        if events is None or None in keys or NO_TIME in times:
+            self._read_each(chunk, by_key, controls, speaks=speaks)
+            return
+        for key, time, raw, cause, event, header in zip(
+            keys, times, raws, causes or _nothing, events, headers or _nothing, strict=False
+        ):
+            row = Row(time, raw, cause, event, header)
+            of_key = by_key.get(key)
+            if of_key is None:
+                by_key[key] = [row]
+            else:
+                of_key.append(row)
+
+    def _read_each(
+        self, chunk: InputChunk, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool
+    ) -> None:
+        """Decode rows one by one: some are control events, or cannot be decoded."""
+        keys, times, kinds, causes, headers, raws = chunk
         decode = self._events.event
         for key, time, kind, cause, header, raw in zip(
-            keys, times, kinds, causes, headers, raws, strict=True
+            keys, times, kinds or _data, causes or _nothing, headers or _nothing, raws, strict=False
         ):
             if kind == CONTROL:
                 self._read_control(raw, cause, header, controls, speaks=speaks)
@@ -213,7 +226,7 @@ class KeyGroupProcessor(StatefulProcessor):
             except msgspec.ValidationError as error:
                 self._put_aside("schema", "decode", error, raw, cause, key, time, header)
                 continue
-            except _NOT_JSON as error:
+            except NOT_JSON as error:
                 self._put_aside("malformed", "decode", error, raw, cause, key, time, header)
                 continue
             if time == NO_TIME or key is None:
@@ -232,7 +245,7 @@ class KeyGroupProcessor(StatefulProcessor):
     ) -> None:
         try:
             controls.append(Row(0, raw, cause, self._events.control(raw), header))
-        except _NOT_JSON as error:
+        except NOT_JSON as error:
             if speaks:
                 reason = "schema" if isinstance(error, msgspec.ValidationError) else "malformed"
                 self._put_aside(reason, "broadcast", error, raw, cause, None, NO_TIME, header)
@@ -271,7 +284,14 @@ def _watermark(values: Any) -> int:
     return NO_WATERMARK if found == 0 else found
 
 
-def _frame(emissions: list[Emission]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(emissions, columns=OUTPUT_SCHEMA.fieldNames())
+def _chunk_of(rows: list[Any]) -> InputChunk:
+    """Return single rows (group, key, time, kind, source id, event, headers if wanted) as a chunk."""
+    _, keys, times, kinds, causes, values, *headers = map(list, zip(*rows, strict=True))
+    return InputChunk(
+        keys,
+        times,
+        bytes(kinds) if any(kinds) else None,
+        causes,
+        headers[0] if headers else None,
+        [v or b"" for v in values],
+    )

@@ -203,6 +203,10 @@ class StreamSettings(Section):
         default="unreadable",
         description="whose Kafka headers go into the dead letters; all costs a quarter of the JVM's work",
     )
+    profile: Literal["latency", "throughput"] = Field(
+        default="latency",
+        description="throughput: pack events before the shuffle, for large batches; a restart may change it",
+    )
     driver_records: int = Field(
         default=250_000,
         ge=0,

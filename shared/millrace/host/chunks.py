@@ -1,0 +1,131 @@
+"""Chunks: many rows of a key group as one value.
+
+Spark moves rows one by one where Python state is concerned: its serializers build and take apart every
+row of an Arrow batch in Python. A chunk is what one row carries instead: the columns of all the rows
+that go the same way, packed with MessagePack. Nothing here knows an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from millrace.host.runner import Emission
+
+#: Kinds of input rows.
+DATA, CONTROL, FUTURE = 0, 1, 2
+#: Stands for "no event time" in columns of event times, which have no nulls.
+NO_TIME: Final = -(2**63)
+
+
+class InputChunk(NamedTuple):
+    """Rows on their way to a key group, as columns of one length.
+
+    Attributes:
+        keys: Key texts, ``None`` where a row has none.
+        times: Event times, ms; ``NO_TIME`` where a row has none.
+        kinds: One byte per row, ``None`` where all are ``DATA``.
+        causes: Identities of the rows in their source, ``None`` where the source has none.
+        headers: Headers as text, ``None`` where no row has any.
+        values: The events as bytes.
+    """
+
+    keys: list[str | None]
+    times: list[int]
+    kinds: bytes | None
+    causes: list[str | None] | None
+    headers: list[str | None] | None
+    values: list[bytes]
+
+    def encode(self) -> bytes:
+        """Pack the chunk."""
+        return _encode(tuple(self))
+
+
+class OutputChunk(NamedTuple):
+    """Emissions of one output of a key group, as columns of one length; see :class:`Emission`.
+
+    Attributes:
+        event_ids: Identities.
+        keys: Key texts.
+        times: Event times, ms.
+        on_time: One byte per row, 1 or 0.
+        payloads: The records as JSON.
+    """
+
+    event_ids: list[str | None]
+    keys: list[str]
+    times: list[int]
+    on_time: bytes
+    payloads: list[bytes]
+
+    def __add__(self, other: Any) -> OutputChunk:
+        """Return this chunk with the rows of another after its own."""
+        return OutputChunk(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_input = msgspec.msgpack.Decoder(
+    tuple[
+        list[str | None],
+        list[int],
+        bytes | None,
+        list[str | None] | None,
+        list[str | None] | None,
+        list[bytes],
+    ]
+)
+_output = msgspec.msgpack.Decoder(tuple[list[str | None], list[str], list[int], bytes, list[bytes]])
+
+
+def decode_input(chunk: bytes) -> InputChunk:
+    """Unpack rows."""
+    return InputChunk(*_input.decode(chunk))
+
+
+def decode_output(chunk: bytes) -> OutputChunk:
+    """Unpack emissions."""
+    return OutputChunk(*_output.decode(chunk))
+
+
+def join_output(chunks: Iterable[bytes]) -> OutputChunk:
+    """Unpack the emissions of several chunks as one.
+
+    >>> one = encode_emissions([Emission("main", None, "1:a", 5, True, b"1")])[0][2]
+    >>> join_output([one, one]).payloads
+    [b'1', b'1']
+    """
+    ids: list[str | None] = []
+    keys: list[str] = []
+    times: list[int] = []
+    on_time = bytearray()
+    payloads: list[bytes] = []
+    for chunk in map(_output.decode, chunks):
+        ids += chunk[0]
+        keys += chunk[1]
+        times += chunk[2]
+        on_time += chunk[3]
+        payloads += chunk[4]
+    return OutputChunk(ids, keys, times, bytes(on_time), payloads)
+
+
+def encode_emissions(emissions: Sequence[Emission]) -> list[tuple[str, int, bytes]]:
+    """Pack emissions: one chunk per output.
+
+    Returns:
+        Tuples of output, number of records and chunk.
+    """
+    by_output: dict[str, list[Emission]] = {}
+    for emission in emissions:
+        of = by_output.get(emission[0])
+        if of is None:
+            by_output[emission[0]] = [emission]
+        else:
+            of.append(emission)
+    made = []
+    for output, records in by_output.items():
+        _, ids, keys, times, on_time, payloads = zip(*records, strict=True)
+        made.append((output, len(records), _encode((ids, keys, times, bytes(on_time), payloads))))
+    return made
