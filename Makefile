@@ -18,8 +18,8 @@ setup: ## Install everything into .venv and fetch the jars; nothing when done al
 demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
 	@$(BIN)/millrace demo $(APP)
 
-test: setup ## Run the tests: unit, Spark, end to end.
-	@$(BIN)/pytest tests/unit tests/spark tests/e2e $(PYTEST_ARGS)
+test: setup ## Run the tests: unit, Spark, end to end, and crashes in four batches of a stream.
+	@$(BIN)/pytest tests/unit tests/spark tests/e2e tests/crash $(PYTEST_ARGS)
 
 crash: setup ## Kill the app at every point of a batch and start it again: minutes per point.
 	@$(BIN)/pytest tests/crash -m "" $(PYTEST_ARGS)

@@ -20,6 +20,7 @@ def topics(settings: FraudSettings) -> Topics:
     return Topics(
         reads=(Topic(names.transactions, partitions), Topic(names.control, 1)),
         writes=(Topic(names.alerts, partitions), Topic(names.dead_letters, 1)),
+        control=names.control,
     )
 
 

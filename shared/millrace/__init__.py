@@ -18,32 +18,59 @@ from millrace.process import (
     arrival,
     side_output,
 )
-from millrace.state import BroadcastState, MapState, ValueState, broadcast_state, map_state, value_state
+from millrace.state import (
+    AggregatingState,
+    Aggregator,
+    BroadcastState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+    Version,
+    VersionedState,
+    aggregating_state,
+    broadcast_state,
+    list_state,
+    map_state,
+    reducing_state,
+    value_state,
+    versioned_state,
+)
 from millrace.time import days, hours, minutes, seconds
 
 if TYPE_CHECKING:
     from millrace.host.spark import keyed
 
 __all__ = [
+    "AggregatingState",
+    "Aggregator",
     "BroadcastContext",
     "BroadcastState",
     "Context",
     "KeyedProcess",
     "Late",
+    "ListState",
     "MapState",
     "OutputTag",
+    "ReducingState",
     "Timer",
     "ValueState",
+    "Version",
+    "VersionedState",
+    "aggregating_state",
     "arrival",
     "broadcast_state",
     "days",
     "hours",
     "keyed",
+    "list_state",
     "map_state",
     "minutes",
+    "reducing_state",
     "seconds",
     "side_output",
     "value_state",
+    "versioned_state",
 ]
 
 

@@ -12,10 +12,11 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
+from millrace.batch import Batch
 from millrace.dead_letters import Reason
 from millrace.errors import UserError
 from millrace.state.layout import TimerRecord
@@ -38,7 +39,8 @@ class Order:
     """In which order a process sees its events, and why that is right for it.
 
     Attributes:
-        mode: ``arrival``: in the batch that brings them, the rows of a key sorted by event time.
+        mode: ``arrival``: in the batch that brings them, the rows of a key sorted by event time;
+            ``event_time``: once the watermark has passed them, in exact order with the timers.
         commutes: Results do not depend on the order (counts, window aggregation).
         corrects: Results that a later event changes are emitted again as corrections.
         in_order_per_key: The input brings each key's events in event-time order.
@@ -74,6 +76,10 @@ def arrival(*, commutes: bool = False, corrects: bool = False, in_order_per_key:
     return Order("arrival", commutes, corrects, in_order_per_key)
 
 
+#: What ``order = "event_time"`` stands for: nothing to justify, and a later event is a later time.
+EVENT_TIME_ORDER = Order("event_time", in_order_per_key=True)
+
+
 @dataclass(eq=False)
 class OutputTag(Generic[T]):
     """A named side output of a process, declared with :func:`side_output`."""
@@ -94,12 +100,14 @@ class Timer(msgspec.Struct, frozen=True):
     """A timer that fires.
 
     Attributes:
-        at: Event time it was set for, ms.
+        at: Time it was set for, ms.
         name: The name it was set under.
+        domain: The clock it was set on.
     """
 
     at: int
     name: str
+    domain: Literal["event_time", "processing_time"] = "event_time"
 
 
 class Late(msgspec.Struct, frozen=True):
@@ -117,21 +125,30 @@ class Late(msgspec.Struct, frozen=True):
 
 
 class Timers:
-    """Event-time timers of the current key, by name."""
+    """Timers of the current key, by name: on event time, or on processing time.
 
-    __slots__ = ("_cursor", "_order", "_origin")
+    Args:
+        cursor: Where the entry is.
+        order: The process's order.
+        domain: Which clock.
+    """
 
-    def __init__(self, cursor: Any, order: Order) -> None:
+    __slots__ = ("_attribute", "_cursor", "_order", "_origin", "_processing")
+
+    def __init__(self, cursor: Any, order: Order, domain: str = "event_time") -> None:
         self._cursor = cursor
         self._order = order
+        self._processing = domain == "processing_time"
+        self._attribute = "processing_timers_" if self._processing else "timers_"
         self._origin: Callable[[], int] = lambda: 0
 
     def at(self, when: int, name: str = "", *, on_key_time: bool = False) -> None:
-        """Set the timer ``name`` to fire when the watermark reaches ``when``.
+        """Set the timer ``name`` to fire when its clock reaches ``when``.
 
         Args:
-            when: Event time, ms. One in the past fires in this batch.
-            name: At most one timer of a name is pending per key: this replaces it.
+            when: Event time (processing time), ms. One in the past fires in this batch (at the next
+                tick).
+            name: At most one timer of a name is pending per key and clock: this replaces it.
             on_key_time: Let a later event of the key fire it before the watermark does.
 
         Raises:
@@ -141,12 +158,16 @@ class Timers:
         when = operator.index(when)  # what is kept must be readable: a float here would not be
         if not isinstance(name, str):
             raise TypeError(f"a timer's name is text, not {name!r}")
-        if on_key_time and not self._order.in_order_per_key:
-            raise ProcessDefinitionError("on_key_time timers need arrival(in_order_per_key=True)")
+        if on_key_time and (self._processing or not self._order.in_order_per_key):
+            raise ProcessDefinitionError(
+                "on_key_time timers are on event time and need arrival(in_order_per_key=True)"
+            )
         cursor = self._cursor
-        timers: list[TimerRecord] = cursor.entry.timers_
+        timers: list[TimerRecord] = getattr(cursor.entry, self._attribute)
         record = TimerRecord(when, name, on_key_time, self._origin())
-        if when < cursor.soonest:
+        if self._processing:
+            cursor.soonest_processing = min(cursor.soonest_processing, when)
+        elif when < cursor.soonest:
             cursor.soonest = when
         for index, timer in enumerate(timers):
             if timer.name == name:
@@ -155,17 +176,22 @@ class Timers:
         timers.append(record)
 
     def after(self, delay: timedelta | int, name: str = "", *, on_key_time: bool = False) -> None:
-        """Set a timer ``delay`` (a ``timedelta`` or ms) after the current event or timer."""
-        self.at(self._cursor.now + ms(delay), name, on_key_time=on_key_time)
+        """Set a timer ``delay`` (a ``timedelta`` or ms) after the present of its clock.
+
+        That is the time of the current event or timer; on processing time the last tick, and before
+        the first one the tick that comes.
+        """
+        now = self._cursor.processing_now if self._processing else self._cursor.now
+        self.at(now + ms(delay), name, on_key_time=on_key_time)
 
     def delete(self, name: str = "") -> None:
         """Remove the pending timer ``name``; nothing happens where there is none."""
-        timers: list[TimerRecord] = self._cursor.entry.timers_
+        timers: list[TimerRecord] = getattr(self._cursor.entry, self._attribute)
         timers[:] = [t for t in timers if t.name != name]
 
     def pending(self, name: str = "") -> int | None:
         """Return the time (ms) of the pending timer ``name``, or ``None``."""
-        for timer in self._cursor.entry.timers_:
+        for timer in getattr(self._cursor.entry, self._attribute):
             if timer.name == name:
                 return int(timer.at)
         return None
@@ -176,30 +202,57 @@ class Context:
 
     Attributes:
         key: The key, a string (a tuple of strings for a key of several columns).
-        event_time: Time of the current event or timer, ms.
+        event_time: Time of the current event or timer, ms; for a timer on processing time the watermark.
         watermark: The watermark of this batch, ms.
-        timers: The key's timers.
+        processing_time: The last tick of processing time, ms; ``None`` before the first.
+        on_time: Whether the current event was on time; True in timers.
+        timers: The key's timers on event time.
+        processing_timers: The key's timers on processing time; they need ticks.
     """
 
-    __slots__ = ("_emit", "_reject", "event_time", "key", "timers", "watermark")
+    __slots__ = (
+        "_emit",
+        "_reject",
+        "event_time",
+        "key",
+        "on_time",
+        "processing_time",
+        "processing_timers",
+        "timers",
+        "watermark",
+    )
 
     def __init__(
-        self, timers: Timers, emit: Callable[[str, Any], None], reject: Callable[[Reason, str], None]
+        self,
+        timers: Timers,
+        processing_timers: Timers,
+        emit: Callable[[str, Any, bool | None, int], None],
+        reject: Callable[[Reason, str], None],
     ) -> None:
         self.key: Any = ""
         self.event_time: int = 0
         self.watermark: int = 0
+        self.processing_time: int | None = None
+        self.on_time: bool = True
         self.timers = timers
+        self.processing_timers = processing_timers
         self._emit = emit
         self._reject = reject
 
-    def emit(self, record: Any) -> None:
-        """Emit to the main output."""
-        self._emit("main", record)
+    def emit(self, record: Any, *, on_time: bool | None = None, revision: int = 0) -> None:
+        """Emit to the main output.
 
-    def output(self, tag: OutputTag[T], record: T) -> None:
-        """Emit to a side output."""
-        self._emit(tag.name, record)
+        Args:
+            record: The record.
+            on_time: False for what refines or corrects a result that has been emitted; ``None``: as
+                the event that is being handled.
+            revision: Which correction of its result this is; part of the record's identity.
+        """
+        self._emit("main", record, on_time, revision)
+
+    def output(self, tag: OutputTag[T], record: T, *, on_time: bool | None = None, revision: int = 0) -> None:
+        """Emit to a side output; the arguments are those of :meth:`emit`."""
+        self._emit(tag.name, record, on_time, revision)
 
     def dead_letter(self, reason: Reason, error: str) -> None:
         """Send the current event, as it came, to the dead letters.
@@ -242,7 +295,10 @@ class KeyedProcess(Generic[E, O]):
         [1, 2]
     """
 
-    order: ClassVar[Order]
+    #: ``"event_time"``, or :func:`arrival` with its reason.
+    order: ClassVar[Order | Literal["event_time"]]
+    #: Whether the process uses processing time; it is refused without ticks then.
+    processing_time: ClassVar[bool] = False
     #: Name in contracts and output identities; the class name unless given.
     name: ClassVar[str] = ""
     #: Raised by hand when the meaning of the state changes.
@@ -258,6 +314,8 @@ class KeyedProcess(Generic[E, O]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.name = cls.__dict__.get("name") or cls.__name__
+        if cls.__dict__.get("order") == "event_time":
+            cls.order = EVENT_TIME_ORDER
         states: dict[str, StateSpec] = {s.name: s for s in cls.states}
         tags: dict[str, OutputTag[Any]] = {t.name: t for t in cls.side_outputs}
         for value in vars(cls).values():
@@ -278,6 +336,13 @@ class KeyedProcess(Generic[E, O]):
     def process(self, event: E, ctx: Context) -> None:
         """Handle one event of the current key."""
 
+    def process_batch(self, batch: Batch[E]) -> None:
+        """Handle the on-time events of many keys together; optional, for hot numeric work.
+
+        It must give what :meth:`process` gives; where it raises, the events go there one by one.
+        """
+        raise NotImplementedError
+
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Handle a timer of the current key; processes that set timers override it."""
         raise ProcessDefinitionError(f"{type(self).__name__} sets timers and does not override on_timer")
@@ -292,7 +357,12 @@ class KeyedProcess(Generic[E, O]):
 
     def emit_late(self, event: E, ctx: Context) -> None:
         """Send ``event`` to the side output ``late`` with its lateness."""
-        ctx._emit("late", Late(event, ctx.watermark - ctx.event_time, ctx.watermark))
+        ctx._emit("late", Late(event, ctx.watermark - ctx.event_time, ctx.watermark), None, 0)
+
+    @classmethod
+    def needs_ticks(cls) -> bool:
+        """Return whether the process depends on processing time, which only ticks bring."""
+        return cls.processing_time or any(s.on_processing_time for s in cls.states)
 
 
 def check_process(process: KeyedProcess[Any, Any]) -> None:
@@ -304,7 +374,8 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
     cls = type(process)
     if not isinstance(getattr(cls, "order", None), Order):
         raise ProcessDefinitionError(
-            f"{cls.__name__} declares no order: add e.g. `order = arrival(commutes=True)`"
+            f'{cls.__name__} declares no order: add `order = "event_time"` or e.g. '
+            "`order = arrival(commutes=True)`"
         )
     if cls.process is KeyedProcess.process:
         raise ProcessDefinitionError(f"{cls.__name__} does not override process()")
@@ -312,6 +383,12 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
         raise ProcessDefinitionError(
             f"{cls.__name__} must name its types: class {cls.__name__}(KeyedProcess[Event, Output])"
         )
+
+
+def order_of(process: KeyedProcess[Any, Any]) -> Order:
+    """Return the order that a process declares."""
+    order = process.order
+    return order if isinstance(order, Order) else EVENT_TIME_ORDER
 
 
 def next_timer(timers: list[TimerRecord], until: int) -> TimerRecord | None:

@@ -168,7 +168,9 @@ def run_to_end(
 ) -> str:
     """Run the app until its input ends, see that nothing is left of it, and return what it printed."""
     arguments = run_arguments(bootstrap, topics, root, settings, master=master)
-    with Command([*MILLRACE, "run", "--until-end", *arguments], root.parent, env=env) as command:
+    with Command(
+        [*MILLRACE, "run", "--until-end", "--no-drain", *arguments], root.parent, env=env
+    ) as command:
         assert command.wait() == 0, f"{command.out}\n{command.err}"
         command.check_nothing_left()
         assert command.err == ""

@@ -57,7 +57,7 @@ def test_a_cluster_that_has_nothing_of_the_project_gives_the_tables_of_local_mod
     ]
     with StandaloneCluster(2, python=bare_python, log_dir=tmp_path / "logs") as cluster:
         arguments = run_arguments(kafka_bootstrap, topics, root, settings, master=cluster.url)
-        command = [*MILLRACE, "run", "--until-end", *arguments]
+        command = [*MILLRACE, "run", "--until-end", "--no-drain", *arguments]
         with Command(command, tmp_path, env=cluster.driver_env) as run:
 
             def both_workers_work() -> bool:

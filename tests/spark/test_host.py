@@ -34,7 +34,7 @@ from millrace.host.runner import Emission, Row
 from millrace.host.spark import KeyingError, ProcessedStream, Profile
 from millrace.host.spark_worker import _control_order
 from millrace.runtime.contract import ContractMismatch, check_contract
-from millrace.time import NEVER
+from millrace.state.cells import SCHEMA_PAGE, read_header
 from tests.spark.conftest import Emitted, StreamFactory
 
 START = 1_700_000_000_000
@@ -296,10 +296,11 @@ def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(
     assert spark_stream.late_drops == 0
     # What may stay of a group is a header without entries, timers or pages, which knows its broadcast state.
     for row in spark_stream.state("header"):
-        _version, wake, pages, inline, broadcast = msgspec.msgpack.decode(bytes(row["value"]["data"]))
-        assert (wake, len(pages), inline) == (NEVER, 1, {})
-        assert broadcast
-    assert spark_stream.state("pages") == []
+        header = read_header(bytes(row["value"]["data"]))
+        assert (header.wake, len(header.pages), header.inline) == (None, 1, {})
+        assert header.broadcast
+    # Besides them there is page 0, what the entries are, for as long as there is a header.
+    assert {row["user_map_key"]["page"] for row in spark_stream.state("pages")} <= {SCHEMA_PAGE}
     assert spark_stream.timers() == []
 
 
@@ -506,18 +507,18 @@ class OneOrder(KeyedProcess[Pair, str]):
     def process(self, event: Pair, ctx: Context) -> None: ...
 
 
-class OtherOrder(KeyedProcess[Pair, str]):
+class OtherType(KeyedProcess[Pair, str]):
     name = "Swapped"
     order = arrival(commutes=True)
+    spent = value_state(str, default="")
     earned = value_state(float, default=0.0)
-    spent = value_state(float, default=0.0)
 
     def process(self, event: Pair, ctx: Context) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("process", "by", "difference"),
-    [(OtherOrder(), ("user",), "layout was"), (OneOrder(), ("user", "shop"), "key was")],
+    [(OtherType(), ("user",), "spent"), (OneOrder(), ("user", "shop"), "key was")],
 )
 def test_state_is_not_read_as_another_state_or_of_another_key(
     spark: SparkSession, tmp_path: Path, process: KeyedProcess[Any, Any], by: tuple[str, ...], difference: str
@@ -530,7 +531,7 @@ def test_state_is_not_read_as_another_state_or_of_another_key(
 
 
 def contract(df: DataFrame, process: KeyedProcess[Any, Any], by: tuple[str, ...]) -> dict[str, Any]:
-    return ProcessedStream(raw=df, process=process, keys=by, key_groups=64, bound_ms=0).contract()
+    return keyed(df, by=by, event_time="at").process(process).contract()
 
 
 # -- mistakes are refused before anything starts -----------------------------------------------------
@@ -573,6 +574,6 @@ def test_arguments_that_do_not_fit_are_refused(
 
 def test_an_output_that_does_not_exist_is_refused(spark: SparkSession) -> None:
     df = spark.createDataFrame([], "user string, shop string, at bigint")
-    stream = ProcessedStream(raw=df, process=Plain(), keys=("user",), key_groups=64, bound_ms=0)
+    stream = keyed(df, by="user", event_time="at").process(Plain())
     with pytest.raises(KeyingError, match=r"no output 'alerts'; it has main, late, dead_letters"):
         stream["alerts"]

@@ -74,12 +74,12 @@ def test_what_json_cannot_tell_apart_is_no_difference(tmp_path: Path) -> None:
         (changed(hash="xxhash"), 'hash was "crc32", is now "xxhash"'),
         (changed(encoding=2), "encoding was 1, is now 2"),
         (changed(order="event_time"), 'order was "arrival", is now "event_time"'),
-        (changed(layout=["seen", "balance"]), 'layout was ["balance", "seen"], is now ["seen", "balance"]'),
         (with_state("balance", type="int"), 'states.balance.type was "float", is now "int"'),
-        (with_state("seen", ttl_ms=None), "states.seen.ttl_ms was 60000, is now null"),
         (with_state("seen", kind="value"), 'states.seen.kind was "map", is now "value"'),
-        (with_state("more", kind="value"), 'states.more is new ({"kind": "value"})'),
-        (changed(states={"seen": CONTRACT["states"]["seen"]}), "states.balance is gone (was {"),
+        (with_state("seen", key_type="int"), 'states.seen.key_type was "str", is now "int"'),
+        (with_state("seen", type="str"), 'states.seen.type was "int", is now "str"'),
+        (with_state("sum", kind="map", alias=["balance"]), 'states.sum.kind was "value", is now "map"'),
+        (with_state("sum", type="float", kind="value", alias=["balance"]), "both read what was 'balance'"),
     ],
 )
 def test_a_difference_is_refused_by_its_name(tmp_path: Path, now: dict[str, Any], named: str) -> None:
@@ -90,6 +90,45 @@ def test_a_difference_is_refused_by_its_name(tmp_path: Path, now: dict[str, Any]
     assert named in str(refused.value)
     assert str(tmp_path) in str(refused.value)
     assert (tmp_path / CONTRACT_FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        changed(layout=["seen", "balance"]),
+        with_state("seen", ttl_ms=None),
+        with_state("seen", type="float"),
+        with_state("balance", type={"union": ["float", "none"]}),
+        with_state("more", kind="value", type="int", key_type=None, ttl_ms=None),
+        changed(states={"seen": CONTRACT["states"]["seen"]}),
+    ],
+)
+def test_a_change_that_the_state_can_take_is_taken_over(tmp_path: Path, now: dict[str, Any]) -> None:
+    incarnation = check_contract(tmp_path, CONTRACT)
+    assert check_contract(tmp_path, now) == incarnation
+    kept = json.loads((tmp_path / CONTRACT_FILE).read_text())
+    assert {name: kept[name] for name in now} == now
+    assert check_contract(tmp_path, now) == incarnation
+
+
+def test_a_state_that_comes_back_must_read_what_its_first_time_left(tmp_path: Path) -> None:
+    """Entries that nobody touched between the two are as the first version wrote them."""
+    check_contract(tmp_path, CONTRACT)
+    check_contract(tmp_path, changed(states={"seen": CONTRACT["states"]["seen"]}))
+    with pytest.raises(ContractMismatch, match=r'states\.balance\.type was "float", is now "str"'):
+        check_contract(tmp_path, with_state("balance", type="str"))
+    check_contract(tmp_path, CONTRACT)
+
+
+def test_a_renamed_state_keeps_its_alias(tmp_path: Path) -> None:
+    states = {"seen": CONTRACT["states"]["seen"]}
+    renamed = {**CONTRACT["states"]["balance"], "alias": ["balance"]}
+    check_contract(tmp_path, CONTRACT)
+    check_contract(tmp_path, changed(states={**states, "sum": renamed}))
+    with pytest.raises(ContractMismatch, match=r"states\.sum\.alias no longer has 'balance'"):
+        check_contract(tmp_path, changed(states={**states, "sum": CONTRACT["states"]["balance"]}))
+    again = {**renamed, "alias": ["sum", "balance"]}
+    check_contract(tmp_path, changed(states={**states, "total": again}))
 
 
 def test_all_differences_are_named_at_once(tmp_path: Path) -> None:

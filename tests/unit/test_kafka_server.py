@@ -17,7 +17,7 @@ import pytest
 from millrace.errors import UserError
 from millrace.kafka import detached
 from millrace.kafka.broker import EmbeddedBroker
-from millrace.kafka.class_archive import archive_flags, keep_archive
+from millrace.runtime.class_archive import archive_flags, keep_archive
 from millrace.kafka.detached import DetachedBroker
 from millrace.kafka.server import Server, new_cluster_id
 from millrace.runtime.home import home

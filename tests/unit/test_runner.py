@@ -22,7 +22,7 @@ from millrace import (
     side_output,
     value_state,
 )
-from millrace.host.memory import DictStore
+from millrace.host.memory import LiveStore
 from millrace.host.runner import Row, Runner, in_order
 from millrace.process import ProcessDefinitionError
 from millrace.state.handles import StateAccessError
@@ -316,7 +316,7 @@ def run(
     process: KeyedProcess[Any, Any], *batches: dict[str, list[Row]], watermark: int = NO_WATERMARK
 ) -> Any:
     """Run batches, each in a runner of its own, as Spark's tasks do."""
-    store, emissions = DictStore(Runner(process, encode=msgspec.json.encode).layout), []
+    store, emissions = LiveStore(Runner(process, encode=msgspec.json.encode).layout), []
     for batch in batches:
         runner = Runner(process, encode=msgspec.json.encode)
         runner.load_broadcast(None)

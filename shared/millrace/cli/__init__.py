@@ -30,6 +30,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "kafka": ("millrace.cli.kafka:app", "Start, stop and inspect an embedded Apache Kafka broker."),
     "config": ("millrace.cli.config:app", "Show and validate the settings of an app."),
     "run": ("millrace.cli.run:app", "Run a streaming app."),
+    "lint-state": ("millrace.cli.lint_state:app", "List the states of a process that grow without a bound."),
     "demo": ("millrace.cli.demo:app", "Broker, generator and app in one command, checked against the truth."),
 }
 

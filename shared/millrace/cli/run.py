@@ -17,6 +17,14 @@ def run(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop when everything that is in the topics now is done.")
     ] = False,
+    drain: Annotated[
+        bool,
+        typer.Option(
+            "--drain/--no-drain",
+            help="With --until-end: let every timer and window fire at the end. "
+            "The checkpoint cannot be gone on from then.",
+        ),
+    ] = True,
     bootstrap: Annotated[
         str | None, typer.Option(help="Kafka broker (host:port); also KAFKA_BOOTSTRAP_SERVERS.")
     ] = None,
@@ -57,7 +65,7 @@ def run(
         parts = ", ".join(f"{output} {count:,}" for output, count in sorted(counts.items())) or "nothing"
         console.print(f"batch {batch_id}: {parts} ({total:,} records, {time.monotonic() - began:.1f} s)")
 
-    job = Job(application, settings, until_end=until_end, on_batch=report)
+    job = Job(application, settings, until_end=until_end, drain=drain, on_batch=report)
     console.print(f"{name}: {settings.kafka.bootstrap} → {job.root} (Ctrl-C stops after the running batch)")
     job.run()
     console.print(f"{name}: stopped after {time.monotonic() - began:.1f} s; {total:,} records written")

@@ -18,7 +18,6 @@ from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.errors import MillraceError
 from millrace.host.chunks import OutputChunk, join_output
 from millrace.host.spark_records import TypedColumns
-from millrace.host.spark_types import output_types
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -57,7 +56,7 @@ class DriverWriter:
         self._client_options = dict(client_options)
         self._app_id = app_id
         self._limit = limit
-        types = output_types(outputs.stream.process)
+        types = outputs.stream.types
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
         self._producer: Any = None

@@ -16,6 +16,10 @@ from millrace.host.runner import Emission
 
 #: Kinds of input rows.
 DATA, CONTROL, FUTURE = 0, 1, 2
+#: The output by which a process hands control events on to the next one of a chain.
+FORWARDED: Final = "$control"
+#: A control event on its way: bytes, identity in its source, headers.
+Forwarded = tuple[bytes, str | None, str | None]
 #: Stands for "no event time" in columns of event times, which have no nulls.
 NO_TIME: Final = -(2**63)
 
@@ -30,6 +34,8 @@ class InputChunk(NamedTuple):
         causes: Identities of the rows in their source, ``None`` where the source has none.
         headers: Headers as text, ``None`` where no row has any.
         values: The events as bytes.
+        on_time: One byte per row, 1 or 0, of what another process emitted; ``None`` for events of a
+            source, whose lateness is yet to be judged.
     """
 
     keys: list[str | None]
@@ -38,6 +44,7 @@ class InputChunk(NamedTuple):
     causes: list[str | None] | None
     headers: list[str | None] | None
     values: list[bytes]
+    on_time: bytes | None = None
 
     def encode(self) -> bytes:
         """Pack the chunk."""
@@ -75,9 +82,23 @@ _input = msgspec.msgpack.Decoder(
         list[str | None] | None,
         list[str | None] | None,
         list[bytes],
+        bytes | None,
     ]
 )
 _output = msgspec.msgpack.Decoder(tuple[list[str | None], list[str], list[int], bytes, list[bytes]])
+
+
+_forwarded = msgspec.msgpack.Decoder(list[Forwarded])
+
+
+def encode_forwarded(controls: list[Forwarded]) -> bytes:
+    """Pack control events."""
+    return _encode(controls)
+
+
+def decode_forwarded(chunk: bytes) -> list[Forwarded]:
+    """Unpack control events."""
+    return _forwarded.decode(chunk)
 
 
 def decode_input(chunk: bytes) -> InputChunk:

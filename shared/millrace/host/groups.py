@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from functools import lru_cache
 from math import lcm
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,21 @@ def encode_key(parts: tuple[str, ...]) -> str:
     >>> encode_key(("card-7",)), encode_key(("a", "bc"))
     ('6:card-7', '1:a2:bc')
     """
+    if len(parts) == 1:
+        part = parts[0]
+        return f"{len(part) if part.isascii() else len(part.encode())}:{part}"
     return "".join(f"{len(part.encode())}:{part}" for part in parts)
+
+
+def key_part(value: Any) -> str:
+    """Return a part of a key as Spark turns it into text.
+
+    >>> key_part("a"), key_part(5), key_part(True)
+    ('a', '5', 'true')
+    """
+    if isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def decode_key(text: str) -> tuple[str, ...]:
@@ -42,6 +57,19 @@ def decode_key(text: str) -> tuple[str, ...]:
         parts.append(data[colon + 1 : end].decode())
         at = end
     return tuple(parts)
+
+
+def context_key(text: str) -> Any:
+    """Return what a process sees as its key: the one part as a string, several as a tuple.
+
+    >>> context_key("6:card-7"), context_key("1:a2:bc")
+    ('card-7', ('a', 'bc'))
+    """
+    colon = text.find(":")
+    if colon > 0 and text.isascii() and int(text[:colon]) == len(text) - colon - 1:
+        return text[colon + 1 :]  # the one part of most keys
+    parts = decode_key(text)
+    return parts[0] if len(parts) == 1 else parts
 
 
 def key_group(key_text: str, groups: int) -> int:

@@ -11,74 +11,74 @@ from typing import Any
 
 import msgspec
 
-from millrace.host.groups import encode_key
+from millrace.host.groups import encode_key, key_part
 from millrace.host.runner import Emission, Row, Runner
-from millrace.process import Key, KeyedProcess
+from millrace.process import Key, KeyedProcess, ProcessDefinitionError
+from millrace.state.backend import GroupBackend
+from millrace.state.cells import Cell
 from millrace.state.layout import EntryLayout
-from millrace.state.pages import Cell, OpenEntry, PageInfo
-from millrace.time import NEVER, NO_WATERMARK
+from millrace.state.page import Page
+from millrace.state.pages import PagedStore, PageInfo
+from millrace.time import END_OF_TIME, NO_WATERMARK
 
 
-class DictStore:
-    """Entries of all keys, packed, in one dict.
+class _Memory:
+    """A key group's bytes in memory."""
+
+    def __init__(self, header: bytes | None = None, pages: dict[int, bytes] | None = None) -> None:
+        self.header = header
+        self.pages = dict(pages or {})
+
+    def get_header(self) -> bytes | None:
+        return self.header
+
+    def put_header(self, header: bytes) -> None:
+        self.header = header
+
+    def get_page(self, page: int) -> bytes:
+        return self.pages[page]
+
+    def put_page(self, page: int, data: bytes) -> None:
+        self.pages[page] = data
+
+    def delete_page(self, page: int) -> None:
+        self.pages.pop(page, None)
+
+    def clear(self) -> None:
+        self.header = None
+
+
+class LiveStore(PagedStore):
+    """The entries of all keys as one page that lives on from batch to batch and is packed on demand.
 
     Args:
         layout: How entries are packed.
+        backend: What was packed, of an earlier store.
     """
 
-    def __init__(self, layout: EntryLayout) -> None:
-        self._layout = layout
-        self.cells: dict[str, Cell] = {}
-        self._open: dict[str, OpenEntry] = {}
-        self._page = PageInfo(0, 0)
-        self.encode = layout.encode
-        self.decode = layout.decode
+    def __init__(self, layout: EntryLayout, backend: GroupBackend | None = None) -> None:
+        self._memory = backend or _Memory()
+        super().__init__(self._memory, layout)
+        self._page = self._load(self._header.pages[0])
 
-    def open(self, key: str) -> OpenEntry:
-        """Return the entry of a key, a new one where there is none."""
-        found = self._open.get(key)
-        if found is None:
-            cell = self.cells.get(key)
-            entry = self._layout.new() if cell is None else self._layout.decode(cell.body)
-            found = self._open[key] = OpenEntry(entry, cell, self._page)
-        return found
+    @property
+    def cells(self) -> dict[str, Cell]:
+        """The packed entries by key."""
+        return self._page.cells
 
-    def due(self, watermark: int) -> list[str]:
-        """Return the keys with a timer at or before ``watermark``."""
-        if self._page.timer > watermark:
-            return []
-        return [k for k, c in self.cells.items() if c.timer <= watermark]
+    def pack(self) -> GroupBackend:
+        """Pack everything as it would stand in a checkpoint."""
+        super()._write_header(self._header.pages)
+        return self._memory
 
-    def commit(self, watermark: int) -> None:
-        """Keep the entries of this batch and sweep expired values."""
-        for key, opened in self._open.items():
-            if self._layout.is_empty(opened.entry):
-                self.cells.pop(key, None)
-                continue
-            timer = min((t.at for t in opened.entry.timers_), default=NEVER)
-            self._page.timer = min(self._page.timer, timer)
-            self._page.expiry = min(self._page.expiry, opened.expiry)
-            body = self._layout.encode(opened.entry)
-            self._layout.check(body, key)
-            self.cells[key] = Cell(timer, opened.expiry, msgspec.Raw(body))
-        self._open.clear()
-        if self._page.timer <= watermark:
-            self._page.timer = min((c.timer for c in self.cells.values()), default=NEVER)
-        self._sweep(watermark)
+    def _write_pages(self, dirty: list[Page]) -> list[PageInfo]:
+        for page in dirty:
+            page.settle()
+            page.dirty = False
+        return self._header.pages
 
-    def _sweep(self, watermark: int) -> None:
-        slack = self._layout.sweep_slack_ms
-        if not self._layout.has_ttl or self._page.expiry > watermark - slack:
-            return
-        for key in [k for k, c in self.cells.items() if c.expiry <= watermark - slack]:
-            entry = self._layout.decode(self.cells[key].body)
-            expiry = self._layout.purge(entry, watermark)
-            if self._layout.is_empty(entry):
-                del self.cells[key]
-            else:
-                body = msgspec.Raw(self._layout.encode(entry))
-                self.cells[key] = Cell(self.cells[key].timer, expiry, body)
-        self._page.expiry = min((c.expiry for c in self.cells.values()), default=NEVER)
+    def _write_header(self, pages: list[PageInfo]) -> None:
+        pass
 
 
 class MemoryHost:
@@ -87,6 +87,9 @@ class MemoryHost:
     Args:
         process: The process to run.
         out_of_orderness_ms: Bound by which the watermark stays behind the newest event, ms.
+        records: Leave payloads as the records themselves, not as JSON, and give them no identities: for
+            back-tests, which want the results and want them fast. Events and records must not be changed
+            after they are handed over.
 
     Example:
         >>> from millrace import KeyedProcess, arrival, value_state
@@ -101,11 +104,17 @@ class MemoryHost:
         [b'1', b'2']
     """
 
-    def __init__(self, process: KeyedProcess[Any, Any], *, out_of_orderness_ms: int = 0) -> None:
-        decode = msgspec.json.Decoder(process.event_type).decode
-        self.runner = Runner(process, encode=msgspec.json.encode, decode=decode)
-        self.store = DictStore(self.runner.layout)
+    def __init__(
+        self, process: KeyedProcess[Any, Any], *, out_of_orderness_ms: int = 0, records: bool = False
+    ) -> None:
+        self._records = records
+        #: Makes an event from its JSON.
+        self.decode = msgspec.json.Decoder(process.event_type).decode
+        encode = _as_it_is if records else msgspec.json.encode
+        self.runner = Runner(process, encode=encode, decode=self.decode)
+        self.store = LiveStore(self.runner.layout)
         self.watermark = NO_WATERMARK
+        self.processing_time = NO_WATERMARK
         self._bound = out_of_orderness_ms
         self._newest = NO_WATERMARK
         self._sequence = 0
@@ -122,17 +131,33 @@ class MemoryHost:
         """
         rows: dict[str, list[Row]] = {}
         newest = self._newest
+        encode, sequence, bare = msgspec.json.encode, self._sequence, self._records
+        by_key: dict[Key, list[Row]] = {}
         for key, event_time, event in events:
-            text = encode_key((key,) if isinstance(key, str) else tuple(key))
-            raw = msgspec.json.encode(event)
-            row = Row(event_time, raw, f"memory:0:{self._sequence}", event)
-            rows.setdefault(text, []).append(row)
-            self._sequence += 1
-            newest = max(newest, event_time)
+            if bare:
+                row = Row(event_time, b"", None, event)
+            else:
+                row = Row(event_time, encode(event), f"memory:0:{sequence}", event)
+                sequence += 1
+            of_key = by_key.get(key)
+            if of_key is None:
+                by_key[key] = [row]
+            else:
+                of_key.append(row)
+            if event_time > newest:
+                newest = event_time
+        self._sequence = sequence
+        for key, of_key in by_key.items():
+            rows[encode_key((key,) if isinstance(key, str) else tuple(key))] = of_key
         self._step(rows)
         self._newest = newest
         if newest - self._bound - 1 > self.watermark and newest != NO_WATERMARK:
             return self.take() + self.advance_watermark(newest - self._bound - 1)
+        return self.take()
+
+    def run_rows(self, rows: dict[str, list[Row]]) -> list[Emission]:
+        """Run one batch of rows (key text → rows) at the watermark as it stands: a link of a chain."""
+        self._step(rows)
         return self.take()
 
     def advance_watermark(self, to: int) -> list[Emission]:
@@ -140,6 +165,25 @@ class MemoryHost:
         self.watermark = max(self.watermark, to)
         self._step({})
         return self.take()
+
+    def advance_processing_time(self, to: int) -> list[Emission]:
+        """Bring a tick: processing time is ``to`` (ms; it never goes back), and its timers fire.
+
+        Raises:
+            ProcessDefinitionError: The process does not say that it uses processing time.
+        """
+        process = self.runner.process
+        if not process.needs_ticks():
+            raise ProcessDefinitionError(
+                f"{process.name} does not use processing time: set `processing_time = True` in the class"
+            )
+        self.processing_time = max(self.processing_time, to)
+        self._step({}, tick=True)
+        return self.take()
+
+    def drain(self) -> list[Emission]:
+        """End a bounded input: the watermark moves to the end of time, and all timers fire."""
+        return self.advance_watermark(END_OF_TIME)
 
     def broadcast(self, *controls: Any) -> list[Emission]:
         """Bring control events to every key."""
@@ -160,20 +204,104 @@ class MemoryHost:
 
     def snapshot(self) -> bytes:
         """Return everything that is kept, packed; :meth:`restore` on a new host goes on from it."""
+        memory = self.store.pack()
         return msgspec.msgpack.encode(
-            [self.store.cells, self.watermark, self._newest, self._sequence, self._broadcast]
+            [
+                [memory.header, memory.pages],  # type: ignore[attr-defined]
+                self.watermark,
+                self._newest,
+                self._sequence,
+                self._broadcast,
+                self.processing_time,
+            ]
         )
 
     def restore(self, snapshot: bytes) -> None:
-        """Go on from a :meth:`snapshot`."""
-        kept = msgspec.msgpack.decode(snapshot, type=tuple[dict[str, Cell], int, int, int, bytes | None])
-        cells, self.watermark, self._newest, self._sequence, self._broadcast = kept
-        self.store = DictStore(self.runner.layout)
-        self.store.cells = cells
-        self.store._page.timer = min((c.timer for c in cells.values()), default=NEVER)
-        self.store._page.expiry = min((c.expiry for c in cells.values()), default=NEVER)
+        """Go on from a :meth:`snapshot`, also of an earlier version of the process."""
+        kept = _snapshot.decode(snapshot)
+        stored, self.watermark, self._newest, self._sequence, self._broadcast, self.processing_time = kept
+        self.store = LiveStore(self.runner.layout, _Memory(*stored))
 
-    def _step(self, rows: dict[str, list[Row]]) -> None:
+    def _step(self, rows: dict[str, list[Row]], *, tick: bool = False) -> None:
         self.runner.load_broadcast(self._broadcast)
-        self.runner.run_batch(self.store, rows, self.watermark)
-        self.store.commit(self.watermark)
+        self.runner.run_batch(self.store, rows, self.watermark, self.processing_time, tick=tick)
+        self.store.commit(self.watermark, self.processing_time)
+
+
+def _as_it_is(record: Any) -> Any:
+    return record
+
+
+_snapshot = msgspec.msgpack.Decoder(
+    tuple[tuple[bytes | None, dict[int, bytes]], int, int, int, bytes | None, int]
+)
+
+
+class MemoryChain:
+    """Runs a chain of processes: what one emits to ``main`` are the events of the next, by another key.
+
+    Args:
+        first: The first process.
+        links: For each further process the field (or fields) that is its key, and the process.
+        out_of_orderness_ms: Bound by which the watermark stays behind the newest event, ms.
+
+    Outputs of all but the last are named as on Spark: ``Process.output``.
+    """
+
+    def __init__(
+        self,
+        first: KeyedProcess[Any, Any],
+        *links: tuple[str | tuple[str, ...], KeyedProcess[Any, Any]],
+        out_of_orderness_ms: int = 0,
+    ) -> None:
+        self.hosts = [MemoryHost(p, out_of_orderness_ms=out_of_orderness_ms)
+                      for p in (first, *(p for _, p in links))]  # fmt: skip
+        self._keys = [(by,) if isinstance(by, str) else tuple(by) for by, _ in links]
+
+    def run_batch(self, events: Iterable[tuple[Key, int, Any]]) -> list[Emission]:
+        """Run one batch through all processes; see :meth:`MemoryHost.run_batch`."""
+        first = self.hosts[0]
+        events = list(events)
+        bound, newest = first._bound, max((at for _, at, _ in events), default=NO_WATERMARK)
+        first._newest = newest = max(newest, first._newest)
+        rows: dict[str, list[Row]] = {}
+        for key, at, event in events:
+            text = encode_key((key,) if isinstance(key, str) else tuple(key))
+            row = Row(at, msgspec.json.encode(event), f"memory:0:{first._sequence}", event)
+            rows.setdefault(text, []).append(row)
+            first._sequence += 1
+        emitted = self._follow(first.run_rows(rows))
+        if newest != NO_WATERMARK and newest - bound - 1 > first.watermark:
+            emitted += self.advance_watermark(newest - bound - 1)
+        return emitted
+
+    def advance_watermark(self, to: int) -> list[Emission]:
+        """Move the watermark of all processes to ``to`` (ms) and fire the timers it passes."""
+        for host in self.hosts[1:]:
+            host.watermark = max(host.watermark, to)
+        return self._follow(self.hosts[0].advance_watermark(to))
+
+    def drain(self) -> list[Emission]:
+        """End a bounded input, in the order of the chain."""
+        return self.advance_watermark(END_OF_TIME)
+
+    def is_empty(self) -> bool:
+        """Return whether no state and no timer is kept for any key of any process."""
+        return not any(host.store.cells for host in self.hosts)
+
+    def _follow(self, emissions: list[Emission]) -> list[Emission]:
+        """Bring what the first process emitted through the others."""
+        passed: list[Emission] = []
+        for before, host, keys in zip(self.hosts, self.hosts[1:], self._keys, strict=False):
+            name = before.runner.process.name
+            rows: dict[str, list[Row]] = {}
+            for e in emissions:
+                if e.output != "main":
+                    passed.append(e._replace(output=f"{name}.{e.output}"))
+                    continue
+                event = host.decode(e.payload)
+                text = encode_key(tuple(key_part(getattr(event, key)) for key in keys))
+                row = Row(e.event_time, e.payload, e.event_id, event, on_time=e.on_time)
+                rows.setdefault(text, []).append(row)
+            emissions = host.run_rows(rows)
+        return passed + emissions

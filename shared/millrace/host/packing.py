@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME, InputChunk
+from millrace.host.chunks import (
+    CONTROL,
+    DATA,
+    FORWARDED,
+    FUTURE,
+    NO_TIME,
+    InputChunk,
+    decode_forwarded,
+    decode_output,
+)
+from millrace.host.groups import key_part
+from millrace.host.system import IDLE_PREFIX, Idle, decode_system
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +42,77 @@ FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _REMEMBERED = 262_144
 # Nesting without end is refused with RecursionError, text that is not UTF-8 with UnicodeDecodeError.
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+#: Input of a state operator behind another: a chunk, or what only passes.
+CHAINED_SCHEMA: Final = "_group int, _chunk binary, _passes string, _records long"
+
+
+@dataclass(frozen=True)
+class Repacker:
+    """Gives what a process emitted new keys; pass it to ``mapInArrow``.
+
+    The batches have the columns output, records and chunk. Records of ``output`` become events of the
+    next process, with the time of their cause; all others pass it by, under ``names``.
+
+    Args:
+        output: The output whose records go on.
+        keys: Fields of its records that make the key, with their types.
+        labels: Label of each key group.
+        names: Output → name under which it passes; outputs that stand not here are dropped.
+    """
+
+    output: str
+    keys: tuple[tuple[str, Any], ...]
+    labels: tuple[int, ...]
+    names: dict[str, str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack the chunks of one partition anew."""
+        import pyarrow as pa
+
+        keep_out_of_collection()
+        reader = _KeyTimes(self.keys, ("", int), len(self.labels))
+        for batch in batches:
+            rows: list[tuple[int, bytes, str | None, int]] = []
+            columns = (batch[name].to_pylist() for name in ("output", "records", "chunk"))
+            for output, records, chunk in zip(*columns, strict=True):
+                if output == self.output:
+                    rows += self._events(chunk, reader)
+                if output == FORWARDED:
+                    rows += self._controls(chunk)
+                elif output in self.names:
+                    label = self.labels[zlib.crc32(chunk) % len(self.labels)]
+                    rows.append((label, chunk, self.names[output], records))
+            if rows:
+                groups, chunks, passes, counts = zip(*rows, strict=True)
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(groups, pa.int32()),
+                        pa.array(chunks, pa.binary()),
+                        pa.array(passes, pa.string()),
+                        pa.array(counts, pa.int64()),
+                    ],
+                    names=["_group", "_chunk", "_passes", "_records"],
+                )
+
+    def _events(self, packed: bytes, reader: _KeyTimes) -> Iterator[tuple[int, bytes, None, int]]:
+        chunk = decode_output(packed)
+        keys, _, groups = reader.read(chunk.payloads, None)
+        columns = (keys, chunk.times, chunk.event_ids, chunk.payloads, chunk.on_time)
+        for group, rows in _by_group(groups, None, len(self.labels)):
+            of_keys, times, causes, values, on_time = (list(_pick(c, rows)) for c in columns)
+            part = InputChunk(of_keys, times, None, causes, None, values, bytes(on_time))
+            yield self.labels[group], part.encode(), None, len(rows)
+
+    def _controls(self, packed: bytes) -> Iterator[tuple[int, bytes, None, int]]:
+        raws, causes, headers = map(list, zip(*decode_forwarded(packed), strict=True))
+        count = len(raws)
+        part = InputChunk(
+            [None] * count, [NO_TIME] * count, bytes([CONTROL]) * count, causes, headers, raws
+        ).encode()
+        for label in self.labels:
+            yield label, part, None, count
 
 
 @dataclass(frozen=True)
@@ -82,13 +164,14 @@ class Packer:
         keys, times, groups = reader.read(values, control)
         kinds = self._kinds(batch, times, control)
         headers = self._headers(batch["_headers"], keys, times) if "_headers" in names else None
+        idle_at = _idle_at(values, control)
         columns = (keys, times, kinds, causes, headers, values)
         labels, newest, chunks = [], [], []
         for group, rows in _by_group(groups, kinds, len(self.labels)):
             part = [None if c is None else list(_pick(c, rows)) for c in columns]
             of_kind = None if part[2] is None else bytes(part[2])
             labels.append(self.labels[group])
-            newest.append(_newest(part[1], of_kind))  # type: ignore[arg-type]
+            newest.append(max(idle_at, _newest(part[1], of_kind)))  # type: ignore[arg-type]
             chunks.append(InputChunk(part[0], part[1], of_kind, *part[3:]).encode())  # type: ignore[arg-type]
         return labels, newest, chunks
 
@@ -128,7 +211,8 @@ class _KeyTimes:
         fields = [(f"key{i}", tp | None, msgspec.field(name=name, default=None))
                   for i, (name, tp) in enumerate(dict(keys).items())]  # fmt: skip
         same = [f"key{i}" for i, (name, _) in enumerate(dict(keys).items()) if name == event_time[0]]
-        if not same:
+        self._timed = event_time[0] != ""
+        if not same and self._timed:
             fields.append(("time", event_time[1] | None, msgspec.field(name=event_time[0], default=None)))
         self._decoder = msgspec.json.Decoder(msgspec.defstruct("KeyTime", fields, gc=False))
         self._time = operator.attrgetter(same[0] if same else "time")
@@ -152,8 +236,9 @@ class _KeyTimes:
         times: list[int] = []
         groups: list[int] = []
         known, key_of, time_of, is_ms = self._known, self._key, self._time, self._is_ms
+        timed = self._timed
         for event, raw in zip(found, values, strict=True):
-            time = None if event is None else time_of(event)
+            time = time_of(event) if timed and event is not None else None
             if time is None:
                 times.append(NO_TIME)
             else:
@@ -188,17 +273,6 @@ class _KeyTimes:
             self._known.clear()
         place = self._known[key] = (text, zlib.crc32(text.encode()) % self._groups)
         return place
-
-
-def key_part(value: Any) -> str:
-    """Return a part of a key as Spark turns it into text.
-
-    >>> key_part("a"), key_part(5), key_part(True)
-    ('a', '5', 'true')
-    """
-    if isinstance(value, str):
-        return value
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def decode_all(decoder: Any, values: list[bytes]) -> list[Any] | None:
@@ -244,6 +318,20 @@ def _newest(times: list[int], kinds: bytes | None) -> int:
     if kinds is None:
         return max(times)
     return max((t for t, k in zip(times, kinds, strict=True) if k == DATA), default=NO_TIME)
+
+
+def _idle_at(values: list[bytes], control: list[bool] | None) -> int:
+    """Return what event time has come to by the engine's messages among the control events."""
+    at = NO_TIME
+    if control is not None:
+        for value, is_control in zip(values, control, strict=True):
+            if is_control and value.startswith(IDLE_PREFIX):
+                try:
+                    message = decode_system(value)
+                except NOT_JSON:
+                    continue  # a dead letter, at its group
+                at = max(at, message.at) if isinstance(message, Idle) else at
+    return at
 
 
 def _pick(column: Sequence[Any], rows: list[int]) -> tuple[Any, ...]:

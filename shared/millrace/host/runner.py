@@ -1,26 +1,40 @@
-"""The meaning of a process: how rows, timers and the watermark of one batch run through it.
+"""The meaning of a process: how rows, timers and the clocks of one batch run through it.
 
-Both hosts use this one runner; they differ in where rows come from and where entries are kept. For
-each key it fires the timers that the watermark has passed, then takes the rows in order of event
-time, each followed by timers that it set in the past. A callback is atomic: if it raises, its
-outputs are taken back, its state is restored, and the event goes to the dead letters.
+Both hosts use this one runner; they differ in where rows come from and where entries are kept. In
+arrival order a key's rows are taken in the batch that brings them: due timers, then the rows by event
+time, each followed by timers that it set in the past. In event-time order they wait in the entry until
+the watermark passes them, and rows and timers then run in one order of time. What another process
+emitted is merged with the timers too, since it has the time of its cause and is not late. A callback is
+atomic: if it raises, its outputs are taken back, its state is restored, and the event goes to the dead
+letters.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import gc
 import hashlib
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
+from millrace.batch import Batch
 from millrace.dead_letters import DeadLetter, error_digest, one_line, position, readable_headers
-from millrace.host.groups import decode_key
+from millrace.host.groups import context_key
+from millrace.host.rows import (
+    Emission,
+    Row,
+    as_json,
+    cause_order,
+    event_id,
+    identities,
+    in_order,
+    make_event_id,
+    new_emission,
+)
+from millrace.host.together import Together, split_batch
 from millrace.process import (
     BroadcastContext,
     Context,
@@ -30,54 +44,21 @@ from millrace.process import (
     Timers,
     check_process,
     next_timer,
+    order_of,
     soonest,
 )
-from millrace.state.handles import BroadcastState, Cursor, MapState, ValueState
-from millrace.state.layout import BroadcastLayout, EntryLayout, TimerRecord
+from millrace.state import HANDLES
+from millrace.state.handles import Cursor
+from millrace.state.layout import BroadcastLayout, EntryLayout, PendingRow, TimerRecord
 from millrace.state.pages import OpenEntry, StateCorrupted
-from millrace.time import NEVER
+from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK
 
-_HANDLES: dict[str, Any] = {"value": ValueState, "map": MapState, "broadcast": BroadcastState}
-
-
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """One event of a batch.
-
-    Attributes:
-        event_time: Event time, ms.
-        raw: Original bytes: they break ties between events of one time, stand in dead letters, and
-            make the event anew after a failure, since a process may keep and change the event itself.
-        cause: The event's identity in its source, or ``None``.
-        event: The decoded event.
-        headers: Original headers as JSON text, for dead letters.
-    """
-
-    event_time: int
-    raw: bytes
-    cause: str | None
-    event: Any
-    headers: str | None = None
+__all__ = [
+    "Emission", "EntryStore", "Row", "Runner", "cause_order", "context_key", "in_order", "make_event_id",
+]  # fmt: skip
 
 
-class Emission(NamedTuple):
-    """One record that a process emitted.
-
-    Attributes:
-        output: Name of the output.
-        event_id: Identity of the record, the same when the batch is run again; ``None`` where the
-            source names no identity of its events.
-        key: The key's text.
-        event_time: Time of its cause, ms.
-        on_time: False for what a late event caused.
-        payload: The record as the host's encoder left it.
-    """
-
-    output: str
-    event_id: str | None
-    key: str
-    event_time: int
-    on_time: bool
-    payload: Any
+Domain = Literal["event_time", "processing_time"]
 
 
 class EntryStore(Protocol):
@@ -93,27 +74,10 @@ class EntryStore(Protocol):
         """Pack an entry."""
 
     def due(self, watermark: int) -> list[str]:
-        """Return the keys with a timer at or before ``watermark``."""
+        """Return the keys with a timer or a waiting row at or before ``watermark``."""
 
-
-# As Emission(...), which goes through a function in Python: one is made for every event.
-_new_emission: Final[Callable[[tuple[Any, ...]], Emission]] = functools.partial(tuple.__new__, Emission)
-
-
-def make_event_id(process: str, key: str, cause: str, output: str, index: int) -> str:
-    """Return the identity of an output record: 32 hexadecimal digits."""
-    return _event_id(_identities(process, key), cause, output, index)
-
-
-def _identities(process: str, key: str) -> Any:
-    """Return a hash of what the identities of one key have in common, for :func:`_event_id` to copy."""
-    return hashlib.blake2b(f"{process}\x1f{key}\x1f".encode(), digest_size=16)
-
-
-def _event_id(identities: Any, cause: str, output: str, index: int) -> str:
-    identity = identities.copy()
-    identity.update(f"{cause}\x1f{output}\x1f{index}".encode())
-    return identity.hexdigest()  # type: ignore[no-any-return]
+    def due_processing(self, processing_time: int) -> list[str]:
+        """Return the keys with a timer on processing time at or before ``processing_time``."""
 
 
 class Runner:
@@ -143,34 +107,144 @@ class Runner:
         self._decode = decode
         self._cursor = Cursor()
         for spec in process.states:
-            self.process.__dict__[spec.name] = _HANDLES[spec.kind](self._cursor, spec)
-        timers = Timers(self._cursor, process.order)
-        timers._origin = self._origin
-        self._ctx = Context(timers, self._emit, self._reject)
+            self.process.__dict__[spec.name] = HANDLES[spec.kind](self._cursor, spec)
+        order = order_of(process)
+        timers = Timers(self._cursor, order)
+        processing_timers = Timers(self._cursor, order, "processing_time")
+        timers._origin = processing_timers._origin = self._origin
+        self._ctx = _RunningContext(timers, processing_timers, self._emit, self._reject)
+        self._ctx.emit = self._emit_main  # type: ignore[method-assign]
+        self._process = self.process.process
         self._broadcast_ctx = BroadcastContext()
         self._outputs = {"main", "late", *(tag.name for tag in process.side_outputs)}
-        self._in_order = process.order.in_order_per_key
+        self._in_order = order.in_order_per_key
+        self._waits = order.mode == "event_time"
+        self._batched = type(process).process_batch is not KeyedProcess.process_batch
+        if self._batched and self._waits:
+            raise ProcessDefinitionError(f"{process.name}: process_batch is for processes in arrival order")
         self._name = process.name
         # The state of the callback that is running.
         self._key = ""
-        self._identities = _identities(self._name, "")
+        #: What the identities of the key's records have in common; made when the first is needed.
+        self._identities: Any = None
         self._row: Row | None = None
         self._cause: str | None = None
         self._on_time = True
+        #: How many records it has emitted so far: to the main output, to others.
+        self._main = 0
         self._index: dict[str, int] = {}
         self._muted = False
+        #: Of a bounded input that is run at once: how far the watermark stays behind the events.
+        self._bound: int | None = None
 
     # -- a batch -------------------------------------------------------------------------------
 
-    def run_batch(self, store: EntryStore, rows: dict[str, list[Row]], watermark: int) -> None:
-        """Run the rows of one batch (key text → rows) and all timers due at ``watermark``."""
-        due = store.due(watermark)
+    def run_batch(
+        self,
+        store: EntryStore,
+        rows: dict[str, list[Row]],
+        watermark: int,
+        processing_time: int = NO_WATERMARK,
+        *,
+        tick: bool = False,
+    ) -> None:
+        """Run the rows of one batch (key text → rows) and all timers that are due.
+
+        Args:
+            store: Where the entries are.
+            rows: Rows by key.
+            watermark: The batch's watermark, ms.
+            processing_time: The last tick of processing time, ms; ``NO_WATERMARK`` before the first.
+            tick: Whether this batch brought that tick.
+        """
+        self._cursor.processing_now = processing_time
+        self._ctx.processing_time = None if processing_time == NO_WATERMARK else processing_time
+        due = dict.fromkeys(store.due(watermark))
+        if tick:
+            due.update(dict.fromkeys(store.due_processing(processing_time)))
         with _collector_paused():
+            if self._batched and rows:
+                rows = self._run_together(store, rows, due, watermark, tick)
             for key, of_key in rows.items():
-                self._run_key(store, key, in_order(of_key), watermark)
+                self._run_key(store, key, in_order(of_key), watermark, tick)
             for key in due:
                 if key not in rows:
-                    self._run_key(store, key, (), watermark)
+                    self._run_key(store, key, (), watermark, tick)
+
+    def _run_together(
+        self,
+        store: EntryStore,
+        rows: dict[str, list[Row]],
+        due: dict[str, None],
+        watermark: int,
+        tick: bool,
+    ) -> dict[str, list[Row]]:
+        """Let ``process_batch`` handle what it can; return the rows that are left, by key."""
+        for key in due:
+            if key in rows:
+                self._run_key(store, key, (), watermark, tick)
+        together, left = split_batch(store, rows, watermark)
+        if not together.rows:
+            return left
+        self._ctx.watermark = watermark
+        try:
+            done = together.run(self.process, self._cursor, watermark)
+            emitted = self._emissions_of(done, together)
+        except (StateCorrupted, ProcessDefinitionError):
+            raise
+        except Exception:
+            # One of the events is at fault: one by one, the others are handled and it is put aside.
+            together.restore(store)
+            return {**dict(together.by_key()), **left}
+        together.keep(done, self._cursor, self.process)
+        self.emissions += emitted
+        return left
+
+    def _emissions_of(self, done: Batch[Any], together: Together) -> list[Emission]:
+        made: list[Emission] = []
+        encode = self._encode
+        for output, records, of in done.emitted:
+            if output not in self._outputs:
+                raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
+            of_keys = [identities(self._name, key) for key in together.keys]
+            seen: dict[int, int] = {}
+            for place, record in zip(range(len(records)) if of is None else of, records, strict=True):
+                row, key = together.rows[place], together.key_of[place]
+                index = 0
+                if of is not None:
+                    index = seen[place] = seen.get(place, -1) + 1
+                identity = None if row.cause is None else event_id(of_keys[key], row.cause, output, index)
+                made.append(
+                    new_emission(
+                        (
+                            output,
+                            identity,
+                            together.keys[key],
+                            row.event_time,
+                            row.on_time is not False,
+                            encode(record),
+                        )
+                    )
+                )
+        return made
+
+    def run_bounded(self, store: EntryStore, rows: dict[str, list[Row]], bound_ms: int) -> None:
+        """Run all rows of a bounded input, each key's from first to last, then let every timer fire.
+
+        The watermark follows each key's own events, as it would if every event were a batch.
+
+        Args:
+            store: Where the entries are, empty.
+            rows: Rows by key.
+            bound_ms: How far the watermark stays behind the newest event, ms.
+        """
+        self._bound = bound_ms
+        try:
+            with _collector_paused():
+                for key, of_key in rows.items():
+                    self._run_key(store, key, in_order(of_key), NO_WATERMARK, tick=False)
+        finally:
+            self._bound = None
 
     def load_broadcast(self, stored: bytes | None) -> None:
         """Make the kept broadcast state readable in callbacks."""
@@ -248,126 +322,268 @@ class Runner:
 
     # -- a key ---------------------------------------------------------------------------------
 
-    def _run_key(self, store: EntryStore, key: str, rows: Sequence[Row], watermark: int) -> None:
+    def _run_key(self, store: EntryStore, key: str, rows: Sequence[Row], watermark: int, tick: bool) -> None:
         opened = store.open(key)
         guard = _Guard(store, opened)
         cursor, ctx = self._cursor, self._ctx
-        cursor.entry = opened.entry
+        entry = cursor.entry = opened.entry
         cursor.min_expiry = opened.expiry
-        cursor.soonest = soonest(opened.entry.timers_)
+        cursor.min_processing_expiry = opened.processing_expiry
+        cursor.soonest = soonest(entry.timers_) if entry.timers_ else NEVER
+        cursor.soonest_processing = soonest(entry.processing_timers_) if entry.processing_timers_ else NEVER
         self._key = key
-        self._identities = _identities(self._name, key)
+        self._identities = None
         ctx.key = context_key(key)
         ctx.watermark = watermark
-        in_order = self._in_order
         try:
-            if cursor.soonest <= watermark:
-                self._fire(guard, watermark)
-            for row in rows:
-                if in_order and cursor.soonest < row.event_time:
-                    self._fire_on_key_time(guard, row.event_time)
-                mark = len(self.emissions)
-                try:
-                    self._call(row)
-                except (StateCorrupted, ProcessDefinitionError):
-                    raise  # the class is wrong, not the event: stop before the whole stream is put aside
-                except Exception as error:
-                    self._take_back(guard, mark)
-                    self._put_aside(row, "process_error", error)
-                else:
-                    guard.log.append(row)
-                if cursor.soonest <= watermark:
-                    self._fire(guard, watermark)
+            if self._bound is not None:
+                self._run_all(guard, rows, self._bound)
+            elif self._waits:
+                self._run_waiting(guard, rows, watermark, tick)
+            else:
+                self._run_arriving(guard, rows, watermark, tick)
         finally:
             opened.entry = cursor.entry
             opened.expiry = cursor.min_expiry
+            opened.processing_expiry = cursor.min_processing_expiry
             cursor.entry = None
 
-    def _call(self, row: Row) -> None:
+    def _run_arriving(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
+        """Run the rows of a process in arrival order, with the timers that are due."""
+        cursor, in_order = self._cursor, self._in_order
+        from_source = not rows or rows[0].on_time is None
+        if cursor.soonest <= watermark and from_source:
+            self._fire(guard, watermark)
+        if tick and from_source:
+            self._fire_processing(guard)
+        for row in rows:
+            if cursor.soonest < row.event_time:
+                if row.on_time is not None:
+                    # It has the time of its cause: what was due before that goes before it.
+                    self._fire(guard, min(watermark, row.event_time - 1))
+                if in_order and cursor.soonest < row.event_time:
+                    self._fire_on_key_time(guard, row.event_time)
+            on_time = row.on_time
+            late = row.event_time <= watermark and not on_time
+            self._handle_row(guard, row, late, not late if on_time is None else on_time)
+            if from_source and cursor.soonest <= watermark:
+                self._fire(guard, watermark)
+        if not from_source:
+            if cursor.soonest <= watermark:
+                self._fire(guard, watermark)
+            if tick:
+                self._fire_processing(guard)
+
+    def _run_all(self, guard: _Guard, rows: Sequence[Row], bound_ms: int) -> None:
+        """Run a key from its first event to the end of time."""
+        cursor, ctx = self._cursor, self._ctx
+        # Events that wait are run when the watermark has passed them, at one time before timers.
+        behind = 0 if self._waits else bound_ms + 1
+        for row in rows:
+            passed = row.event_time - behind
+            if passed > ctx.watermark:
+                ctx.watermark = passed
+            due = passed - 1 if self._waits else passed
+            if cursor.soonest <= due:
+                self._fire(guard, due)
+            if self._in_order and not self._waits and cursor.soonest < row.event_time:
+                self._fire_on_key_time(guard, row.event_time)
+            self._handle_row(guard, row, False, row.on_time is not False)
+        ctx.watermark = END_OF_TIME
+        if cursor.soonest <= END_OF_TIME:
+            self._fire(guard, END_OF_TIME)
+
+    def _run_waiting(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
+        """Run what the watermark has passed in order of time, and keep the rest.
+
+        At one time events go before timers: a timer at t stands for "all up to t has been seen".
+        """
+        waiting: list[PendingRow] = self._cursor.entry.pending_
+        late: list[Row] = []
+        ready: list[Row] = []
+        for row in rows:
+            if row.event_time > watermark:
+                on_time = row.on_time is not False
+                raw = row.raw or as_json(row.event)
+                waiting.append(PendingRow(row.event_time, row.cause, raw, row.headers, on_time))
+            elif row.on_time:
+                ready.append(row)
+            else:
+                late.append(row)
+        passed = [p for p in waiting if p.event_time <= watermark]
+        if passed:
+            waiting = [p for p in waiting if p.event_time > watermark]
+            ready = in_order([*ready, *map(self._row_of, passed)])
+        for row in ready:
+            if self._cursor.soonest < row.event_time:
+                self._fire(guard, row.event_time - 1)
+            self._handle_row(guard, row, False, bool(row.on_time))
+        if self._cursor.soonest <= watermark:
+            self._fire(guard, watermark)
+        if tick:
+            self._fire_processing(guard)
+        for row in late:
+            self._handle_row(guard, row, True, False)
+            if self._cursor.soonest <= watermark:
+                self._fire(guard, watermark)
+        self._cursor.entry.pending_ = waiting
+
+    def _row_of(self, kept: PendingRow) -> Row:
+        if self._decode is None:
+            raise ProcessDefinitionError(f"{self._name} waits for event time: its host must decode events")
+        event = self._decode(kept.raw)
+        return Row(kept.event_time, kept.raw, kept.cause, event, kept.headers, kept.on_time)
+
+    def _handle_row(self, guard: _Guard, row: Row, late: bool, on_time: bool) -> None:
+        mark = len(self.emissions)
+        try:
+            self._call(row, late, on_time)
+        except (StateCorrupted, ProcessDefinitionError):
+            raise  # the class is wrong, not the event: stop before the whole stream is put aside
+        except Exception as error:
+            self._take_back(guard, mark)
+            self._put_aside(row, "process_error", error)
+        else:
+            guard.log.append((row, late, on_time))
+
+    def _call(self, row: Row, late: bool, on_time: bool) -> None:
         ctx = self._ctx
         self._cursor.now = ctx.event_time = row.event_time
         self._row = row
         self._cause = row.cause
-        self._index = {}
-        if row.event_time <= ctx.watermark:
-            self._on_time = False
+        self._main = 0
+        if self._index:
+            self._index = {}
+        self._on_time = ctx.on_time = on_time
+        if late:
             self.process.on_late(row.event, ctx)
         else:
-            self._on_time = True
-            self.process.process(row.event, ctx)
+            self._process(row.event, ctx)
 
-    def _fire(self, guard: _Guard, watermark: int) -> None:
+    def _fire(self, guard: _Guard, until: int) -> None:
         cursor = self._cursor
-        while (timer := next_timer(cursor.entry.timers_, watermark)) is not None:
-            self._handle_timer(guard, timer)
+        while (timer := next_timer(cursor.entry.timers_, until)) is not None:
+            self._handle_timer(guard, timer, "event_time")
         cursor.soonest = soonest(cursor.entry.timers_)
 
+    def _fire_processing(self, guard: _Guard) -> None:
+        """Fire what is due at this tick; what is set meanwhile waits for the next one."""
+        cursor = self._cursor
+        if cursor.soonest_processing > cursor.processing_now:
+            return
+        due = [t for t in cursor.entry.processing_timers_ if t.at <= cursor.processing_now]
+        for timer in sorted(due, key=lambda t: (t.at, t.name)):
+            if timer in cursor.entry.processing_timers_:  # not deleted or moved by the one before
+                self._handle_timer(guard, timer, "processing_time")
+        cursor.soonest_processing = soonest(cursor.entry.processing_timers_)
+        if cursor.soonest <= self._ctx.watermark:
+            self._fire(guard, self._ctx.watermark)
+
     def _fire_on_key_time(self, guard: _Guard, event_time: int) -> None:
+        """Fire timers that the key's own event passes, and what stands before them."""
         while True:
             timers = [t for t in self._cursor.entry.timers_ if t.on_key_time and t.at < event_time]
             timer = next_timer(timers, NEVER)
             if timer is None:
                 break
-            self._handle_timer(guard, timer)
+            self._handle_timer(guard, timer, "event_time")
         self._cursor.soonest = soonest(self._cursor.entry.timers_)
 
-    def _handle_timer(self, guard: _Guard, timer: TimerRecord) -> None:
+    def _handle_timer(self, guard: _Guard, timer: TimerRecord, domain: Domain) -> None:
         mark = len(self.emissions)
         try:
-            self._call_timer(timer)
+            self._call_timer(timer, domain)
         except (StateCorrupted, ProcessDefinitionError):
             raise
         except Exception as error:
             self._take_back(guard, mark)
-            self._remove(timer)
-            guard.renew(self._cursor.entry, self._cursor.min_expiry)
+            self._remove(timer, domain)
+            guard.renew(self._cursor)
             self.dead_letter(
                 "process_error",
                 "timer",
                 error,
-                _json({"timer": timer.name, "at": timer.at}),
+                as_json({"timer": timer.name, "at": timer.at}),
                 None,
                 key=self._key,
-                event_time=timer.at,
-                timer_cause=_timer_cause(timer),
+                event_time=self._time_of(timer, domain),
+                timer_cause=_timer_cause(timer, domain),
             )
         else:
-            guard.log.append(timer)
+            guard.log.append((timer, domain))
 
-    def _call_timer(self, timer: TimerRecord) -> None:
-        self._remove(timer)
+    def _call_timer(self, timer: TimerRecord, domain: Domain) -> None:
+        self._remove(timer, domain)
         ctx = self._ctx
-        self._cursor.now = ctx.event_time = timer.at
+        self._cursor.now = ctx.event_time = self._time_of(timer, domain)
         self._row = None
-        self._cause = _timer_cause(timer)
+        self._cause = _timer_cause(timer, domain)
+        self._main = 0
         self._index = {}
-        self._on_time = True
-        self.process.on_timer(Timer(timer.at, timer.name), ctx)
+        self._on_time = ctx.on_time = True
+        self.process.on_timer(Timer(timer.at, timer.name, domain), ctx)
 
-    def _remove(self, timer: TimerRecord) -> None:
-        timers = self._cursor.entry.timers_
+    def _time_of(self, timer: TimerRecord, domain: Domain) -> int:
+        """Return a timer's event time: on processing time, what event time has come to."""
+        if domain == "event_time":
+            return timer.at
+        watermark = self._ctx.watermark
+        return watermark if watermark != NO_WATERMARK else max(timer.at, 0)
+
+    def _remove(self, timer: TimerRecord, domain: Domain) -> None:
+        entry = self._cursor.entry
+        timers = entry.timers_ if domain == "event_time" else entry.processing_timers_
         timers[:] = [t for t in timers if t.name != timer.name]
 
     def _take_back(self, guard: _Guard, mark: int) -> None:
         """Undo a failed callback: restore the last snapshot and repeat what succeeded since."""
         del self.emissions[mark:]
         cursor = self._cursor
-        cursor.entry, cursor.min_expiry = guard.restore()
-        cursor.soonest = soonest(cursor.entry.timers_)
+        guard.restore(cursor)
         self._muted = True
         try:
             for done in guard.log:
-                if isinstance(done, Row):
-                    self._call(done if self._decode is None else _renewed(done, self._decode(done.raw)))
+                if len(done) == 2:
+                    self._call_timer(*done)
                 else:
-                    self._call_timer(done)
+                    row, late, on_time = done
+                    anew = self._decode is not None and row.raw
+                    renewed = _renewed(row, self._decode(row.raw)) if anew else row  # type: ignore[misc]
+                    self._call(renewed, late, on_time)
         finally:
             self._muted = False
-        guard.renew(cursor.entry, cursor.min_expiry)
+        guard.renew(cursor)
 
     # -- what callbacks call -------------------------------------------------------------------
 
-    def _emit(self, output: str, record: Any) -> None:
+    def _emit_main(self, record: Any, *, on_time: bool | None = None, revision: int = 0) -> None:
+        if self._muted:
+            return
+        cause, index = self._cause, self._main
+        self._main = index + 1
+        identity = None
+        if cause is not None:
+            of_key = self._identities
+            if of_key is None:
+                of_key = self._identities = identities(self._name, self._key)
+            identity = event_id(of_key, cause, "main", index, revision)
+        self.emissions.append(
+            new_emission(
+                (
+                    "main",
+                    identity,
+                    self._key,
+                    self._ctx.event_time,
+                    self._on_time if on_time is None else on_time,
+                    self._encode(record),
+                )
+            )
+        )
+
+    def _emit(self, output: str, record: Any, on_time: bool | None, revision: int) -> None:
+        if output == "main":
+            self._emit_main(record, on_time=on_time, revision=revision)
+            return
         if output not in self._outputs:
             raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
         if self._muted:
@@ -375,11 +591,13 @@ class Runner:
         index = self._index.get(output, 0)
         self._index[output] = index + 1
         cause = self._cause
-        identity = None if cause is None else _event_id(self._identities, cause, output, index)
+        identity = None
+        if cause is not None:
+            identity = make_event_id(self._name, self._key, cause, output, index, revision)
         payload = self._encode(record)
-        self.emissions.append(
-            _new_emission((output, identity, self._key, self._ctx.event_time, self._on_time, payload))
-        )
+        at = self._ctx.event_time
+        on_time = self._on_time if on_time is None else on_time
+        self.emissions.append(new_emission((output, identity, self._key, at, on_time, payload)))
 
     def _reject(self, reason: Any, error: str) -> None:
         if self._row is None:
@@ -394,7 +612,7 @@ class Runner:
             reason,
             "process",
             error,
-            row.raw or _json(row.event),
+            row.raw or as_json(row.event),
             row.cause,
             key=self._key,
             event_time=row.event_time,
@@ -406,6 +624,12 @@ class Runner:
         if self._cause is None:
             return 0
         return int.from_bytes(hashlib.blake2b(self._cause.encode(), digest_size=7).digest(), "big")
+
+
+class _RunningContext(Context):
+    """A context whose ``emit`` is the runner's own method: a call less for every record."""
+
+    __slots__ = ("emit",)
 
 
 @contextlib.contextmanager
@@ -435,63 +659,35 @@ class _Guard:
     each failure: no callback is repeated more than once.
     """
 
-    __slots__ = ("_body", "_expiry", "_new", "_store", "log")
+    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "log")
 
     def __init__(self, store: EntryStore, opened: OpenEntry) -> None:
         self._store = store
         self._body: bytes | msgspec.Raw | None = None if opened.before is None else opened.before.body
         self._new = type(opened.entry)
         self._expiry = opened.expiry
-        self.log: list[Row | TimerRecord] = []
+        self._processing_expiry = opened.processing_expiry
+        #: Rows (with late, on time) and timers (with their clock) that were handled.
+        self.log: list[tuple[Any, ...]] = []
 
-    def restore(self) -> tuple[Any, int]:
-        entry = self._new() if self._body is None else self._store.decode(self._body)
-        return entry, self._expiry
+    def restore(self, cursor: Cursor) -> None:
+        entry = cursor.entry = self._new() if self._body is None else self._store.decode(self._body)
+        cursor.min_expiry, cursor.min_processing_expiry = self._expiry, self._processing_expiry
+        cursor.soonest = soonest(entry.timers_)
+        cursor.soonest_processing = soonest(entry.processing_timers_)
 
-    def renew(self, entry: Any, expiry: int) -> None:
-        self._body = self._store.encode(entry)
-        self._expiry = expiry
+    def renew(self, cursor: Cursor) -> None:
+        self._body = self._store.encode(cursor.entry)
+        self._expiry, self._processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
         self.log = []
-
-
-def in_order(rows: list[Row]) -> list[Row]:
-    """Return the rows of a key by event time; ties by payload bytes, then by position in the source."""
-    if len(rows) == 1:
-        return rows
-    if len({row.event_time for row in rows}) == len(rows):
-        return sorted(rows, key=_time)
-    return sorted(rows, key=lambda r: (r.event_time, r.raw or _json(r.event), cause_order(r.cause)))
-
-
-def cause_order(cause: str | None) -> tuple[str, int, int, str]:
-    """Return what sorts identities by topic, partition and offset; others by their text.
-
-    As text, offset 1000 is before 999, and a repeat before what it repeats: which of the two is taken
-    would hang on whether one batch has both.
-
-    >>> sorted(["in:0:1000", "in:0:999"], key=cause_order)
-    ['in:0:999', 'in:0:1000']
-    """
-    topic, partition, offset = position(cause)
-    return topic or "", partition or 0, offset or 0, cause or ""
-
-
-_time = operator.attrgetter("event_time")
 
 
 def _renewed(row: Row, event: Any) -> Row:
     return msgspec.structs.replace(row, event=event)
 
 
-def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value, enc_hook=str)  # the text of whatever JSON does not know
-
-
-def _timer_cause(timer: TimerRecord) -> str | None:
-    return f"timer:{timer.name}:{timer.at}:{timer.origin:x}" if timer.origin else None
-
-
-def context_key(text: str) -> Any:
-    """Return what a process sees as its key: the one part as a string, several as a tuple."""
-    parts = decode_key(text)
-    return parts[0] if len(parts) == 1 else parts
+def _timer_cause(timer: TimerRecord, domain: Domain) -> str | None:
+    if not timer.origin:
+        return None
+    clock = "timer" if domain == "event_time" else "processing-timer"
+    return f"{clock}:{timer.name}:{timer.at}:{timer.origin:x}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -24,11 +25,12 @@ from pyspark.sql import types as t
 from millrace.errors import UserError
 from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME
 from millrace.host.groups import group_labels
-from millrace.host.packing import FIRST_MS, LAST_MS, PACKED_SCHEMA, Packer
+from millrace.host.packing import CHAINED_SCHEMA, FIRST_MS, LAST_MS, PACKED_SCHEMA, Packer, Repacker
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
 from millrace.host.spark_types import META_FIELDS, output_types, struct_type
-from millrace.host.spark_worker import OUTPUT_SCHEMA, JsonEvents, KeyGroupProcessor
-from millrace.process import KeyedProcess, check_process
+from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
+from millrace.host.system import IDLE_PREFIX
+from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.layout import ENCODING_VERSION
 from millrace.state.specs import type_name
 from millrace.time.durations import to_ms
@@ -153,8 +155,11 @@ class KeyedStream:
             ProcessDefinitionError: The process class is not complete.
         """
         check_process(process)
-        if self.control is not None and type(process).process_broadcast is KeyedProcess.process_broadcast:
-            raise KeyingError(f"the stream has control rows, and {process.name} has no process_broadcast()")
+        if self.control is None and self.df.isStreaming and process.needs_ticks():
+            raise KeyingError(
+                f"{process.name} uses processing time, which ticks among the control rows bring: "
+                "give keyed() a `control`"
+            )
         if self.value is not None:
             events = JsonEvents(process.event_type, process.control_type)
         else:
@@ -168,18 +173,13 @@ class KeyedStream:
             events = JsonEvents(process.event_type, None, strict=False)
         packed = self.profile == "throughput"
         prepared = self._packed(process) if packed else self._with_time(process)
-        prepared = prepared.withWatermark("_watermark", f"{self.bound_ms + 1} milliseconds")
+        if self.df.isStreaming:
+            prepared = prepared.withWatermark("_watermark", f"{self.bound_ms + 1} milliseconds")
         rows = prepared.select("_group", "_chunk") if packed else self._with_group(prepared, process)
-        raw = rows.groupBy("_group").transformWithState(
-            statefulProcessor=KeyGroupProcessor(
-                process, events, packed=packed, speaker=group_labels(self.key_groups)[0]
-            ),
-            outputStructType=OUTPUT_SCHEMA,
-            outputMode="Append",
-            timeMode="EventTime",
-        )
         return ProcessedStream(
-            raw=raw, process=process, keys=self.keys, key_groups=self.key_groups, bound_ms=self.bound_ms
+            process=process,
+            keyed_by=_Keyed(self.keys, self.key_groups, self.bound_ms),
+            plan=_Plan(rows, events, packed),
         )
 
     def _packed(self, process: KeyedProcess[Any, Any]) -> DataFrame:
@@ -197,7 +197,7 @@ class KeyedStream:
         is_ms = self._event_time_is_ms(process)
         schema = struct_type(process.event_type)
         packer = Packer(
-            keys=tuple((k, _KEY_TYPES[type(schema[k].dataType)]) for k in self.keys),
+            keys=tuple(_key_types(process, schema, self.keys).items()),
             event_time=(self.event_time, int if is_ms else datetime),
             labels=group_labels(self.key_groups),
             skew_ms=self.skew_ms,
@@ -211,12 +211,7 @@ class KeyedStream:
         if absent:
             raise KeyingError(f"{process.name}'s event type has no field {', '.join(absent)}")
         schema = struct_type(process.event_type)
-        for key in self.keys:
-            if type(schema[key].dataType) not in _KEY_TYPES:
-                raise KeyingError(
-                    f"the key {key} of {process.name} is a {schema[key].dataType.simpleString()}; "
-                    "keys are text, whole numbers or bools"
-                )
+        _key_types(process, schema, self.keys)
         kind = schema[self.event_time].dataType
         if not isinstance(kind, t.LongType | t.TimestampType):
             raise KeyingError(
@@ -238,9 +233,12 @@ class KeyedStream:
                 F.col("_time") > F.unix_millis(self.arrived_at.cast("timestamp")) + self.skew_ms, F.lit(False)
             )
         kind = F.when(control, CONTROL).when(future, FUTURE).otherwise(DATA)
-        return df.withColumn("_kind", kind).withColumn(
-            "_watermark", F.when(F.col("_kind") == DATA, F.timestamp_millis("_time"))
-        )
+        moves = F.when(F.col("_kind") == DATA, F.col("_time"))
+        if self.control is not None and self.value is not None:
+            text = F.col(self.value).cast("string")
+            idle = control & text.startswith(IDLE_PREFIX.decode())
+            moves = F.when(idle, F.get_json_object(text, "$.at").cast("long")).otherwise(moves)
+        return df.withColumn("_kind", kind).withColumn("_watermark", F.timestamp_millis(moves))
 
     def _key_and_time_columns(
         self, process: KeyedProcess[Any, Any]
@@ -321,26 +319,99 @@ def _event_fields(process: KeyedProcess[Any, Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ProcessedStream:
-    """The outputs of a process: one typed stream, a DataFrame per output.
+class _Keyed:
+    """How a stage's events are keyed."""
 
-    Attributes:
-        raw: All outputs in one DataFrame of chunks (output, records, chunk), so that the state is
-            computed once however many are written; :meth:`rows` and :meth:`select` unpack it.
-        process: The process.
-        keys: Names of the fields that make the key.
-    """
-
-    raw: DataFrame
-    process: KeyedProcess[Any, Any]
     keys: tuple[str, ...]
     key_groups: int
     bound_ms: int
 
+
+@dataclass(frozen=True)
+class _Plan:
+    """A process's input: rows by key group, single events or chunks."""
+
+    rows: DataFrame
+    events: JsonEvents
+    packed: bool
+
+
+@dataclass(frozen=True)
+class ProcessedStream:
+    """The outputs of a process, or of a chain of them: one typed stream, a DataFrame per output.
+
+    Attributes:
+        process: The process; the last one of a chain.
+        keyed_by: How its events are keyed.
+        plan: Its input.
+        before: The stream that the chain's link before this one made.
+        taken: The output of it that this one takes.
+    """
+
+    process: KeyedProcess[Any, Any]
+    keyed_by: _Keyed
+    plan: _Plan
+    before: ProcessedStream | None = None
+    taken: str = ""
+
+    @cached_property
+    def raw(self) -> DataFrame:
+        """All outputs in one DataFrame of chunks (output, records, chunk).
+
+        So the state is computed once however many are written; :meth:`rows` and :meth:`select` unpack it.
+        """
+        return self._run(forwards=False)
+
+    def _run(self, *, forwards: bool) -> DataFrame:
+        """Run the process: in the state operator, or all at once where the input is bounded."""
+        rows, process, events, packed = self.plan.rows, self.process, self.plan.events, self.plan.packed
+        speaker = group_labels(self.keyed_by.key_groups)[0]
+        if not rows.isStreaming:
+            groups = BoundedGroups(
+                process,
+                events,
+                packed=packed,
+                speaker=speaker,
+                forwards=forwards,
+                bound_ms=self.keyed_by.bound_ms,
+            )
+            # Spark looks at what it is given with `inspect`, which wants a function.
+            return rows.groupBy("_group").applyInArrow(lambda key, table: groups(key, table), OUTPUT_SCHEMA)
+        return rows.groupBy("_group").transformWithState(
+            statefulProcessor=KeyGroupProcessor(
+                process, events, packed=packed, speaker=speaker, forwards=forwards
+            ),
+            outputStructType=OUTPUT_SCHEMA,
+            outputMode="Append",
+            timeMode="EventTime",
+        )
+
+    @property
+    def sources(self) -> dict[str, tuple[KeyedProcess[Any, Any], str]]:
+        """Output → the process that emits it and its name there.
+
+        The outputs of the last process have their own names: ``main``, the side outputs, ``late``,
+        ``dead_letters``. Those of the ones before it are led by their process's: ``Cards.late``.
+        """
+        found = {output: (self.process, output) for output in output_types(self.process)}
+        if self.before is not None:
+            names = self.before._passing()
+            found |= {names[o]: s for o, s in self.before.sources.items() if o in names and o != self.taken}
+        return found
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """Output → type of its records."""
+        return {name: output_types(process)[output] for name, (process, output) in self.sources.items()}
+
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs: ``main``, the side outputs, ``late``, ``dead_letters``."""
-        return tuple(output_types(self.process))
+        """Names of the outputs; see :attr:`sources`."""
+        return tuple(self.sources)
+
+    def _passing(self) -> dict[str, str]:
+        """Output → the name under which it passes the next process of a chain."""
+        return {o: o if "." in o else f"{self.process.name}.{o}" for o in self.sources}
 
     def __getitem__(self, output: str) -> DataFrame:
         """Return one output as a typed DataFrame; a query on it alone has a state of its own."""
@@ -352,12 +423,12 @@ class ProcessedStream:
         The record's fields come first, then ``_event_id``, ``_event_time`` (timestamp of its cause)
         and ``_on_time``.
         """
-        types = output_types(self.process)
-        if output not in types:
-            raise KeyingError(f"{self.process.name} has no output '{output}'; it has {', '.join(types)}")
-        schema = t.StructType([*struct_type(types[output]).fields, *META_FIELDS])
+        sources = self.sources
+        if output not in sources:
+            raise KeyingError(f"{self.process.name} has no output '{output}'; it has {', '.join(sources)}")
+        schema = t.StructType([*struct_type(self.types[output]).fields, *META_FIELDS])
         chunks = raw.filter(F.col("output") == output).select("chunk")
-        return chunks.mapInArrow(TypedReader(type(self.process), output), schema)
+        return chunks.mapInArrow(TypedReader(*sources[output]), schema)
 
     def rows(self, raw: DataFrame) -> DataFrame:
         """Return the records in ``raw`` (or a batch of it), whatever their output.
@@ -367,20 +438,126 @@ class ProcessedStream:
         """
         return raw.select("output", "chunk").mapInArrow(RowReader(), ROWS_SCHEMA)
 
+    def key_by(
+        self, by: str | Sequence[str], *, output: str = "main", key_groups: int | None = None
+    ) -> EmittedStream:
+        """Give the records of an output new keys, for the next process of a chain.
+
+        All is one query. The records have the time of their cause and are not judged for lateness
+        again; what is on time is merged with the next process's timers in order of time. The other
+        outputs pass it by, named ``Process.output``. Control events go on to it.
+
+        Args:
+            by: Field of the records that is the key, or several.
+            output: The output whose records go on.
+            key_groups: Number of key groups; as before, unless given.
+
+        Raises:
+            KeyingError: The output or a field of it does not exist, or cannot be a key.
+
+        Example:
+            >>> cards = keyed(transactions, by="card", event_time="at").process(Cards())  # doctest: +SKIP
+            >>> cards.key_by("terminal").process(Terminals())["main"]  # doctest: +SKIP
+            DataFrame[terminal: string, ...]
+        """
+        if output not in self.sources:
+            raise KeyingError(
+                f"{self.process.name} has no output '{output}'; it has {', '.join(self.sources)}"
+            )
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        schema = struct_type(self.types[output])
+        return EmittedStream(self, output, _key_types(self.process, schema, keys), key_groups)
+
     def contract(self) -> dict[str, Any]:
         """Return what a checkpoint of this process depends on, as plain data."""
         process = self.process
-        order = process.order
-        return {
+        states = {s.name: s.describe() for s in process.states}
+        made = {
             "process": process.name,
             "version": process.version,
-            "key": list(self.keys),
-            "key_groups": self.key_groups,
+            "key": list(self.keyed_by.keys),
+            "key_groups": self.keyed_by.key_groups,
             "hash": "crc32",
             "encoding": ENCODING_VERSION,
             "time_domain": "event_time",
-            "order": order.mode,
-            # States are packed by position.
-            "layout": [s.name for s in process.states],
-            "states": {s.name: s.describe() for s in process.states},
+            "order": order_of(process).mode,
+            "states": states,
         }
+        return made if self.before is None else _chained(self.before.contract(), made, self.taken)
+
+
+def _chained(before: dict[str, Any], last: dict[str, Any], taken: str) -> dict[str, Any]:
+    """Return the contract of a chain: what each link depends on, and the states of all of them."""
+
+    def of_link(contract: dict[str, Any]) -> dict[str, Any]:
+        name = contract["process"]
+
+        def led(text: str) -> str:
+            return f"{name}.{text}"
+
+        return {
+            led(state): {**about, **({"alias": list(map(led, about["alias"]))} if "alias" in about else {})}
+            for state, about in contract["states"].items()
+        }
+
+    links = before.get("links") or [_without_state(before)]
+    return {
+        "process": f"{before['process']} > {last['process']}",
+        "links": [*links, {**_without_state(last), "takes": taken}],
+        "states": {**(before["states"] if "links" in before else of_link(before)), **of_link(last)},
+    }
+
+
+def _without_state(contract: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in contract.items() if name != "states"}
+
+
+@dataclass(frozen=True)
+class EmittedStream:
+    """What a process emitted, by a new key; made by :meth:`ProcessedStream.key_by`."""
+
+    stream: ProcessedStream
+    output: str
+    keys: dict[str, type]
+    key_groups: int | None = None
+
+    def process(self, process: KeyedProcess[Any, Any]) -> ProcessedStream:
+        """Run the next process of the chain over the records; nothing starts before a query does.
+
+        Raises:
+            ProcessDefinitionError: The process class is not complete.
+            KeyingError: It is in the chain already.
+        """
+        check_process(process)
+        before = self.stream
+        if any(process.name == p.name for p, _ in before.sources.values()):
+            raise KeyingError(f"{process.name} is in the chain already: give one of them another `name`")
+        groups = self.key_groups or before.keyed_by.key_groups
+        keyed_by = _Keyed(tuple(self.keys), groups, before.keyed_by.bound_ms)
+        names = {o: n for o, n in before._passing().items() if o != self.output}
+        repacker = Repacker(self.output, tuple(self.keys.items()), group_labels(groups), names)
+        rows = before._run(forwards=True).mapInArrow(repacker, CHAINED_SCHEMA)
+        events = JsonEvents(process.event_type, process.control_type)
+        return ProcessedStream(process, keyed_by, _Plan(rows, events, True), before, self.output)
+
+
+def _key_types(process: KeyedProcess[Any, Any], schema: t.StructType, keys: Sequence[str]) -> dict[str, type]:
+    """Return the fields that make a key with their types.
+
+    Raises:
+        KeyingError: One of them is not there, or cannot be part of a key.
+    """
+    found: dict[str, type] = {}
+    for key in keys:
+        if key not in schema.names:
+            raise KeyingError(
+                f"{process.name} has no field {key} to key by; it has {', '.join(schema.names)}"
+            )
+        kind = type(schema[key].dataType)
+        if kind not in _KEY_TYPES:
+            raise KeyingError(
+                f"the key {key} of {process.name} is a {schema[key].dataType.simpleString()}; "
+                "keys are text, whole numbers or bools"
+            )
+        found[key] = _KEY_TYPES[kind]
+    return found

@@ -72,11 +72,11 @@ class TypedReader:
     """Turns chunks of one output into typed rows; pass it to ``mapInArrow``.
 
     Args:
-        process: Class of the process that emitted them.
+        process: The process that emitted them.
         output: Name of the output.
     """
 
-    process: type[KeyedProcess[Any, Any]]
+    process: KeyedProcess[Any, Any]
     output: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -87,7 +87,7 @@ def _spark_type(info: Any, where: str) -> t.DataType:
                           "bytes, datetime, structs, lists or string-keyed dicts of them")  # fmt: skip
 
 
-def output_types(process: KeyedProcess[Any, Any] | type[KeyedProcess[Any, Any]]) -> dict[str, Any]:
+def output_types(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
     """Return the record type of every output of a process: main, side outputs, late, dead letters."""
     from millrace.dead_letters import DeadLetter
 

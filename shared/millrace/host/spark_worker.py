@@ -5,19 +5,35 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME, InputChunk, decode_input, encode_emissions
+from millrace.host.chunks import (
+    CONTROL,
+    DATA,
+    FORWARDED,
+    FUTURE,
+    NO_TIME,
+    Forwarded,
+    InputChunk,
+    decode_input,
+    encode_emissions,
+    encode_forwarded,
+)
+from millrace.host.memory import LiveStore
 from millrace.host.packing import NOT_JSON, decode_all, keep_out_of_collection
 from millrace.host.runner import Row, Runner, cause_order
+from millrace.host.system import Drain, SystemMessage, Tick, decode_system
 from millrace.process import KeyedProcess
 from millrace.state.pages import PagedStore
-from millrace.time import NO_WATERMARK
+from millrace.time import END_OF_TIME, NO_WATERMARK
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: What the state operator gives: an output, how many records of it, and these as a chunk.
 OUTPUT_SCHEMA = t.StructType(
@@ -102,6 +118,27 @@ class _Backend:
         self._pages.removeKey((page,))
 
 
+class _GroupBatch:
+    """What one batch brought to one key group."""
+
+    __slots__ = ("by_key", "controls", "drained", "forwarded", "speaks", "tick")
+
+    def __init__(self, *, speaks: bool) -> None:
+        self.speaks = speaks
+        self.by_key: dict[str, list[Row]] = {}
+        self.controls: list[Row] = []
+        self.forwarded: list[Forwarded] = []
+        self.tick = NO_WATERMARK
+        self.drained = False
+
+    def take(self, message: SystemMessage) -> None:
+        """Take a message of the engine; idle ticks have moved the watermark on their way here."""
+        if isinstance(message, Tick):
+            self.tick = max(self.tick, message.at)
+        elif isinstance(message, Drain):
+            self.drained = True
+
+
 class KeyGroupProcessor(StatefulProcessor):
     """Hosts a :class:`~millrace.KeyedProcess` over the keys of a group.
 
@@ -111,13 +148,22 @@ class KeyGroupProcessor(StatefulProcessor):
         process: The process; pickled with this object, bound to state in the worker.
         events: How rows become events.
         packed: Whether rows are chunks or single events.
-        speaker: Label of the group that reports failures of control events, which all groups see.
+        speaker: Label of the group that speaks for all of control events, which all groups see.
+        forwards: Whether control events go on to another process.
     """
 
     def __init__(
-        self, process: KeyedProcess[Any, Any], events: JsonEvents, *, packed: bool, speaker: int
+        self,
+        process: KeyedProcess[Any, Any],
+        events: JsonEvents,
+        *,
+        packed: bool,
+        speaker: int,
+        forwards: bool = False,
     ) -> None:
         self._process = process
+        self._forwards = forwards
+        self._uses_ticks = process.needs_ticks()
         self._events = events
         self._packed = packed
         self._speaker = speaker
@@ -131,36 +177,47 @@ class KeyGroupProcessor(StatefulProcessor):
         self._header = handle.getValueState("header", _BYTES)
         self._pages = handle.getMapState("pages", _PAGE, _BYTES)
         self._broadcast = handle.getValueState("broadcast", _BYTES) if self._has_broadcast else None
+        self._open()
+
+    def _open(self) -> None:
         self._runner = Runner(self._process, encode=msgspec.json.encode, decode=self._events.event)
         self._events.open()
         keep_out_of_collection()
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:
         """Run one batch of a group's rows."""
-        watermark = _watermark(timerValues)
-        by_key: dict[str, list[Row]] = {}
-        controls: list[Row] = []
-        chunks = (decode_input(row[1]) for row in rows) if self._packed else [_chunk_of(list(rows))]
-        for chunk in chunks:
-            self._read(chunk, by_key, controls, speaks=int(key[0]) == self._speaker)
-        yield from self._run(key, by_key, controls, watermark)
+        batch = _GroupBatch(speaks=int(key[0]) == self._speaker)
+        if self._packed:
+            for row in rows:
+                passes = row[2] if len(row) > 2 else None
+                if passes is None:
+                    self._read(decode_input(row[1]), batch)
+                else:
+                    yield _OutputRow(passes, row[3], row[1])
+        else:
+            self._read(_chunk_of(list(rows)), batch)
+        yield from self._run(key, batch, _watermark(timerValues))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[SparkRow]:
         """Fire what is due in a group that got no rows."""
-        yield from self._run(key, {}, [], _watermark(timerValues))
+        yield from self._run(key, _GroupBatch(speaks=False), _watermark(timerValues))
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _run(
-        self, key: Any, by_key: dict[str, list[Row]], controls: list[Row], watermark: int
-    ) -> Iterator[SparkRow]:
+    def _run(self, key: Any, batch: _GroupBatch, watermark: int) -> Iterator[SparkRow]:
         runner = self._runner
-        store = PagedStore(_Backend(self._header, self._pages), runner.layout)
+        label = int(key[0])
+        store = PagedStore(_Backend(self._header, self._pages), runner.layout, label=label)
+        if batch.drained:
+            watermark = END_OF_TIME
+        tick = self._uses_ticks and batch.tick > store.processing_time
+        if tick:
+            store.processing_time = batch.tick
         if self._broadcast is not None:
-            self._run_broadcast(self._broadcast, store, int(key[0]), controls, watermark)
-        runner.run_batch(store, by_key, watermark)
-        wake = store.commit(watermark)
+            self._run_broadcast(self._broadcast, store, batch, watermark)
+        runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick)
+        wake = store.commit(watermark, store.processing_time)
         if wake.delete is not None:
             self._handle.deleteTimer(wake.delete)
         if wake.register is not None:
@@ -168,10 +225,10 @@ class KeyGroupProcessor(StatefulProcessor):
         emissions, runner.emissions = runner.emissions, []
         for output, records, chunk in encode_emissions(emissions):
             yield _OutputRow(output, records, chunk)
+        if batch.forwarded:
+            yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
 
-    def _run_broadcast(
-        self, state: Any, store: PagedStore, label: int, controls: list[Row], watermark: int
-    ) -> None:
+    def _run_broadcast(self, state: Any, store: PagedStore, batch: _GroupBatch, watermark: int) -> None:
         """Apply control events, and make the broadcast state readable; all groups keep the same."""
         stored = _broadcast_copies.get(store.broadcast)
         if stored is None and store.broadcast:
@@ -179,47 +236,45 @@ class KeyGroupProcessor(StatefulProcessor):
             if len(_broadcast_copies) >= _COPIES:
                 _broadcast_copies.clear()
             _broadcast_copies[store.broadcast] = stored
-        if not controls:
+        if not batch.controls:
             self._runner.load_broadcast(stored)
             return
-        controls.sort(key=_control_order)
+        batch.controls.sort(key=_control_order)
         # Every group applies the same control events; one of them speaks for all.
-        report = label == self._speaker
-        changed = self._runner.run_broadcast(controls, stored, watermark, report=report)
+        changed = self._runner.run_broadcast(batch.controls, stored, watermark, report=batch.speaks)
         if changed is not None:
             state.update((changed,))
             store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
 
-    def _read(
-        self, chunk: InputChunk, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool
-    ) -> None:
+    def _read(self, chunk: InputChunk, batch: _GroupBatch) -> None:
         """Decode the rows of a chunk; what cannot be decoded goes to the dead letters."""
-        keys, times, kinds, causes, headers, raws = chunk
+        keys, times, kinds, causes, headers, raws, on_time = chunk
         events = self._events.all(raws) if kinds is None else None
         if events is None or None in keys or NO_TIME in times:
-            self._read_each(chunk, by_key, controls, speaks=speaks)
+            self._read_each(chunk, batch)
             return
-        for key, time, raw, cause, event, header in zip(
-            keys, times, raws, causes or _nothing, events, headers or _nothing, strict=False
+        by_key = batch.by_key
+        judged = _nothing if on_time is None else map(bool, on_time)
+        for key, time, raw, cause, event, header, was_on_time in zip(
+            keys, times, raws, causes or _nothing, events, headers or _nothing, judged, strict=False
         ):
-            row = Row(time, raw, cause, event, header)
+            row = Row(time, raw, cause, event, header, was_on_time)
             of_key = by_key.get(key)
             if of_key is None:
                 by_key[key] = [row]
             else:
                 of_key.append(row)
 
-    def _read_each(
-        self, chunk: InputChunk, by_key: dict[str, list[Row]], controls: list[Row], *, speaks: bool
-    ) -> None:
+    def _read_each(self, chunk: InputChunk, batch: _GroupBatch) -> None:
         """Decode rows one by one: some are control events, or cannot be decoded."""
-        keys, times, kinds, causes, headers, raws = chunk
+        keys, times, kinds, causes, headers, raws, on_time = chunk
         decode = self._events.event
-        for key, time, kind, cause, header, raw in zip(
-            keys, times, kinds or _data, causes or _nothing, headers or _nothing, raws, strict=False
+        judged = _nothing if on_time is None else map(bool, on_time)
+        for key, time, kind, cause, header, raw, was_on_time in zip(
+            keys, times, kinds or _data, causes or _nothing, headers or _nothing, raws, judged, strict=False
         ):
             if kind == CONTROL:
-                self._read_control(raw, cause, header, controls, speaks=speaks)
+                self._read_control(raw, cause, header, batch)
                 continue
             try:
                 event = decode(raw)
@@ -238,15 +293,22 @@ class KeyGroupProcessor(StatefulProcessor):
                 self._put_aside("future", "time", "the event's time is too far ahead of its arrival",
                                 raw, cause, key, time, header)  # fmt: skip
             else:
-                by_key.setdefault(key, []).append(Row(time, raw, cause, event, header))
+                batch.by_key.setdefault(key, []).append(Row(time, raw, cause, event, header, was_on_time))
 
-    def _read_control(
-        self, raw: bytes, cause: Any, header: Any, controls: list[Row], *, speaks: bool
-    ) -> None:
+    def _read_control(self, raw: bytes, cause: Any, header: Any, batch: _GroupBatch) -> None:
         try:
-            controls.append(Row(0, raw, cause, self._events.control(raw), header))
+            message = decode_system(raw)
+            if message is not None:
+                batch.take(message)
+            elif self._events.control_type is not None:
+                batch.controls.append(Row(0, raw, cause, self._events.control(raw), header))
+            elif not self._forwards and batch.speaks:
+                self._put_aside("schema", "broadcast", f"{self._process.name} takes no control events", raw,
+                                cause, None, NO_TIME, header)  # fmt: skip
+            if self._forwards and batch.speaks:
+                batch.forwarded.append((raw, cause, header))
         except NOT_JSON as error:
-            if speaks:
+            if batch.speaks:
                 reason = "schema" if isinstance(error, msgspec.ValidationError) else "malformed"
                 self._put_aside(reason, "broadcast", error, raw, cause, None, NO_TIME, header)
 
@@ -270,6 +332,54 @@ class KeyGroupProcessor(StatefulProcessor):
             key=key,
             event_time=None if time == NO_TIME else time,
             headers=header,
+        )
+
+
+class BoundedGroups(KeyGroupProcessor):
+    """Runs a process over a bounded DataFrame, a key group at a time; pass it to ``applyInArrow``.
+
+    Args:
+        bound_ms: How far the watermark stays behind the newest event, ms.
+        arguments: Those of :class:`KeyGroupProcessor`.
+    """
+
+    def __init__(self, *arguments: Any, bound_ms: int, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._bound_ms = bound_ms
+
+    def __call__(self, key: Any, rows: pa.Table) -> pa.Table:
+        """Run all rows of a group."""
+        import pyarrow as pa
+
+        self._open()
+        batch = _GroupBatch(speaks=key[0].as_py() == self._speaker)
+        found: list[tuple[str, int, bytes]] = []
+        columns = [column.to_pylist() for column in rows.columns]
+        if self._packed:
+            for row in zip(*columns, strict=True):
+                passes = row[2] if len(row) > 2 else None
+                if passes is None:
+                    self._read(decode_input(row[1]), batch)
+                else:
+                    found.append((passes, row[3], row[1]))
+        else:
+            self._read(_chunk_of(list(zip(*columns, strict=True))), batch)
+        runner = self._runner
+        runner.load_broadcast(None)
+        if self._has_broadcast and batch.controls:
+            batch.controls.sort(key=_control_order)
+            runner.run_broadcast(batch.controls, None, NO_WATERMARK, report=batch.speaks)
+        runner.run_bounded(LiveStore(runner.layout), batch.by_key, self._bound_ms)
+        found += encode_emissions(runner.emissions)
+        if batch.forwarded:
+            found.append((FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded)))
+        outputs, records, chunks = zip(*found, strict=True) if found else ((), (), ())
+        return pa.table(
+            {
+                "output": pa.array(outputs, pa.string()),
+                "records": pa.array(records, pa.int64()),
+                "chunk": pa.array(chunks, pa.binary()),
+            }
         )
 
 

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Self
 
 from millrace.kafka.admin import cluster_id
-from millrace.kafka.class_archive import keep_archive
 from millrace.kafka.launch import READY_TIMEOUT_S, launch
 from millrace.kafka.server import Server
+from millrace.runtime.class_archive import keep_archive
 from millrace.runtime.home import home
 from millrace.runtime.processes import Child
 

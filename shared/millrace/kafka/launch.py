@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 from millrace.errors import UserError
 from millrace.kafka.admin import BrokerUnreachable, cluster_id
-from millrace.kafka.class_archive import archive_flags
 from millrace.kafka.server import HOST, Server, new_cluster_id
+from millrace.runtime.class_archive import archive_flags
 from millrace.runtime.jars import ensure_jars
 from millrace.runtime.java_check import check_java
 from millrace.runtime.processes import Child

@@ -50,10 +50,13 @@ class Topics:
     Attributes:
         reads: Topics of the source, control topics included; the order is part of the checkpoint.
         writes: Topics of the outputs.
+        control: The one of ``reads`` that brings control events: ticks and the end of the input come
+            that way too.
     """
 
     reads: tuple[Topic, ...]
     writes: tuple[Topic, ...] = ()
+    control: str | None = None
 
 
 @dataclass(frozen=True)

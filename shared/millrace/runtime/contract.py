@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import socket
 import uuid
@@ -13,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from millrace.errors import UserError
+from millrace.state.evolution import state_differences
 
 CONTRACT_FILE = "contract.json"
 OWNER_FILE = "owner.lock"
+#: Where a contract keeps the states of earlier versions of its process.
+EARLIER = "earlier_states"
+
+_log = logging.getLogger("millrace.contract")
 
 
 class ContractMismatch(UserError):
@@ -28,6 +34,10 @@ class CheckpointInUse(UserError):
 
 def check_contract(folder: Path, contract: dict[str, Any]) -> str:
     """Compare ``contract`` with the one in ``folder``, writing it where there is none.
+
+    States may change as far as what was kept can be read (:mod:`millrace.state.evolution`); the
+    contract is then written anew, with the earlier states beside the new ones, since entries that
+    nobody touches stay as they were written.
 
     Args:
         folder: The folder that holds the checkpoint.
@@ -62,13 +72,38 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
         incarnation = str(kept.pop("incarnation"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContractMismatch(f"{path} cannot be read ({error}): restore it from a backup") from error
-    differences = _differences(kept, json.loads(json.dumps(contract)))
+    now = json.loads(json.dumps(contract))
+    earlier = kept.pop(EARLIER, [])
+    differences = _differences(_without_states(kept), _without_states(now))
+    for states in (kept.get("states", {}), *earlier):
+        differences += [d for d in state_differences(states, now.get("states", {})) if d not in differences]
     if differences:
         raise ContractMismatch(
             f"the checkpoint in {folder} cannot be continued: {'; '.join(differences)}. "
-            "Go back to the process that wrote it, or start anew with another storage.root"
+            "Go back to the process that wrote it, give a state that has become another a new name, "
+            "or start anew with another storage.root"
         )
+    if kept != now:
+        _take_over(path, incarnation, kept, now, earlier)
     return incarnation
+
+
+def _without_states(contract: dict[str, Any]) -> dict[str, Any]:
+    # States are read by name: their order, which "layout" lists, says nothing.
+    return {name: value for name, value in contract.items() if name not in ("states", "layout")}
+
+
+def _take_over(
+    path: Path, incarnation: str, kept: dict[str, Any], now: dict[str, Any], earlier: list[Any]
+) -> None:
+    """Write the contract of a process whose states have changed."""
+    before, after = kept.get("states", {}), now.get("states", {})
+    read = {n for name, state in after.items() for n in (name, *state.get("alias", ()))}
+    for name in before.keys() - read:
+        _log.warning("state '%s' is no longer declared: what it kept is dropped as keys are touched", name)
+    if before != after and before not in earlier:
+        earlier = [*earlier, before]
+    _write(path, {"incarnation": incarnation, **now, **({EARLIER: earlier} if earlier else {})})
 
 
 def _differences(kept: Any, now: Any, at: str = "") -> list[str]:

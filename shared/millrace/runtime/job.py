@@ -17,19 +17,23 @@ from millrace.connectors.kafka import kafka_stream
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopRequested
 from millrace.connectors.spark_writer import SparkWriter
 from millrace.errors import MillraceError, UserError
-from millrace.host.spark_types import output_types
+from millrace.host.system import Drain
 from millrace.runtime.apps import App
+from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
+from millrace.time.durations import to_ms
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from millrace.runtime.monitor import QueryMonitor
 
 log = logging.getLogger(__name__)
+#: Beside a checkpoint whose input has ended.
+DRAINED_FILE = "drained"
 _POLL_S = 0.1
 
 
@@ -43,7 +47,9 @@ class Job:
     Args:
         app: The app.
         settings: Its settings; ``kafka.bootstrap`` must be set.
-        until_end: Drain what is in the topics at the start and end; else run until stopped.
+        until_end: Take what is in the topics at the start and end; else run until stopped.
+        drain: At the end, move the watermark to the end of time, so that every timer fires; the
+            checkpoint cannot be gone on from then.
         monitor: Fed with the query's progress, if given.
         on_batch: Called after each batch with its id and the number of records per output.
         log_file: Where Spark's own log goes.
@@ -60,6 +66,7 @@ class Job:
         settings: AppSettings,
         *,
         until_end: bool = False,
+        drain: bool = False,
         monitor: QueryMonitor | None = None,
         on_batch: Callable[[int, dict[str, int]], None] | None = None,
         log_file: Path | None = None,
@@ -80,11 +87,13 @@ class Job:
         self.root = root
         self._topics = app.topics(settings)
         self._until_end = until_end
+        self._drain = drain
         self._monitor = monitor
         self._on_batch = on_batch
         self._log_file = log_file or root / "logs" / "spark.log"
         self._stop = threading.Event()
         self._wait_for_broker = wait_for_broker
+        self._ran = False
         #: Set when broker and session are there and the query is about to be started.
         self.session_ready = threading.Event()
         #: Set when the query runs.
@@ -101,6 +110,7 @@ class Job:
             UserError: No broker, no Java, a checkpoint in use or not fitting, a missing topic.
             QueryFailed: The query failed; the message is its first line, the log has the rest.
         """
+        self._refuse_drained()
         if self._wait_for_broker is None:
             self._check_broker()
         # A signal while Spark starts must not leave anything behind either.
@@ -113,7 +123,10 @@ class Job:
                 return
             query = self._start(spark)
             self.started.set()
-            self._watch(query)
+            with self._ticking(query):
+                self._watch(query)
+            if self._until_end and self._drain and not self._stop.is_set():
+                self._run_dry(spark, progress_of(query))
 
     def _session(self) -> contextlib.AbstractContextManager[SparkSession]:
         spark = self.settings.spark
@@ -125,6 +138,7 @@ class Job:
             quick_start=spark.quick_start,
             log_file=self._log_file,
             conf=dict(spark.conf),
+            is_typical=lambda: self._ran,
         )
 
     def _check_broker(self) -> None:
@@ -139,8 +153,34 @@ class Job:
         }
         create_topics(kafka.bootstrap, topics, options=kafka.options)
 
-    def build(self, spark: SparkSession) -> Outputs:
-        """Build the app's pipeline over its Kafka topics, without starting it."""
+    def _ticking(self, query: StreamingQuery) -> contextlib.AbstractContextManager[object]:
+        """Return what sends ticks while the query runs, if any are wanted."""
+        stream, control = self.settings.stream, self._topics.control
+        if self._until_end or control is None or not (stream.tick_interval or stream.idle_after):
+            return contextlib.nullcontext()
+        silence = None
+        if stream.idle_after is not None:
+            silence = Silence(to_ms(stream.idle_after), to_ms(stream.out_of_orderness), control)
+        tick_ms = None if stream.tick_interval is None else to_ms(stream.tick_interval)
+        topic = ControlTopic(self.settings.kafka.client_options(), control)
+        return Ticker(topic, query, tick_ms=tick_ms, silence=silence)
+
+    def _run_dry(self, spark: SparkSession, progress: Progress | None) -> None:
+        """Let every timer fire: a last run that sees the end of the input, and nothing that came since."""
+        if self._topics.control is None or progress is None:
+            return
+        (self.root / DRAINED_FILE).write_text("the input has ended\n")
+        control = ControlTopic(self.settings.kafka.client_options(), self._topics.control)
+        end = {**progress.done, control.topic: {0: control.send(Drain()) + 1}}
+        self._watch(self._start(spark, end))
+
+    def build(self, spark: SparkSession, end: Offsets | None = None) -> Outputs:
+        """Build the app's pipeline over its Kafka topics, without starting it.
+
+        Args:
+            spark: The session.
+            end: Records from these offsets on are left out.
+        """
         stream, kafka = self.settings.stream, self.settings.kafka
         events = kafka_stream(
             spark,
@@ -149,18 +189,21 @@ class Job:
             starting_offsets=stream.starting_offsets,
             max_offsets_per_trigger=stream.max_offsets_per_trigger,
         )
+        if end is not None:
+            events = events.filter(_before(end))
         return self.app.build({"events": events}, self.settings)
 
     def table_path(self, table: str) -> str:
         """Return where a table of the app is."""
         return self.settings.storage.path("tables", table)
 
-    def _start(self, spark: SparkSession) -> StreamingQuery:
-        ship_project(spark, self.root / "shipped")
-        outputs = self.build(spark)
+    def _start(self, spark: SparkSession, end: Offsets | None = None) -> StreamingQuery:
+        if end is None:
+            ship_project(spark, self.root / "shipped")
+        outputs = self.build(spark, end)
         incarnation = check_contract(self.root, outputs.stream.contract())
         router = self._router(outputs, f"{self.app.name}:{incarnation}")
-        if self._monitor is not None:
+        if self._monitor is not None and end is None:
             from millrace.runtime.monitor import listener
 
             spark.streams.addListener(listener(self._monitor))
@@ -176,6 +219,13 @@ class Job:
             writer = writer.trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
         return writer.start()
 
+    def _refuse_drained(self) -> None:
+        if (self.root / DRAINED_FILE).exists():
+            raise UserError(
+                f"the checkpoint in {self.root} has been drained: its timers fired as at the end of time. "
+                "Use another storage.root, and --no-drain for runs that are to be gone on from"
+            )
+
     def _router(self, outputs: Outputs, app_id: str) -> Router:
         kafka = self.settings.kafka
         limit = DeadLetterLimit(self.settings.stream.max_dead_letter_ratio)
@@ -183,7 +233,12 @@ class Job:
         small.prepare()
         large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit)
         records = self.settings.stream.driver_records
-        return Router(small, large, driver_records=records, on_batch=self._on_batch, stop=self._stop)
+        return Router(small, large, driver_records=records, on_batch=self._after_batch, stop=self._stop)
+
+    def _after_batch(self, batch_id: int, counts: dict[str, int]) -> None:
+        self._ran = self._ran or bool(counts)
+        if self._on_batch is not None:
+            self._on_batch(batch_id, counts)
 
     def _watch(self, query: StreamingQuery) -> None:
         while query.isActive:
@@ -210,6 +265,15 @@ class Job:
         error = query.exception()
         if error is not None and StopRequested.__name__ not in str(error):
             raise QueryFailed(f"{self.app.name}: {_first_line(str(error))} (log: {self._log_file})")
+
+
+def _before(end: Offsets) -> Column:
+    """Return whether a record stands before these offsets; what has none is new, and left out."""
+    from pyspark.sql import functions as F
+
+    place = F.concat_ws(":", "topic", F.col("partition").cast("string"))
+    ends = [F.lit(x) for t, of in end.items() for p, offset in of.items() for x in (f"{t}:{p}", offset)]
+    return F.col("offset") < F.coalesce(F.create_map(*ends)[place], F.lit(0))
 
 
 def ship_project(spark: SparkSession, folder: Path) -> None:
@@ -270,5 +334,5 @@ def _first_line(text: str) -> str:
 
 def table_types(outputs: Outputs) -> dict[str, Any]:
     """Return the record type of every table: name → type."""
-    types = output_types(outputs.stream.process)
+    types = outputs.stream.types
     return {table: types[output] for output, table in outputs.tables.items()}

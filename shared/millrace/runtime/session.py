@@ -6,19 +6,26 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from millrace.errors import UserError
+from millrace.runtime.class_archive import archive_flags, keep_archive
 from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STREAMING_DEFAULTS
 from millrace.runtime.jars import jar_paths
+from millrace.runtime.java import JavaError
+from millrace.runtime.java_check import check_java
 
+_ARCHIVE = "spark"
+#: How long the JVM may take to end.
+_LAST_S = 60.0
 _LOCAL_FS = "hadoop-bare-naked-local-fs"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -36,6 +43,7 @@ def session_conf(
     log_file: Path | None = None,
     scratch: Path,
     conf: Mapping[str, str] | None = None,
+    writes_archive: bool = False,
 ) -> dict[str, str]:
     """Return the complete configuration of a session, as Spark takes it.
 
@@ -47,12 +55,14 @@ def session_conf(
         log_file: Where Spark's own log goes.
         scratch: Folder for sockets and temporary files, removed by the caller.
         conf: Settings that override everything else.
+        writes_archive: Where a quick start has no archive of Spark's classes, let the JVM write one.
     """
     cores = local_cores(master)
     jars = jar_paths("spark")
+    archive = _archive_flags(scratch if writes_archive else None) if quick_start and cores is not None else []
     options = [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-Duser.timezone=UTC"]
     if quick_start:
-        options.append(QUICK_START.value)
+        options += [QUICK_START.value, *archive]
     options.append(f"-Dmillrace.log.file={log_file or os.devnull}")
     merged = {name: default.value for name, default in STREAMING_DEFAULTS.items()}
     merged |= {
@@ -100,6 +110,7 @@ def spark_session(
     quick_start: bool = False,
     log_file: Path | None = None,
     conf: Mapping[str, str] | None = None,
+    is_typical: Callable[[], bool] | None = None,
 ) -> Iterator[SparkSession]:
     """Start a session, and stop it with everything that it made when the block ends.
 
@@ -111,6 +122,8 @@ def spark_session(
         quick_start: Let the JVM compile less: for runs of a minute or two.
         log_file: Where Spark's own log goes.
         conf: Settings that override everything else.
+        is_typical: Asked at the end: whether this run has used what later ones will, so that the next
+            quick start takes the classes of this one from an archive.
 
     Raises:
         SessionError: A session runs in this process already, or Java does not start.
@@ -145,13 +158,17 @@ def spark_session(
             log_file=log_file,
             scratch=scratch,
             conf=conf,
+            writes_archive=is_typical is not None,
         )
         spark = _start(app, settings, log_file)
         yield spark
     finally:
         if spark is not None:
             spark.stop()
-        _end_gateway()
+        typical = is_typical is not None and is_typical()
+        code = _end_gateway(in_time=typical)
+        if typical:
+            keep_archive(scratch, code, name=_ARCHIVE)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -177,17 +194,39 @@ def _start(app: str, settings: Mapping[str, str], log_file: Path | None) -> Spar
     return SparkSession.builder.config(conf=context.getConf()).getOrCreate()
 
 
-def _end_gateway() -> None:
-    """End the JVM: PySpark keeps it for a next session, with the settings of the first."""
+def _archive_flags(write_below: Path | None) -> list[str]:
+    """Return the JVM flags that use the archive of Spark's classes, or have it written."""
+    import pyspark
+
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+    # A Java that does not work is told of by whoever starts it.
+    with suppress(JavaError, OSError):
+        return archive_flags(check_java(), jars, write_below=write_below, name=_ARCHIVE)
+    return []
+
+
+def _end_gateway(*, in_time: bool) -> int:
+    """End the JVM, and return its exit code: PySpark keeps it, with the settings of the first session.
+
+    Args:
+        in_time: Whether it may take its time: the first one of an environment writes an archive of its
+            classes, which nobody needs of a run that did nothing.
+    """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
     if gateway is None:
-        return
+        return -1
     gateway.shutdown()
     process = getattr(gateway, "proc", None)
+    code = -1
     if process is not None:
         process.stdin.close()
-        process.wait(timeout=30)
+        try:
+            code = process.wait(timeout=_LAST_S if in_time else _LAST_S / 4)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     SparkContext._gateway = None
     SparkContext._jvm = None
+    return code

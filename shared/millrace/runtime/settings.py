@@ -192,6 +192,13 @@ class StreamSettings(Section):
         default=timedelta(minutes=1),
         description="events further ahead of the broker's clock go to the dead letters",
     )
+    tick_interval: Duration | None = Field(
+        default=None, description="how often processing time ticks; unset: not at all"
+    )
+    idle_after: Duration | None = Field(
+        default=None,
+        description="event time goes on by itself after this long without input; unset: it waits",
+    )
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     max_dead_letter_ratio: float = Field(
         default=0.5,

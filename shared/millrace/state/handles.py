@@ -8,143 +8,240 @@ to live has passed is never returned, whether or not the sweep has removed it ye
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from millrace.errors import MillraceError
-from millrace.state.specs import StateSpec
+from millrace.state.cursor import Cursor, Life, StateAccessError, refuse_ttl
+from millrace.state.specs import StateSpec, is_mutable
 from millrace.time import NEVER
+
+__all__ = ["BroadcastState", "Cursor", "MapState", "StateAccessError", "ValueState"]
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class StateAccessError(MillraceError):
-    """State was used outside a callback, or written where it is read-only."""
+class ValueState(Generic[T]):
+    """One value of the current key.
 
-
-class Cursor:
-    """Points at the current entry and time; shared by the handles of one process instance.
-
-    ``soonest`` is the time (ms) that no timer of the entry is before: as long as it is not reached,
-    nobody has to look through the timers.
+    A value that can change in place (a list, a struct) is kept as it is at the end of the callback.
+    Only an assignment, ``set`` or, as declared, a read starts its time to live anew.
     """
 
-    __slots__ = ("broadcast", "broadcast_writable", "entry", "min_expiry", "now", "soonest")
+    __slots__ = ("_cursor", "_default", "_name")
 
-    def __init__(self) -> None:
-        self.entry: Any = None
-        self.now: int = 0
-        self.min_expiry: int = NEVER
-        self.soonest: int = NEVER
-        self.broadcast: dict[str, dict[Any, Any]] = {}
-        self.broadcast_writable = False
-
-
-class ValueState(Generic[T]):
-    """One value of the current key."""
-
-    __slots__ = ("_cursor", "_default", "_name", "_ttl")
+    def __new__(cls, cursor: Cursor, spec: StateSpec) -> ValueState[T]:
+        """Choose the handle that the declaration needs: this is the hottest path there is."""
+        if cls is not ValueState or not spec.expires:
+            return object.__new__(cls)
+        usual = not spec.on_processing_time and spec.refresh == "write" and spec.ttl_ms is not None
+        plain = usual and not is_mutable(spec.default())
+        return object.__new__(_EventTimeValueState if plain else _ExpiringValueState)
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
         self._name = spec.name
         self._default = spec.default
-        self._ttl = spec.ttl_ms
 
     @property
     def value(self) -> T:
         """The value at the current time, or the declared default."""
-        found = getattr(self._cursor.entry, self._name)
-        if self._ttl is None:
-            return found  # type: ignore[no-any-return]
-        if found is None or found[0] <= self._cursor.now:
+        return getattr(self._cursor.entry, self._name)  # type: ignore[no-any-return]
+
+    @value.setter
+    def value(self, new: T) -> None:
+        setattr(self._cursor.entry, self._name, new)
+
+    def set(self, value: T, *, ttl: timedelta | int | None = None) -> None:
+        """Write the value.
+
+        Args:
+            value: What to keep.
+            ttl: How long, instead of the declared time to live (``timedelta`` or ms).
+
+        Raises:
+            StateAccessError: ``ttl`` is given, and the state is declared without.
+        """
+        refuse_ttl(self._name, ttl)
+        self.value = value
+
+    def clear(self) -> None:
+        """Forget the value; the next read returns the default."""
+        setattr(self._cursor.entry, self._name, self._default())
+
+
+class _ExpiringValueState(ValueState[T]):
+    """One value with a time to live: its slot is ``(expiry, value)``."""
+
+    __slots__ = ("_life", "_pristine")
+
+    def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
+        super().__init__(cursor, spec)
+        self._life = Life(cursor, spec)
+        default = spec.default()
+        #: A default that nobody changes, to know a changed one by; ``None`` where it cannot change.
+        self._pristine = default if is_mutable(default) else None
+
+    @property
+    def value(self) -> T:
+        """The value at the current time, or the declared default."""
+        life = self._life
+        entry = self._cursor.entry
+        found = getattr(entry, self._name)
+        live = found is not None and found[0] > life.now()
+        if not live:
+            return self._default_in_place() if self._pristine is not None else self._default()  # type: ignore[no-any-return]
+        if life.on_read:
+            setattr(entry, self._name, (life.longer(found[0]), found[1]))
+        elif self._pristine is not None and found[1] == self._pristine:
+            # Nothing but a default so far: its life begins with the change that may follow.
+            setattr(entry, self._name, (life.until(), found[1]))
+        return found[1]  # type: ignore[no-any-return]
+
+    @value.setter
+    def value(self, new: T) -> None:
+        setattr(self._cursor.entry, self._name, (self._life.until(), new))
+
+    def set(self, value: T, *, ttl: timedelta | int | None = None) -> None:
+        """Write the value; ``ttl`` (``timedelta`` or ms) goes before the declared time to live."""
+        setattr(self._cursor.entry, self._name, (self._life.until(ttl), value))
+
+    def clear(self) -> None:
+        """Forget the value; the next read returns the default."""
+        setattr(self._cursor.entry, self._name, None)
+
+    def _default_in_place(self) -> Any:
+        """Keep the default that is returned, so that a change in place is not lost.
+
+        One that stays unchanged is forgotten at the end of the batch (``EntryLayout.is_empty``).
+        """
+        new = self._default()
+        setattr(self._cursor.entry, self._name, (self._life.until(), new))
+        return new
+
+
+class _EventTimeValueState(_ExpiringValueState[T]):
+    """The usual case: event time, begun anew by writes, a default that cannot change in place."""
+
+    __slots__ = ("_ttl",)
+
+    def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
+        super().__init__(cursor, spec)
+        self._ttl: int = spec.ttl_ms or NEVER
+
+    @property
+    def value(self) -> T:
+        """The value at the current time, or the declared default."""
+        cursor = self._cursor
+        found = getattr(cursor.entry, self._name)
+        if found is None or found[0] <= cursor.now:
             return self._default()  # type: ignore[no-any-return]
         return found[1]  # type: ignore[no-any-return]
 
     @value.setter
     def value(self, new: T) -> None:
         cursor = self._cursor
-        if self._ttl is None:
-            setattr(cursor.entry, self._name, new)
-            return
         expiry = cursor.now + self._ttl
         if expiry < cursor.min_expiry:
             cursor.min_expiry = expiry
         setattr(cursor.entry, self._name, (expiry, new))
 
-    def clear(self) -> None:
-        """Forget the value; the next read returns the default."""
-        setattr(self._cursor.entry, self._name, None if self._ttl is not None else self._default())
-
 
 class MapState(Generic[K, V]):
     """One map of the current key. Order of iteration is order of insertion."""
 
-    __slots__ = ("_cursor", "_name", "_ttl")
+    __slots__ = ("_cursor", "_life", "_name")
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
         self._name = spec.name
-        self._ttl = spec.ttl_ms
+        self._life = Life(cursor, spec) if spec.expires else None
 
-    def _live(self) -> dict[K, Any]:
+    def _kept(self) -> dict[K, Any]:
         found: dict[K, Any] = getattr(self._cursor.entry, self._name)
         return found
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value at ``key``, or ``default`` where there is none or it has expired."""
-        found = self._live().get(key)
+        kept, life = self._kept(), self._life
+        found = kept.get(key)
         if found is None:
             return default
-        if self._ttl is None:
+        if life is None:
             return found  # type: ignore[no-any-return]
-        return found[1] if found[0] > self._cursor.now else default
+        if found[0] <= life.now():
+            return default
+        if life.on_read:
+            kept[key] = (life.longer(found[0]), found[1])
+        return found[1]  # type: ignore[no-any-return]
 
-    def put(self, key: K, value: V) -> None:
-        """Write the value at ``key``; with a time to live, it starts anew."""
-        if self._ttl is None:
-            self._live()[key] = value
+    def put(self, key: K, value: V, *, ttl: timedelta | int | None = None) -> None:
+        """Write the value at ``key``; with a time to live, it starts anew.
+
+        Args:
+            key: Where.
+            value: What to keep.
+            ttl: How long, instead of the declared time to live (``timedelta`` or ms).
+
+        Raises:
+            StateAccessError: ``ttl`` is given, and the state is declared without.
+        """
+        kept, life = self._kept(), self._life
+        if life is None:
+            refuse_ttl(self._name, ttl)
+            kept[key] = value
             return
-        cursor = self._cursor
-        expiry = cursor.now + self._ttl
-        if expiry < cursor.min_expiry:
-            cursor.min_expiry = expiry
-        live = self._live()
-        found = live.get(key)
-        if found is not None and found[0] <= cursor.now:
-            del live[key]  # its place in the order is gone too, whether or not the sweep has been here
-        live[key] = (expiry, value)
+        expiry = life.until(ttl)
+        found = kept.get(key)
+        if found is not None and found[0] <= life.now():
+            del kept[key]  # its place in the order is gone too, whether or not the sweep has been here
+        kept[key] = (expiry, value)
 
     def remove(self, key: K) -> None:
         """Forget ``key``; nothing happens where it is not there."""
-        self._live().pop(key, None)
+        self._kept().pop(key, None)
 
     def clear(self) -> None:
         """Forget all keys of the map."""
-        self._live().clear()
+        self._kept().clear()
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Iterate over the entries that are visible now."""
-        if self._ttl is None:
-            yield from list(self._live().items())
+        """Iterate over the entries that are visible now; as a read, it refreshes them where declared."""
+        life = self._life
+        if life is None:
+            yield from list(self._kept().items())
             return
-        now = self._cursor.now
-        for key, (expiry, value) in list(self._live().items()):
+        now = life.now()
+        kept = self._kept()
+        for key, (expiry, value) in list(kept.items()):
             if expiry > now:
+                if life.on_read:
+                    kept[key] = (life.longer(expiry), value)
                 yield key, value
 
+    def keys(self) -> Iterator[K]:
+        """Iterate over the keys that are visible now."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V]:
+        """Iterate over the values that are visible now."""
+        return (value for _, value in self.items())
+
+    def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
     def __contains__(self, key: object) -> bool:
-        live = self._live()
-        if self._ttl is None:
-            return key in live
-        found = live.get(key)  # type: ignore[arg-type]
-        return found is not None and found[0] > self._cursor.now
+        if self._life is None:
+            return key in self._kept()
+        found = self._kept().get(key)  # type: ignore[arg-type]
+        return found is not None and found[0] > self._life.now()
 
     def __len__(self) -> int:
-        if self._ttl is None:
-            return len(self._live())
-        return sum(1 for _ in self.items())
+        if self._life is None:
+            return len(self._kept())
+        now = self._life.now()
+        return sum(1 for expiry, _ in self._kept().values() if expiry > now)
 
 
 class BroadcastState(Generic[K, V]):

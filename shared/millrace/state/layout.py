@@ -1,30 +1,42 @@
 """How the state of one key is packed: a typed MessagePack array, built from the declarations.
 
-An *entry* is everything that is kept for one key: the pending timers, then a slot per declared
-state. It is encoded as a MessagePack array whose fields follow the order of the layout, so that a
-field added at the end is filled with its default when an older entry is read.
+An *entry* is everything that is kept for one key: its pending timers on both clocks, the rows that
+wait for the watermark, then a slot per declared state. It is encoded as an array without names; what
+stood where is kept once per key group (:mod:`millrace.state.schema`), so that states may be added,
+removed and reordered.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from millrace.state.specs import StateDeclarationError, StateSpec, StateTypeError
-from millrace.time import NEVER
+from millrace.state.schema import schema_of
+from millrace.state.slots import (
+    empty_slot,
+    expire_slot,
+    forget_versions,
+    next_forgetting,
+    slot_field,
+    versions_of,
+)
+from millrace.state.specs import StateDeclarationError, StateSpec, StateTypeError, is_mutable
+from millrace.state.sweep import grid_for
+from millrace.time import NEVER, NO_WATERMARK
 
 #: Version of the packed form; part of the checkpoint's contract.
-ENCODING_VERSION = 1
+ENCODING_VERSION = 2
 
 
 class TimerRecord(msgspec.Struct, array_like=True, gc=False):
     """A pending timer of one key.
 
     Attributes:
-        at: Event time at which it is due, ms.
+        at: Event time (processing time) at which it is due, ms.
         name: Its name; a key has at most one pending timer of a name.
         on_key_time: Whether the key's own later event may fire it before the watermark does.
         origin: 64-bit hash of the event or timer that set it: tells apart two timers of one name
@@ -37,23 +49,48 @@ class TimerRecord(msgspec.Struct, array_like=True, gc=False):
     origin: int = 0
 
 
+class PendingRow(msgspec.Struct, array_like=True, gc=False):
+    """A row that waits until the watermark passes it, of a process in event-time order.
+
+    Attributes:
+        event_time: Its event time, ms.
+        cause: Its identity in its source, or ``None``.
+        raw: Its original bytes.
+        headers: Its original headers as JSON text.
+        on_time: Whether it was on time when it came.
+    """
+
+    event_time: int
+    cause: str | None
+    raw: bytes
+    headers: str | None = None
+    on_time: bool = True
+
+
+#: What stands before the states in every entry; one byte each while there is none.
+ENGINE_SLOTS: tuple[tuple[str, Any], ...] = (
+    ("timers_", list[TimerRecord]),
+    ("processing_timers_", list[TimerRecord]),
+    ("pending_", list[PendingRow]),
+)
+
+
 class EntryLayout:
     """Encoder, decoder and empty value of a process's entries.
 
     Args:
-        specs: The declared value and map states in order.
+        specs: The declared states in order; broadcast states are not part of an entry.
         owner: Name of the process, for messages.
     """
 
     def __init__(self, specs: Sequence[StateSpec], *, owner: str = "a process") -> None:
         self.owner = owner
         self.specs = [s for s in specs if s.kind != "broadcast"]
-        # The timers stand first, so that a state may be added at the end.
         fields: list[tuple[str, Any, Any]] = [
-            ("timers_", list[TimerRecord], msgspec.field(default_factory=list))
+            (name, tp, msgspec.field(default_factory=list)) for name, tp in ENGINE_SLOTS
         ]
         for spec in self.specs:
-            fields.append((spec.name, *_slot(spec)))
+            fields.append((spec.name, *slot_field(spec)))
         self.type = msgspec.defstruct("Entry", fields, array_like=True)
         try:
             self._decoder = msgspec.msgpack.Decoder(self.type)
@@ -62,14 +99,31 @@ class EntryLayout:
                 f"a declared state has a type that cannot be kept: {error}"
             ) from error
         self._encoder = msgspec.msgpack.Encoder()
-        self._expiring = [s for s in self.specs if s.ttl_ms is not None]
-        self.has_ttl = bool(self._expiring)
-        #: How long an expired value may stay before the sweep, ms (a 16th of the shortest life, at
-        #: least a minute): the price of not visiting a page for every single value.
-        self.sweep_slack_ms = max(
-            60_000, min((s.ttl_ms or NEVER for s in self._expiring), default=NEVER) // 16
-        )
+        self._expiring = [s for s in self.specs if s.expires]
+        self._versioned = [s for s in self.specs if s.kind == "versioned"]
+        # A read of an expiring state puts a mutable default in place (see ValueState).
+        self._settled = [s for s in self._expiring if s.kind == "value" and is_mutable(s.default())]
+        on_event_time = [s.ttl_ms or NEVER for s in self._expiring if not s.on_processing_time]
+        on_event_time += [s.history_ms or NEVER for s in self._versioned]
+        on_processing_time = [s.ttl_ms or NEVER for s in self._expiring if s.on_processing_time]
+        #: Whether anything goes with event time, and with processing time.
+        self.has_ttl = bool(on_event_time)
+        self.has_processing_ttl = bool(on_processing_time)
+        #: When the sweeps are, on either clock.
+        self.sweeps = grid_for(_shortest(on_event_time))
+        self.processing_sweeps = grid_for(_shortest(on_processing_time))
         self.empty = self.type()
+        #: What the slots are, as it stands beside the pages, and its digest.
+        self.schema = schema_of(self.specs)
+        self.schema_digest = int.from_bytes(hashlib.blake2b(self.schema, digest_size=7).digest(), "big")
+        #: Readers of older schemas that were met, and keys that were warned of: once per worker.
+        self.older: dict[bytes, Any] = {}
+        self.warned: set[str] = set()
+
+    @property
+    def sweep_slack_ms(self) -> int:
+        """How much longer than it lives a value may stay before it is swept, ms."""
+        return self.sweeps.step_ms
 
     def new(self) -> Any:
         """Return a fresh entry with every slot at its default."""
@@ -95,7 +149,7 @@ class EntryLayout:
         try:
             self._decoder.decode(body)
         except msgspec.DecodeError as error:
-            names = ["timers", *(s.name for s in self.specs)]
+            names = [*(name.rstrip("_") for name, _ in ENGINE_SLOTS), *(s.name for s in self.specs)]
             what = re.sub(r"\$\[(\d+)\]", lambda m: names[int(m[1])], str(error), count=1)
             raise StateTypeError(
                 f"{self.owner} keeps something else than it declares for key '{key}': {what}"
@@ -107,57 +161,102 @@ class EntryLayout:
 
     def is_empty(self, entry: Any) -> bool:
         """Return whether nothing is kept, so that the key itself can be forgotten."""
-        return bool(entry == self.empty)
+        if self._settled:
+            self._settle(entry)
+        return entry == self.empty  # type: ignore[no-any-return]
 
-    def purge(self, entry: Any, now: int) -> int:
-        """Remove values that expired at ``now`` (ms); return the earliest expiry that is left."""
-        earliest = NEVER
+    def _settle(self, entry: Any) -> None:
+        """Take back the defaults that were put in place by a read, and did not change."""
+        for spec in self._settled:
+            slot = getattr(entry, spec.name)
+            if slot is not None and slot[1] == spec.default():
+                setattr(entry, spec.name, None)
+
+    def expire(
+        self,
+        entry: Any,
+        line: int,
+        processing_line: int = NO_WATERMARK,
+        processing_now: int = NO_WATERMARK,
+    ) -> tuple[int, int]:
+        """Remove what expired at ``line`` (event time) and ``processing_line`` (ms).
+
+        Args:
+            entry: The entry, changed in place.
+            line: Event time of the sweep.
+            processing_line: Processing time of the sweep.
+            processing_now: The present on that clock.
+
+        Returns:
+            The earliest expiries left: event time, processing time (ms, ``NEVER`` without one).
+        """
+        earliest, processing_earliest = NEVER, NEVER
         for spec in self._expiring:
             slot = getattr(entry, spec.name)
-            if spec.kind == "value":
-                if slot is None:
-                    continue
-                if slot[0] <= now:
-                    setattr(entry, spec.name, None)
-                else:
-                    earliest = min(earliest, slot[0])
-                continue
-            for key in [k for k, v in slot.items() if v[0] <= now]:
-                del slot[key]
-            earliest = min(earliest, min((v[0] for v in slot.values()), default=NEVER))
-        return earliest
+            if spec.on_processing_time:
+                slot, left = expire_slot(spec, slot, processing_line, processing_now)
+                processing_earliest = min(processing_earliest, left)
+            else:
+                slot, left = expire_slot(spec, slot, line, line)
+                earliest = min(earliest, left)
+            setattr(entry, spec.name, slot)
+        for spec in self._versioned:
+            versions = versions_of(spec, getattr(entry, spec.name))
+            if versions:
+                history = spec.history_ms or 0
+                forget_versions(versions, line - history)
+                earliest = min(earliest, next_forgetting(versions, history))
+            if not versions:
+                setattr(entry, spec.name, empty_slot(spec))
+        return earliest, processing_earliest
+
+    @staticmethod
+    def timer(entry: Any) -> int | None:
+        """Return when (event time, ms) the entry's first timer or waiting row is due."""
+        timers: list[TimerRecord] = entry.timers_
+        first = None
+        if timers:
+            first = timers[0].at if len(timers) == 1 else min([t.at for t in timers])
+        if entry.pending_:
+            row = min([r.event_time for r in entry.pending_])
+            first = row if first is None or row < first else first
+        return first
+
+    @staticmethod
+    def processing_timer(entry: Any) -> int | None:
+        """Return when (processing time, ms) the entry's first timer on that clock is due."""
+        return min([t.at for t in entry.processing_timers_]) if entry.processing_timers_ else None
 
 
-def _slot(spec: StateSpec) -> tuple[Any, Any]:
-    """Return the type and default of a state's slot in the entry."""
-    if spec.kind == "map":
-        kept = tuple[int, spec.type] if spec.ttl_ms is not None else spec.type  # type: ignore[name-defined]
-        return dict[spec.key_type, kept], msgspec.field(default_factory=dict)  # type: ignore[name-defined,valid-type]
-    if spec.ttl_ms is not None:
-        return tuple[int, spec.type] | None, None  # type: ignore[name-defined]
-    default = spec.default()
-    if default is None:
-        return spec.type | None, None
-    return spec.type, msgspec.field(default_factory=spec.default)
+def _shortest(lives: list[int]) -> int:
+    """Return the shortest of some lives (ms); where only writes name one, it may be any."""
+    shortest = min(lives, default=0)
+    return 0 if shortest == NEVER else shortest
 
 
 class BroadcastLayout:
-    """Encoder and decoder of a group's broadcast state: one dict per declared state."""
+    """Encoder and decoder of a group's broadcast state: a map per declared state, by name.
+
+    There is one per group, so names cost nothing, and states come, go and move as they like.
+    """
 
     def __init__(self, specs: Sequence[StateSpec]) -> None:
         self.specs = [s for s in specs if s.kind == "broadcast"]
-        fields: list[tuple[str, Any, Any]] = [
-            (s.name, dict[s.key_type, s.type], msgspec.field(default_factory=dict))  # type: ignore[name-defined]
+        self._decoders = {
+            s.name: msgspec.msgpack.Decoder(dict[s.key_type, s.type])  # type: ignore[name-defined]
             for s in self.specs
-        ]
-        self.type = msgspec.defstruct("Broadcast", fields, array_like=True)
-        self._decoder = msgspec.msgpack.Decoder(self.type)
+        }
+        self._names = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
     def decode(self, body: bytes | None) -> dict[str, dict[Any, Any]]:
         """Return name → map; empty maps where nothing was kept yet."""
-        kept = self.type() if body is None else self._decoder.decode(body)
-        return {s.name: getattr(kept, s.name) for s in self.specs}
+        kept = {} if body is None else self._names.decode(body)
+        maps: dict[str, dict[Any, Any]] = {}
+        for spec in self.specs:
+            packed = next((kept[name] for name in (spec.name, *spec.aliases) if name in kept), None)
+            maps[spec.name] = {} if packed is None else self._decoders[spec.name].decode(packed)
+        return maps
 
     def encode(self, maps: dict[str, dict[Any, Any]]) -> bytes:
         """Pack the maps."""
-        return msgspec.msgpack.encode([maps[s.name] for s in self.specs])
+        return msgspec.msgpack.encode({s.name: maps[s.name] for s in self.specs})

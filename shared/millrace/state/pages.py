@@ -5,166 +5,119 @@ A key group is one key of the engine's state store. Its entries live in *pages* 
 and writes the pages of the keys it touches and not the whole group. The *header* lists the pages
 with the earliest timer and the earliest expiry in each, which is all that is needed to know when the
 group must be looked at again. A group of one page keeps it inside the header: one read, one write.
+What the bytes mean stands beside them, in page 0, written when a group is begun and when its process
+has changed.
 
 Nothing here knows an engine: a :class:`GroupBackend` holds bytes, be it a dict or Spark's RocksDB.
 """
 
 from __future__ import annotations
 
+import logging
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
 from millrace.errors import MillraceError
+from millrace.state.backend import CommitMetrics, GroupBackend, WakeUp
+from millrace.state.cells import (
+    SCHEMA_PAGE,
+    UNREADABLE,
+    Cell,
+    Header,
+    PageInfo,
+    StateCorrupted,
+    absent,
+    earliest,
+    encode,
+    present,
+    read_header,
+    read_page,
+    summarize,
+)
+from millrace.state.generations import Schemas
 from millrace.state.layout import ENCODING_VERSION, EntryLayout
-from millrace.time import NEVER
+from millrace.state.page import OpenEntry, Page, passed
+from millrace.time import NEVER, NO_WATERMARK
+
+__all__ = [
+    "MAX_ENTRY_BYTES",
+    "PAGE_BYTES",
+    "WARN_ENTRY_BYTES",
+    "Cell",
+    "CommitMetrics",
+    "EntryTooLarge",
+    "GroupBackend",
+    "Header",
+    "OpenEntry",
+    "PageInfo",
+    "PagedStore",
+    "StateCorrupted",
+    "WakeUp",
+]
 
 #: A page that grows past this many bytes is split in two.
 PAGE_BYTES = 32_768
+#: An entry larger than this is worth a warning: every batch that touches its key rewrites it.
+WARN_ENTRY_BYTES = 1024 * 1024
 #: Entries larger than this are refused: one key has outgrown what a page can hold.
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 _MAX_DEPTH = 24
+#: Older pages that one batch of a group renews of its own accord.
+_RENEWED_PER_BATCH = 32
 
-
-class StateCorrupted(MillraceError):
-    """Stored state cannot be read back: the query must stop, nothing may be overwritten."""
+_log = logging.getLogger("millrace.state")
 
 
 class EntryTooLarge(MillraceError):
     """The state of one key has outgrown the limit."""
 
 
-class WakeUp(NamedTuple):
-    """What to change in the engine's timers of a group (event times, ms; ``None``: nothing)."""
-
-    delete: int | None
-    register: int | None
-
-
-class GroupBackend(Protocol):
-    """Bytes of one key group: a header and numbered pages."""
-
-    def get_header(self) -> bytes | None:
-        """Return the header, or ``None`` for a group never written."""
-
-    def put_header(self, header: bytes) -> None:
-        """Write the header."""
-
-    def get_page(self, page: int) -> bytes:
-        """Return a page that the header lists."""
-
-    def put_page(self, page: int, data: bytes) -> None:
-        """Write a page."""
-
-    def delete_page(self, page: int) -> None:
-        """Remove a page."""
-
-    def clear(self) -> None:
-        """Remove the header (its pages are gone already)."""
-
-
-class Cell(msgspec.Struct, array_like=True, gc=False):
-    """One key's entry in a page: its bytes, and when it must be looked at."""
-
-    timer: int
-    expiry: int
-    body: msgspec.Raw
-
-
-class PageInfo(msgspec.Struct, array_like=True, gc=False):
-    """What the header knows of a page: the hashes it holds, and its earliest timer and expiry."""
-
-    prefix: int
-    depth: int
-    timer: int = NEVER
-    expiry: int = NEVER
-
-    @property
-    def number(self) -> int:
-        """Its number in the backend: unique over all prefixes and depths."""
-        return (1 << self.depth) | self.prefix
-
-
-class Header(msgspec.Struct, array_like=True):
-    """A group's header.
-
-    Attributes:
-        version: Version of the packed form.
-        wake: When the engine was asked to call the group again, ms.
-        pages: The group's pages, by prefix.
-        inline: The cells, where there is one page only.
-        broadcast: Digest of the group's broadcast state, 0 without: it tells whether a copy that is at
-            hand is the one that is kept.
-    """
-
-    version: int
-    wake: int
-    pages: list[PageInfo]
-    inline: dict[str, Cell] | None = None
-    broadcast: int = 0
-
-
-_header_decoder = msgspec.msgpack.Decoder(Header)
-_page_decoder = msgspec.msgpack.Decoder(dict[str, Cell])
-_encode = msgspec.msgpack.Encoder().encode
-# msgspec lets the error of text that is not UTF-8 through as it is.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
-
-
-def _hash(key: str) -> int:
-    return zlib.crc32(key.encode())
-
-
-class OpenEntry:
-    """An entry while a batch works on it."""
-
-    __slots__ = ("before", "entry", "expiry", "page")
-
-    def __init__(self, entry: Any, before: Cell | None, page: PageInfo) -> None:
-        self.entry = entry
-        self.before = before
-        self.page = page
-        self.expiry = NEVER if before is None else before.expiry
-
-
 class PagedStore:
-    """The entries of one key group for the time of one batch.
+    """The entries of one key group, for one batch or for several, each ended by :meth:`commit`.
 
     Args:
         backend: Where the bytes are.
         layout: How entries are packed.
         page_bytes: Size at which a page is split.
+        label: The key group's number: groups are swept at different times.
+
+    Raises:
+        StateCorrupted: What is kept is not a key group, or of another version.
+        StateSchemaMismatch: It was written under declarations that ``layout`` cannot read.
     """
 
-    def __init__(self, backend: GroupBackend, layout: EntryLayout, *, page_bytes: int = PAGE_BYTES) -> None:
+    def __init__(
+        self, backend: GroupBackend, layout: EntryLayout, *, page_bytes: int = PAGE_BYTES, label: int = 0
+    ) -> None:
         self._backend = backend
         self._layout = layout
         self._page_bytes = page_bytes
+        self._sweeps = layout.sweeps.apart(label)
+        self._processing_sweeps = layout.processing_sweeps.apart(label)
         self._open: dict[str, OpenEntry] = {}
-        self._loaded: dict[int, dict[str, Cell]] = {}
-        self._dirty: set[int] = set()
-        stored = backend.get_header()
-        self._header = self._read_header(stored)
-        self._stored = stored
-        self._broadcast_before = self._header.broadcast
-        if self._header.inline is not None:
-            self._loaded[self._header.pages[0].number] = self._header.inline
+        self._loaded: dict[int, Page] = {}
+        self._starts: list[int] | None = None
+        #: The page of all keys, once it is loaded, of a group that has only one.
+        self._only: Page | None = None
+        self._watermark = self._processing_time = NO_WATERMARK
+        #: What was read and written so far.
+        self.metrics = CommitMetrics()
+        self._stored = backend.get_header()
+        if self._stored is None:
+            root = PageInfo(0, 0)
+            self._header = Header(ENCODING_VERSION, None, [root], {})
+        else:
+            self._header = read_header(self._stored)
+        self._beside_before = self._beside()
+        self._schemas = Schemas(layout, self._header.schemas, backend)
 
-    @staticmethod
-    def _read_header(stored: bytes | None) -> Header:
-        if stored is None:
-            return Header(ENCODING_VERSION, NEVER, [PageInfo(0, 0)], {})
-        try:
-            header = _header_decoder.decode(stored)
-        except _UNREADABLE as error:
-            raise StateCorrupted(f"a key group's header cannot be read: {error}") from error
-        if header.version != ENCODING_VERSION:
-            raise StateCorrupted(
-                f"state was written with encoding version {header.version}, this is {ENCODING_VERSION}"
-            )
-        return header
+    def _beside(self) -> tuple[int, int | None]:
+        """Return what the header keeps beside the pages."""
+        return self._header.broadcast, self._header.processing_time
 
     @property
     def broadcast(self) -> int:
@@ -175,46 +128,80 @@ class PagedStore:
     def broadcast(self, digest: int) -> None:
         self._header.broadcast = digest
 
-    def _page_of(self, key: str) -> PageInfo:
+    @property
+    def processing_time(self) -> int:
+        """The last tick of processing time that the group has seen, ms; ``NO_WATERMARK`` before the first."""
+        seen = self._header.processing_time
+        return NO_WATERMARK if seen is None else seen
+
+    @processing_time.setter
+    def processing_time(self, tick: int) -> None:
+        self._header.processing_time = tick
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _info_of(self, key: str) -> PageInfo:
         pages = self._header.pages
         if len(pages) == 1:
             return pages[0]
-        bits = _hash(key)
-        for info in pages:
+        bits = zlib.crc32(key.encode())
+        try:
+            if self._starts is None:
+                self._starts = [p.prefix << (32 - p.depth) for p in pages]
+            info = pages[bisect_right(self._starts, bits) - 1]
             if bits >> (32 - info.depth) == info.prefix:
                 return info
+        except ValueError:
+            pass  # a depth that is none
         raise StateCorrupted("a key group's pages do not cover all keys")
 
-    def _cells(self, info: PageInfo) -> dict[str, Cell]:
+    def _load(self, info: PageInfo) -> Page:
         number = info.number
-        found = self._loaded.get(number)
-        if found is None:
+        page = self._loaded.get(number)
+        if page is None:
+            cells = self._header.inline
+            if cells is None:
+                cells = read_page(self._backend.get_page(number), number)
+                self.metrics.pages_read += 1
+            page = Page(info, cells)
+            if info.schema != self._schemas.now:
+                self._renew(page)
+            self._loaded[number] = page
+            if len(self._header.pages) == 1:
+                self._only = page
+        return page
+
+    def _renew(self, page: Page) -> None:
+        """Bring a page that was written under other declarations to those of now."""
+        older = self._schemas.reader(page.info.schema)
+        cells: dict[str, Cell] = {}
+        for key, cell in page.cells.items():
             try:
-                found = _page_decoder.decode(self._backend.get_page(number))
-            except _UNREADABLE as error:
-                raise StateCorrupted(f"page {number} of a key group cannot be read: {error}") from error
-            self._loaded[number] = found
-        return found
+                entry = older.decode(cell.body, self._watermark, self._processing_time)
+            except UNREADABLE as error:
+                raise StateCorrupted(f"the older state of a key cannot be read: {error}") from error
+            times = self._layout.expire(entry, NO_WATERMARK)
+            if not self._layout.is_empty(entry):
+                cells[key] = self._cell(entry, self.encode(entry), *times)
+        page.cells = cells
+        page.info.schema = self._schemas.now
+        page.dirty = page.stale = True
 
     def open(self, key: str) -> OpenEntry:
         """Return the entry of ``key`` for reading and writing; a new one where there is none."""
-        found = self._open.get(key)
-        if found is not None:
-            return found
-        info = self._page_of(key)
-        cell = self._cells(info).get(key)
-        if cell is None:
-            opened = OpenEntry(self._layout.new(), None, info)
-        else:
-            opened = OpenEntry(self.decode(cell.body), cell, info)
-        self._open[key] = opened
+        opened = self._open.get(key)
+        if opened is None:
+            page = self._only or self._load(self._info_of(key))
+            cell = page.cells.get(key)
+            entry = self._layout.type() if cell is None else self.decode(cell.body)
+            opened = self._open[key] = OpenEntry(entry, cell, page)
         return opened
 
     def decode(self, body: bytes | msgspec.Raw) -> Any:
         """Unpack an entry; unreadable bytes stop the query."""
         try:
             return self._layout.decode(body)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise StateCorrupted(f"the state of a key cannot be read: {error}") from error
 
     def encode(self, entry: Any) -> bytes:
@@ -228,135 +215,208 @@ class PagedStore:
         return body
 
     def due(self, watermark: int) -> list[str]:
-        """Return the keys that have a timer at or before ``watermark`` (ms)."""
+        """Return the keys that have a timer or a waiting row at or before ``watermark`` (ms)."""
+        self._watermark = watermark
         keys: list[str] = []
         for info in self._header.pages:
-            if info.timer <= watermark:
-                keys.extend(k for k, c in self._cells(info).items() if c.timer <= watermark)
+            if info.timer is not None and info.timer <= watermark:
+                cells = self._load(info).cells
+                keys.extend(k for k, c in cells.items() if c.timer is not None and c.timer <= watermark)
+        return keys
+
+    def due_processing(self, processing_time: int) -> list[str]:
+        """Return the keys that have a timer on processing time at or before ``processing_time`` (ms)."""
+        self._processing_time = processing_time
+        keys: list[str] = []
+        for info in self._header.pages:
+            if info.processing_timer is not None and info.processing_timer <= processing_time:
+                cells = self._load(info).cells.items()
+                times = ((key, cell.processing_timer) for key, cell in cells)
+                keys.extend(key for key, at in times if at is not None and at <= processing_time)
         return keys
 
     def entries(self) -> Iterator[tuple[str, Any]]:
         """Iterate over all stored entries (key, unpacked entry), for inspection."""
         for info in self._header.pages:
-            for key, cell in self._cells(info).items():
+            for key, cell in self._load(info).cells.items():
                 yield key, self.decode(cell.body)
 
-    def commit(self, watermark: int) -> WakeUp:
+    # -- keeping -------------------------------------------------------------------------------
+
+    def commit(self, watermark: int, processing_time: int = NO_WATERMARK) -> WakeUp:
         """Write what changed; return which timer of the engine to delete and which to register.
 
         A timer that stands earlier than needed is left alone: the group is then woken once for
-        nothing, which costs less than moving the engine's timer in every batch.
+        nothing, which costs less than moving the engine's timer in every batch. What is due in
+        processing time does not wake the group: ticks come to all groups.
+
+        Args:
+            watermark: The watermark, ms.
+            processing_time: The last tick of processing time, ms.
         """
+        self._watermark, self._processing_time = watermark, processing_time
         for key, opened in self._open.items():
             self._keep(key, opened)
         self._open.clear()
-        if self._layout.has_ttl:
-            self._sweep(watermark)
-        pages = self._write_pages() if self._dirty else self._header.pages
-        asked = self._header.wake
+        if self._schemas.several:
+            self._bring_over()
+        self._sweep()
+        dirty = [p for p in self._loaded.values() if p.dirty]
+        pages = self._write_pages(dirty) if dirty else self._header.pages
+        asked = absent(self._header.wake)
         needed = self._needed(pages)
         stands = NEVER not in (asked, needed) and watermark < asked <= needed
         if not stands:
-            self._header.wake = needed
-        changed = self._header.wake != asked or self._header.broadcast != self._broadcast_before
-        if self._dirty or changed:
+            self._header.wake = present(needed)
+        changed = absent(self._header.wake) != asked or self._beside() != self._beside_before
+        if dirty or changed:
             self._write_header(pages)
+        self._broadcast_before = self._header.broadcast
         if stands or needed == asked:
             return WakeUp(None, None)
-        return WakeUp(None if asked == NEVER else asked, None if needed == NEVER else needed)
+        return WakeUp(present(asked), present(needed))
 
     def _needed(self, pages: list[PageInfo]) -> int:
         """Return when the group must be looked at: its first timer or sweep, ms."""
-        slack = self._layout.sweep_slack_ms
-        timer = min(p.timer for p in pages)
-        expiry = min(p.expiry for p in pages)
-        return min(timer, expiry + slack if expiry < NEVER - slack else NEVER)
+        timer = absent(earliest([p.timer for p in pages]))
+        expiry = absent(earliest([p.expiry for p in pages]))
+        return min(timer, self._sweeps.next(expiry))
 
     def _keep(self, key: str, opened: OpenEntry) -> None:
-        entry = opened.entry
-        cells = self._cells(opened.page)
+        entry, before, page = opened.entry, opened.before, opened.page
         if self._layout.is_empty(entry):
-            if opened.before is not None:
-                del cells[key]
-                self._dirty.add(opened.page.number)
+            if before is not None:
+                page.remove(key)
             return
         body = self.encode(entry)
-        before = opened.before
-        timer = min((t.at for t in entry.timers_), default=NEVER)
-        if before is not None and bytes(before.body) == body and before.expiry == opened.expiry:
+        if before is not None and before.body == msgspec.Raw(body):
             return
         self._layout.check(body, key)
-        cells[key] = Cell(timer, opened.expiry, msgspec.Raw(body))
-        self._dirty.add(opened.page.number)
+        if len(body) > self.metrics.largest_entry_bytes:
+            self._measure(key, len(body))
+        page.put(key, self._cell(entry, body, opened.expiry, opened.processing_expiry))
 
-    def _sweep(self, watermark: int) -> None:
+    def _cell(self, entry: Any, body: bytes, expiry: int, processing_expiry: int) -> Cell:
+        layout = self._layout
+        return Cell(
+            layout.timer(entry) if entry.timers_ or entry.pending_ else None,
+            None if expiry == NEVER else expiry,
+            msgspec.Raw(body),
+            layout.processing_timer(entry) if entry.processing_timers_ else None,
+            None if processing_expiry == NEVER else processing_expiry,
+        )
+
+    def _measure(self, key: str, size: int) -> None:
+        self.metrics.largest_entry_key, self.metrics.largest_entry_bytes = key, size
+        if size > WARN_ENTRY_BYTES and key not in self._layout.warned:
+            self._layout.warned.add(key)
+            _log.warning(
+                "%s keeps %s bytes for key '%s', which are rewritten whenever it changes: "
+                "shorten its windows or time to live, or spread the key",
+                self._layout.owner,
+                f"{size:,}",
+                key,
+            )
+
+    def _bring_over(self) -> None:
+        """Renew some of the older pages in which a life must begin, though nobody touches them."""
+        left = _RENEWED_PER_BATCH
+        for info in self._header.pages:
+            older = info.schema != self._schemas.now
+            if older and left and self._schemas.reader(info.schema).begins_lives:
+                self._load(info)
+                left -= 1
+
+    def _sweep(self) -> None:
         """Remove expired values from pages that are due, also of keys never touched again."""
-        slack = self._layout.sweep_slack_ms
+        line = self._sweeps.line(self._watermark)
+        processing_line = self._processing_sweeps.line(self._processing_time)
         for info in self._header.pages:
-            if info.expiry > watermark - slack and info.number not in self._dirty:
-                continue
-            cells = self._cells(info)
-            for key in [k for k, c in cells.items() if c.expiry <= watermark - slack]:
-                entry = self.decode(cells[key].body)
-                expiry = self._layout.purge(entry, watermark)
-                if self._layout.is_empty(entry):
-                    del cells[key]
-                else:
-                    cells[key] = Cell(cells[key].timer, expiry, msgspec.Raw(self._layout.encode(entry)))
-                self._dirty.add(info.number)
+            if passed(info, line, processing_line):
+                page = self._load(info)
+                for key in [k for k, c in page.cells.items() if passed(c, line, processing_line)]:
+                    self._expire(page, key, line, processing_line)
 
-    def _write_pages(self) -> list[PageInfo]:
-        """Split what has grown, fold what is empty, then write the difference; return all pages."""
-        before = {p.number for p in self._header.pages if p.depth > 0}
-        pages: list[PageInfo] = []
+    def _expire(self, page: Page, key: str, line: int, processing_line: int) -> None:
+        entry = self.decode(page.cells[key].body)
+        times = self._layout.expire(entry, line, processing_line, self._processing_time)
+        if self._layout.is_empty(entry):
+            page.remove(key)
+        else:
+            page.put(key, self._cell(entry, self._layout.encode(entry), *times))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _write_pages(self, dirty: list[Page]) -> list[PageInfo]:
+        """Write the pages that changed; split what has grown, fold what is empty; return all pages."""
         packed: dict[int, bytes] = {}
-        for info in self._header.pages:
-            pages.extend(self._fit(info, packed) if info.number in self._dirty else [info])
-        pages = self._merge_empty(pages)
-        for number in before - {p.number for p in pages}:
-            self._backend.delete_page(number)
-        for number in (p.number for p in pages if p.depth > 0):
-            if number in self._dirty or number not in before:
-                self._backend.put_page(number, packed.get(number) or _encode(self._loaded[number]))
+        fitted = {page.info.number: self._fit(page, packed) for page in dirty}
+        pages = self._header.pages
+        if any(len(parts) > 1 for parts in fitted.values()) or not all(p.cells for p in dirty):
+            pages = self._rearrange(fitted, packed)
+        for number, data in packed.items():
+            if number > 1:  # page 1 holds all there is, and stands in the header
+                self._put(number, data)
+                self.metrics.pages_written += 1
         return pages
+
+    def _rearrange(self, fitted: dict[int, list[PageInfo]], packed: dict[int, bytes]) -> list[PageInfo]:
+        """Return the pages after splits and folds; have gone what is gone, and packed what is new."""
+        before = {p.number for p in self._header.pages}
+        pages = [part for p in self._header.pages for part in fitted.get(p.number, [p])]
+        pages = self._merge_empty(pages)
+        after = {p.number for p in pages}
+        for number in before - after - {1}:
+            self._backend.delete_page(number)
+        for number in packed.keys() - after:
+            del packed[number]
+        for number in after - before - packed.keys():
+            packed[number] = encode(self._loaded[number].cells)
+        self._starts = self._only = None
+        return pages
+
+    def _put(self, number: int, data: bytes) -> None:
+        self._backend.put_page(number, data)
+        self.metrics.bytes_written += len(data)
 
     def _write_header(self, pages: list[PageInfo]) -> None:
         header, backend = self._header, self._backend
         header.pages = pages
         if len(pages) == 1:
-            cells = self._loaded[pages[0].number]
-            if not cells and not header.broadcast:
+            cells = self._load(pages[0]).cells
+            if not cells and not header.broadcast and header.processing_time is None:
                 if self._stored is not None:
+                    backend.delete_page(SCHEMA_PAGE)
                     backend.clear()
+                    self._schemas.forget()
+                self._stored = None
                 return
             header.inline = cells
         else:
             header.inline = None
-        data = _encode(header)
+        header.schemas = self._schemas.used_by(pages)
+        if self._schemas.changed:
+            self._put(SCHEMA_PAGE, self._schemas.written())
+        data = encode(header)
         if data != self._stored:
             backend.put_header(data)
+            self._stored = data
+            self.metrics.bytes_written += len(data)
 
-    def _fit(self, info: PageInfo, packed: dict[int, bytes]) -> list[PageInfo]:
+    def _fit(self, page: Page, packed: dict[int, bytes]) -> list[PageInfo]:
         """Split a page as often as its size asks for; return what stands in its place."""
-        cells = self._loaded[info.number]
-        data = _encode(cells)
-        if len(data) > self._page_bytes and len(cells) > 1 and info.depth < _MAX_DEPTH:
+        data = encode(page.cells)
+        info = page.info
+        if len(data) > self._page_bytes and len(page.cells) > 1 and info.depth < _MAX_DEPTH:
             del self._loaded[info.number]
-            return [page for half in self._split(info, cells) for page in self._fit(half, packed)]
+            halves = page.split()
+            self._loaded.update((half.info.number, half) for half in halves)
+            return [part for half in halves for part in self._fit(half, packed)]
+        page.settle()
+        page.dirty = False
         packed[info.number] = data
-        info.timer = min((c.timer for c in cells.values()), default=NEVER)
-        info.expiry = min((c.expiry for c in cells.values()), default=NEVER)
+        self.metrics.largest_page_bytes = max(self.metrics.largest_page_bytes, len(data))
         return [info]
-
-    def _split(self, info: PageInfo, cells: dict[str, Cell]) -> list[PageInfo]:
-        depth = info.depth + 1
-        halves = [PageInfo(info.prefix << 1, depth), PageInfo((info.prefix << 1) | 1, depth)]
-        parts: list[dict[str, Cell]] = [{}, {}]
-        for key, cell in cells.items():
-            parts[(_hash(key) >> (32 - depth)) & 1][key] = cell
-        for half, part in zip(halves, parts, strict=True):
-            self._loaded[half.number] = part
-        return halves
 
     def _merge_empty(self, pages: list[PageInfo]) -> list[PageInfo]:
         """Fold an empty page into its sibling, so that a group that empties leaves no pages."""
@@ -366,11 +426,13 @@ class PagedStore:
             by_place = {(p.depth, p.prefix): p for p in pages}
             for info in pages:
                 sibling = by_place.get((info.depth, info.prefix ^ 1))
-                empty = info.number in self._loaded and not self._loaded[info.number]
-                if sibling is None or not empty:
+                loaded = self._loaded.get(info.number)
+                if sibling is None or loaded is None or loaded.cells:
                     continue
-                parent = PageInfo(info.prefix >> 1, info.depth - 1, sibling.timer, sibling.expiry)
-                self._loaded[parent.number] = self._cells(sibling)
+                cells = self._load(sibling).cells
+                parent = PageInfo(info.prefix >> 1, info.depth - 1, schema=self._schemas.now)
+                summarize(parent, cells)
+                self._loaded[parent.number] = Page(parent, cells)
                 pages = [p for p in pages if p not in (info, sibling)] + [parent]
                 pages.sort(key=lambda p: p.prefix << (_MAX_DEPTH - p.depth))
                 merged = True

@@ -9,7 +9,7 @@ import msgspec
 
 from millrace.host.groups import encode_key
 from millrace.host.memory import MemoryHost
-from millrace.host.runner import Emission
+from millrace.host.runner import Domain, Emission
 from millrace.process import Key, KeyedProcess
 
 
@@ -59,6 +59,14 @@ class TestDriver:
         """Move the watermark to ``to`` (ms) and fire the timers it passes."""
         self.emissions += self.host.advance_watermark(to)
 
+    def advance_processing_time(self, to: int) -> None:
+        """Bring a tick of processing time (ms) and fire the timers that are due by it."""
+        self.emissions += self.host.advance_processing_time(to)
+
+    def drain(self) -> None:
+        """End the input: the watermark moves to the end of time, and all timers fire."""
+        self.emissions += self.host.drain()
+
     def broadcast(self, *controls: Any) -> None:
         """Send control events to every key."""
         self.emissions += self.host.broadcast(*controls)
@@ -82,12 +90,31 @@ class TestDriver:
         entry = self.host.runner.layout.decode(cell.body)
         return {spec.name: getattr(entry, spec.name) for spec in self.host.runner.layout.specs}
 
-    def timers(self, key: Key) -> dict[str, int]:
-        """Return the pending timers of a key: name → event time (ms)."""
+    def timers(self, key: Key, domain: Domain = "event_time") -> dict[str, int]:
+        """Return the pending timers of a key on one clock: name → time (ms)."""
         cell = self.host.store.cells.get(_text(key))
         if cell is None:
             return {}
-        return {t.name: t.at for t in self.host.runner.layout.decode(cell.body).timers_}
+        entry = self.host.runner.layout.decode(cell.body)
+        return {t.name: t.at for t in (entry.timers_ if domain == "event_time" else entry.processing_timers_)}
+
+    def waiting(self, key: Key) -> list[int]:
+        """Return the event times (ms) of a key's events that wait for the watermark, in order."""
+        cell = self.host.store.cells.get(_text(key))
+        return (
+            []
+            if cell is None
+            else sorted(row.event_time for row in self.host.runner.layout.decode(cell.body).pending_)
+        )
+
+    def snapshot(self) -> bytes:
+        """Return everything that is kept, as a checkpoint would."""
+        return self.host.snapshot()
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go on in a new host from a :meth:`snapshot`, also one of an earlier version of the process."""
+        self.host = MemoryHost(self._process, out_of_orderness_ms=self._bound)
+        self.host.restore(snapshot)
 
     def is_empty(self) -> bool:
         """Return whether no state and no timer is kept for any key."""
@@ -95,9 +122,7 @@ class TestDriver:
 
     def restart(self) -> None:
         """Go on in a new host from a snapshot of this one, as after a restart."""
-        snapshot = self.host.snapshot()
-        self.host = MemoryHost(self._process, out_of_orderness_ms=self._bound)
-        self.host.restore(snapshot)
+        self.restore(self.snapshot())
 
 
 def _text(key: Key) -> str:

@@ -7,6 +7,8 @@ from typing import Final
 
 #: Larger than every timestamp: "no timer", "never expires".
 NEVER: Final = 2**63 - 1
+#: The watermark at the end of a bounded input: every timer is due.
+END_OF_TIME: Final = NEVER - 1
 #: The watermark before the first event: every event is on time.
 NO_WATERMARK: Final = -(2**63)
 

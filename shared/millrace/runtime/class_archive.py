@@ -1,8 +1,8 @@
-"""Kafka's classes as the JVM maps them from a file: a broker starts in half the time from the second on.
+"""A JVM's classes as it maps them from a file: it starts in half the time from the second run on.
 
-This is Java's own dynamic class-data sharing. The first temporary broker of a Java and a set of jars
-writes the file (50 MB) when it is stopped, which takes it 2-3 s longer; where that cannot be done, nothing
-is lost but the time. A file that does not fit is ignored by the JVM.
+This is Java's own dynamic class-data sharing. The first run of a Java with a set of jars writes the
+file (50 MB for Kafka, 200 MB for Spark) when it ends, which takes it some seconds longer; where that
+cannot be done, nothing is lost but the time. A file that does not fit is ignored by the JVM.
 """
 
 from __future__ import annotations
@@ -20,38 +20,51 @@ from millrace.runtime.java_check import Java
 #: Exit code of a JVM that ended cleanly on SIGTERM, its archive written in full.
 _CLEAN_EXITS = (0, 143)
 _SUFFIX = ".jsa"
+_KEPT = 3
 
 
-def archive_flags(java: Java, jars: Sequence[Path], *, write_below: Path | None = None) -> list[str]:
+def archive_flags(
+    java: Java, jars: Sequence[Path], *, write_below: Path | None = None, name: str = "kafka"
+) -> list[str]:
     """Return the JVM flags that use the archive; without one, those that write it, if wanted.
 
     Args:
         java: The Java that will run.
         jars: The classpath.
         write_below: Where to write it for :func:`keep_archive`; by default it is not written.
+        name: What runs.
     """
-    archive = _folder() / f"kafka-{_fingerprint(java, jars)}{_SUFFIX}"
+    archive = _folder() / f"{name}-{_fingerprint(java, jars)}{_SUFFIX}"
     if archive.exists():
         return [f"-XX:SharedArchiveFile={archive}"]
     return [f"-XX:ArchiveClassesAtExit={write_below / archive.name}"] if write_below else []
 
 
-def keep_archive(root: Path, exit_code: int) -> None:
-    """Move an archive that a broker has written into the cache.
+def keep_archive(root: Path, exit_code: int, *, name: str = "kafka") -> None:
+    """Move an archive that a JVM has written into the cache, in place of older ones of its kind.
 
     Args:
         root: The directory that :func:`archive_flags` was given.
-        exit_code: How the broker ended; what one left that was killed is of no use.
+        exit_code: How the JVM ended; what one left that was killed is of no use.
+        name: What ran.
     """
     if exit_code not in _CLEAN_EXITS:
         return
-    for written in root.glob(f"kafka-*{_SUFFIX}"):
-        # The cache may be full or not ours to write: the next broker is just not faster.
+    for written in root.glob(f"{name}-*{_SUFFIX}"):
+        # The cache may be full or not ours to write: the next start is just not faster.
         with suppress(OSError):
             _folder().mkdir(parents=True, exist_ok=True)
             arriving = _folder() / f"{written.name}.{os.getpid()}"
             shutil.copyfile(written, arriving)
             arriving.replace(_folder() / written.name)
+            _forget_older(name)
+
+
+def _forget_older(name: str) -> None:
+    """Keep the newest archives of a kind: an environment that is made anew has another."""
+    found = sorted(_folder().glob(f"{name}-*{_SUFFIX}"), key=lambda f: f.stat().st_mtime, reverse=True)
+    for old in found[_KEPT:]:
+        old.unlink(missing_ok=True)
 
 
 def _folder() -> Path:

@@ -1,0 +1,143 @@
+"""What ``process_batch`` works on: the events of many keys at once, as columns.
+
+A process may handle a batch's events together where numbers are computed for each of them, with NumPy
+in place of a call per event. It stays what ``process`` says it is: the two must give the same (a test
+holds them equal), and where ``process_batch`` raises, the events are handled one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from millrace.process import OutputTag
+    from millrace.state.handles import ValueState
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+
+class Batch(Generic[E]):
+    """Events of several keys, in n rows: each key's rows stand together, in order of event time.
+
+    All of them are on time, and timers that were due have fired.
+
+    Attributes:
+        keys: The k keys, as ``ctx.key`` gives them.
+        events: The n events.
+        watermark: The batch's watermark, ms.
+    """
+
+    def __init__(
+        self,
+        keys: list[Any],
+        events: list[E],
+        times: list[int],
+        starts: list[int],
+        watermark: int,
+        read: Any,
+    ) -> None:
+        self.keys = keys
+        self.events = events
+        self.watermark = watermark
+        self._times = times
+        self._starts = starts
+        self._read = read
+        #: What was written and emitted; the host takes it when the callback has returned.
+        self.written: list[tuple[str, Sequence[Any]]] = []
+        self.emitted: list[tuple[str, Sequence[Any], Sequence[int] | None]] = []
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.events)
+
+    @property
+    def event_times(self) -> npt.NDArray[np.int64]:
+        """Event times, ms, shape (n,)."""
+        import numpy as np
+
+        return np.array(self._times, dtype=np.int64)
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where each key's rows begin, and where the last one's end, shape (k + 1,)."""
+        import numpy as np
+
+        return np.array(self._starts, dtype=np.int64)
+
+    @property
+    def key_of_row(self) -> npt.NDArray[np.int64]:
+        """For each row the place of its key in ``keys``, shape (n,)."""
+        import numpy as np
+
+        return np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+
+    def column(self, name: str, dtype: Any = float) -> npt.NDArray[Any]:
+        """Return a field of all events, shape (n,).
+
+        Args:
+            name: The field.
+            dtype: NumPy's type of it.
+        """
+        import numpy as np
+
+        return np.array([getattr(event, name) for event in self.events], dtype=dtype)
+
+    def read(self, state: ValueState[T]) -> list[T]:
+        """Return a value state of every key, as it is visible at the key's first event; length k.
+
+        Values are not copies: a write makes them anew.
+        """
+        return self._read(state)  # type: ignore[no-any-return]
+
+    def write(self, state: ValueState[T], values: Iterable[T]) -> None:
+        """Write a value state of every key, at the time of the key's last event.
+
+        Args:
+            state: The state.
+            values: A value for each of the k keys.
+
+        Raises:
+            ValueError: There are more or fewer of them.
+        """
+        kept = _plain(values)
+        if len(kept) != len(self.keys):
+            raise ValueError(f"{len(kept)} values for {len(self.keys)} keys")
+        self.written.append((state._name, kept))
+
+    def emit(self, records: Iterable[Any], rows: Sequence[int] | None = None) -> None:
+        """Emit records to the main output.
+
+        Args:
+            records: The records, in order of their rows.
+            rows: The row that each comes of; ``None``: one of each row.
+
+        Raises:
+            ValueError: There are more or fewer records than rows.
+        """
+        self._emit("main", records, rows)
+
+    def output(self, tag: OutputTag[T], records: Iterable[T], rows: Sequence[int] | None = None) -> None:
+        """Emit records to a side output; the arguments are those of :meth:`emit`."""
+        self._emit(tag.name, records, rows)
+
+    def _emit(self, output: str, records: Iterable[Any], rows: Sequence[int] | None) -> None:
+        made = list(records)
+        of = None if rows is None else [int(row) for row in rows]
+        if len(made) != len(self.events if of is None else of):
+            raise ValueError(f"{len(made)} records for {len(self.events if of is None else of)} rows")
+        if any(output == o for o, _, _ in self.emitted):
+            raise ValueError(
+                f"process_batch emits to '{output}' twice: all records of an output go at once"
+            )
+        self.emitted.append((output, made, of))
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    """Return values as a list of Python's own numbers: what is kept must be readable."""
+    to_list = getattr(values, "tolist", None)
+    return to_list() if to_list is not None else list(values)

@@ -1,0 +1,110 @@
+"""What goes into a runner and what comes out: rows, emissions, their order and their identities."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import operator
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from millrace.dead_letters import position
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One event of a batch.
+
+    Attributes:
+        event_time: Event time, ms.
+        raw: Original bytes: they break ties between events of one time, stand in dead letters, and
+            make the event anew after a failure, since a process may keep and change the event itself.
+        cause: The event's identity in its source, or ``None``.
+        event: The decoded event.
+        headers: Original headers as JSON text, for dead letters.
+        on_time: Of what another process emitted: whether it was on time, which was judged where the
+            event came in. ``None`` for events of a source: judged here.
+    """
+
+    event_time: int
+    raw: bytes
+    cause: str | None
+    event: Any
+    headers: str | None = None
+    on_time: bool | None = None
+
+
+class Emission(NamedTuple):
+    """One record that a process emitted.
+
+    Attributes:
+        output: Name of the output.
+        event_id: Identity of the record, the same when the batch is run again; ``None`` where the
+            source names no identity of its events.
+        key: The key's text.
+        event_time: Time of its cause, ms.
+        on_time: False for what a late event caused, and for refinements and corrections.
+        payload: The record as the host's encoder left it.
+    """
+
+    output: str
+    event_id: str | None
+    key: str
+    event_time: int
+    on_time: bool
+    payload: Any
+
+
+# As Emission(...), which goes through a function in Python: one is made for every event.
+new_emission: Final[Callable[[tuple[Any, ...]], Emission]] = functools.partial(tuple.__new__, Emission)
+
+
+def make_event_id(process: str, key: str, cause: str, output: str, index: int, revision: int = 0) -> str:
+    """Return the identity of an output record: 32 hexadecimal digits."""
+    return event_id(identities(process, key), cause, output, index, revision)
+
+
+def identities(process: str, key: str) -> Any:
+    """Return a hash of what the identities of one key have in common, for :func:`event_id` to copy."""
+    return hashlib.blake2b(f"{process}\x1f{key}\x1f".encode(), digest_size=16)
+
+
+def event_id(of_key: Any, cause: str, output: str, index: int, revision: int = 0) -> str:
+    """Return an identity; see :func:`make_event_id`."""
+    identity = of_key.copy()
+    if revision:
+        identity.update(f"{cause}\x1f{output}\x1f{index}\x1f{revision}".encode())
+    else:
+        identity.update(f"{cause}\x1f{output}\x1f{index}".encode())
+    return identity.hexdigest()  # type: ignore[no-any-return]
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    """Return the rows of a key by event time; ties by payload bytes, then by position in the source."""
+    if len(rows) == 1:
+        return rows
+    if len({row.event_time for row in rows}) == len(rows):
+        return sorted(rows, key=_time)
+    return sorted(rows, key=lambda r: (r.event_time, r.raw or as_json(r.event), cause_order(r.cause)))
+
+
+def cause_order(cause: str | None) -> tuple[str, int, int, str]:
+    """Return what sorts identities by topic, partition and offset; others by their text.
+
+    As text, offset 1000 is before 999, and a repeat before what it repeats: which of the two is taken
+    would hang on whether one batch has both.
+
+    >>> sorted(["in:0:1000", "in:0:999"], key=cause_order)
+    ['in:0:999', 'in:0:1000']
+    """
+    topic, partition, offset = position(cause)
+    return topic or "", partition or 0, offset or 0, cause or ""
+
+
+_time = operator.attrgetter("event_time")
+
+
+def as_json(value: Any) -> bytes:
+    """Return anything as JSON."""
+    return msgspec.json.encode(value, enc_hook=str)  # the text of whatever JSON does not know

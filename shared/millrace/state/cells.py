@@ -1,0 +1,163 @@
+"""What stands in a key group's pages and in its header, as bytes.
+
+Times that are not there are nil, which takes one byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from millrace.errors import MillraceError
+from millrace.state.layout import ENCODING_VERSION
+from millrace.time import NEVER
+
+
+class StateCorrupted(MillraceError):
+    """Stored state cannot be read back: the query must stop, nothing may be overwritten."""
+
+
+class Cell(msgspec.Struct, array_like=True, gc=False):
+    """One key's entry in a page: its bytes, and when it must be looked at (ms)."""
+
+    timer: int | None
+    expiry: int | None
+    body: msgspec.Raw
+    processing_timer: int | None = None
+    processing_expiry: int | None = None
+
+
+class PageInfo(msgspec.Struct, array_like=True, gc=False):
+    """What the header knows of a page.
+
+    Attributes:
+        prefix: The first bits of the hashes it holds.
+        depth: How many bits.
+        timer: Its earliest event-time timer, ms.
+        expiry: No event-time expiry in it is before this, ms.
+        processing_timer: Its earliest timer on processing time, ms.
+        processing_expiry: No processing-time expiry in it is before this, ms.
+        schema: Place of its schema among those of the header.
+    """
+
+    prefix: int
+    depth: int
+    timer: int | None = None
+    expiry: int | None = None
+    processing_timer: int | None = None
+    processing_expiry: int | None = None
+    schema: int = 0
+
+    @property
+    def number(self) -> int:
+        """Its number in the backend: unique over all prefixes and depths, never 0."""
+        return (1 << self.depth) | self.prefix
+
+
+class Header(msgspec.Struct, array_like=True):
+    """A group's header.
+
+    Attributes:
+        version: Version of the packed form.
+        wake: When the engine was asked to call the group again (event time, ms).
+        pages: The group's pages, by prefix.
+        inline: The cells, where there is one page only.
+        broadcast: Digest of the group's broadcast state, 0 without: it tells whether a copy that is at
+            hand is the one that is kept.
+        schemas: Digests of the schemas that its pages are written in; the schemas themselves stand in
+            page 0.
+        processing_time: The last tick of processing time that the group has seen, ms.
+    """
+
+    version: int
+    wake: int | None
+    pages: list[PageInfo]
+    inline: dict[str, Cell] | None = None
+    broadcast: int = 0
+    schemas: list[int] = []
+    processing_time: int | None = None
+
+
+#: The page that holds the group's schemas.
+SCHEMA_PAGE: Final = 0
+
+# msgspec lets the error of text that is not UTF-8 through as it is.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
+
+encode: Final = msgspec.msgpack.Encoder().encode
+_decode_header = msgspec.msgpack.Decoder(Header).decode
+_decode_page = msgspec.msgpack.Decoder(dict[str, Cell]).decode
+_decode_schemas = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+def read_header(stored: bytes) -> Header:
+    """Read a header.
+
+    Raises:
+        StateCorrupted: It is not one, or of another version.
+    """
+    try:
+        header = _decode_header(stored)
+    except UNREADABLE as error:
+        raise StateCorrupted(f"a key group's header cannot be read: {error}") from error
+    if header.version != ENCODING_VERSION:
+        raise StateCorrupted(
+            f"state was written with encoding version {header.version}, this is {ENCODING_VERSION}"
+        )
+    if not header.pages or not all(0 <= p.schema < len(header.schemas) for p in header.pages):
+        raise StateCorrupted("a key group's header names no schema for its pages")
+    return header
+
+
+def read_page(data: bytes, number: int) -> dict[str, Cell]:
+    """Read the cells of a page.
+
+    Raises:
+        StateCorrupted: The bytes are not a page.
+    """
+    try:
+        return _decode_page(data)
+    except UNREADABLE as error:
+        raise StateCorrupted(f"page {number} of a key group cannot be read: {error}") from error
+
+
+def read_schemas(data: bytes) -> list[bytes]:
+    """Read the schemas of a group.
+
+    Raises:
+        StateCorrupted: The bytes are none.
+    """
+    try:
+        return _decode_schemas(data)
+    except UNREADABLE as error:
+        raise StateCorrupted(f"the schemas of a key group cannot be read: {error}") from error
+
+
+def earliest(times: Iterable[int | None]) -> int | None:
+    """Return the earliest of some times, ``None`` where there is none."""
+    return min((t for t in times if t is not None), default=None)
+
+
+def present(time: int) -> int | None:
+    """Return a time as it is stored: nil for ``NEVER``."""
+    return None if time == NEVER else time
+
+
+def absent(time: int | None) -> int:
+    """Return a stored time as numbers go: ``NEVER`` for nil."""
+    return NEVER if time is None else time
+
+
+def summarize(info: PageInfo, cells: dict[str, Cell]) -> None:
+    """Write into ``info`` the earliest times of ``cells``."""
+    kept = cells.values()
+    info.timer = min([c.timer for c in kept if c.timer is not None], default=None)
+    info.expiry = min([c.expiry for c in kept if c.expiry is not None], default=None)
+    info.processing_timer = min(
+        [c.processing_timer for c in kept if c.processing_timer is not None], default=None
+    )
+    info.processing_expiry = min(
+        [c.processing_expiry for c in kept if c.processing_expiry is not None], default=None
+    )

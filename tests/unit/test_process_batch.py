@@ -1,0 +1,148 @@
+"""``process_batch`` gives what ``process`` gives, event by event, whatever the batches and failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace import Context, KeyedProcess, Timer, arrival, minutes, side_output, value_state
+from millrace.batch import Batch
+from millrace.process import ProcessDefinitionError
+from millrace.testing import TestDriver
+
+MINUTE = minutes(1)
+
+
+class Reading(msgspec.Struct, frozen=True):
+    value: int
+    timer: bool = False
+
+
+class Totals(KeyedProcess[Reading, list[int]]):
+    """Running total and largest value; the total lives a minute."""
+
+    order = arrival(commutes=True)
+    total = value_state(int, default=0, ttl=MINUTE)
+    largest = value_state(int, default=-1)
+    high = side_output(int)
+
+    def process(self, event: Reading, ctx: Context) -> None:
+        if event.value == 13:
+            raise ValueError("thirteen")
+        self.total.value += event.value
+        self.largest.value = max(self.largest.value, event.value)
+        ctx.emit([self.total.value, self.largest.value])
+        if event.value > 90:
+            ctx.output(self.high, event.value)
+        if event.timer:
+            ctx.timers.after(MINUTE, "end")
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        ctx.emit([self.total.value, -1])
+
+
+class Together(Totals):
+    name = "Totals"
+    calls = 0
+
+    def process_batch(self, batch: Batch[Reading]) -> None:
+        type(self).calls += 1
+        values, times = batch.column("value", int), batch.event_times
+        if (values == 13).any() or any(event.timer for event in batch.events):
+            raise ValueError("thirteen, or a timer")
+        if (np.diff(times) > MINUTE // 2).any():
+            raise NotImplementedError("the total may expire between two events")
+        starts = batch.starts
+        totals, largest = np.cumsum(values), np.empty(len(batch), dtype=int)
+        totals -= np.repeat(totals[starts[:-1]] - values[starts[:-1]], np.diff(starts))
+        totals += np.array(batch.read(self.total))[batch.key_of_row]
+        for place, before in enumerate(batch.read(self.largest)):
+            rows = slice(starts[place], starts[place + 1])
+            largest[rows] = np.maximum(np.maximum.accumulate(values[rows]), before)
+        batch.write(self.total, totals[starts[1:] - 1])
+        batch.write(self.largest, largest[starts[1:] - 1])
+        batch.emit([[t, m] for t, m in zip(totals.tolist(), largest.tolist(), strict=True)])
+        rows = np.flatnonzero(values > 90).tolist()
+        batch.output(self.high, [int(values[r]) for r in rows], rows)
+
+
+Step = tuple[str, int, Reading]
+steps = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"),
+            st.integers(0, 4 * MINUTE),
+            st.builds(Reading, st.sampled_from([1, 5, 13, 50, 95]), st.booleans()),
+        ),
+        max_size=8,
+    ),
+    max_size=5,
+)
+
+
+def outcome(process: KeyedProcess[Any, Any], batches: list[list[Step]]) -> tuple[Counter[str], Any]:
+    driver = TestDriver(process, out_of_orderness_ms=MINUTE)
+    for batch in batches:
+        driver.send_batch(batch)
+    found: Counter[str] = Counter()
+    for e in driver.emissions:
+        payload = msgspec.json.decode(e.payload)
+        if e.output == "dead_letters":
+            del payload["error_digest"]
+        found[repr((e.output, e.event_id, e.key, e.event_time, e.on_time, payload))] += 1
+    return found, {key: (driver.state(key), driver.timers(key)) for key in "abc"}
+
+
+@given(steps)
+@settings(deadline=None, max_examples=150)
+def test_a_batch_gives_what_its_events_give_one_by_one(batches: list[list[Step]]) -> None:
+    assert outcome(Together(), batches) == outcome(Totals(), batches)
+
+
+def test_events_without_timers_and_failures_are_handled_together() -> None:
+    before = Together.calls
+    batch = [(key, at, Reading(at)) for at in range(10) for key in "ab"]
+    assert outcome(Together(), [batch]) == outcome(Totals(), [batch])
+    assert Together.calls == before + 1
+
+
+class Wrong(Totals):
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def process_batch(self, batch: Batch[Reading]) -> None:
+        if self.how == "few":
+            batch.write(self.total, [])
+        elif self.how == "rows":
+            batch.emit([1], [0, 1])
+        elif self.how == "twice":
+            batch.emit([[0, 0]] * len(batch))
+            batch.emit([[0, 0]] * len(batch))
+        else:
+            batch._emit("nowhere", [1] * len(batch), None)
+
+
+@pytest.mark.parametrize("how", ["few", "rows", "twice"])
+def test_a_batch_that_contradicts_itself_falls_back_to_its_events(how: str) -> None:
+    driver = TestDriver(Wrong(how))
+    driver.send_batch([("a", 1, Reading(2)), ("b", 1, Reading(3))])
+    assert driver.values() == [[2, 2], [3, 3]]
+
+
+def test_an_output_that_is_not_declared_stops_the_query() -> None:
+    with pytest.raises(ProcessDefinitionError, match="nowhere"):
+        TestDriver(Wrong("output")).send("a", Reading(1), at=1)
+
+
+def test_process_batch_is_refused_in_event_time_order() -> None:
+    class Waiting(Together):
+        order = "event_time"
+
+    with pytest.raises(ProcessDefinitionError, match="arrival order"):
+        TestDriver(Waiting())
