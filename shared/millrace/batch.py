@@ -131,9 +131,7 @@ class Batch(Generic[E]):
         if len(made) != len(self.events if of is None else of):
             raise ValueError(f"{len(made)} records for {len(self.events if of is None else of)} rows")
         if any(output == o for o, _, _ in self.emitted):
-            raise ValueError(
-                f"process_batch emits to '{output}' twice: all records of an output go at once"
-            )
+            raise ValueError(f"process_batch emits to '{output}' twice: all records of an output go at once")
         self.emitted.append((output, made, of))
 
 

@@ -21,7 +21,7 @@ from millrace.dead_letters import Reason
 from millrace.errors import UserError
 from millrace.state.layout import TimerRecord
 from millrace.state.specs import StateSpec
-from millrace.time import NEVER, ms
+from millrace.time import NEVER, NO_WATERMARK, ms
 
 E = TypeVar("E")
 O = TypeVar("O")  # noqa: E741
@@ -154,10 +154,13 @@ class Timers:
         Raises:
             ProcessDefinitionError: ``on_key_time`` in a process whose input is not in order per key.
             TypeError: ``when`` is no whole number, or ``name`` no text.
+            ValueError: ``when`` does not fit 64 bits.
         """
         when = operator.index(when)  # what is kept must be readable: a float here would not be
         if not isinstance(name, str):
             raise TypeError(f"a timer's name is text, not {name!r}")
+        if not NO_WATERMARK <= when <= NEVER:  # could not be kept, and would stop the query
+            raise ValueError(f"a timer's time is ms since the epoch in 64 bits, not {when}")
         if on_key_time and (self._processing or not self._order.in_order_per_key):
             raise ProcessDefinitionError(
                 "on_key_time timers are on event time and need arrival(in_order_per_key=True)"
@@ -182,7 +185,7 @@ class Timers:
         the first one the tick that comes.
         """
         now = self._cursor.processing_now if self._processing else self._cursor.now
-        self.at(now + ms(delay), name, on_key_time=on_key_time)
+        self.at(max(now + ms(delay), NO_WATERMARK), name, on_key_time=on_key_time)
 
     def delete(self, name: str = "") -> None:
         """Remove the pending timer ``name``; nothing happens where there is none."""
@@ -358,6 +361,10 @@ class KeyedProcess(Generic[E, O]):
     def emit_late(self, event: E, ctx: Context) -> None:
         """Send ``event`` to the side output ``late`` with its lateness."""
         ctx._emit("late", Late(event, ctx.watermark - ctx.event_time, ctx.watermark), None, 0)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a checkpoint depends on besides name, version, order and states, as plain data."""
+        return {}
 
     @classmethod
     def needs_ticks(cls) -> bool:

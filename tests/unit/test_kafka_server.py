@@ -17,9 +17,9 @@ import pytest
 from millrace.errors import UserError
 from millrace.kafka import detached
 from millrace.kafka.broker import EmbeddedBroker
-from millrace.runtime.class_archive import archive_flags, keep_archive
 from millrace.kafka.detached import DetachedBroker
 from millrace.kafka.server import Server, new_cluster_id
+from millrace.runtime.class_archive import archive_flags, keep_archive
 from millrace.runtime.home import home
 from millrace.runtime.java_check import Java
 from millrace.runtime.processes import DetachedProcess

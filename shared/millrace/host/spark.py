@@ -11,11 +11,12 @@ nothing) → shuffle by key group → one Python call per group and batch, whose
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -27,13 +28,18 @@ from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME
 from millrace.host.groups import group_labels
 from millrace.host.packing import CHAINED_SCHEMA, FIRST_MS, LAST_MS, PACKED_SCHEMA, Packer, Repacker
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
-from millrace.host.spark_types import META_FIELDS, output_types, struct_type
+from millrace.host.spark_types import META_FIELDS, output_types, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
 from millrace.host.system import IDLE_PREFIX
 from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.layout import ENCODING_VERSION
 from millrace.state.specs import type_name
 from millrace.time.durations import to_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from millrace.host.spark_sink import Target
 
 # What a field of a key may be; its restrictions are judged when the whole event is decoded.
 _KEY_TYPES: dict[type[t.DataType], type] = {t.StringType: str, t.LongType: int, t.BooleanType: bool}
@@ -155,6 +161,7 @@ class KeyedStream:
             ProcessDefinitionError: The process class is not complete.
         """
         check_process(process)
+        _refuse_local_types(process)
         if self.control is None and self.df.isStreaming and process.needs_ticks():
             raise KeyingError(
                 f"{process.name} uses processing time, which ticks among the control rows bring: "
@@ -307,6 +314,23 @@ class KeyedStream:
                 column = F.unix_millis(column)
             fields.append(column.alias(name))
         return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).cast("binary")
+
+
+def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
+    """Refuse types that lose their fields on the way to Spark's workers.
+
+    What is defined in a script or notebook is pickled by value, and msgspec's structs are not themselves
+    any more then: every event would be a dead letter.
+    """
+    declared = [process.event_type, process.output_type, process.control_type]
+    declared += [tag.type for tag in process.side_outputs] + [state.type for state in process.states]
+    for tp in declared:
+        for struct in structs_in(tp):
+            if struct.__module__ == "__main__":
+                raise KeyingError(
+                    f"{struct.__name__} is defined in the script or notebook itself, where Spark's workers "
+                    "cannot import it: put it into a module and import that"
+                )
 
 
 def _event_fields(process: KeyedProcess[Any, Any]) -> tuple[str, ...]:
@@ -468,6 +492,20 @@ class ProcessedStream:
         schema = struct_type(self.types[output])
         return EmittedStream(self, output, _key_types(self.process, schema, keys), key_groups)
 
+    def write_to(
+        self, outputs: Mapping[str, Target], checkpoint: str | Path, **options: Any
+    ) -> StreamingQuery:
+        """Start a query that writes outputs to tables or functions (:mod:`millrace.host.spark_sink`).
+
+        Args:
+            outputs: Output → path of a table, or a function of a DataFrame and the batch id.
+            checkpoint: Folder of the checkpoint and its contract.
+            options: ``trigger``, ``name`` and ``table_format``.
+        """
+        from millrace.host.spark_sink import write_to
+
+        return write_to(self, outputs, checkpoint, **options)
+
     def contract(self) -> dict[str, Any]:
         """Return what a checkpoint of this process depends on, as plain data."""
         process = self.process
@@ -481,6 +519,7 @@ class ProcessedStream:
             "encoding": ENCODING_VERSION,
             "time_domain": "event_time",
             "order": order_of(process).mode,
+            **({"definition": described} if (described := process.describe()) else {}),
             "states": states,
         }
         return made if self.before is None else _chained(self.before.contract(), made, self.taken)
@@ -529,6 +568,7 @@ class EmittedStream:
             KeyingError: It is in the chain already.
         """
         check_process(process)
+        _refuse_local_types(process)
         before = self.stream
         if any(process.name == p.name for p, _ in before.sources.values()):
             raise KeyingError(f"{process.name} is in the chain already: give one of them another `name`")

@@ -87,6 +87,32 @@ def _spark_type(info: Any, where: str) -> t.DataType:
                           "bytes, datetime, structs, lists or string-keyed dicts of them")  # fmt: skip
 
 
+def structs_in(tp: Any) -> list[type]:
+    """Return the structs that a type is made of, itself among them.
+
+    >>> class Point(msgspec.Struct):
+    ...     x: int
+    >>> structs_in(list[Point]) == [Point]
+    True
+    """
+    found: list[type] = []
+
+    def walk(info: Any) -> None:
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in found:
+                return
+            found.append(info.cls)
+        for name in getattr(info, "__struct_fields__", ()):
+            value = getattr(info, name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
+                    walk(part)
+
+    if tp is not None:
+        walk(msgspec.inspect.type_info(tp))
+    return found
+
+
 def output_types(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
     """Return the record type of every output of a process: main, side outputs, late, dead letters."""
     from millrace.dead_letters import DeadLetter

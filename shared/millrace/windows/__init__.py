@@ -1,0 +1,64 @@
+"""Windows over event time: which events belong together, when there is a result, and what it is.
+
+A window is defined and made a process in one expression, and any host runs it::
+
+    per_minute = window(Click, tumbling(minutes(1)), allowed_lateness=minutes(5)).aggregate(
+        n=count(), total=sum_of("amount"), p99=quantile("ms", 0.99)
+    )
+"""
+
+from millrace.windows.aggregates import Aggregate, count, max_of, mean, min_of, stddev, sum_of, variance
+from millrace.windows.assigners import (
+    count_hopping,
+    count_sliding,
+    count_tumbling,
+    global_window,
+    hopping,
+    lookback,
+    session,
+    sliding,
+    tumbling,
+)
+from millrace.windows.definition import Window, WindowDefinition, window
+from millrace.windows.fields import WindowDefinitionError
+from millrace.windows.picks import collect, count_distinct, custom, first, last, reduce, top_n
+from millrace.windows.process import WindowProcess, build
+from millrace.windows.sketches import approx_count_distinct, quantile
+from millrace.windows.triggers import Trigger, watermark
+
+__all__ = [
+    "Aggregate",
+    "Trigger",
+    "Window",
+    "WindowDefinition",
+    "WindowDefinitionError",
+    "WindowProcess",
+    "approx_count_distinct",
+    "build",
+    "collect",
+    "count",
+    "count_distinct",
+    "count_hopping",
+    "count_sliding",
+    "count_tumbling",
+    "custom",
+    "first",
+    "global_window",
+    "hopping",
+    "last",
+    "lookback",
+    "max_of",
+    "mean",
+    "min_of",
+    "quantile",
+    "reduce",
+    "session",
+    "sliding",
+    "stddev",
+    "sum_of",
+    "top_n",
+    "tumbling",
+    "variance",
+    "watermark",
+    "window",
+]

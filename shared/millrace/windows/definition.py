@@ -1,0 +1,235 @@
+"""A windowed aggregation as plain data, and how one is written."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from millrace.windows.aggregates import Aggregate
+from millrace.windows.assigners import (
+    Assigner,
+    CountBased,
+    Duration,
+    Global,
+    Lookback,
+    Session,
+    Sliding,
+    whole_ms,
+)
+from millrace.windows.fields import WindowDefinitionError, fields_of
+from millrace.windows.triggers import AT_WATERMARK, Trigger
+
+if TYPE_CHECKING:
+    from millrace.windows.process import WindowProcess
+
+Emit = Literal["final", "updates", "changelog"]
+OrderMode = Literal["arrival", "event_time"]
+Pane = Literal["early", "on_time", "late"]
+Change = Literal["insert", "update_before", "update_after", "delete"]
+
+#: Columns of results besides the key and the aggregates.
+COLUMNS = ("window_start_ms", "window_end_ms", "event_time_ms", "revision", "pane", "change")
+
+
+@dataclass(frozen=True)
+class WindowDefinition:
+    """What a window process does, apart from how: plain data, picklable if its functions are.
+
+    Attributes:
+        event_type: Type of the events.
+        assigner: Which windows an event is in.
+        aggregates: Name → aggregate of each result column.
+        trigger: When a window has results.
+        allowed_lateness_ms: How long after its end (by the watermark) a window takes late events, ms.
+        emit: What of the results is emitted.
+        order: The order in which events are handled, ``None``: as the aggregates need it.
+        key: Names of the key's columns in results.
+        name: Name of the process.
+    """
+
+    event_type: Any
+    assigner: Assigner
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    trigger: Trigger = AT_WATERMARK
+    allowed_lateness_ms: int = 0
+    emit: Emit = "final"
+    order: OrderMode | None = None
+    key: tuple[str, ...] = ("key",)
+    name: str = ""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a window may have more than one result."""
+        return self.emit != "final" or self.trigger.is_early or self.allowed_lateness_ms > 0
+
+    @property
+    def in_order(self) -> bool:
+        """Whether what is asked for hangs on events coming in order of event time."""
+        kind = self.assigner
+        return isinstance(kind, CountBased | Sliding | Lookback) or (
+            isinstance(kind, Session) and kind.max_length_ms is not None
+        )
+
+    def check(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            WindowDefinitionError: It says what, and what to do.
+        """
+        self._check_names()
+        self._check_modes()
+        kind = self.assigner
+        if isinstance(kind, Lookback):
+            unknown = [n for n in kind.keep if n not in fields_of(self.event_type)]
+            if unknown:
+                raise WindowDefinitionError(f"lookback(keep=...): the event has no field '{unknown[0]}'")
+        if not self.in_order:
+            return
+        if self.order == "arrival":
+            raise WindowDefinitionError(
+                f"{kind.label} windows take events in order of event time: leave out order="
+            )
+        if isinstance(kind, Session):
+            if self.allowed_lateness_ms:
+                raise WindowDefinitionError(
+                    "sessions with max_length take no allowed_lateness: a late event could move every cut"
+                )
+            return
+        if self.allowed_lateness_ms or self.emit != "final" or self.trigger != AT_WATERMARK:
+            raise WindowDefinitionError(
+                f"{kind.label} windows have one final result: leave out allowed_lateness, trigger and emit"
+            )
+
+    def _check_names(self) -> None:
+        names = [name for name, _ in self.aggregates]
+        if not names:
+            raise WindowDefinitionError("aggregate() needs at least one, e.g. .aggregate(n=count())")
+        for name, aggregate in self.aggregates:
+            if not isinstance(aggregate, Aggregate):
+                raise WindowDefinitionError(f"{name}= is an aggregate such as count(), not {aggregate!r}")
+        kept = self.assigner.keep if isinstance(self.assigner, Lookback) else ()
+        taken = [*self.key, *COLUMNS, *kept]
+        for name in (*names, *self.key, *kept):
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise WindowDefinitionError(f"'{name}' cannot be the name of a column")
+        for name in names:
+            if name in taken:
+                raise WindowDefinitionError(f"the name '{name}' is taken by another column of the result")
+        if len(set(self.key + kept)) < len(self.key + kept) or set(self.key + kept) & set(COLUMNS):
+            raise WindowDefinitionError(f"columns of one name: {', '.join(self.key + kept)}")
+
+    def _check_modes(self) -> None:
+        if self.emit not in ("final", "updates", "changelog"):
+            raise WindowDefinitionError(f"emit is 'final', 'updates' or 'changelog', not {self.emit!r}")
+        if self.order not in (None, "arrival", "event_time"):
+            raise WindowDefinitionError(f"order is 'arrival' or 'event_time', not {self.order!r}")
+        if self.allowed_lateness_ms < 0:
+            raise WindowDefinitionError("allowed_lateness must not be negative")
+        if self.emit == "updates" and self.trigger.is_early:
+            raise WindowDefinitionError(
+                "emit='updates' has a result at every event: an early trigger needs another emit"
+            )
+        if self.emit == "changelog" and self.trigger.discard:
+            raise WindowDefinitionError(
+                "a changelog corrects what a window said before, and discard=True begins anew: choose one"
+            )
+        if isinstance(self.assigner, Global) and self.allowed_lateness_ms:
+            raise WindowDefinitionError("nothing is late for the global window: leave out allowed_lateness")
+
+    def record_type(self, results: list[tuple[str, Any]]) -> type[msgspec.Struct]:
+        """Return the type of result records.
+
+        Args:
+            results: Name and type of each aggregate's result.
+        """
+        fields: list[tuple[str, Any]] = [(name, str) for name in self.key]
+        if isinstance(self.assigner, Lookback):
+            there = fields_of(self.event_type)
+            fields.append(("event_time_ms", int))
+            fields += [(name, there[name]) for name in self.assigner.keep]
+        else:
+            fields += [("window_start_ms", int), ("window_end_ms", int)]
+        fields += results
+        if self.may_repeat:
+            fields += [("revision", int), ("pane", Pane)]
+        if self.emit == "changelog":
+            fields.append(("change", Change))
+        name = getattr(self.event_type, "__name__", "Event")
+        return msgspec.defstruct(f"{name}Window", fields, frozen=True)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window that waits for its aggregates; made by :func:`window`."""
+
+    definition: WindowDefinition
+
+    def aggregate(self, **aggregates: Aggregate) -> WindowProcess:
+        """Return the process that computes ``aggregates``, a result column of each name.
+
+        Raises:
+            WindowDefinitionError: Something contradicts itself, or does not fit the type of events.
+        """
+        from millrace.windows.process import build
+
+        return build(replace(self.definition, aggregates=tuple(aggregates.items())))
+
+
+def window(
+    event_type: Any,
+    assigner: Assigner,
+    *,
+    allowed_lateness: Duration = 0,
+    trigger: Trigger | None = None,
+    emit: Emit = "final",
+    order: OrderMode | None = None,
+    key: str | tuple[str, ...] = "key",
+    name: str = "",
+) -> Window:
+    """Begin a windowed aggregation; ``.aggregate(...)`` makes a process of it, which any host runs.
+
+    Args:
+        event_type: Type of the events.
+        assigner: The windows: ``tumbling(...)``, ``hopping``, ``session``, ``sliding``, ``lookback``,
+            ``count_tumbling``, ``count_hopping``, ``count_sliding`` or ``global_window``.
+        allowed_lateness: How long after a window's end (by the watermark) late events still refine its
+            result; later ones go to the side output ``late``.
+        trigger: When there are results: ``watermark()``, with ``.early(...)`` and ``.late(...)``.
+        emit: ``"final"``: when the trigger says so; ``"updates"``: the whole row at every event, to be
+            kept by key and window; ``"changelog"``: rows that add and take back, so that sums over
+            them stay right, with the column ``change``.
+        order: ``"arrival"``: an event is handled when it comes; ``"event_time"``: when the watermark has
+            passed it. Unless given: arrival if all aggregates give the same in any order.
+        key: Name of the key's column in results, or a name for each of the key's parts.
+        name: Name of the process in contracts and identities; made of event and window unless given.
+
+    Example:
+        >>> from millrace.testing import TestDriver
+        >>> from millrace.windows import count, sum_of, tumbling, window
+        >>> class Click(msgspec.Struct):
+        ...     ms: int
+        >>> per_minute = window(Click, tumbling(60_000)).aggregate(n=count(), total=sum_of("ms"))
+        >>> driver = TestDriver(per_minute)
+        >>> driver.send_batch([("a", 1_000, Click(5)), ("a", 59_999, Click(7)), ("a", 60_000, Click(1))])
+        >>> driver.advance_watermark(59_999)
+        >>> driver.values()
+        [ClickWindow(key='a', window_start_ms=0, window_end_ms=60000, n=2, total=12)]
+    """
+    return Window(
+        WindowDefinition(
+            event_type,
+            assigner,
+            (),
+            AT_WATERMARK if trigger is None else trigger,
+            whole_ms(allowed_lateness, "allowed_lateness"),
+            emit,
+            order,
+            (key,) if isinstance(key, str) else tuple(key),
+            name
+            or re.sub(r"\W+", "_", f"{getattr(event_type, '__name__', 'event')}_{assigner.label}").lower(),
+        )
+    )

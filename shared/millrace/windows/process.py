@@ -1,0 +1,140 @@
+"""From a definition to the process that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from millrace.process import Context, KeyedProcess, ProcessDefinitionError, arrival
+from millrace.windows.aggregates import BoundAggregate
+from millrace.windows.assigners import CountBased, Hopping, Lookback, Session, Sliding
+from millrace.windows.definition import WindowDefinition
+from millrace.windows.fields import tuple_of
+
+#: Name of the one timer that a key's windows share: it stands at the earliest moment that any of them
+#: wants, so that its cost does not grow with their number.
+TIMER: Final = "window"
+
+
+class WindowProcess(KeyedProcess[Any, Any]):
+    """A windowed aggregation at work; :func:`millrace.windows.window` makes them.
+
+    It is picklable wherever its definition is: the class and its record types, which are made for the
+    definition, are made anew at the other end.
+
+    Args:
+        definition: What to compute.
+        bound: Its aggregates, bound to the type of events.
+    """
+
+    definition: WindowDefinition
+    #: Whether the windows of this kind lose their oldest events one by one.
+    slides: ClassVar[bool] = False
+
+    def __init__(self, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> None:
+        self.definition = definition
+        self._bound = bound
+        self._record: Callable[..., Any] = type(self).output_type
+
+    @classmethod
+    def declare(cls, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> dict[str, Any]:
+        """Return the states of the process: name → declaration."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Return the windows as a checkpoint's contract has them: state of others is not theirs."""
+        kind = self.definition.assigner
+        parts = {name: getattr(kind, name) for name in getattr(kind, "__dataclass_fields__", {})}
+        said = {name: "function" if callable(part) else str(part) for name, part in parts.items()}
+        return {
+            "window": {"kind": kind.label, **said},
+            "allowed_lateness_ms": self.definition.allowed_lateness_ms,
+            "emit": self.definition.emit,
+        }
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return build, (self.definition,)
+
+    def __copy__(self) -> WindowProcess:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def key_parts(self, ctx: Context) -> tuple[str, ...]:
+        """Return the current key's parts as they stand in results."""
+        key = ctx.key
+        parts = (key,) if isinstance(key, str) else key
+        if len(parts) != len(self.definition.key):
+            raise ProcessDefinitionError(
+                f"{self.name}: the key has {len(parts)} parts and results name {len(self.definition.key)}: "
+                "give window(..., key=(...)) a name for each"
+            )
+        return parts
+
+    def wake(self, at: int, ctx: Context) -> None:
+        """Have :meth:`on_timer` called at ``at`` (event time, ms) at the latest."""
+        pending = ctx.timers.pending(TIMER)
+        if pending is None or at < pending:
+            ctx.timers.at(at, TIMER)
+
+
+def build(definition: WindowDefinition) -> WindowProcess:
+    """Return the process for a definition.
+
+    Raises:
+        WindowDefinitionError: The definition contradicts itself or does not fit its type of events.
+    """
+    definition.check()
+    operator = _operator(definition)
+    bind = "bind_sliding" if operator.slides else "bind"
+    bound = tuple(getattr(aggregate, bind)(definition.event_type) for _, aggregate in definition.aggregates)
+    results = [(name, b.result_type) for (name, _), b in zip(definition.aggregates, bound, strict=True)]
+    in_order = definition.in_order or not all(b.commutes for b in bound)
+    mode = definition.order or ("event_time" if in_order else "arrival")
+    cls: Any = type(
+        operator.__name__,
+        (operator,),
+        {
+            "__module__": operator.__module__,
+            "name": definition.name,
+            "order": "event_time" if mode == "event_time" else arrival(commutes=True),
+            "processing_time": definition.trigger.clock == "processing_time",
+            **operator.declare(definition, bound),
+        },
+    )
+    cls.event_type = definition.event_type
+    cls.output_type = definition.record_type(results)
+    process: WindowProcess = cls(definition, bound)
+    return process
+
+
+def _operator(definition: WindowDefinition) -> type[WindowProcess]:
+    from millrace.windows.counted import CountWindows
+    from millrace.windows.per_event import LookbackWindows, SlidingWindows
+    from millrace.windows.ranges import RangeWindows, TumblingWindows
+    from millrace.windows.sessions import CappedSessionWindows, SessionWindows
+
+    kind = definition.assigner
+    if isinstance(kind, Session):
+        return SessionWindows if kind.max_length_ms is None else CappedSessionWindows
+    if isinstance(kind, CountBased):
+        return CountWindows
+    if isinstance(kind, Sliding):
+        return SlidingWindows
+    if isinstance(kind, Lookback):
+        return LookbackWindows
+    if isinstance(kind, Hopping) and kind.size_ms == kind.step_ms:
+        return TumblingWindows
+    return RangeWindows
+
+
+def accumulators(bound: tuple[BoundAggregate, ...]) -> Any:
+    """Return the type of what is kept of one window: an accumulator for each aggregate."""
+    return tuple_of(*(b.accumulator for b in bound))
+
+
+def array_struct(name: str, fields: list[tuple[Any, ...]]) -> Any:
+    """Return a struct type that is packed without names."""
+    return msgspec.defstruct(name, fields, array_like=True)
