@@ -5,9 +5,11 @@ APP ?= fraud
 BIN := .venv/bin
 # More arguments for the tests: make test PYTEST_ARGS="-k window"
 PYTEST_ARGS ?=
+# For how long `make fuzz` goes on.
+MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash test-fast lint types lock format bench e2e-compose clean
+.PHONY: help setup demo test crash fuzz test-fast lint types lock format bench e2e-compose clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +25,9 @@ test: setup ## Run the tests: unit, Spark, end to end, and crashes in four batch
 
 crash: setup ## Kill the app at every point of a batch and start it again: minutes per point.
 	@$(BIN)/pytest tests/crash -m "" $(PYTEST_ARGS)
+
+fuzz: setup ## Compare Spark with memory on random processes: make fuzz MINUTES=10 SEED=1
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 test-fast: setup ## Run the tests that need no Java, in less than a minute.
 	@$(BIN)/pytest tests/unit -n 2 $(PYTEST_ARGS)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Beside a checkpoint whose input has ended.
 DRAINED_FILE = "drained"
+_DRAINING = "draining\n"
 _POLL_S = 0.1
 
 
@@ -169,10 +170,13 @@ class Job:
         """Let every timer fire: a last run that sees the end of the input, and nothing that came since."""
         if self._topics.control is None or progress is None:
             return
-        (self.root / DRAINED_FILE).write_text("the input has ended\n")
+        marker = self.root / DRAINED_FILE
+        marker.write_text(_DRAINING)
         control = ControlTopic(self.settings.kafka.client_options(), self._topics.control)
         end = {**progress.done, control.topic: {0: control.send(Drain()) + 1}}
         self._watch(self._start(spark, end))
+        if not self._stop.is_set():
+            marker.write_text("drained\n")
 
     def build(self, spark: SparkSession, end: Offsets | None = None) -> Outputs:
         """Build the app's pipeline over its Kafka topics, without starting it.
@@ -220,11 +224,17 @@ class Job:
         return writer.start()
 
     def _refuse_drained(self) -> None:
-        if (self.root / DRAINED_FILE).exists():
-            raise UserError(
-                f"the checkpoint in {self.root} has been drained: its timers fired as at the end of time. "
-                "Use another storage.root, and --no-drain for runs that are to be gone on from"
-            )
+        """Refuse a checkpoint whose timers have fired as at the end of time, or have begun to.
+
+        A drain that was cut off is finished by running it again.
+        """
+        marker = self.root / DRAINED_FILE
+        if not marker.exists() or (marker.read_text() == _DRAINING and self._until_end and self._drain):
+            return
+        raise UserError(
+            f"the checkpoint in {self.root} has been drained: its timers fired as at the end of time. "
+            "Use another storage.root, and --no-drain for runs that are to be gone on from"
+        )
 
     def _router(self, outputs: Outputs, app_id: str) -> Router:
         kafka = self.settings.kafka
