@@ -31,7 +31,8 @@ def settings(run_id: str) -> list[str]:
     names = FraudSettings().topics
     topics = ("transactions", "control", "alerts", "dead_letters")
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
-    return [*own, "stream.out_of_orderness=5s"]
+    # An hour of event time passes in a minute: two minutes are two seconds between a topic's partitions.
+    return [*own, "stream.out_of_orderness=2m"]
 
 
 def generate(run: DemoRun) -> Sequence[str]:

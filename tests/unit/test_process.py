@@ -413,6 +413,14 @@ class Timed(KeyedProcess[list[Any], list[Any]]):
         ctx.emit([timer.name, timer.at])
 
 
+@pytest.mark.parametrize("at", [1 << 63, 1 << 70, -(1 << 63) - 1])
+def test_a_timer_that_could_not_be_kept_is_its_events_fault_and_does_not_stop_the_query(at: int) -> None:
+    driver = TestDriver(Timed())
+    driver.send("a", [("at", at, "t")], at=50)
+    assert [d["reason"] for d in driver.values("dead_letters")] == ["process_error"]
+    assert driver.is_empty()
+
+
 def test_a_timer_fires_when_the_watermark_reaches_it() -> None:
     driver = TestDriver(Timed())
     driver.send("a", [("at", 100, "t")], at=50)
@@ -630,3 +638,24 @@ def test_a_record_changed_after_it_was_emitted_stays_as_it_was() -> None:
     driver = TestDriver(Reuses())
     driver.send("a", 5, at=1)
     assert driver.values() == [Total(5)]
+
+
+class Before(KeyedProcess[int, str]):
+    order = arrival(commutes=True)
+    processing_time = True
+
+    def process(self, event: int, ctx: Context) -> None:
+        ctx.processing_timers.after(event, "t")
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        ctx.emit(timer.name)
+
+
+@pytest.mark.parametrize("delay", [-1, 0, 5])
+def test_a_timer_set_before_the_first_tick_fires_at_it_whatever_its_delay(delay: int) -> None:
+    driver = TestDriver(Before())
+    driver.send("a", delay, at=50)
+    driver.restart()
+    driver.advance_processing_time(1_000)
+    assert driver.values() == ["t"]
+    assert driver.is_empty()

@@ -34,8 +34,9 @@ from millrace.host.system import IDLE_PREFIX, Idle, decode_system
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What a packed DataFrame has: where a chunk goes, its newest event time, the chunk.
-PACKED_SCHEMA: Final = "_group int, _watermark timestamp, _chunk binary"
+#: What a packed DataFrame has: where a chunk goes, its newest event time, the chunk. The group is never
+#: null, as in single rows: Spark takes no state key that may be null after one that may not.
+PACKED_SCHEMA: Final = "_group int not null, _watermark timestamp, _chunk binary"
 #: Years 1 to 9999, as Spark's timestamps and Python's: an event of another time has none.
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 #: Keys whose text and group a worker remembers.

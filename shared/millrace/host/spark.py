@@ -286,6 +286,7 @@ class KeyedStream:
         places = [F.col("_key")] if self.value is None else [F.col("_key"), F.col(self.value)]
         hashed = F.coalesce(*(p.cast("binary") for p in places), F.lit(b""))
         label = F.element_at(labels, (F.crc32(hashed) % self.key_groups + 1).cast("int"))
+        label = F.coalesce(label, F.lit(group_labels(1)[0]))  # never null, as in chunks (packing.py)
         if self.control is not None:
             label = F.explode(F.when(F.col("_kind") == CONTROL, labels).otherwise(F.array(label)))
         null = F.lit(None).cast("string")

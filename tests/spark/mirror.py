@@ -1,0 +1,109 @@
+"""The in-memory host, driven batch by batch as Spark drives its own, and what both must agree on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millrace import KeyedProcess
+from millrace.host.groups import encode_key
+from millrace.host.memory import LiveStore
+from millrace.host.runner import Row, Runner
+from millrace.host.system import Drain, Idle, SystemMessage, Tick, encode_system
+from millrace.time import END_OF_TIME, NO_WATERMARK
+
+SCHEMA = "value string, source string, control boolean"
+
+
+class Item(NamedTuple):
+    """A row of a batch: an event, a control event or a message of the engine, with its source id."""
+
+    source: str
+    value: Any
+    control: bool = False
+
+
+def to_row(item: Item) -> dict[str, Any]:
+    """Return an item as a row of the stream."""
+    message = isinstance(item.value, SystemMessage)
+    value = encode_system(item.value) if message else msgspec.json.encode(item.value)
+    return {"value": value.decode(), "source": item.source, "control": message or item.control}
+
+
+class Mirror:
+    """The in-memory host driven as Spark drives its own: the watermark moves between batches.
+
+    Args:
+        process: The process.
+        bound_ms: How far the watermark stays behind the newest event, ms.
+    """
+
+    def __init__(self, process: KeyedProcess[Any, Any], bound_ms: int) -> None:
+        self._decode = msgspec.json.Decoder(process.event_type).decode
+        self.runner = Runner(process, encode=msgspec.json.encode, decode=self._decode)
+        self.store = LiveStore(self.runner.layout)
+        self._bound = bound_ms
+        self._watermark = self._next = self._newest = self._tick = NO_WATERMARK
+        self._broadcast: bytes | None = None
+
+    def batch(self, items: Iterable[Item], *, key: str, at: str) -> None:
+        """Run one batch; ``key`` and ``at`` name the fields of an event's key and time."""
+        rows: dict[str, list[Row]] = {}
+        controls: list[Row] = []
+        ticks, drained = [], False
+        for source, value, control in items:
+            if isinstance(value, Tick):
+                ticks.append(value.at)
+            elif isinstance(value, Drain):
+                drained = True
+            elif isinstance(value, Idle):
+                self._newest = max(self._newest, value.at)
+            elif not control:
+                raw = msgspec.json.encode(value)
+                when = getattr(value, at)
+                text = encode_key((getattr(value, key),))
+                rows.setdefault(text, []).append(Row(when, raw, source, self._decode(raw)))
+                self._newest = max(self._newest, when)
+            else:
+                controls.append(Row(0, msgspec.json.encode(value), source, value))
+        self._step(rows, controls, max(ticks, default=NO_WATERMARK), drained)
+        if self._newest != NO_WATERMARK:
+            self._next = max(self._watermark, self._newest - self._bound - 1)
+
+    def begin_batch(self) -> None:
+        """Let the watermark be what the batches so far have made it."""
+        self._watermark = max(self._watermark, self._next)
+
+    def end_run(self) -> None:
+        """Run the batch without data that follows the last one, and restart."""
+        if self._next > self._watermark:
+            self.begin_batch()
+            self._step({}, [], NO_WATERMARK, False)
+        self.store = LiveStore(self.runner.layout, self.store.pack())
+
+    def _step(self, rows: dict[str, list[Row]], controls: list[Row], tick: int, drained: bool) -> None:
+        runner = self.runner
+        watermark = END_OF_TIME if drained else self._watermark
+        uses = runner.process.needs_ticks() and tick > self._tick
+        if uses:
+            self._tick = tick
+        runner.load_broadcast(self._broadcast)
+        if controls:
+            changed = runner.run_broadcast(controls, self._broadcast, watermark, report=True)
+            self._broadcast = self._broadcast if changed is None else changed
+        runner.run_batch(self.store, rows, watermark, self._tick, tick=uses)
+        self.store.commit(watermark, self._tick)
+
+
+def comparable(emissions: Iterable[Any]) -> Counter[str]:
+    """What both hosts must agree on; a digest hashes line numbers of the host's own frames."""
+    found = []
+    for e in emissions:
+        payload = e.payload if not isinstance(e.payload, bytes) else msgspec.json.decode(e.payload)
+        if e.output == "dead_letters":
+            payload = {k: v for k, v in payload.items() if k != "error_digest"}
+        found.append(repr((e.key, e.event_time, e.output, e.on_time, payload, e.event_id)))
+    return Counter(found)
