@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    from benchmarks.windowed import Job as WindowJob
+
+S = TypeVar("S")
 
 app = typer.Typer(
     help="Measure throughput, latency, start-up and memory.", no_args_is_help=True, add_completion=False
@@ -14,6 +23,33 @@ app = typer.Typer(
 Out = Annotated[Path | None, typer.Option(help="Write the report to this file, as JSON.")]
 Bootstrap = Annotated[str | None, typer.Option(help="Use this broker instead of an embedded one.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", "-s", help="A setting of the app.")]
+Markdown = Annotated[Path | None, typer.Option(help="Write the tables to this file, as Markdown.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: is it correct? Its speed says nothing.")]
+Rows = Annotated[int | None, typer.Option(min=1_000, help="Events.", show_default=False)]
+Keys = Annotated[int | None, typer.Option(min=1, help="Number of cards.", show_default=False)]
+Batches = Annotated[
+    int | None, typer.Option(min=2, help="Batches, the first not counted.", show_default=False)
+]
+Repeats = Annotated[int | None, typer.Option(min=1, help="Runs of each system.", show_default=False)]
+
+
+class LatencyJob(StrEnum):
+    """Whose latency is measured."""
+
+    fraud = "fraud"
+    w1 = "w1"
+
+
+class InputKind(StrEnum):
+    """What our process reads."""
+
+    columns = "columns"
+    json = "json"
+
+
+def _sized(sizes: S, **given: Any) -> S:
+    """Return the sizes with what was given on the command line."""
+    return replace(sizes, **{name: value for name, value in given.items() if value is not None})  # type: ignore[type-var]
 
 
 @app.command()
@@ -33,18 +69,35 @@ def drain(
 
 @app.command()
 def latency(
-    rate: Annotated[int, typer.Option(help="Events per second.")] = 1_000,
-    duration: Annotated[int, typer.Option(help="Seconds measured.")] = 60,
-    warm_up: Annotated[int, typer.Option(help="Seconds before that, not counted.")] = 60,
+    job: Annotated[LatencyJob, typer.Option(help="The fraud app, or the core's W1.")] = LatencyJob.fraud,
+    rate: Annotated[int, typer.Option(min=1, help="Events per second.")] = 1_000,
+    duration: Annotated[int, typer.Option(min=1, help="Seconds measured.")] = 60,
+    warm_up: Annotated[int, typer.Option(min=0, help="Seconds before that, not counted.")] = 60,
+    quick: Quick = False,
     bootstrap: Bootstrap = None,
     overrides: Sets = None,
     out: Out = None,
+    markdown: Markdown = None,
 ) -> None:
-    """Time from when an event is due until its decision and its alert can be read."""
-    from benchmarks import fraud, report
+    """Time from when an event is due until its decision and its alert (W1: its score) can be read."""
+    from benchmarks import report
 
-    results = fraud.latency(rate, duration, warm_up, bootstrap, overrides or ())
-    report.write("latency", results, {"rate": rate, "warm_up_s": warm_up, "settings": overrides or []}, out)
+    sets = overrides or []
+    if quick:
+        rate, duration, warm_up = min(rate, 200), min(duration, 10), min(warm_up, 5)
+    if job is LatencyJob.fraud:
+        from benchmarks import fraud
+
+        results = fraud.latency(rate, duration, warm_up, bootstrap, sets)
+        report.write(
+            "latency", results, {"rate": rate, "warm_up_s": warm_up, "settings": sets}, out, markdown
+        )
+        return
+    from benchmarks import core_latency, running
+
+    pace = running.Rate(rate, duration, warm_up)
+    results = core_latency.latency(pace, bootstrap, sets)
+    report.write("latency", results, core_latency.configuration(pace, sets), out, markdown)
 
 
 @app.command()
@@ -63,3 +116,179 @@ def memory(
     from benchmarks import fraud, report
 
     report.write("memory", fraud.memory(duration), {"duration_s": duration}, out)
+
+
+@app.command()
+def w1(
+    rows: Rows = None,
+    keys: Keys = None,
+    big_keys: Annotated[
+        int | None, typer.Option(min=1, help="Cards of the run with many.", show_default=False)
+    ] = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    tws_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=1.0, help="Share of rows and cards for Spark's slow operators.", show_default=False
+        ),
+    ] = None,
+    kind: Annotated[InputKind, typer.Option("--input", help="What our process reads.")] = InputKind.json,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Running z-score per card from Parquet files: ours beside Spark's operators."""
+    from benchmarks import report
+    from benchmarks import w1 as bench
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(),
+        rows=rows,
+        keys=keys,
+        big_keys=big_keys,
+        batches=batches,
+        repeats=repeats,
+        tws_share=tws_share,
+        input=kind.value,
+    )
+    report.write("w1", bench.w1(sizes), bench.configuration(sizes), out, markdown)
+
+
+def _windowed(job: WindowJob, quick: bool, out: Path | None, markdown: Path | None, **given: Any) -> None:
+    from benchmarks import report, windowed
+
+    sizes = _sized(windowed.QUICK if quick else windowed.SIZES[job], **given)
+    report.write(job, windowed.windowed(job, sizes), windowed.configuration(job, sizes), out, markdown)
+
+
+@app.command()
+def w2(
+    rows: Rows = None,
+    keys: Keys = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Tumbling windows of a minute: ours beside Spark's."""
+    _windowed("w2", quick, out, markdown, rows=rows, keys=keys, batches=batches, repeats=repeats)
+
+
+@app.command()
+def w3(
+    rows: Rows = None,
+    keys: Keys = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Sessions with a gap of ten seconds: ours beside Spark's."""
+    _windowed("w3", quick, out, markdown, rows=rows, keys=keys, batches=batches, repeats=repeats)
+
+
+@app.command()
+def w4(
+    rows: Rows = None,
+    keys: Keys = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Per event the sum of its card's last five minutes; Spark has no such operator on streams."""
+    _windowed("w4", quick, out, markdown, rows=rows, keys=keys, batches=batches, repeats=repeats)
+
+
+@app.command("kafka-w1")
+def kafka_w1(
+    messages: Annotated[
+        int | None, typer.Option(min=1_000, help="Messages in the topic.", show_default=False)
+    ] = None,
+    keys: Keys = None,
+    batch: Annotated[
+        int | None, typer.Option(min=100, help="Most messages of a batch.", show_default=False)
+    ] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    bootstrap: Bootstrap = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Kafka to Kafka through durable state: ours beside Spark's aggregation and a plain Python loop."""
+    from benchmarks import kafka_w1 as bench
+    from benchmarks import report
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(), messages=messages, keys=keys, batch=batch, repeats=repeats
+    )
+    results = bench.kafka_w1(sizes, bootstrap)
+    report.write("kafka-w1", results, bench.configuration(sizes), out, markdown)
+
+
+@app.command("big-state")
+def big_state(
+    keys: Keys = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Events per second.", show_default=False)] = None,
+    duration: Annotated[int | None, typer.Option(min=1, help="Seconds measured.", show_default=False)] = None,
+    quick: Quick = False,
+    bootstrap: Bootstrap = None,
+    overrides: Sets = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Small batches over a million keys of a kilobyte: latency, bytes written, recovery after kill -9."""
+    from benchmarks import big_state as bench
+    from benchmarks import report
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), keys=keys, rate=rate, duration_s=duration)
+    results = bench.big_state(sizes, bootstrap, overrides or [])
+    report.write("big-state", results, bench.configuration(sizes, overrides or []), out, markdown)
+
+
+@app.command()
+def timers(
+    pending: Annotated[
+        int | None, typer.Option(min=1_000, help="Timers, each of a key of its own.", show_default=False)
+    ] = None,
+    due: Annotated[
+        int | None, typer.Option(min=1, help="How many are due in a batch.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """A million pending timers: how long a batch takes in which ten thousand are due."""
+    from benchmarks import report
+    from benchmarks import timers as bench
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), pending=pending, due=due)
+    if sizes.due * sizes.rounds > sizes.pending:
+        raise UserError(
+            f"{sizes.rounds} rounds of {sizes.due:,} timers need --pending {sizes.due * sizes.rounds}"
+        )
+    report.write("timers", bench.timers(sizes), bench.configuration(sizes), out, markdown)
+
+
+@app.command("memory-host")
+def memory_host(
+    events: Annotated[int | None, typer.Option(min=1_000, help="Events.", show_default=False)] = None,
+    keys: Keys = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Events per batch.", show_default=False)] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Events per second and core of a running aggregate on the in-memory host, without Spark."""
+    from benchmarks import memory_host as bench
+    from benchmarks import report
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(), events=events, keys=keys, batch=batch, repeats=repeats
+    )
+    report.write("memory-host", bench.memory_host(sizes), bench.configuration(sizes), out, markdown)

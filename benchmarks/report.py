@@ -6,13 +6,16 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import psutil
+
+#: As the command begins: at its end the load is its own.
+_LOAD_BEFORE: Final = os.getloadavg()[0]
 
 
 def machine() -> dict[str, Any]:
@@ -23,11 +26,17 @@ def machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "pyspark": version("pyspark"),
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_before": round(_LOAD_BEFORE, 2),
     }
 
 
-def write(name: str, results: Mapping[str, Any], configuration: Mapping[str, Any], out: Path | None) -> None:
+def write(
+    name: str,
+    results: Mapping[str, Any],
+    configuration: Mapping[str, Any],
+    out: Path | None,
+    markdown: Path | None = None,
+) -> None:
     """Write the report to ``out`` and print it.
 
     Args:
@@ -35,22 +44,84 @@ def write(name: str, results: Mapping[str, Any], configuration: Mapping[str, Any
         results: Figures by name, units in the names.
         configuration: What it was run with.
         out: JSON file, or ``None``.
+        markdown: File for its tables, or ``None``.
     """
     from millrace.cli.report import print_table
 
+    command = " ".join(["millrace", *sys.argv[1:]])
+    date, on = datetime.now(UTC).isoformat(timespec="seconds"), machine()
     if out is not None:
         report = {
             "benchmark": name,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["millrace", *sys.argv[1:]]),
+            "date": date,
+            "command": command,
             "configuration": dict(configuration),
-            "machine": machine(),
+            "machine": on,
             **results,
         }
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=2, default=str) + "\n")
-    rows = [[key, _text(value)] for key, value in results.items() if not isinstance(value, list)]
-    print_table(f"bench {name}", ["figure", "value"], rows, right=["value"])
+    made = tables(f"bench {name}", results)
+    if markdown is not None:
+        about = f"`{command}`, {date}; {', '.join(f'{k} {v}' for k, v in on.items())}\n"
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text("\n".join([*map(as_markdown, made), about]))
+    for table in made:
+        print_table(table.title, table.columns, table.rows, right=table.columns[1:])
+
+
+class Table(NamedTuple):
+    """A table of text: its title, its columns and its rows."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def tables(title: str, results: Mapping[str, Any]) -> list[Table]:
+    """Return the figures as tables: the systems side by side, then the others one per row.
+
+    Args:
+        title: Title of the first table.
+        results: Figures by name; lists are left to the JSON.
+    """
+    made = []
+    systems = results.get("systems")
+    if systems:
+        columns = ["rows_per_s", "cpu_s_per_million", "correct"]
+        rows = [[name, *(_text(found.get(c)) for c in columns)] for name, found in systems.items()]
+        made.append(Table(title, ["system", *columns], rows))
+        title = "figures"
+    flat = dict(_flat({k: v for k, v in results.items() if k != "systems"}))
+    if flat:
+        made.append(Table(title, ["figure", "value"], [[k, _text(v)] for k, v in flat.items()]))
+    return made
+
+
+def _flat(results: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the figures with their path, e.g. ``ratios.keys_1m_over_50k``."""
+    for name, value in results.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif not isinstance(value, list):
+            yield f"{prefix}{name}", value
+
+
+def as_markdown(table: Table) -> str:
+    """Return a table in Markdown.
+
+    >>> print(as_markdown(Table("Speed", ["system", "rows_per_s"], [["ours", "5"]])))
+    ### Speed
+    <BLANKLINE>
+    | system | rows_per_s |
+    |---|---:|
+    | ours | 5 |
+    <BLANKLINE>
+    """
+    lines = [f"### {table.title}", "", f"| {' | '.join(table.columns)} |"]
+    lines.append(f"|---|{'---:|' * (len(table.columns) - 1)}")
+    lines += [f"| {' | '.join(row)} |" for row in table.rows]
+    return "\n".join(lines) + "\n"
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,142 @@
+"""Job W1 as an app: Kafka → state → Kafka by the same runtime and writers that every app has.
+
+``python -m benchmarks.core_app key=value …`` runs it in a process of its own, which can be killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from millrace.runtime.apps import App, Topic, Topics
+from millrace.runtime.settings import AppSettings, Section, load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace import KeyedProcess
+    from millrace.connectors.router import Outputs
+
+Job = Literal["w1", "w1_batch", "w1_timed", "w1_big"]
+
+#: Results carry the time at which the broker has them, which is when a reader can have them.
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+
+
+class CoreTopics(Section):
+    """Names of the topics."""
+
+    events: str = "bench.events"
+    results: str = "bench.results"
+    dead_letters: str = "bench.dead-letters"
+    partitions: int = 2
+
+
+class CoreSettings(AppSettings):
+    """What the benchmark's app can be told."""
+
+    topics: CoreTopics = CoreTopics()
+    job: Job = "w1"
+
+
+def topics(settings: CoreSettings) -> Topics:
+    """Return the topics of the app."""
+    names = settings.topics
+    return Topics(
+        reads=(Topic(names.events, names.partitions),),
+        writes=(Topic(names.results, names.partitions, APPEND_TIME), Topic(names.dead_letters, 1)),
+    )
+
+
+def build(streams: Mapping[str, DataFrame], settings: CoreSettings) -> Outputs:
+    """Wire it; late events go to the dead letters' topic too, where the check misses their results."""
+    from millrace import keyed
+    from millrace.connectors.router import Outputs
+
+    scores = keyed(
+        streams["events"],
+        value="value",
+        by="card",
+        event_time="at",
+        out_of_orderness=settings.stream.out_of_orderness,
+        source_id="source_id",
+        headers="headers",
+        keep_headers=settings.stream.keep_headers,
+        arrived_at="timestamp",
+        max_future_skew=settings.stream.max_future_skew,
+        key_groups=settings.spark.key_groups,
+        profile=settings.stream.profile,
+    ).process(process_of(settings.job))
+    return Outputs(
+        stream=scores,
+        topics={"main": settings.topics.results, "dead_letters": settings.topics.dead_letters},
+    )
+
+
+def process_of(job: Job) -> KeyedProcess[Any, Any]:
+    """Return the process of a job."""
+    from benchmarks import w1_job
+
+    made: dict[Job, type[KeyedProcess[Any, Any]]] = {
+        "w1": w1_job.ZScore,
+        "w1_batch": w1_job.BatchZScore,
+        "w1_timed": w1_job.TimedZScore,
+        "w1_big": w1_job.BigZScore,
+    }
+    return made[job]()
+
+
+def filler(key: str) -> str:
+    """Return a kilobyte for a card's state that does not compress to nothing.
+
+    >>> len(filler("c0000017"))
+    1000
+    """
+    return hashlib.shake_128(key.encode()).hexdigest(500)
+
+
+def core_overrides(bootstrap: str, root: Path, run: str, *overrides: str) -> list[str]:
+    """Return the settings, ``key=value``, of a run with topics of its own.
+
+    Args:
+        bootstrap: The broker.
+        root: Folder of checkpoint and logs.
+        run: What the names of its topics end with.
+        overrides: Further settings; they win.
+    """
+    names = [f"topics.{t}=bench-{t.replace('_', '-')}-{run}" for t in ("events", "results", "dead_letters")]
+    return [
+        f"kafka.bootstrap={bootstrap}",
+        f"storage.root={root}",
+        "spark.master=local[2]",
+        *names,
+        *overrides,
+    ]
+
+
+def core_settings(overrides: Sequence[str]) -> CoreSettings:
+    """Return the app's settings."""
+    return load_settings(CoreSettings, app="core-bench", overrides=overrides)
+
+
+app = App(
+    name="core-bench",
+    summary="The running z-score of the benchmarks.",
+    settings=CoreSettings,
+    build=build,
+    topics=topics,
+)
+
+
+def main(overrides: Sequence[str]) -> None:
+    """Run the app until it is stopped."""
+    from millrace.runtime.job import Job as RunningJob
+
+    RunningJob(app, core_settings(overrides)).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

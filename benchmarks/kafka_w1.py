@@ -1,0 +1,284 @@
+"""`millrace bench kafka-w1`: Kafka → durable state → Kafka, ours, Spark's aggregation, a plain loop."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from benchmarks import core_app, oracles
+from benchmarks.inputs import Events, card_name, make_events
+from benchmarks.kafka_io import preload, read_results, read_values
+from benchmarks.streams import BenchmarkFailed, Mark, await_end, combined, cpu_seconds
+from benchmarks.w1 import bench_session, streaming_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LOOP_LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is run.
+
+    Attributes:
+        messages: Messages in the topic before anything starts.
+        keys: Cards.
+        batch: Most messages of one batch.
+        partitions: Partitions of the topics.
+        repeats: Runs of each system, in alternating order; figures are medians.
+    """
+
+    messages: int = 4_000_000
+    keys: int = 50_000
+    batch: int = 400_000
+    partitions: int = 2
+    repeats: int = 1
+
+
+QUICK = Sizes(messages=60_000, keys=2_000, batch=20_000)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a run takes place.
+
+    Attributes:
+        bootstrap: The broker.
+        folder: Of checkpoints and logs.
+        topic: The topic of events.
+        events: What is in it.
+        sizes: How much is run.
+    """
+
+    bootstrap: str
+    folder: Path
+    topic: str
+    events: Events
+    sizes: Sizes
+
+    def make_topic(self, name: str) -> str:
+        """Create a topic."""
+        from millrace.kafka.admin import TopicSpec, create_topics
+
+        spec = TopicSpec(self.sizes.partitions, core_app.APPEND_TIME)
+        create_topics(self.bootstrap, {name: spec})
+        return name
+
+
+def kafka_w1(sizes: Sizes, bootstrap: str | None) -> dict[str, Any]:
+    """Run all systems over the same topic and return their figures.
+
+    Args:
+        sizes: How much.
+        bootstrap: A broker, or ``None`` for an embedded one.
+    """
+    from millrace.kafka.admin import delete_topics, topic_partitions
+    from millrace.kafka.broker import broker_or_embedded
+
+    measured: dict[str, Callable[[Setting, str], dict[str, Any]]] = {
+        "process": lambda setting, run: ours(setting, run, "w1"),
+        "spark_native": native,
+        "process_batch": lambda setting, run: ours(setting, run, "w1_batch"),
+        "loop": loop,
+    }
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in measured}
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
+        broker_or_embedded(bootstrap, log_dir=Path(name)) as broker,
+    ):
+        folder = Path(name)
+        own = f"bench-{folder.name[-8:]}"
+        events = make_events(sizes.messages, sizes.keys)
+        setting = Setting(broker, folder, f"{own}-events", events, sizes)
+        try:
+            preload(broker, setting.make_topic(setting.topic), events)
+            for repeat in range(sizes.repeats):
+                order = list(measured) if repeat % 2 == 0 else list(reversed(measured))
+                for system in order:
+                    run = f"{own}-{system.replace('_', '-')}-{repeat}"
+                    runs[system].append(measured[system](setting, run))
+        finally:
+            delete_topics(broker, [t for t in topic_partitions(broker) if t.startswith(own)])
+    found = {system: combined(of) for system, of in runs.items()}
+    return {"systems": found, "ratios": ratios(found)}
+
+
+def ratios(systems: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return how our speed compares with the others'."""
+    rate = {name: found["rows_per_s"] for name, found in systems.items()}
+    return {
+        f"{own}_over_{other}": rate[own] / rate[other]
+        for own in ("process", "process_batch")
+        for other in ("spark_native", "loop")
+    }
+
+
+def ours(setting: Setting, run: str, job: core_app.Job) -> dict[str, Any]:
+    """Run our app to the end of the topic."""
+    from millrace.runtime.job import Job
+
+    results = setting.make_topic(f"{run}-results")
+    sets = core_app.core_overrides(
+        setting.bootstrap,
+        setting.folder / run,
+        run,
+        f"topics.events={setting.topic}",
+        f"topics.results={results}",
+        f"topics.dead_letters={run}-dead-letters",
+        f"job={job}",
+        "stream.profile=throughput",
+        f"stream.max_offsets_per_trigger={setting.sizes.batch}",
+        # The partitions of the topic are read in step, and not to the event.
+        "stream.out_of_orderness=60s",
+        "spark.driver_memory=2g",
+    )
+    marks: list[tuple[Mark, int]] = []
+
+    def mark(_batch: int, counts: dict[str, int]) -> None:
+        marks.append((Mark(time.monotonic(), cpu_seconds()), counts.get("main", 0)))
+
+    Job(core_app.app, core_app.core_settings(sets), until_end=True, on_batch=mark).run()
+    found = read_results(setting.bootstrap, results)
+    return {
+        **warm_figures(marks),
+        "correct": found.is_correct(setting.events) and found.repeats == 0,
+    }
+
+
+def warm_figures(marks: list[tuple[Mark, int]]) -> dict[str, Any]:
+    """Return speed and cost after the first batch.
+
+    Args:
+        marks: The end of each batch, and how many messages it took.
+
+    Raises:
+        BenchmarkFailed: Nothing is left when the first batch does not count.
+    """
+    taken = [(mark, rows) for mark, rows in marks if rows]
+    if len(taken) < 2:
+        raise BenchmarkFailed("all messages came in one batch, which does not count: send more")
+    (first, _), (last, _) = taken[0], taken[-1]
+    rows = sum(rows for _, rows in taken[1:])
+    return {
+        "rows_per_s": rows / (last.at - first.at),
+        "cpu_s_per_million": (last.cpu - first.cpu) / rows * 1e6,
+        "rows": rows,
+        "batches": len(taken),
+        "batch_seconds": [round(b.at - a.at, 3) for (a, _), (b, _) in itertools.pairwise(taken)],
+    }
+
+
+def native(setting: Setting, run: str) -> dict[str, Any]:
+    """Run Spark's own aggregation: JSON in and out in the JVM, a message per card and batch."""
+    from pyspark.sql import functions as F
+
+    from benchmarks.w1_job import native as aggregate
+    from millrace.connectors.kafka import kafka_stream, write_records
+    from millrace.runtime.kafka_options import spark_options
+
+    options, sizes = spark_options(setting.bootstrap, {}), setting.sizes
+    results = setting.make_topic(f"{run}-results")
+    marks: list[tuple[Mark, int]] = []
+
+    def sink(batch: DataFrame, number: int) -> None:
+        write_records(batch, options)
+        taken = max(0, min(sizes.batch, sizes.messages - number * sizes.batch))
+        marks.append((Mark(time.monotonic(), cpu_seconds()), taken))
+
+    with bench_session(setting.folder) as spark:
+        stream = kafka_stream(spark, options, [setting.topic], max_offsets_per_trigger=sizes.batch)
+        event = F.from_json(F.col("value").cast("string"), "card string, cents long")
+        kept = aggregate(stream.select(event.alias("event")).select("event.*"))
+        records = kept.select(
+            F.lit(results).alias("topic"),
+            F.col("card").cast("binary").alias("key"),
+            F.to_json(F.struct(*kept.columns)).alias("value"),
+        )
+        await_end(records, setting.folder / run, sink, "update")
+    found = final_totals(value for value, _ in read_values(setting.bootstrap, results))
+    return {**warm_figures(marks), "correct": found == expected_totals(setting.events)}
+
+
+class CardTotals(msgspec.Struct, gc=False):
+    """What Spark's aggregation says of a card."""
+
+    card: str
+    n: int
+    total: int
+    squares: int
+
+
+def final_totals(values: Iterable[bytes]) -> dict[str, CardTotals]:
+    """Return the last word on every card: the one with the most events."""
+    decode = msgspec.json.Decoder(CardTotals).decode
+    last: dict[str, CardTotals] = {}
+    for value in values:
+        said = decode(value)
+        if said.card not in last or said.n >= last[said.card].n:
+            last[said.card] = said
+    return last
+
+
+def expected_totals(events: Events) -> dict[str, CardTotals]:
+    """Return what must be said of every card."""
+    totals = oracles.totals_per_batch(events, [0, len(events)])
+    columns = (totals.n.tolist(), totals.total.tolist(), totals.squares.tolist())
+    names = map(card_name, totals.card.tolist())
+    return {card: CardTotals(card, *of) for card, of in zip(names, zip(*columns, strict=True), strict=True)}
+
+
+def loop(setting: Setting, run: str) -> dict[str, Any]:
+    """Run a plain Python process per partition."""
+    from millrace.kafka.admin import end_offsets
+
+    results = setting.make_topic(f"{run}-results")
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.loop_worker", setting.bootstrap, setting.topic, results,
+             str(partition), str(end)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for partition, end in end_offsets(setting.bootstrap, setting.topic).items()
+    ]  # fmt: skip
+    try:
+        said = [json.loads(worker.communicate(timeout=_LOOP_LIMIT_S)[0] or "{}") for worker in workers]
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkFailed(f"the plain loop does not end within {_LOOP_LIMIT_S} s") from error
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    if not all(said):
+        raise BenchmarkFailed("a process of the plain loop failed; what it said stands above")
+    seconds = max(s["ended"] for s in said) - min(s["began"] for s in said)
+    found = read_results(setting.bootstrap, results)
+    return {
+        "rows_per_s": setting.sizes.messages / seconds,
+        "cpu_s_per_million": sum(s["cpu"] for s in said) / setting.sizes.messages * 1e6,
+        "correct": found.is_correct(setting.events) and found.repeats == 0,
+        "rows": setting.sizes.messages,
+    }
+
+
+def configuration(sizes: Sizes) -> dict[str, Any]:
+    """Return what the run hangs on, for the report."""
+    return {
+        **asdict(sizes),
+        "exponent": 1.1,
+        "profile": "throughput",
+        "spark_native": "groupBy(card), update mode: a message per card and batch, not per event",
+        "loop": "no durability, no event time, no late check",
+        "settings": streaming_settings(),
+    }
