@@ -19,6 +19,9 @@ from millrace.host.spark import KeyingError, ProcessedStream, Profile
 from millrace.host.system import Drain, Idle, SystemMessage, Tick, encode_system
 from tests.spark.conftest import StreamFactory
 
+# The fuzzing has both profiles; here one of the two is enough for every day.
+ALSO_LATENCY = pytest.param("latency", marks=pytest.mark.matrix)
+ALSO_THROUGHPUT = pytest.param("throughput", marks=pytest.mark.matrix)
 START = 1_700_000_040_000
 MINUTE = 60_000
 BOUND = 5_000
@@ -148,7 +151,7 @@ def comparable(emissions: Sequence[Any]) -> Counter[str]:
     return Counter(found)
 
 
-@pytest.mark.parametrize("profile", ["latency", "throughput"])
+@pytest.mark.parametrize("profile", [ALSO_LATENCY, "throughput"])
 def test_a_chain_gives_on_spark_what_it_gives_in_memory_and_drains_empty(
     stream: StreamFactory, profile: Profile
 ) -> None:
@@ -207,7 +210,7 @@ class Quiet(KeyedProcess[Sale, str]):
         ctx.emit(f"{timer.domain} {timer.name} {timer.at} at {ctx.processing_time}, last {self.last.value}")
 
 
-@pytest.mark.parametrize("profile", ["latency", "throughput"])
+@pytest.mark.parametrize("profile", ["latency", ALSO_THROUGHPUT])
 def test_ticks_drive_processing_time_and_idle_ticks_event_time(
     stream: StreamFactory, profile: Profile
 ) -> None:
@@ -261,7 +264,7 @@ def test_a_control_event_that_nobody_takes_is_a_dead_letter_and_not_lost(stream:
     assert "Minutes takes no control events" in letters[0]["error"]
 
 
-@pytest.mark.parametrize("profile", ["latency", "throughput"])
+@pytest.mark.parametrize("profile", [ALSO_LATENCY, "throughput"])
 def test_a_bounded_dataframe_gives_the_rows_of_the_stream(spark: SparkSession, profile: Profile) -> None:
     events = [(k, at, s) for batch in sales(5, 4) for k, at, s in batch]
     # No event is late under the finest cut: in order, each within the bound.

@@ -1,6 +1,7 @@
 """Random processes give on Spark what they give in memory, and both forget all in the end.
 
-A few cases here, of fixed seeds and of one that nobody knows beforehand; ``make fuzz`` runs them for long.
+A few cases here, of fixed seeds; ``pytest -m matrix`` adds one that nobody knows beforehand, and ``make
+fuzz`` runs them for long.
 """
 
 from __future__ import annotations
@@ -43,6 +44,6 @@ def test_random_processes_leave_nothing_in_memory(seed: int) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, pytest.param(FRESH, id=f"fresh-{FRESH}")])
+@pytest.mark.parametrize("seed", [*SEEDS, pytest.param(FRESH, id=f"fresh-{FRESH}", marks=pytest.mark.matrix)])
 def test_both_hosts_give_the_same(stream: StreamFactory, seed: int) -> None:
     check(random_case(seed), stream)
