@@ -9,11 +9,26 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from benchmarks.w1_job import Purchase, Score, zscore
+
+_CONSUMER: Final[dict[str, Any]] = {
+    "group.id": "loop",
+    "enable.auto.commit": False,
+    "queued.min.messages": 500_000,
+    # The default of a second is a wait each time the queue was full: half of the speed.
+    "fetch.queue.backoff.ms": 5,
+}
+_PRODUCER: Final[dict[str, Any]] = {
+    "linger.ms": 20,
+    "batch.num.messages": 50_000,
+    "batch.size": 524_288,
+    "queue.buffering.max.messages": 1_000_000,
+    "compression.type": "lz4",
+}
 
 
 def run(bootstrap: str, source: str, sink: str, partition: int, end: int) -> dict[str, float]:
@@ -31,27 +46,9 @@ def run(bootstrap: str, source: str, sink: str, partition: int, end: int) -> dic
     from millrace.kafka.admin import client_config
 
     config = client_config(bootstrap)
-    consumer = Consumer(
-        {
-            **config,
-            "group.id": "loop",
-            "enable.auto.commit": False,
-            "queued.min.messages": 500_000,
-            # The default of a second is a wait each time the queue was full: half of the speed.
-            "fetch.queue.backoff.ms": 5,
-        }
-    )
+    consumer = Consumer({**config, **_CONSUMER})
     consumer.assign([TopicPartition(source, partition, 0)])
-    producer = Producer(
-        {
-            **config,
-            "linger.ms": 20,
-            "batch.num.messages": 50_000,
-            "batch.size": 524_288,
-            "queue.buffering.max.messages": 1_000_000,
-            "compression.type": "lz4",
-        }
-    )
+    producer = Producer({**config, **_PRODUCER})
     state: dict[str, tuple[int, float, float]] = {}
     done, began, cpu = 0, 0.0, 0.0
     while done < end:

@@ -60,17 +60,21 @@ class RunningApp:
     Args:
         settings: Its settings, ``key=value``.
         output: File for what it prints.
+        scratch: Folder for its temporary files, which stay when it is killed.
     """
 
-    def __init__(self, settings: list[str], output: Path) -> None:
+    def __init__(self, settings: list[str], output: Path, scratch: Path) -> None:
         self._command = [sys.executable, "-m", "benchmarks.core_app", *settings]
         self._output = output
+        self._environment = {**os.environ, "TMPDIR": str(scratch)}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, also after it was killed."""
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen(self._command, stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                self._command, stdout=output, stderr=output, env=self._environment
+            )
 
     def check(self) -> None:
         """Raise if it has ended.
@@ -234,6 +238,8 @@ def stage(bootstrap: str | None, job: core_app.Job, *overrides: str) -> Iterator
 
     with (
         tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
+        # The job's sockets are there: a short path.
+        tempfile.TemporaryDirectory(prefix="mb-", ignore_cleanup_errors=True) as scratch,
         broker_or_embedded(bootstrap, log_dir=Path(name)) as broker,
     ):
         folder, run = Path(name), name[-8:]
@@ -242,7 +248,7 @@ def stage(bootstrap: str | None, job: core_app.Job, *overrides: str) -> Iterator
         topics = settings.topics
         create_topics(broker, {topics.events: TopicSpec(topics.partitions)})
         create_topics(broker, {topics.results: TopicSpec(topics.partitions, core_app.APPEND_TIME)})
-        app = RunningApp(sets, folder / "app.log")
+        app = RunningApp(sets, folder / "app.log", Path(scratch))
         try:
             yield Stage(broker, folder, settings, app)
         finally:

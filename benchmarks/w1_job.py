@@ -75,7 +75,7 @@ def zscore(n: int, total: float, squares: float, cents: int) -> float:
     """Return how far an amount is from ``n`` earlier ones, in standard deviations.
 
     >>> zscore(4, 40.0, 408.0, 12)
-    1.4142135623730951
+    1.414213562373095
     """
     if n < 2:
         return 0.0

@@ -143,7 +143,7 @@ def test_batches_with_due_timers_are_timed_without_the_first() -> None:
 
 
 def found_at(ids: list[int], at: list[int]) -> Results:
-    return Results(np.array(ids), np.ones(len(ids)), np.zeros(len(ids)), np.array(at), 0, 0)
+    return Results(np.array(ids), np.ones(len(ids), dtype=np.int64), np.zeros(len(ids)), np.array(at), 0, 0)
 
 
 def test_latency_counts_from_when_an_event_was_due_after_the_warm_up() -> None:
