@@ -60,11 +60,15 @@ def drain(
     overrides: Sets = None,
     out: Out = None,
 ) -> None:
-    """Events per second of the fraud app from a preloaded topic to its Delta tables."""
+    """Events per second of the fraud app from a preloaded topic to its Delta tables.
+
+    It runs with the settings for catching up: profile throughput, batches of 250,000.
+    """
     from benchmarks import fraud, report
 
-    results = fraud.drain(events, cards, bootstrap, overrides or ())
-    report.write("drain", results, {"cards": cards, "settings": overrides or []}, out)
+    settings = [*fraud.CATCH_UP, *(overrides or ())]
+    results = fraud.drain(events, cards, bootstrap, settings)
+    report.write("drain", results, {"cards": cards, "settings": settings}, out)
 
 
 @app.command()
@@ -204,6 +208,86 @@ def w4(
     _windowed("w4", quick, out, markdown, rows=rows, keys=keys, batches=batches, repeats=repeats)
 
 
+@app.command()
+def w5(
+    rows: Rows = None,
+    keys: Keys = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """As-of and interval join of purchases and limits: ours beside Spark's stream-stream join."""
+    from benchmarks import joined as bench
+    from benchmarks import report
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
+    )
+    report.write("w5", bench.joined(sizes), bench.configuration(sizes), out, markdown)
+
+
+@app.command()
+def w6(
+    rows: Rows = None,
+    keys: Annotated[int | None, typer.Option(min=1, help="Number of items.", show_default=False)] = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Drop repeats, then the ten best items per shop and minute: ours beside Spark's deduplication."""
+    from benchmarks import deduped as bench
+    from benchmarks import report
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
+    )
+    report.write("w6", bench.deduped(sizes), bench.configuration(sizes), out, markdown)
+
+
+@app.command()
+def w8(
+    rows: Rows = None,
+    keys: Keys = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """An alert for every silence of a card, one timer each: ours beside Spark's sessions."""
+    from benchmarks import absent as bench
+    from benchmarks import report
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
+    )
+    report.write("w8", bench.absent(sizes), bench.configuration(sizes), out, markdown)
+
+
+@app.command()
+def w7(
+    rows: Rows = None,
+    keys: Keys = None,
+    batches: Batches = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """The pattern A B* C within five seconds; Spark has no pattern matching."""
+    from benchmarks import matching as bench
+    from benchmarks import report
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
+    )
+    report.write("w7", bench.matching(sizes), bench.configuration(sizes), out, markdown)
+
+
 @app.command("kafka-w1")
 def kafka_w1(
     messages: Annotated[
@@ -228,6 +312,24 @@ def kafka_w1(
     )
     results = bench.kafka_w1(sizes, bootstrap)
     report.write("kafka-w1", results, bench.configuration(sizes), out, markdown)
+
+
+@app.command()
+def savepoint(
+    keys: Keys = None,
+    text: Annotated[
+        int | None, typer.Option(min=1, help="Characters of text for each card.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """A million keys: savepoint, restore, a look at one key, another number of key groups."""
+    from benchmarks import report
+    from benchmarks import savepoint as bench
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), keys=keys, text=text)
+    report.write("savepoint", bench.savepoint(sizes), bench.configuration(sizes), out, markdown)
 
 
 @app.command("big-state")
@@ -292,3 +394,23 @@ def memory_host(
         bench.QUICK if quick else bench.Sizes(), events=events, keys=keys, batch=batch, repeats=repeats
     )
     report.write("memory-host", bench.memory_host(sizes), bench.configuration(sizes), out, markdown)
+
+
+@app.command()
+def sealing(
+    events: Annotated[int | None, typer.Option(min=1_000, help="Events.", show_default=False)] = None,
+    keys: Keys = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Events per batch.", show_default=False)] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """What checksums and encryption of state cost the fraud process, without Spark."""
+    from benchmarks import report
+    from benchmarks import sealing as bench
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(), events=events, cards=keys, batch=batch, repeats=repeats
+    )
+    report.write("sealing", bench.sealing(sizes), bench.configuration(sizes), out, markdown)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from benchmarks.inputs import Events, Ints
 
@@ -46,6 +47,13 @@ class Sums(NamedTuple):
     id: Ints
     n: Ints
     total: Ints
+
+
+class Limits(NamedTuple):
+    """Limits of cards in the order of their time; row ``i`` has the number ``i``."""
+
+    card: Ints
+    since: Ints
 
 
 def scores(events: Events) -> Scores:
@@ -133,6 +141,52 @@ def lookback(events: Events, width_ms: int) -> Sums:
     n, total = (np.empty(len(order), dtype=np.int64) for _ in range(2))
     n[order], total[order] = end - begin, sums[end] - sums[begin]
     return Sums(np.arange(len(order)), n, total)
+
+
+def as_of(events: Events, limits: Limits, keep_ms: int) -> tuple[Ints, Ints]:
+    """Return W5: each event's id, and its card's latest limit if that is younger than ``keep_ms``, or -1."""
+    left = pd.DataFrame({"at": events.at, "card": events.card})
+    right = pd.DataFrame({"since": limits.since, "card": limits.card, "limit": np.arange(len(limits.card))})
+    made = pd.merge_asof(left, right, left_on="at", right_on="since", by="card", tolerance=keep_ms - 1)
+    return np.arange(len(left)), made["limit"].fillna(-1).to_numpy(np.int64)
+
+
+def within(events: Events, limits: Limits, backward_ms: int) -> tuple[Ints, Ints]:
+    """Return W5: all pairs of an event and a limit of its card that is at most ``backward_ms`` older."""
+    first = min(int(events.at.min()), int(limits.since.min()))
+    span = int(max(events.at.max(), limits.since.max())) - first + backward_ms + 1
+    order = np.argsort(limits.card, kind="stable")
+    # In order by card and time, and no two cards meet within the interval.
+    place = limits.card[order] * span + limits.since[order] - first
+    at = events.card * span + events.at - first
+    begin, end = np.searchsorted(place, at - backward_ms), np.searchsorted(place, at, side="right")
+    many = end - begin
+    ids = np.repeat(np.arange(len(at)), many)
+    inside = np.arange(len(ids)) - np.repeat(np.cumsum(many) - many, many)
+    return ids, order[np.repeat(begin, many) + inside]
+
+
+def best_items(shop: Ints, start: Ints, item: Ints, cents: Ints, n: int) -> tuple[Ints, ...]:
+    """Return W6: the ``n`` items with the largest sums per shop and window start.
+
+    Returns:
+        Shop, window start, rank (from 1), item, sum; of equal sums the item with the smaller number is first.
+    """
+    sales = pd.DataFrame({"shop": shop, "start": start, "item": item, "cents": cents})
+    sums = sales.groupby(["shop", "start", "item"])["cents"].sum().reset_index()
+    sums = sums.sort_values(["shop", "start", "cents", "item"], ascending=[True, True, False, True])
+    sums["rank"] = sums.groupby(["shop", "start"]).cumcount() + 1
+    best = sums[sums["rank"] <= n]
+    return tuple(best[name].to_numpy(np.int64) for name in ("shop", "start", "rank", "item", "cents"))
+
+
+def silences(events: Events, timeout_ms: int) -> tuple[Ints, Ints]:
+    """Return W8: card and time of each event after which its card has none for ``timeout_ms``."""
+    order, _ = _by_card(events)
+    card, at = events.card[order], events.at[order]
+    last = np.ones(len(order), dtype=bool)
+    last[:-1] = (card[1:] != card[:-1]) | (at[1:] - at[:-1] > timeout_ms)
+    return card[last], at[last]
 
 
 def _by_card(events: Events) -> tuple[Ints, Ints]:

@@ -39,7 +39,7 @@ from millrace.state import (
 from millrace.time import days, hours, minutes, seconds
 
 if TYPE_CHECKING:
-    from millrace.host.spark import keyed
+    from millrace.host.spark import connect, keyed
 
 __all__ = [
     "AggregatingState",
@@ -60,6 +60,7 @@ __all__ = [
     "aggregating_state",
     "arrival",
     "broadcast_state",
+    "connect",
     "days",
     "hours",
     "keyed",
@@ -75,8 +76,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "keyed":
-        from millrace.host.spark import keyed
+    if name in ("connect", "keyed"):
+        from millrace.host import spark
 
-        return keyed
+        return getattr(spark, name)
     raise AttributeError(f"module 'millrace' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import typing
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -19,6 +19,7 @@ import msgspec
 from millrace.batch import Batch
 from millrace.dead_letters import Reason
 from millrace.errors import UserError
+from millrace.inputs import MOST_INPUTS
 from millrace.state.layout import TimerRecord
 from millrace.state.specs import StateSpec
 from millrace.time import NEVER, NO_WATERMARK, ms
@@ -124,6 +125,22 @@ class Late(msgspec.Struct, frozen=True):
     watermark_ms: int
 
 
+class LateInput(msgspec.Struct, frozen=True):
+    """As :class:`Late`, of a process with several inputs, whose events have no one type.
+
+    Attributes:
+        input: The input that the event came by.
+        event: The event as JSON text.
+        lateness_ms: How far its time was behind the watermark, ms.
+        watermark_ms: The watermark it missed.
+    """
+
+    input: str
+    event: str
+    lateness_ms: int
+    watermark_ms: int
+
+
 class Timers:
     """Timers of the current key, by name: on event time, or on processing time.
 
@@ -206,6 +223,8 @@ class Context:
     Attributes:
         key: The key, a string (a tuple of strings for a key of several columns).
         event_time: Time of the current event or timer, ms; for a timer on processing time the watermark.
+        input: Name of the input that the current event came by; empty in timers, and in processes with
+            one input.
         watermark: The watermark of this batch, ms.
         processing_time: The last tick of processing time, ms; ``None`` before the first.
         on_time: Whether the current event was on time; True in timers.
@@ -217,6 +236,7 @@ class Context:
         "_emit",
         "_reject",
         "event_time",
+        "input",
         "key",
         "on_time",
         "processing_time",
@@ -234,6 +254,7 @@ class Context:
     ) -> None:
         self.key: Any = ""
         self.event_time: int = 0
+        self.input: str = ""
         self.watermark: int = 0
         self.processing_time: int | None = None
         self.on_time: bool = True
@@ -308,6 +329,9 @@ class KeyedProcess(Generic[E, O]):
     version: ClassVar[int] = 1
     #: Type of control events, for processes that override :meth:`process_broadcast`.
     control_type: ClassVar[Any] = None
+    #: Names of the inputs and the types of their events, for a process with several (``E`` is the union
+    #: of these types then). Events of one time are handled in this order of inputs; ``ctx.input`` tells.
+    inputs: ClassVar[Mapping[str, Any]] = {}
 
     event_type: ClassVar[Any] = None
     output_type: ClassVar[Any] = None
@@ -334,6 +358,10 @@ class KeyedProcess(Generic[E, O]):
         for base in getattr(cls, "__orig_bases__", ()):
             if typing.get_origin(base) is KeyedProcess:
                 cls.event_type, cls.output_type = typing.get_args(base)
+        if cls.inputs:
+            if len(cls.inputs) > MOST_INPUTS:
+                raise ProcessDefinitionError(f"{cls.__name__} has more than {MOST_INPUTS} inputs")
+            cls.event_type = typing.Union[tuple(cls.inputs.values())]  # noqa: UP007 - of a tuple
 
     @abstractmethod
     def process(self, event: E, ctx: Context) -> None:
@@ -360,7 +388,12 @@ class KeyedProcess(Generic[E, O]):
 
     def emit_late(self, event: E, ctx: Context) -> None:
         """Send ``event`` to the side output ``late`` with its lateness."""
-        ctx._emit("late", Late(event, ctx.watermark - ctx.event_time, ctx.watermark), None, 0)
+        lateness = ctx.watermark - ctx.event_time
+        if self.inputs:
+            text = msgspec.json.encode(event).decode()
+            ctx._emit("late", LateInput(ctx.input, text, lateness, ctx.watermark), None, 0)
+            return
+        ctx._emit("late", Late(event, lateness, ctx.watermark), None, 0)
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint depends on besides name, version, order and states, as plain data."""
@@ -386,6 +419,8 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
         )
     if cls.process is KeyedProcess.process:
         raise ProcessDefinitionError(f"{cls.__name__} does not override process()")
+    if cls.inputs and cls.process_batch is not KeyedProcess.process_batch:
+        raise ProcessDefinitionError(f"{cls.__name__}: process_batch is for processes with one input")
     if cls.event_type is None:
         raise ProcessDefinitionError(
             f"{cls.__name__} must name its types: class {cls.__name__}(KeyedProcess[Event, Output])"

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks import core_app, memory_host, oracles, timers, w1, windowed
+from benchmarks import core_app, memory_host, oracles, sealing, timers, w1, windowed
 from benchmarks.digest import digest
 from benchmarks.inputs import START_MS, Events, card_name, closing_events, make_events
 from benchmarks.kafka_io import Pace, Results, results_of
@@ -111,6 +111,14 @@ def test_memory_host_benchmark_sees_a_wrong_sum(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(memory_host, "RunningSum", Wrong)
     assert memory_host.memory_host(memory_host.Sizes(3_000, 100, 500, 1))["correct"] is False
+
+
+def test_sealing_changes_no_decision_of_the_fraud_process() -> None:
+    found = sealing.sealing(sealing.Sizes(events=1_200, cards=60, batch=200, repeats=1))["systems"]
+    assert all(way["correct"] for way in found.values())
+    assert (
+        found["bare"]["stored_bytes"] < found["checked"]["stored_bytes"] < found["encrypted"]["stored_bytes"]
+    )
 
 
 def test_state_is_weighed_against_plain_msgpack() -> None:

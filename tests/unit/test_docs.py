@@ -15,16 +15,33 @@ import millrace
 import millrace.windows
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Pages that teach by examples, and how many of them there are at least.
-TAUGHT = {"concepts.md": 50, "windows.md": 20, "writing-a-process.md": 50}
+TAUGHT = {
+    "concepts.md": 50,
+    "joins.md": 20,
+    "operators.md": 35,
+    "patterns.md": 60,
+    "windows.md": 20,
+    "writing-a-process.md": 50,
+}
 #: Modules of the core whose docstrings have examples that need no engine.
-PACKAGES = ("millrace.state", "millrace.time", "millrace.testing", "millrace.windows")
+PACKAGES = (
+    "millrace.joins",
+    "millrace.operators",
+    "millrace.patterns",
+    "millrace.state",
+    "millrace.time",
+    "millrace.testing",
+    "millrace.windows",
+)
 MODULES = [
     "millrace.process",
     "millrace.batch",
     "millrace.host.memory",
     "millrace.host.system",
+    "millrace.inputs",
+    "millrace.runtime.scratch",
     *(
         f"{package}.{module.name}"
         for package in PACKAGES

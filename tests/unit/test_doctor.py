@@ -201,7 +201,7 @@ class TestMachine:
 
         monkeypatch.setattr(doctor, "_ports", explode)
         found = run_checks(Machine())
-        assert len(found) == 12
+        assert len(found) == 13
         (failed,) = [f for f in found if f.name == "ports"]
         assert failed.status == "broken"
         assert "hunter2" not in failed.found

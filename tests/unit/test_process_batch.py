@@ -128,6 +128,16 @@ class Wrong(Totals):
             batch._emit("nowhere", [1] * len(batch), None)
 
 
+def test_the_first_failure_of_process_batch_is_warned_of_and_all_are_counted(caplog) -> None:
+    driver = TestDriver(Wrong("few"))
+    for at in (1, 2):
+        driver.send("a", Reading(2), at=at)
+
+    assert driver.host.runner.fallbacks == 2
+    (warning,) = caplog.messages
+    assert warning.startswith("Wrong.process_batch fails (")
+
+
 @pytest.mark.parametrize("how", ["few", "rows", "twice"])
 def test_a_batch_that_contradicts_itself_falls_back_to_its_events(how: str) -> None:
     driver = TestDriver(Wrong(how))

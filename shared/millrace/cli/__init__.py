@@ -30,7 +30,15 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "kafka": ("millrace.cli.kafka:app", "Start, stop and inspect an embedded Apache Kafka broker."),
     "config": ("millrace.cli.config:app", "Show and validate the settings of an app."),
     "run": ("millrace.cli.run:app", "Run a streaming app."),
+    "keygen": ("millrace.cli.keygen:app", "Make keys that state is encrypted with, and replace them."),
     "lint-state": ("millrace.cli.lint_state:app", "List the states of a process that grow without a bound."),
+    "recipe": ("millrace.cli.recipe:app", "Short files to run, read and change: one per concept."),
+    "state": ("millrace.cli.state:app", "Look into the state of a checkpoint: list, show, export, diff."),
+    "savepoint": (
+        "millrace.cli.savepoint:app",
+        "Keep a committed batch of a query, and begin another with it.",
+    ),
+    "rescale": ("millrace.cli.rescale:app", "Give a stopped query other partitions or key groups."),
     "demo": ("millrace.cli.demo:app", "Broker, generator and app in one command, checked against the truth."),
 }
 

@@ -46,6 +46,7 @@ def _machine(bootstrap: str | None, config: Path | None) -> Machine:
         bootstrap=settings.kafka.bootstrap,
         kafka_options=settings.kafka.options,
         storage=settings.storage.local_root,
+        key_file=settings.state.encryption.key_file,
     )
 
 

@@ -9,6 +9,7 @@ transaction entries as Spark's writer does, so the two can take turns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.errors import MillraceError
 from millrace.host.chunks import OutputChunk, join_output
 from millrace.host.spark_records import TypedColumns
+from millrace.inspect.positions import read_ids
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -41,6 +43,7 @@ class DriverWriter:
         client_options: Options of the Kafka client, ``bootstrap.servers`` included.
         app_id: Identity of the query for the tables.
         limit: When a batch has too many dead letters.
+        written: After a savepoint was restored: table → file of the records that it has already.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class DriverWriter:
         client_options: Mapping[str, Any],
         app_id: str,
         limit: DeadLetterLimit,
+        written: Mapping[str, Path] | None = None,
     ) -> None:
         self._outputs = outputs
         self._table_path = table_path
@@ -60,6 +64,7 @@ class DriverWriter:
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
         self._producer: Any = None
+        self._written = {table: read_ids(file) for table, file in (written or {}).items()}
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
@@ -96,9 +101,12 @@ class DriverWriter:
         written = table.transaction_version(app_id)
         if written is not None and written >= batch_id:
             return
+        columns = self.columns(output, rows)
+        if already := self._written.get(self._outputs.tables[output]):
+            columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
         write_deltalake(
             table,
-            self.columns(output, rows),
+            columns,
             mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
         )

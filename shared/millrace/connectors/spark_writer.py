@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from millrace.connectors.kafka import header, write_records
 from millrace.connectors.records import DEAD_LETTER_HEADERS
 from millrace.connectors.router import DeadLetterLimit, Outputs
+from millrace.host.spark_sink import not_written
 
 
 @dataclass
@@ -28,6 +30,7 @@ class SparkWriter:
         kafka_options: Kafka options with Spark's prefix.
         app_id: Identity of the query for the tables.
         limit: When a batch has too many dead letters.
+        written: After a savepoint was restored: table → file of the records that it has already.
     """
 
     outputs: Outputs
@@ -35,6 +38,7 @@ class SparkWriter:
     kafka_options: Mapping[str, str]
     app_id: str
     limit: DeadLetterLimit
+    written: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
@@ -77,6 +81,8 @@ class SparkWriter:
         def write(output: str) -> None:
             table = self.outputs.tables[output]
             rows = self.outputs.stream.select(batch, output)
+            if table in self.written:
+                rows = not_written(rows, str(self.written[table]))
             (rows.write.format("delta").mode("append")
              .option("txnAppId", f"{self.app_id}:{table}").option("txnVersion", batch_id)
              .save(self.table_path(table)))  # fmt: skip

@@ -13,6 +13,7 @@ import msgspec
 
 from millrace.host.groups import encode_key, key_part
 from millrace.host.runner import Emission, Row, Runner
+from millrace.inputs import event_decoder, event_encoder
 from millrace.process import Key, KeyedProcess, ProcessDefinitionError
 from millrace.state.backend import GroupBackend
 from millrace.state.cells import Cell
@@ -20,6 +21,9 @@ from millrace.state.layout import EntryLayout
 from millrace.state.page import Page
 from millrace.state.pages import PagedStore, PageInfo
 from millrace.time import END_OF_TIME, NO_WATERMARK
+
+#: Key, event time (ms), event, and the input where the event's type does not tell.
+Event = tuple[Key, int, Any] | tuple[Key, int, Any, str | None]
 
 
 class _Memory:
@@ -109,7 +113,8 @@ class MemoryHost:
     ) -> None:
         self._records = records
         #: Makes an event from its JSON.
-        self.decode = msgspec.json.Decoder(process.event_type).decode
+        self.decode = event_decoder(process)
+        self._encode = event_encoder(process)
         encode = _as_it_is if records else msgspec.json.encode
         self.runner = Runner(process, encode=encode, decode=self.decode)
         self.store = LiveStore(self.runner.layout)
@@ -120,20 +125,27 @@ class MemoryHost:
         self._sequence = 0
         self._broadcast: bytes | None = None
 
-    def run_batch(self, events: Iterable[tuple[Key, int, Any]]) -> list[Emission]:
+    def run_batch(self, events: Iterable[Event]) -> list[Emission]:
         """Run one batch, then advance the watermark and fire what is due.
 
         Args:
-            events: Tuples of key, event time (ms) and event.
+            events: Tuples of key, event time (ms) and event, for a process with several inputs also the
+                name of the event's input (``None``, or left out: its type tells).
 
         Returns:
             What was emitted, in order per key.
+
+        Raises:
+            InputError: An event's input is not known.
         """
         rows: dict[str, list[Row]] = {}
         newest = self._newest
         encode, sequence, bare = msgspec.json.encode, self._sequence, self._records
         by_key: dict[Key, list[Row]] = {}
-        for key, event_time, event in events:
+        if self.runner.process.inputs:
+            by_key, newest = self._by_input(events)
+            events, sequence = (), self._sequence
+        for key, event_time, event in events:  # type: ignore[misc]
             if bare:
                 row = Row(event_time, b"", None, event)
             else:
@@ -154,6 +166,18 @@ class MemoryHost:
         if newest - self._bound - 1 > self.watermark and newest != NO_WATERMARK:
             return self.take() + self.advance_watermark(newest - self._bound - 1)
         return self.take()
+
+    def _by_input(self, events: Iterable[Event]) -> tuple[dict[Key, list[Row]], int]:
+        """Return the rows of a process with several inputs by key, and the newest event time."""
+        by_key: dict[Key, list[Row]] = {}
+        newest = self._newest
+        for key, event_time, event, *named in events:
+            raw = self._encode(event, *named)
+            cause = None if self._records else f"memory:0:{self._sequence}"
+            by_key.setdefault(key, []).append(Row(event_time, raw, cause, event))
+            self._sequence += 1
+            newest = max(newest, event_time)
+        return by_key, newest
 
     def run_rows(self, rows: dict[str, list[Row]]) -> list[Emission]:
         """Run one batch of rows (key text → rows) at the watermark as it stands: a link of a chain."""

@@ -8,6 +8,7 @@ go to the same group.
 from __future__ import annotations
 
 import gc
+import itertools
 import operator
 import zlib
 from collections.abc import Iterator, Sequence
@@ -130,6 +131,7 @@ class Packer:
         labels: Label of each key group.
         skew_ms: How far an event's time may be ahead of its arrival, ms.
         keep_all_headers: Keep headers of every row, or of those without a key or a time.
+        mark: What goes in front of each event to say by which input it came.
     """
 
     keys: tuple[tuple[str, Any], ...]
@@ -137,6 +139,7 @@ class Packer:
     labels: tuple[int, ...]
     skew_ms: int | None = None
     keep_all_headers: bool = True
+    mark: bytes = b""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -166,6 +169,11 @@ class Packer:
         kinds = self._kinds(batch, times, control)
         headers = self._headers(batch["_headers"], keys, times) if "_headers" in names else None
         idle_at = _idle_at(values, control)
+        if self.mark:
+            marks = (
+                itertools.repeat(self.mark) if control is None else (b"" if c else self.mark for c in control)
+            )
+            values = list(map(operator.add, marks, values))
         columns = (keys, times, kinds, causes, headers, values)
         labels, newest, chunks = [], [], []
         for group, rows in _by_group(groups, kinds, len(self.labels)):

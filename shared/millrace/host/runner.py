@@ -15,6 +15,7 @@ import contextlib
 import copy
 import gc
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
@@ -35,6 +36,7 @@ from millrace.host.rows import (
     new_emission,
 )
 from millrace.host.together import Together, split_batch
+from millrace.inputs import inputs_of, unmarked
 from millrace.process import (
     BroadcastContext,
     Context,
@@ -59,6 +61,8 @@ __all__ = [
 
 
 Domain = Literal["event_time", "processing_time"]
+
+log = logging.getLogger(__name__)
 
 
 class EntryStore(Protocol):
@@ -123,6 +127,7 @@ class Runner:
         if self._batched and self._waits:
             raise ProcessDefinitionError(f"{process.name}: process_batch is for processes in arrival order")
         self._name = process.name
+        self._inputs = inputs_of(process)
         # The state of the callback that is running.
         self._key = ""
         #: What the identities of the key's records have in common; made when the first is needed.
@@ -134,6 +139,8 @@ class Runner:
         self._main = 0
         self._index: dict[str, int] = {}
         self._muted = False
+        #: How often ``process_batch`` failed, and its events went to ``process``.
+        self.fallbacks = 0
         #: Of a bounded input that is run at once: how far the watermark stays behind the events.
         self._bound: int | None = None
 
@@ -192,8 +199,12 @@ class Runner:
             emitted = self._emissions_of(done, together)
         except (StateCorrupted, ProcessDefinitionError):
             raise
-        except Exception:
+        except Exception as error:
             # One of the events is at fault: one by one, the others are handled and it is put aside.
+            self.fallbacks += 1
+            if self.fallbacks == 1 and not isinstance(error, NotImplementedError):
+                log.warning("%s.process_batch fails (%s): its events are handled one by one", self._name,
+                            one_line(error))  # fmt: skip
             together.restore(store)
             return {**dict(together.by_key()), **left}
         together.keep(done, self._cursor, self.process)
@@ -311,7 +322,7 @@ class Runner:
             topic=topic,
             partition=partition,
             offset=offset,
-            value=raw,
+            value=raw if raw is None or self._inputs is None else unmarked(raw),
             headers=readable_headers(headers),
         )
         root = cause or timer_cause
@@ -455,6 +466,8 @@ class Runner:
         if self._index:
             self._index = {}
         self._on_time = ctx.on_time = on_time
+        if self._inputs is not None:
+            ctx.input = self._inputs.name_of(row.raw)
         if late:
             self.process.on_late(row.event, ctx)
         else:
@@ -521,6 +534,7 @@ class Runner:
         self._main = 0
         self._index = {}
         self._on_time = ctx.on_time = True
+        ctx.input = ""
         self.process.on_timer(Timer(timer.at, timer.name, domain), ctx)
 
     def _time_of(self, timer: TimerRecord, domain: Domain) -> int:

@@ -11,29 +11,28 @@ nothing) → shuffle by key group → one Python call per group and batch, whose
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from millrace.errors import UserError
-from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME
 from millrace.host.groups import group_labels
-from millrace.host.packing import CHAINED_SCHEMA, FIRST_MS, LAST_MS, PACKED_SCHEMA, Packer, Repacker
+from millrace.host.packing import CHAINED_SCHEMA, Repacker
+from millrace.host.spark_input import KeyingError, ProcessInput, Source, key_types
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
 from millrace.host.spark_types import META_FIELDS, output_types, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
-from millrace.host.system import IDLE_PREFIX
+from millrace.inputs import mark_of
 from millrace.process import KeyedProcess, check_process, order_of
+from millrace.state.keyring import CIPHER, KEY_FILE_CONF, KeyReference, configured_keys
 from millrace.state.layout import ENCODING_VERSION
-from millrace.state.specs import type_name
 from millrace.time.durations import to_ms
 
 if TYPE_CHECKING:
@@ -41,15 +40,8 @@ if TYPE_CHECKING:
 
     from millrace.host.spark_sink import Target
 
-# What a field of a key may be; its restrictions are judged when the whole event is decoded.
-_KEY_TYPES: dict[type[t.DataType], type] = {t.StringType: str, t.LongType: int, t.BooleanType: bool}
-
 #: How events travel to the state operator; see :func:`keyed`.
 Profile = Literal["latency", "throughput"]
-
-
-class KeyingError(UserError):
-    """The key, event time or other columns given to :func:`keyed` do not fit the DataFrame."""
 
 
 def keyed(
@@ -137,184 +129,151 @@ def _column(column: str | Column | None) -> Column | None:
 
 
 @dataclass(frozen=True)
-class KeyedStream:
+class KeyedStream(Source):
     """A DataFrame with a key and an event time; made by :func:`keyed`."""
 
-    df: DataFrame
-    keys: tuple[str, ...]
-    event_time: str
-    value: str | None
-    bound_ms: int
-    source_id: Column | None
-    headers: Column | None
-    keep_all_headers: bool
-    control: Column | None
-    arrived_at: Column | None
-    skew_ms: int | None
-    key_groups: int
-    profile: Profile
+    profile: Profile = "latency"
 
     def process(self, process: KeyedProcess[Any, Any]) -> ProcessedStream:
         """Run ``process`` over the stream; nothing starts before a query does.
 
         Raises:
             ProcessDefinitionError: The process class is not complete.
+            KeyingError: The stream does not have what the process reads.
         """
-        check_process(process)
-        _refuse_local_types(process)
-        if self.control is None and self.df.isStreaming and process.needs_ticks():
+        _check(process, [self])
+        if process.inputs:
             raise KeyingError(
-                f"{process.name} uses processing time, which ticks among the control rows bring: "
-                "give keyed() a `control`"
+                f"{process.name} has the inputs {', '.join(process.inputs)}: "
+                "give it all of them by connect(...).process(...)"
             )
-        if self.value is not None:
-            events = JsonEvents(process.event_type, process.control_type)
-        else:
-            fields = list(_event_fields(process))
-            missing = [name for name in fields if name not in self.df.columns]
-            if missing:
-                raise KeyingError(
-                    f"{process.name} reads {', '.join(missing)}, which the stream does not have; "
-                    f"it has {', '.join(self.df.columns)}"
-                )
-            events = JsonEvents(process.event_type, None, strict=False)
+        arriving = ProcessInput(self, process.name, process.event_type)
+        arriving.check()
         packed = self.profile == "throughput"
-        prepared = self._packed(process) if packed else self._with_time(process)
+        prepared = arriving.packed() if packed else arriving.timed()
         if self.df.isStreaming:
-            prepared = prepared.withWatermark("_watermark", f"{self.bound_ms + 1} milliseconds")
-        rows = prepared.select("_group", "_chunk") if packed else self._with_group(prepared, process)
+            prepared = _with_watermark(prepared, self.bound_ms)
+        rows = prepared.select("_group", "_chunk") if packed else arriving.grouped(prepared)
+        events = JsonEvents(
+            process.event_type,
+            process.control_type if self.value is not None else None,
+            strict=self.value is not None,
+        )
         return ProcessedStream(
             process=process,
             keyed_by=_Keyed(self.keys, self.key_groups, self.bound_ms),
             plan=_Plan(rows, events, packed),
         )
 
-    def _packed(self, process: KeyedProcess[Any, Any]) -> DataFrame:
-        """Find key, event time and key group in workers, and make a row per key group."""
-        columns = [F.col(self.value or "").cast("binary").alias("_value")]
-        if self.source_id is not None:
-            columns.append(self.source_id.cast("string").alias("_source_id"))
-        if self.headers is not None:
-            columns.append(self.headers.alias("_headers"))
-        if self.control is not None:
-            columns.append(F.coalesce(self.control, F.lit(False)).alias("_control"))
-        if self.skew_ms is not None and self.arrived_at is not None:
-            arrived = F.unix_millis(self.arrived_at.cast("timestamp")).cast("double")
-            columns.append(F.coalesce(arrived, F.lit(float("inf"))).alias("_arrived"))
-        is_ms = self._event_time_is_ms(process)
-        schema = struct_type(process.event_type)
-        packer = Packer(
-            keys=tuple(_key_types(process, schema, self.keys).items()),
-            event_time=(self.event_time, int if is_ms else datetime),
-            labels=group_labels(self.key_groups),
-            skew_ms=self.skew_ms,
-            keep_all_headers=self.keep_all_headers,
-        )
-        return self.df.select(*columns).mapInArrow(packer, PACKED_SCHEMA)
 
-    def _event_time_is_ms(self, process: KeyedProcess[Any, Any]) -> bool:
-        fields = _event_fields(process)
-        absent = [name for name in (*self.keys, self.event_time) if name not in fields]
-        if absent:
-            raise KeyingError(f"{process.name}'s event type has no field {', '.join(absent)}")
-        schema = struct_type(process.event_type)
-        _key_types(process, schema, self.keys)
-        kind = schema[self.event_time].dataType
-        if not isinstance(kind, t.LongType | t.TimestampType):
+def connect(**streams: KeyedStream) -> ConnectedStreams:
+    """Bring several streams to one process, each by the name of an input of it.
+
+    They are keyed alike, so that what belongs together meets, and have one watermark: it stays behind
+    the newest event of all of them by the largest of their bounds, and no idle one holds it back.
+
+    Args:
+        streams: Input → stream.
+
+    Raises:
+        KeyingError: The streams do not fit together.
+
+    Example:
+        >>> joined = connect(
+        ...     readings=keyed(readings, by="machine", event_time="at", out_of_orderness="10 seconds"),
+        ...     status=keyed(status, by="machine", event_time="since"),
+        ... ).process(LatestStatus())  # doctest: +SKIP
+    """
+    if len(streams) < 2:
+        raise KeyingError("connect() takes two streams or more; a single one has .process() itself")
+    if len({s.key_groups for s in streams.values()}) > 1:
+        found = ", ".join(f"{name}: {s.key_groups}" for name, s in streams.items())
+        raise KeyingError(f"connected streams need the same number of key groups ({found})")
+    if len({len(s.keys) for s in streams.values()}) > 1:
+        found = ", ".join(f"{name}: {', '.join(s.keys)}" for name, s in streams.items())
+        raise KeyingError(f"connected streams need keys of as many fields ({found})")
+    if len({s.df.isStreaming for s in streams.values()}) > 1:
+        raise KeyingError("connected streams are all streaming, or all of them are bounded")
+    return ConnectedStreams(streams)
+
+
+@dataclass(frozen=True)
+class ConnectedStreams:
+    """Several streams for one process; made by :func:`connect`."""
+
+    streams: dict[str, KeyedStream]
+
+    def process(self, process: KeyedProcess[Any, Any]) -> ProcessedStream:
+        """Run ``process`` over the streams; nothing starts before a query does.
+
+        Raises:
+            ProcessDefinitionError: The process class is not complete.
+            KeyingError: The streams are not the inputs of the process, or do not have what it reads.
+        """
+        streams = [self.streams[name] for name in process.inputs if name in self.streams]
+        _check(process, streams)
+        if set(self.streams) != set(process.inputs):
+            wants = ", ".join(process.inputs) or "one, without a name"
             raise KeyingError(
-                f"the event time {self.event_time} of {process.name} is a {kind.simpleString()}; "
-                "it must be a datetime or UTC milliseconds as an int"
+                f"{process.name} has the inputs {wants}; connected are {', '.join(self.streams)}"
             )
-        return isinstance(kind, t.LongType)
-
-    def _with_time(self, process: KeyedProcess[Any, Any]) -> DataFrame:
-        """Add key text, event time (ms), row kind and the column that carries the watermark."""
-        df, keys, when = self._key_and_time_columns(process)
-        when = F.when(when.between(FIRST_MS, LAST_MS), when)
-        control = F.coalesce(self.control, F.lit(False)) if self.control is not None else F.lit(False)
-        text = F.concat(*[F.concat(F.octet_length(k).cast("string"), F.lit(":"), k) for k in keys])
-        df = df.withColumn("_key", F.when(~control, text)).withColumn("_time", F.when(~control, when))
-        future = F.lit(False)
-        if self.skew_ms is not None and self.arrived_at is not None:
-            future = F.coalesce(
-                F.col("_time") > F.unix_millis(self.arrived_at.cast("timestamp")) + self.skew_ms, F.lit(False)
-            )
-        kind = F.when(control, CONTROL).when(future, FUTURE).otherwise(DATA)
-        moves = F.when(F.col("_kind") == DATA, F.col("_time"))
-        if self.control is not None and self.value is not None:
-            text = F.col(self.value).cast("string")
-            idle = control & text.startswith(IDLE_PREFIX.decode())
-            moves = F.when(idle, F.get_json_object(text, "$.at").cast("long")).otherwise(moves)
-        return df.withColumn("_kind", kind).withColumn("_watermark", F.timestamp_millis(moves))
-
-    def _key_and_time_columns(
-        self, process: KeyedProcess[Any, Any]
-    ) -> tuple[DataFrame, list[Column], Column]:
-        if self.value is None:
-            when = F.col(self.event_time)
-            kind = self.df.schema[self.event_time].dataType
-            if isinstance(kind, t.TimestampType):
-                when = F.unix_millis(when)
-            elif not isinstance(kind, t.IntegralType):
-                raise KeyingError(
-                    f"the event time {self.event_time} is a {kind.simpleString()}; "
-                    "it must be a timestamp (with time zone) or UTC milliseconds as an integer"
-                )
-            return self.df, [F.col(k).cast("string") for k in self.keys], when.cast("long")
-        is_ms = self._event_time_is_ms(process)
-        wanted = [t.StructField(k, t.StringType()) for k in dict.fromkeys(self.keys)]
-        wanted.append(t.StructField(self.event_time, t.LongType() if is_ms else t.TimestampType()))
-        parsed = F.from_json(F.col(self.value).cast("string"), t.StructType(wanted))
-        # A column of its own, so that the JSON is parsed once and not once per field.
-        df = self.df.withColumn("_parsed", parsed)
-        when = F.col("_parsed").getField(self.event_time)
-        return df, [F.col("_parsed").getField(k) for k in self.keys], when if is_ms else F.unix_millis(when)
-
-    def _headers(self, df: DataFrame) -> Column:
-        """Return the headers as text: JSON of what is not text already."""
-        headers = self.headers if self.headers is not None else F.lit(None).cast("string")
-        if not isinstance(df.select(headers).schema[0].dataType, t.StringType):
-            headers = F.to_json(headers)
-        if self.keep_all_headers:
-            return headers
-        return F.when(F.col("_key").isNull() | F.col("_time").isNull(), headers)
-
-    def _with_group(self, df: DataFrame, process: KeyedProcess[Any, Any]) -> DataFrame:
-        """Route every row to its key group, control rows to all, and keep what the worker needs."""
-        labels = F.array(*[F.lit(label) for label in group_labels(self.key_groups)])
-        # An event without a key still needs a place: by its bytes, if there are any.
-        places = [F.col("_key")] if self.value is None else [F.col("_key"), F.col(self.value)]
-        hashed = F.coalesce(*(p.cast("binary") for p in places), F.lit(b""))
-        label = F.element_at(labels, (F.crc32(hashed) % self.key_groups + 1).cast("int"))
-        label = F.coalesce(label, F.lit(group_labels(1)[0]))  # never null, as in chunks (packing.py)
-        if self.control is not None:
-            label = F.explode(F.when(F.col("_kind") == CONTROL, labels).otherwise(F.array(label)))
-        null = F.lit(None).cast("string")
-        columns = [
-            label.alias("_group"),
-            F.col("_key"),
-            F.coalesce(F.col("_time"), F.lit(NO_TIME)).alias("_time"),
-            F.col("_kind"),
-            (self.source_id if self.source_id is not None else null).cast("string").alias("_source_id"),
+        inputs = [
+            ProcessInput(stream, f"{process.name}.{name}", tp, mark_of(rank))
+            for rank, (stream, (name, tp)) in enumerate(zip(streams, process.inputs.items(), strict=True))
         ]
-        columns.append(self._event(process).alias("_value"))
-        if self.headers is not None:
-            columns.append(self._headers(df).alias("_headers"))
-        return df.select(*columns)
+        for arriving in inputs:
+            arriving.check()
+        packed = all(s.profile == "throughput" for s in streams)
+        bound = max(s.bound_ms for s in streams)
+        rows = _union(inputs, packed)
+        if rows.isStreaming:
+            rows = _with_watermark(rows, bound)
+        events = JsonEvents(
+            process.event_type,
+            process.control_type,
+            strict=all(s.value is not None for s in streams),
+            inputs=process.inputs,
+        )
+        return ProcessedStream(
+            process=process,
+            keyed_by=_Keyed(_one_key(streams), streams[0].key_groups, bound),
+            plan=_Plan(rows.drop("_watermark"), events, packed),
+        )
 
-    def _event(self, process: KeyedProcess[Any, Any]) -> Column:
-        """Return the event as JSON bytes, which keep what pandas would not: nulls beside large integers."""
-        if self.value is not None:
-            return F.col(self.value).cast("binary")
-        fields = []
-        wants = struct_type(process.event_type)
-        for name in _event_fields(process):
-            column = F.col(name)
-            is_time = isinstance(self.df.schema[name].dataType, t.TimestampType)
-            if is_time and wants[name].dataType == t.LongType():
-                column = F.unix_millis(column)
-            fields.append(column.alias(name))
-        return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).cast("binary")
+
+def _one_key(streams: Sequence[KeyedStream]) -> tuple[str, ...]:
+    """Return the names of the key's parts; what is named otherwise in another stream has all its names.
+
+    The order of the streams is that of the inputs, so the names stand in a contract.
+    """
+    parts = zip(*(s.keys for s in streams), strict=True)
+    return tuple(" = ".join(dict.fromkeys(names)) for names in parts)
+
+
+def _union(inputs: list[ProcessInput], packed: bool) -> DataFrame:
+    """Return the rows of all inputs, with the column that carries the watermark."""
+    if packed:
+        frames = [arriving.packed() for arriving in inputs]
+    else:
+        headers = any(i.source.headers is not None for i in inputs)
+        frames = [i.grouped(i.timed(), headers=headers, keep=("_watermark",)) for i in inputs]
+    return functools.reduce(DataFrame.unionByName, frames)
+
+
+def _with_watermark(df: DataFrame, bound_ms: int) -> DataFrame:
+    return df.withWatermark("_watermark", f"{bound_ms + 1} milliseconds")
+
+
+def _check(process: KeyedProcess[Any, Any], streams: Sequence[KeyedStream]) -> None:
+    """Refuse a process that is not complete, or that these streams cannot serve."""
+    check_process(process)
+    _refuse_local_types(process)
+    controlled = any(s.control is not None for s in streams)
+    if not controlled and any(s.df.isStreaming for s in streams) and process.needs_ticks():
+        raise KeyingError(
+            f"{process.name} uses processing time, which ticks among the control rows bring: "
+            "give keyed() a `control`"
+        )
 
 
 def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
@@ -323,7 +282,7 @@ def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
     What is defined in a script or notebook is pickled by value, and msgspec's structs are not themselves
     any more then: every event would be a dead letter.
     """
-    declared = [process.event_type, process.output_type, process.control_type]
+    declared = [*(process.inputs.values() or [process.event_type]), process.output_type, process.control_type]
     declared += [tag.type for tag in process.side_outputs] + [state.type for state in process.states]
     for tp in declared:
         for struct in structs_in(tp):
@@ -332,15 +291,6 @@ def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
                     f"{struct.__name__} is defined in the script or notebook itself, where Spark's workers "
                     "cannot import it: put it into a module and import that"
                 )
-
-
-def _event_fields(process: KeyedProcess[Any, Any]) -> tuple[str, ...]:
-    try:
-        return tuple(f.encode_name for f in msgspec.structs.fields(process.event_type))
-    except TypeError:
-        raise KeyingError(
-            f"{process.name}'s events are {type_name(process.event_type)}; here they must be a msgspec struct"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -404,12 +354,30 @@ class ProcessedStream:
             return rows.groupBy("_group").applyInArrow(lambda key, table: groups(key, table), OUTPUT_SCHEMA)
         return rows.groupBy("_group").transformWithState(
             statefulProcessor=KeyGroupProcessor(
-                process, events, packed=packed, speaker=speaker, forwards=forwards
+                process,
+                events,
+                packed=packed,
+                speaker=speaker,
+                forwards=forwards,
+                keys=self.state_keys,
             ),
             outputStructType=OUTPUT_SCHEMA,
             outputMode="Append",
             timeMode="EventTime",
         )
+
+    @cached_property
+    def state_keys(self) -> KeyReference | None:
+        """Where the keys are that the state is encrypted with; ``None``: it is kept in clear.
+
+        They are the session's: ``spark.millrace.state.keyFile``, or the environment it was started in.
+        """
+        if not self.plan.rows.isStreaming:
+            return None
+        keys = configured_keys(self.plan.rows.sparkSession.conf.get(KEY_FILE_CONF, None))
+        if self.before is not None and self.before.state_keys != keys:
+            raise KeyingError("the state keys were changed while the chain was made: make it anew")
+        return keys
 
     @property
     def sources(self) -> dict[str, tuple[KeyedProcess[Any, Any], str]]:
@@ -491,7 +459,7 @@ class ProcessedStream:
             )
         keys = (by,) if isinstance(by, str) else tuple(by)
         schema = struct_type(self.types[output])
-        return EmittedStream(self, output, _key_types(self.process, schema, keys), key_groups)
+        return EmittedStream(self, output, key_types(self.process.name, schema, keys), key_groups)
 
     def write_to(
         self, outputs: Mapping[str, Target], checkpoint: str | Path, **options: Any
@@ -509,6 +477,11 @@ class ProcessedStream:
 
     def contract(self) -> dict[str, Any]:
         """Return what a checkpoint of this process depends on, as plain data."""
+        keys = self.state_keys
+        encryption = {} if keys is None else {"encryption": {"cipher": CIPHER, "keys": list(keys.ids)}}
+        return {**self._contract(), **encryption}
+
+    def _contract(self) -> dict[str, Any]:
         process = self.process
         states = {s.name: s.describe() for s in process.states}
         made = {
@@ -523,7 +496,7 @@ class ProcessedStream:
             **({"definition": described} if (described := process.describe()) else {}),
             "states": states,
         }
-        return made if self.before is None else _chained(self.before.contract(), made, self.taken)
+        return made if self.before is None else _chained(self.before._contract(), made, self.taken)
 
 
 def _chained(before: dict[str, Any], last: dict[str, Any], taken: str) -> dict[str, Any]:
@@ -580,25 +553,3 @@ class EmittedStream:
         rows = before._run(forwards=True).mapInArrow(repacker, CHAINED_SCHEMA)
         events = JsonEvents(process.event_type, process.control_type)
         return ProcessedStream(process, keyed_by, _Plan(rows, events, True), before, self.output)
-
-
-def _key_types(process: KeyedProcess[Any, Any], schema: t.StructType, keys: Sequence[str]) -> dict[str, type]:
-    """Return the fields that make a key with their types.
-
-    Raises:
-        KeyingError: One of them is not there, or cannot be part of a key.
-    """
-    found: dict[str, type] = {}
-    for key in keys:
-        if key not in schema.names:
-            raise KeyingError(
-                f"{process.name} has no field {key} to key by; it has {', '.join(schema.names)}"
-            )
-        kind = type(schema[key].dataType)
-        if kind not in _KEY_TYPES:
-            raise KeyingError(
-                f"the key {key} of {process.name} is a {schema[key].dataType.simpleString()}; "
-                "keys are text, whole numbers or bools"
-            )
-        found[key] = _KEY_TYPES[kind]
-    return found

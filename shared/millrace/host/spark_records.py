@@ -143,4 +143,6 @@ def _plain(value: Any) -> Any:
         isinstance(value, Sequence) and value and isinstance(value[0], msgspec.Struct)
     ):
         return msgspec.to_builtins(value)
+    if isinstance(value, dict):
+        return {name: _plain(of) for name, of in value.items()}
     return value

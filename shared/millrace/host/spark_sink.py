@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from millrace.errors import UserError
 from millrace.host.spark_types import struct_type
+from millrace.inspect.positions import kept_ids, record_tables
 from millrace.runtime.contract import check_contract
 
 if TYPE_CHECKING:
@@ -94,9 +95,11 @@ def write_to(
     formats = {path: _format_of(path, table_format, session) for path in tables}
     _check_tables(stream, tables)
     incarnation = check_contract(folder, stream.contract())
+    record_tables(folder, formats)
+    written = {str(table): str(file) for table, file in kept_ids(folder).items()}
     functions = {output: target for output, target in outputs.items() if callable(target)}
     writer = stream.raw.writeStream.option("checkpointLocation", str(folder / "checkpoint")).foreachBatch(
-        _Sink(stream, tables, formats, functions, incarnation)
+        _Sink(stream, tables, formats, functions, incarnation, written)
     )
     if name is not None:
         writer = writer.queryName(name)
@@ -115,6 +118,7 @@ class _Sink:
         formats: Path → format of the table.
         functions: Output → what is called with its rows.
         incarnation: Identity of the checkpoint: another one may have written the same batch numbers.
+        written: After a savepoint was restored: table → file of the records that it has already.
     """
 
     stream: ProcessedStream
@@ -122,6 +126,7 @@ class _Sink:
     formats: Mapping[str, TableFormat]
     functions: Mapping[str, Callable[[DataFrame, int], None]]
     incarnation: str
+    written: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one batch."""
@@ -141,6 +146,9 @@ class _Sink:
 
     def _write(self, path: str, frames: list[DataFrame], batch_id: int) -> None:
         rows = reduce(DataFrame.unionByName, frames)
+        already = self.written.get(str(Path(path).absolute()))
+        if already is not None:
+            rows = not_written(rows, already)
         if self.formats[path] == "delta":
             # A second write of this application and version, to this table, is ignored by Delta.
             (rows.write.format("delta").mode("append").option("txnAppId", f"millrace:{self.incarnation}")
@@ -154,6 +162,12 @@ class _Sink:
         if rest:
             told = ", ".join(f"{n:,} of {o}" for o, n in sorted(rest.items()))
             _log.warning("batch %s: records without a target are not written: %s", batch_id, told)
+
+
+def not_written(rows: DataFrame, already: str) -> DataFrame:
+    """Return the rows less those whose ``_event_id`` stands in a file."""
+    ids = rows.sparkSession.read.parquet(already).withColumnRenamed("_event_id", "_written")
+    return rows.join(F.broadcast(ids), F.col("_event_id") == F.col("_written"), "left_anti")
 
 
 def _check_outputs(stream: ProcessedStream, outputs: Mapping[str, Target]) -> None:

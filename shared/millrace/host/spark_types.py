@@ -8,7 +8,7 @@ import msgspec
 from pyspark.sql import types as t
 
 from millrace.errors import UserError
-from millrace.process import KeyedProcess, Late
+from millrace.process import KeyedProcess, Late, LateInput
 from millrace.state.specs import type_name
 
 _SCALARS: dict[type, t.DataType] = {
@@ -117,9 +117,11 @@ def output_types(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
     """Return the record type of every output of a process: main, side outputs, late, dead letters."""
     from millrace.dead_letters import DeadLetter
 
-    late = msgspec.defstruct(
-        "LateEvent", [("event", process.event_type), ("lateness_ms", int), ("watermark_ms", int)]
-    )
+    late: Any = LateInput
+    if not process.inputs:
+        late = msgspec.defstruct(
+            "LateEvent", [("event", process.event_type), ("lateness_ms", int), ("watermark_ms", int)]
+        )
     return {
         "main": process.output_type,
         **{tag.name: tag.type for tag in process.side_outputs},

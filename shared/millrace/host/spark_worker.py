@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,8 +28,11 @@ from millrace.host.memory import LiveStore
 from millrace.host.packing import NOT_JSON, decode_all, keep_out_of_collection
 from millrace.host.runner import Row, Runner, cause_order
 from millrace.host.system import Drain, SystemMessage, Tick, decode_system
+from millrace.inputs import Inputs
 from millrace.process import KeyedProcess
+from millrace.state.keyring import KeyReference
 from millrace.state.pages import PagedStore
+from millrace.state.sealing import SealedBackend
 from millrace.time import END_OF_TIME, NO_WATERMARK
 
 if TYPE_CHECKING:
@@ -63,17 +66,29 @@ class JsonEvents:
         control_type: Type of control events, or ``None``.
         strict: Whether a number in quotes is refused where a number is wanted; columns that Spark
             wrote as JSON have ``"NaN"``.
+        inputs: Of a process with several, input → type of its events.
     """
 
-    def __init__(self, event_type: Any, control_type: Any, *, strict: bool = True) -> None:
+    def __init__(
+        self,
+        event_type: Any,
+        control_type: Any,
+        *,
+        strict: bool = True,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
         self.event_type = event_type
         self.control_type = control_type
         self.strict = strict
+        self.inputs = dict(inputs or {})
 
     def open(self) -> None:
         """Build the decoders; called in the worker."""
-        self._decoder = msgspec.json.Decoder(self.event_type, strict=self.strict)
-        self._decode = self._decoder.decode
+        self._inputs = Inputs(self.inputs, "the process", strict=self.strict) if self.inputs else None
+        self._decoder: Any = None
+        if self._inputs is None:
+            self._decoder = msgspec.json.Decoder(self.event_type, strict=self.strict)
+        self._decode: Callable[[bytes], Any] = (self._inputs or self._decoder).decode
         self._decode_control = msgspec.json.Decoder(self.control_type).decode
 
     def event(self, raw: bytes) -> Any:
@@ -82,7 +97,12 @@ class JsonEvents:
 
     def all(self, raws: list[bytes]) -> list[Any] | None:
         """Decode all events at once; ``None`` where one of them cannot be decoded."""
-        return decode_all(self._decoder, raws)
+        if self._inputs is None:
+            return decode_all(self._decoder, raws)
+        try:
+            return list(map(self._inputs.decode, raws))
+        except NOT_JSON:
+            return None
 
     def control(self, raw: bytes) -> Any:
         """Decode one control event."""
@@ -109,13 +129,18 @@ class _Backend:
         self._header.clear()
 
     def get_page(self, page: int) -> bytes:
-        return bytes(self._pages.getValue((page,))[0])
+        return _bytes(self._pages.getValue((page,)))
 
     def put_page(self, page: int, data: bytes) -> None:
         self._pages.updateValue((page,), (data,))
 
     def delete_page(self, page: int) -> None:
         self._pages.removeKey((page,))
+
+
+def _bytes(found: Any) -> bytes:
+    """Return the bytes of a value that must be there; none where it is not, which nothing is stored as."""
+    return b"" if found is None else bytes(found[0])
 
 
 class _GroupBatch:
@@ -150,6 +175,7 @@ class KeyGroupProcessor(StatefulProcessor):
         packed: Whether rows are chunks or single events.
         speaker: Label of the group that speaks for all of control events, which all groups see.
         forwards: Whether control events go on to another process.
+        keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
     """
 
     def __init__(
@@ -160,8 +186,10 @@ class KeyGroupProcessor(StatefulProcessor):
         packed: bool,
         speaker: int,
         forwards: bool = False,
+        keys: KeyReference | None = None,
     ) -> None:
         self._process = process
+        self._keys = keys
         self._forwards = forwards
         self._uses_ticks = process.needs_ticks()
         self._events = events
@@ -208,14 +236,17 @@ class KeyGroupProcessor(StatefulProcessor):
     def _run(self, key: Any, batch: _GroupBatch, watermark: int) -> Iterator[SparkRow]:
         runner = self._runner
         label = int(key[0])
-        store = PagedStore(_Backend(self._header, self._pages), runner.layout, label=label)
+        # Not in init(): Spark calls that on the driver too, and hangs when it raises there.
+        ring = None if self._keys is None else self._keys.ring()
+        backend = SealedBackend(_Backend(self._header, self._pages), self._process.name, label, ring)
+        store = PagedStore(backend, runner.layout, label=label)
         if batch.drained:
             watermark = END_OF_TIME
         tick = self._uses_ticks and batch.tick > store.processing_time
         if tick:
             store.processing_time = batch.tick
         if self._broadcast is not None:
-            self._run_broadcast(self._broadcast, store, batch, watermark)
+            self._run_broadcast(self._broadcast, backend, store, batch, watermark)
         runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick)
         wake = store.commit(watermark, store.processing_time)
         if wake.delete is not None:
@@ -228,11 +259,13 @@ class KeyGroupProcessor(StatefulProcessor):
         if batch.forwarded:
             yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
 
-    def _run_broadcast(self, state: Any, store: PagedStore, batch: _GroupBatch, watermark: int) -> None:
+    def _run_broadcast(
+        self, state: Any, backend: SealedBackend, store: PagedStore, batch: _GroupBatch, watermark: int
+    ) -> None:
         """Apply control events, and make the broadcast state readable; all groups keep the same."""
         stored = _broadcast_copies.get(store.broadcast)
         if stored is None and store.broadcast:
-            stored = bytes(state.get()[0])
+            stored = backend.unseal_broadcast(_bytes(state.get()))
             if len(_broadcast_copies) >= _COPIES:
                 _broadcast_copies.clear()
             _broadcast_copies[store.broadcast] = stored
@@ -243,7 +276,7 @@ class KeyGroupProcessor(StatefulProcessor):
         # Every group applies the same control events; one of them speaks for all.
         changed = self._runner.run_broadcast(batch.controls, stored, watermark, report=batch.speaks)
         if changed is not None:
-            state.update((changed,))
+            state.update((backend.seal_broadcast(changed),))
             store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
 
     def _read(self, chunk: InputChunk, batch: _GroupBatch) -> None:

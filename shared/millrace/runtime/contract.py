@@ -20,6 +20,11 @@ CONTRACT_FILE = "contract.json"
 OWNER_FILE = "owner.lock"
 #: Where a contract keeps the states of earlier versions of its process.
 EARLIER = "earlier_states"
+#: Where it keeps how state is encrypted: the cipher, and the ids of all keys that wrote, the newest first.
+ENCRYPTION = "encryption"
+
+#: Where it keeps that the checkpoint was made of a savepoint, and how its tables are written since.
+RESTORED = "restored"
 
 _log = logging.getLogger("millrace.contract")
 
@@ -48,7 +53,8 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
         their writer by.
 
     Raises:
-        ContractMismatch: Something differs; the message says what and what to do.
+        ContractMismatch: Something differs, or its state is encrypted with other keys than those that are
+            configured; the message says what and what to do.
 
     Example:
         >>> import tempfile
@@ -65,7 +71,7 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
                 "or the file was lost; use another storage.root or restore the file"
             )
         incarnation = uuid.uuid4().hex[:12]
-        _write(path, {"incarnation": incarnation, **contract})
+        _write(path, {"incarnation": incarnation, **_with_current_key(contract)})
         return incarnation
     try:
         kept = json.loads(path.read_text())
@@ -74,6 +80,15 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
         raise ContractMismatch(f"{path} cannot be read ({error}): restore it from a backup") from error
     now = json.loads(json.dumps(contract))
     earlier = kept.pop(EARLIER, [])
+    restored = kept.pop(RESTORED, None)
+    if restored is not None:
+        if "savepoint" in restored and not restored.get(
+            "started"
+        ):  # a savepoint may be gone on from by another version
+            _take_over_versions(kept, now)
+        now[RESTORED] = {**restored, "started": True}
+        kept[RESTORED] = restored
+    _take_over_keys(folder, kept, now)
     differences = _differences(_without_states(kept), _without_states(now))
     for states in (kept.get("states", {}), *earlier):
         differences += [d for d in state_differences(states, now.get("states", {})) if d not in differences]
@@ -90,7 +105,54 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
 
 def _without_states(contract: dict[str, Any]) -> dict[str, Any]:
     # States are read by name: their order, which "layout" lists, says nothing.
-    return {name: value for name, value in contract.items() if name not in ("states", "layout")}
+    return {n: value for n, value in contract.items() if n not in ("states", "layout", ENCRYPTION, RESTORED)}
+
+
+def _take_over_versions(kept: dict[str, Any], now: dict[str, Any]) -> None:
+    """Let the processes have other versions: that is what their savepoint was made for."""
+    for before, after in zip([kept, *kept.get("links", ())], [now, *now.get("links", ())], strict=False):
+        if "version" in before and "version" in after:
+            before["version"] = after["version"]
+
+
+def _with_current_key(contract: dict[str, Any]) -> dict[str, Any]:
+    """Return a contract to begin with: of the configured keys only the first one will have written."""
+    if ENCRYPTION not in contract:
+        return contract
+    about = contract[ENCRYPTION]
+    return {**contract, ENCRYPTION: {**about, "keys": list(about["keys"][:1])}}
+
+
+def _take_over_keys(folder: Path, kept: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse keys that do not fit the state; write into ``now`` which keys may stand in it.
+
+    What nobody touches stays as it was written, so a key that wrote once may be needed for ever.
+    """
+    before, after = kept.get(ENCRYPTION), now.get(ENCRYPTION)
+    if before is None and after is None:
+        return
+    if before is None:
+        raise ContractMismatch(
+            f"the state in {folder} is not encrypted, and state keys are configured: take them away, or "
+            f"encrypt it with: millrace rescale {folder} --reseal --new-key-file FILE"
+        )
+    wrote = before["keys"]
+    if after is None:
+        raise ContractMismatch(
+            f"the state in {folder} is encrypted with key {', '.join(wrote)}: configure it with "
+            "state.encryption.key_file or MILLRACE_STATE_SECRET_KEYS"
+        )
+    if missing := [key for key in wrote if key not in after["keys"]]:
+        raise ContractMismatch(
+            f"the state in {folder} is encrypted with key {', '.join(missing)}, and the configured keys are "
+            f"{', '.join(after['keys'])}: add what is missing behind the first one"
+        )
+    if before["cipher"] != after["cipher"]:
+        raise ContractMismatch(
+            f"the state in {folder} is encrypted with {before['cipher']}, this is {after['cipher']}"
+        )
+    current = after["keys"][0]
+    now[ENCRYPTION] = {**after, "keys": [current, *(key for key in wrote if key != current)]}
 
 
 def _take_over(
@@ -119,6 +181,17 @@ def _differences(kept: Any, now: Any, at: str = "") -> list[str]:
                 found += _differences(kept[name], now[name], place)
         return found
     return [] if kept == now else [f"{at} was {json.dumps(kept)}, is now {json.dumps(now)}"]
+
+
+def write_contract(folder: Path, contract: dict[str, Any]) -> None:
+    """Write the contract of a checkpoint that was made otherwise than by a query."""
+    _write(folder / CONTRACT_FILE, contract)
+
+
+def restored_from(folder: Path) -> dict[str, Any]:
+    """Return how the checkpoint in a folder was restored; nothing where it was not."""
+    path = folder / CONTRACT_FILE
+    return json.loads(path.read_text()).get(RESTORED) or {} if path.exists() else {}
 
 
 def _write(path: Path, contract: dict[str, Any]) -> None:

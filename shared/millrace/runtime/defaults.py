@@ -51,6 +51,11 @@ STREAMING_DEFAULTS: dict[str, Default] = {
     ),
     "spark.sql.session.timeZone": Default("UTC", "times mean the same on every machine"),
     "spark.sql.execution.arrow.pyspark.enabled": Default("true", "toPandas and createDataFrame by columns"),
+    "spark.sql.execution.arrow.maxBytesPerBatch": Default(
+        "2147483647",
+        "any smaller limit makes Spark measure the batch anew after every row that goes to Python, half of "
+        "the JVM's work with a column of lists; batches are limited by rows (maxRecordsPerBatch)",
+    ),
     "spark.sql.execution.pythonUDF.arrow.enabled": Default("true", "the same for functions in Python"),
     "spark.databricks.delta.snapshotPartitions": Default(
         "2", "50 tasks (the default) to read a small table's log cost seconds per commit"
@@ -96,3 +101,13 @@ QUICK_START = Default(
     "most of a short run's CPU time goes to the JVM's optimising compiler: without it the first batch needs "
     "about 60 % of the CPU time, and long runs of large batches are slower",
 )
+
+#: Options of the driver's JVM for all other runs with a local master: it shares its cores with the work.
+STEADY_RUN = {
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000": (
+        "the optimising compiler takes what is ten times as hot as by default: planning and start-up code is "
+        "not worth it, and on two cores it held up the first minutes"
+    ),
+    "-XX:+UseParallelGC": "the concurrent collector cost a fifth of the JVM's CPU time of a drain",
+}

@@ -62,6 +62,7 @@ class Machine:
         bootstrap: Kafka brokers that are configured, if any.
         kafka_options: Options of the Kafka clients.
         storage: Where tables will be written, if that is a local folder.
+        key_file: The file of the keys that state is encrypted with, if one is configured.
         python: Version of Python.
         available_memory: Bytes free for new processes, if known.
     """
@@ -70,6 +71,7 @@ class Machine:
     bootstrap: str | None = None
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     storage: Path | None = None
+    key_file: str | None = None
     python: tuple[int, int, int] = sys.version_info[:3]
     available_memory: int | None = None
 
@@ -113,6 +115,7 @@ def run_checks(machine: Machine | None = None, *, quick: bool = False) -> list[F
             ("PYSPARK_PYTHON", _pyspark_python),
             ("SPARK_HOME", _spark_home),
             ("broker", _broker),
+            ("state keys", _state_keys),
         ]
     return [_guarded(name, check, machine) for name, check in checks]
 
@@ -306,3 +309,18 @@ def _broker(machine: Machine) -> Finding:
         advice = "start it, correct kafka.bootstrap, or leave that out for an embedded broker"
         return Finding("broker", "broken", f"no broker answers at {machine.bootstrap}", advice)
     return Finding("broker", "ok", f"{machine.bootstrap} answers")
+
+
+def _state_keys(machine: Machine) -> Finding:
+    from millrace.state.keyring import CIPHER, configured_keys
+
+    name = "state keys"
+    keys = configured_keys(machine.key_file, machine.env)
+    if keys is None:
+        return Finding(name, "ok", "none configured: state is kept in clear, with checksums")
+    found = f"{len(keys.ids)}, {keys.ids[0]} encrypts ({CIPHER})"
+    if keys.file is not None and Path(keys.file).stat().st_mode & 0o007:
+        return Finding(
+            name, "warning", f"{found}; every user can use {keys.file}", f"run: chmod o= {keys.file}"
+        )
+    return Finding(name, "ok", found)

@@ -18,11 +18,13 @@ from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopReq
 from millrace.connectors.spark_writer import SparkWriter
 from millrace.errors import MillraceError, UserError
 from millrace.host.system import Drain
+from millrace.inspect.positions import kept_ids
 from millrace.runtime.apps import App
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
+from millrace.state.keyring import KEY_FILE_CONF, configured_keys
 from millrace.time.durations import to_ms
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ class Job:
             driver_memory=spark.driver_memory,
             quick_start=spark.quick_start,
             log_file=self._log_file,
-            conf=dict(spark.conf),
+            conf=state_conf(self.settings) | dict(spark.conf),
             is_typical=lambda: self._ran,
         )
 
@@ -239,9 +241,12 @@ class Job:
     def _router(self, outputs: Outputs, app_id: str) -> Router:
         kafka = self.settings.kafka
         limit = DeadLetterLimit(self.settings.stream.max_dead_letter_ratio)
-        small = DriverWriter(outputs, self.table_path, kafka.client_options(), app_id, limit)
+        known = kept_ids(self.root)
+        places = {table: Path(self.table_path(table)) for table in outputs.tables.values()}
+        written = {table: known[place] for table, place in places.items() if place in known}
+        small = DriverWriter(outputs, self.table_path, kafka.client_options(), app_id, limit, written)
         small.prepare()
-        large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit)
+        large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit, written)
         records = self.settings.stream.driver_records
         return Router(small, large, driver_records=records, on_batch=self._after_batch, stop=self._stop)
 
@@ -284,6 +289,16 @@ def _before(end: Offsets) -> Column:
     place = F.concat_ws(":", "topic", F.col("partition").cast("string"))
     ends = [F.lit(x) for t, of in end.items() for p, offset in of.items() for x in (f"{t}:{p}", offset)]
     return F.col("offset") < F.coalesce(F.create_map(*ends)[place], F.lit(0))
+
+
+def state_conf(settings: AppSettings) -> dict[str, str]:
+    """Return the settings of a session that say where state's keys are; never the keys.
+
+    Raises:
+        StateKeyError: The keys cannot be used; better known before Spark starts.
+    """
+    reference = configured_keys(settings.state.encryption.key_file)
+    return {} if reference is None or reference.file is None else {KEY_FILE_CONF: reference.file}
 
 
 def ship_project(spark: SparkSession, folder: Path) -> None:

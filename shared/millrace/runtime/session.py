@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,12 +16,15 @@ from pyspark.sql import SparkSession
 
 from millrace.errors import UserError
 from millrace.runtime.class_archive import archive_flags, keep_archive
-from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STREAMING_DEFAULTS
+from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STEADY_RUN, STREAMING_DEFAULTS
 from millrace.runtime.jars import jar_paths
 from millrace.runtime.java import JavaError
 from millrace.runtime.java_check import check_java
+from millrace.runtime.scratch import scratch_folder
 
 _ARCHIVE = "spark"
+#: Folders of sessions, and of nothing else; short, see :func:`spark_session`.
+SCRATCH_PREFIX = "millrace-s-"
 #: How long the JVM may take to end.
 _LAST_S = 60.0
 _LOCAL_FS = "hadoop-bare-naked-local-fs"
@@ -63,6 +64,8 @@ def session_conf(
     options = [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-Duser.timezone=UTC"]
     if quick_start:
         options += [QUICK_START.value, *archive]
+    elif cores is not None:
+        options += STEADY_RUN
     options.append(f"-Dmillrace.log.file={log_file or os.devnull}")
     merged = {name: default.value for name, default in STREAMING_DEFAULTS.items()}
     merged |= {
@@ -142,14 +145,12 @@ def spark_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if local_cores(master) is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Sockets have short paths by law (about 100 characters), so the folder is under the system's own.
-    scratch = Path(tempfile.mkdtemp(prefix="millrace-"))
-    for folder in ("spark", "sockets"):
-        (scratch / folder).mkdir()
     if log_file is not None:
         log_file.parent.mkdir(parents=True, exist_ok=True)
-    spark = None
-    try:
+    # Sockets have short paths by law (about 100 characters), so the folder is under the system's own.
+    with scratch_folder(SCRATCH_PREFIX) as scratch:
+        for folder in ("spark", "sockets"):
+            (scratch / folder).mkdir()
         settings = session_conf(
             master=master,
             shuffle_partitions=shuffle_partitions,
@@ -160,16 +161,17 @@ def spark_session(
             conf=conf,
             writes_archive=is_typical is not None,
         )
-        spark = _start(app, settings, log_file)
-        yield spark
-    finally:
-        if spark is not None:
-            spark.stop()
-        typical = is_typical is not None and is_typical()
-        code = _end_gateway(in_time=typical)
-        if typical:
-            keep_archive(scratch, code, name=_ARCHIVE)
-        shutil.rmtree(scratch, ignore_errors=True)
+        spark = None
+        try:
+            spark = _start(app, settings, log_file)
+            yield spark
+        finally:
+            if spark is not None:
+                spark.stop()
+            typical = is_typical is not None and is_typical()
+            code = _end_gateway(in_time=typical)
+            if typical:
+                keep_archive(scratch, code, name=_ARCHIVE)
 
 
 def _start(app: str, settings: Mapping[str, str], log_file: Path | None) -> SparkSession:

@@ -49,11 +49,13 @@ from millrace.time.durations import format_duration, parse_duration
 __all__ = [
     "AppSettings",
     "Duration",
+    "EncryptionSettings",
     "KafkaSettings",
     "MemorySize",
     "OptionMap",
     "SettingsError",
     "SparkSettings",
+    "StateSettings",
     "StorageSettings",
     "StreamSettings",
     "flat",
@@ -221,6 +223,28 @@ class StreamSettings(Section):
     )
 
 
+class EncryptionSettings(Section):
+    """Encryption of state; a key in ``MILLRACE_STATE_SECRET_KEYS`` turns it on as well."""
+
+    key_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="file of the keys that state is encrypted with, the same wherever Spark runs; "
+        "made by `millrace keygen`",
+    )
+
+    @field_validator("key_file", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
+
+class StateSettings(Section):
+    """How state is kept."""
+
+    encryption: EncryptionSettings = EncryptionSettings()
+
+
 class AppSettings(BaseSettings):
     """What every app can be told; apps subclass it to add fields of their own.
 
@@ -241,6 +265,7 @@ class AppSettings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     storage: StorageSettings = StorageSettings()
     stream: StreamSettings = StreamSettings()
+    state: StateSettings = StateSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

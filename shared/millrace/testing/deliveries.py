@@ -6,11 +6,11 @@ import itertools
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from millrace.host.memory import Event
 from millrace.process import Key
 
-Event = tuple[Key, int, Any]
+__all__ = ["Delivery", "Event", "cut", "in_some_order", "simpler"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from millrace.host.groups import encode_key
-from millrace.host.memory import MemoryHost
+from millrace.host.memory import Event, MemoryHost
 from millrace.host.runner import Domain, Emission
 from millrace.process import Key, KeyedProcess
 
@@ -47,12 +47,19 @@ class TestDriver:
         #: Everything that was emitted, in order.
         self.emissions: list[Emission] = []
 
-    def send(self, key: Key, event: Any, *, at: int) -> None:
-        """Send one event as a batch of its own, at event time ``at`` (ms)."""
-        self.send_batch([(key, at, event)])
+    def send(self, key: Key, event: Any, *, at: int, input: str | None = None) -> None:
+        """Send one event as a batch of its own.
 
-    def send_batch(self, events: Iterable[tuple[Key, int, Any]]) -> None:
-        """Send several events (key, event time in ms, event) as one batch."""
+        Args:
+            key: Its key.
+            event: The event.
+            at: Its event time, ms.
+            input: The input it comes by, where the process has several and its type does not tell.
+        """
+        self.send_batch([(key, at, event) if input is None else (key, at, event, input)])
+
+    def send_batch(self, events: Iterable[Event]) -> None:
+        """Send several events (key, event time in ms, event, input if needed) as one batch."""
         self.emissions += self.host.run_batch(events)
 
     def advance_watermark(self, to: int) -> None:

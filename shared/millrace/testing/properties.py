@@ -26,6 +26,7 @@ from millrace.errors import UserError
 from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import LiveStore, MemoryHost
 from millrace.host.runner import Emission, Row, Runner
+from millrace.inputs import event_decoder, event_encoder
 from millrace.process import KeyedProcess, order_of
 from millrace.testing.deliveries import Delivery, Event, cut, in_some_order, simpler
 
@@ -77,7 +78,8 @@ class _Check:
     ) -> None:
         self.process = process
         # One order of time that all hosts share: ties by the bytes of the event.
-        self.events = sorted(events, key=lambda e: (e[1], msgspec.json.encode(e[2])))
+        encode = event_encoder(process)
+        self.events = sorted(events, key=lambda e: (e[1], encode(*e[2:])))
         self.bound_ms = bound_ms
         self.upsert_by = dict(upsert_by or {})
         self.ignore = frozenset(ignore)
@@ -365,12 +367,13 @@ def same_as_batch(
 
 def _bounded(check: _Check) -> list[Emission]:
     """Run the events as the batch mode of the Spark host does."""
-    decode = msgspec.json.Decoder(check.process.event_type).decode
-    runner = Runner(check.process, encode=msgspec.json.encode, decode=decode)
+    runner = Runner(check.process, encode=msgspec.json.encode, decode=event_decoder(check.process))
+    encode = event_encoder(check.process)
     rows: dict[str, list[Row]] = {}
-    for number, (key, at, event) in enumerate(check.events):
+    for number, (key, at, event, *named) in enumerate(check.events):
         text = encode_key((key,) if isinstance(key, str) else tuple(key))
-        rows.setdefault(text, []).append(Row(at, msgspec.json.encode(event), f"memory:0:{number}", event))
+        row = Row(at, encode(event, *named), f"memory:0:{number}", event)
+        rows.setdefault(text, []).append(row)
     runner.load_broadcast(None)
     runner.run_bounded(LiveStore(runner.layout), rows, check.bound_ms)
     return runner.emissions

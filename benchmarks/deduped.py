@@ -1,0 +1,270 @@
+"""`millrace bench w6`: drop repeats, then rank items per shop and minute; Spark's deduplication beside."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from benchmarks import oracles
+from benchmarks.digest import Digest, digest
+from benchmarks.inputs import Events, Ints, card_name, closing_events, make_events, write_files
+from benchmarks.streams import combined, figures, read_batches, run_query
+from benchmarks.w1 import Input, bench_session, streaming_settings
+from millrace import KeyedProcess, keyed, minutes, seconds
+from millrace.operators import deduplicate, top_n
+from millrace.windows import sum_of, tumbling
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+System = Literal["dedup", "dedup_top10", "spark_dedup"]
+
+SIZE_MS = minutes(1)
+N = 10
+#: What is sent again comes less than this later, so that nothing is late, and is known for as long.
+BOUND_MS = seconds(10)
+SHOPS = 50
+_SHARE_AGAIN = 0.1
+_IDS = ("id",)
+_RANKS = (
+    "cast(substring(shop, 2) as bigint)",
+    "window_start_ms",
+    "cast(rank as bigint)",
+    "cast(substring(item, 2) as bigint)",
+    "cast(value as bigint)",
+)
+
+
+class Sale(msgspec.Struct, gc=False):
+    """An event; one that is sent again is the same in every field.
+
+    Attributes:
+        id: Its number.
+        shop: Where.
+        item: What.
+        cents: For how much.
+        at: Event time, ms.
+    """
+
+    id: int
+    shop: str
+    item: str
+    cents: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is run.
+
+    Attributes:
+        rows: Different events, a thousand per second of event time; a tenth of them comes twice.
+        keys: Items, by Zipf's law.
+        batches: Batches, the first to warm up included; one more completes the windows.
+        repeats: Runs of each system, in alternating order; figures are medians.
+        input: What ours reads; see :class:`benchmarks.w1.Sizes`.
+    """
+
+    rows: int = 1_000_000
+    keys: int = 50_000
+    batches: int = 8
+    repeats: int = 1
+    input: Input = "json"
+
+
+QUICK = Sizes(100_000, keys=2_000, batches=3)
+
+
+@dataclass(frozen=True)
+class Sales:
+    """Sales as they come, column by column.
+
+    Attributes:
+        id: Their numbers; one that comes twice is there twice.
+        shop: Number of the shop.
+        item: Number of the item.
+        cents: Amount.
+        at: Event time, ms.
+    """
+
+    id: Ints
+    shop: Ints
+    item: Ints
+    cents: Ints
+    at: Ints
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def take(self, places: Any) -> Sales:
+        """Return the sales at these places."""
+        return Sales(*(column[places] for column in (self.id, self.shop, self.item, self.cents, self.at)))
+
+    def once(self) -> Sales:
+        """Return every sale once."""
+        return self.take(np.unique(self.id, return_index=True)[1])
+
+    def rows(self) -> list[Sale]:
+        """Return the sales as events."""
+        columns = zip(
+            *(c.tolist() for c in (self.id, self.shop, self.item, self.cents, self.at)), strict=True
+        )
+        return [Sale(i, f"s{shop}", card_name(item), cents, at) for i, shop, item, cents, at in columns]
+
+
+def make_sales(rows: int, keys: int, *, seed: int = 8) -> Sales:
+    """Return sales of which some are sent again a little later.
+
+    Args:
+        rows: Number of different sales.
+        keys: Number of items.
+        seed: Of shops and of what is sent again.
+    """
+    random = np.random.default_rng(seed)
+    events = make_events(rows, keys)
+    shop = random.integers(0, SHOPS, rows)
+    once = Sales(np.arange(rows), shop, events.card, events.cents, events.at)
+    again = np.flatnonzero(random.random(rows) < _SHARE_AGAIN)
+    comes = np.append(once.at, once.at[again] + random.integers(1, BOUND_MS // 2, len(again)))
+    places = np.append(np.arange(rows), again)
+    return once.take(places[np.argsort(comes, kind="stable")])
+
+
+def deduped(sizes: Sizes) -> dict[str, Any]:
+    """Run ours without and with the ranking, and Spark's own deduplication.
+
+    Args:
+        sizes: How much.
+    """
+    sales = make_sales(sizes.rows, sizes.keys)
+    frames: dict[System, Callable[[DataFrame], DataFrame]] = {
+        "dedup": partial(ours, "dedup", sizes.input),
+        "dedup_top10": partial(ours, "dedup_top10", sizes.input),
+        "spark_dedup": native,
+    }
+    wanted = {system: expected(system, sales) for system in frames}
+    runs: dict[System, list[dict[str, Any]]] = {name: [] for name in frames}
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
+        folder = Path(name)
+        cuts = write(folder / "in", sales, sizes.batches, with_json=sizes.input == "json")
+        with bench_session(folder) as spark:
+            for repeat in range(sizes.repeats):
+                order = list(frames) if repeat % 2 == 0 else list(reversed(frames))
+                for system in order:
+                    made = frames[system](read_batches(spark, folder / "in"))
+                    ranks = system == "dedup_top10"
+                    run = run_query(
+                        made,
+                        folder / f"{system}-{repeat}",
+                        columns=_RANKS if ranks else _IDS,
+                        # What the closing events make is left out.
+                        where=f"shop != 's{SHOPS}'" if ranks else f"id < {sizes.rows}",
+                    )
+                    runs[system].append(figures(run, cuts, correct=run.digest == wanted[system]))
+    found = {system: combined(of) for system, of in runs.items()}
+    ratio = found["dedup"]["rows_per_s"] / found["spark_dedup"]["rows_per_s"]
+    return {"systems": found, "ratios": {"dedup_over_spark_dedup": ratio}}
+
+
+def dedup_process() -> KeyedProcess[Any, Any]:
+    """Return what lets every sale pass once, by its id, as it comes."""
+    return deduplicate(Sale, within=BOUND_MS, order="arrival", name="dedup")
+
+
+def ranking_process() -> KeyedProcess[Any, Any]:
+    """Return what ranks the items of each shop and minute by what was paid for them."""
+    return top_n(Sale, N, item="item", by=sum_of("cents"), window=tumbling(SIZE_MS), key="shop", name="best")
+
+
+def ours(system: System, kind: Input, sales: DataFrame) -> DataFrame:
+    """Return the main output of ours as typed columns."""
+    how: dict[str, Any] = {"value": "value", "profile": "throughput"} if kind == "json" else {}
+    stream = keyed(sales, by="id", event_time="at", out_of_orderness=BOUND_MS, **how)
+    processed = stream.process(dedup_process())
+    if system == "dedup_top10":
+        processed = processed.key_by("shop").process(ranking_process())
+    return processed["main"]
+
+
+def native(sales: DataFrame) -> DataFrame:
+    """Return what Spark's own deduplication makes of the sales."""
+    from pyspark.sql import functions as F
+
+    timed = sales.withColumn("ts", F.timestamp_millis("at")).withWatermark("ts", f"{BOUND_MS} milliseconds")
+    return timed.select("id", "ts").dropDuplicatesWithinWatermark(["id"]).select("id")
+
+
+def expected(system: System, sales: Sales) -> Digest:
+    """Return the digest of what must come out."""
+    once = sales.once()
+    if system != "dedup_top10":
+        return digest(once.id)
+    ranks = oracles.best_items(once.shop, once.at // SIZE_MS * SIZE_MS, once.item, once.cents, N)
+    return digest(*ranks)
+
+
+def write(folder: Path, sales: Sales, batches: int, *, with_json: bool) -> list[int]:
+    """Write the sales as files, of which two make a batch, and two sales that complete every window.
+
+    Args:
+        folder: Where to; it is made.
+        sales: The sales.
+        batches: Number of batches.
+        with_json: Whether there is a column ``value`` with each sale as JSON.
+
+    Returns:
+        Where each batch begins, and the end of the last.
+    """
+    cuts = [round(len(sales) * b / batches) for b in range(batches + 1)]
+    parts = []
+    for start, end in itertools.pairwise(cuts):
+        middle = (start + end) // 2
+        parts += [sales.take(slice(start, middle)), sales.take(slice(middle, end))]
+    last = closing(sales)
+    parts += [last.take(slice(0, 1)), last.take(slice(1, 2))]
+    write_files(folder, [_table(part, with_json=with_json) for part in parts])
+    return cuts
+
+
+def closing(sales: Sales) -> Sales:
+    """Return two sales of a shop of their own, a day after the last."""
+    last = closing_events(Events(sales.item, sales.cents, np.sort(sales.at)))
+    ids = np.arange(2) + int(sales.id.max()) + 1
+    return Sales(ids, np.full(2, SHOPS), last.card, last.cents, last.at)
+
+
+def _table(sales: Sales, *, with_json: bool) -> pa.Table:
+    import pyarrow as pa
+
+    events = sales.rows()
+    columns: dict[str, Any] = {
+        "id": sales.id,
+        "shop": pa.array([e.shop for e in events], pa.string()),
+        "item": pa.array([e.item for e in events], pa.string()),
+        "cents": sales.cents,
+        "at": sales.at,
+    }
+    if with_json:
+        columns["value"] = pa.array(map(msgspec.json.encode, events), pa.binary())
+    return pa.table(columns)
+
+
+def configuration(sizes: Sizes) -> dict[str, Any]:
+    """Return what the run hangs on, for the report."""
+    return {
+        **asdict(sizes),
+        "dedup": f"by id, within {BOUND_MS} ms, a tenth of the events comes again within {BOUND_MS // 2} ms",
+        "top10": f"items per shop ({SHOPS}) and {SIZE_MS} ms by the sum of cents, after the dedup",
+        "spark_dedup": "dropDuplicatesWithinWatermark; Spark has no top-n on streams",
+        "exponent": 1.1,
+        "settings": streaming_settings(),
+    }

@@ -1,0 +1,229 @@
+"""`millrace bench w5`: as-of and interval join, Spark's own stream-stream join beside the latter."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from benchmarks import oracles
+from benchmarks.digest import Digest, digest
+from benchmarks.inputs import START_MS, Events, Ints, card_name, make_events, write_batches, write_files
+from benchmarks.oracles import Limits
+from benchmarks.streams import combined, figures, read_batches, run_query
+from benchmarks.w1 import Input, bench_session, streaming_settings
+from millrace import connect, hours, keyed, minutes, seconds
+from millrace.joins import JoinProcess, asof_join, interval, interval_join
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+Job = Literal["asof", "interval"]
+System = Literal["asof", "interval", "spark_native"]
+
+KEEP_MS = hours(1)
+GRACE_MS = seconds(10)
+BACKWARD_MS = minutes(10)
+#: A limit for so many purchases, one every so many ms.
+_EVERY = 10
+
+
+class Limit(msgspec.Struct, gc=False):
+    """A new limit of a card.
+
+    Attributes:
+        limit: Its number.
+        card: The card.
+        since: Event time, ms.
+    """
+
+    limit: int
+    card: str
+    since: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is run.
+
+    Attributes:
+        rows: Purchases, a thousand per second of event time; there is a limit for every ten.
+        keys: Cards: of the purchases by Zipf's law, of the limits all alike.
+        batches: Batches, the first to warm up included; one more brings the purchases that wait.
+        repeats: Runs of each system, in alternating order; figures are medians.
+        input: What ours reads; see :class:`benchmarks.w1.Sizes`.
+    """
+
+    rows: int = 2_000_000
+    keys: int = 50_000
+    batches: int = 8
+    repeats: int = 1
+    input: Input = "json"
+
+
+QUICK = Sizes(60_000, keys=2_000, batches=3)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both inputs.
+
+    Attributes:
+        purchases: The left events.
+        limits: The right events.
+    """
+
+    purchases: Events
+    limits: Limits
+
+    def write(self, folder: Path, batches: int, *, with_json: bool) -> list[int]:
+        """Write both sides, batches of the same time, and return where batches of both together begin."""
+        cuts = write_batches(folder / "left", self.purchases, batches, with_json=with_json, closing=True)
+        times = [int(self.purchases.at[cut]) for cut in cuts[:-1]]
+        places = [*np.searchsorted(self.limits.since, times).tolist(), len(self.limits.since)]
+        tables = []
+        for start, end in itertools.pairwise(places):
+            middle = (start + end) // 2
+            tables += [self._table(a, b, with_json=with_json) for a, b in ((start, middle), (middle, end))]
+        # The batch that closes has no limits; there are two files for each batch all the same.
+        tables += [self._table(0, 0, with_json=with_json)] * 2
+        write_files(folder / "right", tables)
+        return [cut + place for cut, place in zip(cuts, places, strict=True)]
+
+    def _table(self, start: int, end: int, *, with_json: bool) -> pa.Table:
+        import pyarrow as pa
+
+        cards = [card_name(card) for card in self.limits.card[start:end].tolist()]
+        since = self.limits.since[start:end]
+        columns: dict[str, Any] = {
+            "limit": np.arange(start, end, dtype=np.int64),
+            "card": pa.array(cards, pa.string()),
+            "since": since,
+        }
+        if with_json:
+            rows = zip(range(start, end), cards, since.tolist(), strict=True)
+            values = [b'{"limit":%d,"card":"%b","since":%d}' % (n, c.encode(), s) for n, c, s in rows]
+            columns["value"] = pa.array(values, pa.binary())
+        return pa.table(columns)
+
+
+def make_sides(rows: int, keys: int, *, seed: int = 6) -> Sides:
+    """Return purchases, and limits of the same cards over the same time.
+
+    Args:
+        rows: Number of purchases.
+        keys: Number of cards.
+        seed: Of the limits.
+    """
+    n = rows // _EVERY
+    cards = np.random.default_rng(seed).integers(0, keys, n)
+    return Sides(make_events(rows, keys), Limits(cards, START_MS + np.arange(n, dtype=np.int64) * _EVERY))
+
+
+def joined(sizes: Sizes) -> dict[str, Any]:
+    """Run both joins by ours, and the interval join by Spark's own operator.
+
+    Args:
+        sizes: How much.
+    """
+    sides = make_sides(sizes.rows, sizes.keys)
+    frames: dict[System, Callable[[DataFrame, DataFrame], DataFrame]] = {
+        "asof": partial(ours, process_of("asof"), sizes.input),
+        "interval": partial(ours, process_of("interval"), sizes.input),
+        "spark_native": native,
+    }
+    runs: dict[System, list[dict[str, Any]]] = {name: [] for name in frames}
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
+        folder = Path(name)
+        cuts = sides.write(folder / "in", sizes.batches, with_json=sizes.input == "json")
+        wanted = {job: expected(job, sides) for job in ("asof", "interval")}
+        with bench_session(folder) as spark:
+            for repeat in range(sizes.repeats):
+                order = list(frames) if repeat % 2 == 0 else list(reversed(frames))
+                for system in order:
+                    of = wanted["asof" if system == "asof" else "interval"]
+                    checkpoint = folder / f"{system}-{repeat}"
+                    run = _measured(spark, frames[system], of, folder / "in", checkpoint, cuts, sizes.rows)
+                    runs[system].append(run)
+    found = {system: combined(of) for system, of in runs.items()}
+    ratio = found["interval"]["rows_per_s"] / found["spark_native"]["rows_per_s"]
+    return {"systems": found, "ratios": {"interval_over_spark_native": ratio}}
+
+
+def process_of(job: Job) -> JoinProcess:
+    """Return the process of a job."""
+    from benchmarks.w1_job import Purchase
+
+    if job == "asof":
+        return asof_join(left=Purchase, right=Limit, keep=KEEP_MS, grace=GRACE_MS)
+    return interval_join(left=Purchase, right=Limit, within=interval(backward=BACKWARD_MS))
+
+
+def ours(process: JoinProcess, kind: Input, left: DataFrame, right: DataFrame) -> DataFrame:
+    """Return the main output of a join as typed columns."""
+    how: dict[str, Any] = {"by": "card"}
+    if kind == "json":
+        how |= {"value": "value", "profile": "throughput"}
+    streams = connect(left=keyed(left, event_time="at", **how), right=keyed(right, event_time="since", **how))
+    return streams.process(process)["main"]
+
+
+def native(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Return what Spark's own join makes of an interval, with the columns of ours that are compared."""
+    from pyspark.sql import functions as F
+
+    def timed(side: DataFrame, at: str, name: str) -> DataFrame:
+        return side.withColumn(name, F.timestamp_millis(at)).withWatermark(name, "1 milliseconds")
+
+    purchases = timed(left, "at", "ts").select("id", "card", "ts")
+    limits = timed(right, "since", "since_ts").select("limit", F.col("card").alias("of"), "since_ts")
+    within = F.expr(
+        f"card = of and since_ts <= ts and since_ts >= ts - interval {BACKWARD_MS // 1_000} seconds"
+    )
+    return purchases.join(limits, within).select("id", "limit")
+
+
+def expected(job: Job, sides: Sides) -> Digest:
+    """Return the digest of what must come out."""
+    found: tuple[Ints, Ints]
+    if job == "asof":
+        found = oracles.as_of(sides.purchases, sides.limits, KEEP_MS)
+    else:
+        found = oracles.within(sides.purchases, sides.limits, BACKWARD_MS)
+    return digest(*found)
+
+
+def _measured(
+    spark: SparkSession,
+    frame: Callable[[DataFrame, DataFrame], DataFrame],
+    wanted: Digest,
+    files: Path,
+    checkpoint: Path,
+    cuts: list[int],
+    rows: int,
+) -> dict[str, Any]:
+    left, right = (read_batches(spark, files / side) for side in ("left", "right"))
+    # The closing purchases have no limits; the as-of join has rows of them, which are left out.
+    run = run_query(
+        frame(left, right), checkpoint, columns=("id", "coalesce(limit, -1L)"), where=f"id < {rows}"
+    )
+    return figures(run, cuts, correct=run.digest == wanted)
+
+
+def configuration(sizes: Sizes) -> dict[str, Any]:
+    """Return what the run hangs on, for the report."""
+    return {
+        **asdict(sizes),
+        "asof": f"left, corrections, keep {KEEP_MS} ms, grace {GRACE_MS} ms",
+        "interval": f"inner, {BACKWARD_MS} ms backward",
+        "exponent": 1.1,
+        "settings": streaming_settings(),
+    }

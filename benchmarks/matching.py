@@ -1,0 +1,187 @@
+"""`millrace bench w7`: the pattern `A B* C within 5 s`, strict, as in the pattern queries of Nexmark.
+
+A is a small purchase of a card, B* are medium ones directly after each other, C is a large one. Spark has no
+pattern matching.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from benchmarks.digest import Digest, digest
+from benchmarks.inputs import Events, Ints, card_name, make_events, write_batches
+from benchmarks.streams import combined, figures, read_batches, run_query
+from millrace import Context, KeyedProcess, seconds
+
+if TYPE_CHECKING:
+    from benchmarks.w1 import Input
+    from millrace.patterns import PatternProcess
+
+WITHIN_MS: Final = seconds(5)
+#: Cents below which a purchase is small, and from which it is large.
+SMALL: Final = 1_000
+LARGE: Final = 10_000
+#: Events that the in-memory host gets.
+_MEMORY_ROWS: Final = 200_000
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A small purchase, medium ones, a large one.
+
+    Attributes:
+        card: The card.
+        first: Id of the small purchase.
+        last: Id of the large one.
+        between: How many medium ones.
+    """
+
+    card: str
+    first: int
+    last: int
+    between: int
+
+
+class Runs(NamedTuple):
+    """The same as columns: ids of the first and the last purchase, how many between."""
+
+    first: Ints
+    last: Ints
+    between: Ints
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is run.
+
+    Attributes:
+        rows: Events, a thousand per second of event time.
+        keys: Cards.
+        batches: Batches, the first to warm up included; one more ends what is open.
+        repeats: Runs; figures are medians.
+        input: What the process reads; see :class:`benchmarks.w1.Sizes`.
+    """
+
+    rows: int = 1_000_000
+    keys: int = 50_000
+    batches: int = 8
+    repeats: int = 1
+    input: Input = "json"
+
+
+QUICK = Sizes(rows=60_000, keys=2_000, batches=3)
+
+
+def process_of() -> PatternProcess:
+    """Return the process."""
+    from benchmarks.w1_job import Purchase
+    from millrace.patterns import begin, detect, skip_past_last
+
+    pattern = (
+        begin("a").where(lambda e: e.cents < SMALL)
+        .next("b").where(lambda e: SMALL <= e.cents < LARGE).one_or_more().optional().consecutive()
+        .next("c").where(lambda e: e.cents >= LARGE)
+        .within(WITHIN_MS)
+    )  # fmt: skip
+    return detect(
+        Purchase, pattern, after_match=skip_past_last(), select=_run_of, output=Run, key="card", name="w7"
+    )
+
+
+def _run_of(match: Any) -> Run:
+    matched = match.matched
+    return Run(match.card, matched["a"][0].id, matched["c"][0].id, len(matched.get("b", ())))
+
+
+def expected(events: Events) -> Runs:
+    """Return what must come out: for each small purchase the card's next that is not medium, if it is large.
+
+    There is one at most, and no purchase is in two, so that the after-match strategy changes nothing.
+    """
+    order = np.argsort(events.card, kind="stable")
+    card, cents, at = events.card[order], events.cents[order], events.at[order]
+    n = len(order)
+    places = np.arange(n)
+    not_medium = np.where((cents < SMALL) | (cents >= LARGE), places, n)
+    # The first that is not medium at or after each place, then after each place.
+    from_here = np.minimum.accumulate(not_medium[::-1])[::-1]
+    after = np.append(from_here[1:], n)
+    small = np.flatnonzero((cents < SMALL) & (after < n))
+    end = after[small]
+    fits = (card[end] == card[small]) & (cents[end] >= LARGE) & (at[end] - at[small] < WITHIN_MS)
+    small, end = small[fits], end[fits]
+    return Runs(order[small], order[end], end - small - 1)
+
+
+def on_memory_host(events: Events) -> dict[str, Any]:
+    """Return what an event costs without Spark, and how much of that a process costs that does nothing.
+
+    Args:
+        events: The events; they come in batches of 10,000, by key and in order of event time.
+    """
+    from benchmarks.w1_job import Purchase
+    from millrace.host.memory import MemoryHost
+
+    class Nothing(KeyedProcess[Purchase, int]):
+        order = "event_time"
+
+        def process(self, event: Purchase, ctx: Context) -> None:
+            pass
+
+    columns = (events.card.tolist(), events.cents.tolist(), events.at.tolist())
+    rows = [
+        (card_name(card), at, Purchase(number, card_name(card), cents, at))
+        for number, (card, cents, at) in enumerate(zip(*columns, strict=True))
+    ]
+    found: dict[str, Any] = {}
+    for name, process in (("us_per_event", process_of()), ("us_per_event_of_nothing", Nothing())):
+        host = MemoryHost(process, records=True)
+        start, out = time.process_time(), 0
+        for first in range(0, len(rows), 10_000):
+            out += sum(e.output == "main" for e in host.run_batch(rows[first : first + 10_000]))
+        out += sum(e.output == "main" for e in host.drain())
+        found[name] = (time.process_time() - start) / len(rows) * 1e6
+        if name == "us_per_event":
+            found["correct"] = out == len(expected(events).first)
+    return {**found, "events": len(rows)}
+
+
+def matching(sizes: Sizes) -> dict[str, Any]:
+    """Run the job and return its figures.
+
+    Args:
+        sizes: How much.
+    """
+    from benchmarks.w1 import bench_session, ours
+
+    events = make_events(sizes.rows, sizes.keys)
+    wanted: Digest = digest(*expected(events))
+    frame = partial(ours, process_of(), sizes.input)
+    runs = []
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
+        folder = Path(name)
+        cuts = write_batches(
+            folder / "in", events, sizes.batches, with_json=sizes.input == "json", closing=True
+        )
+        with bench_session(folder) as spark:
+            for repeat in range(sizes.repeats):
+                batches = frame(read_batches(spark, folder / "in"))
+                run = run_query(batches, folder / f"process-{repeat}", columns=("first", "last", "between"))
+                runs.append(figures(run, cuts, correct=run.digest == wanted))
+    memory = on_memory_host(events.part(0, min(len(events), _MEMORY_ROWS)))
+    return {"systems": {"process": combined(runs)}, "memory_host": memory}
+
+
+def configuration(sizes: Sizes) -> dict[str, Any]:
+    """Return what the run hangs on, for the report."""
+    from benchmarks.w1 import streaming_settings
+
+    pattern = f"A B* C within {WITHIN_MS} ms, strict: small, medium, large purchases of a card"
+    return {**asdict(sizes), "pattern": pattern, "exponent": 1.1, "settings": streaming_settings()}

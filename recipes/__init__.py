@@ -1,0 +1,1 @@
+"""Recipes: one short, runnable file per concept; ``millrace recipe list`` names them."""

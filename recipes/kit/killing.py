@@ -1,0 +1,54 @@
+"""A child process of a recipe that is killed, as a machine that fails would end it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from millrace.errors import MillraceError
+from millrace.runtime.processes import Child
+
+_PATIENCE_S: Final = 180.0
+
+
+class ChildFailed(MillraceError):
+    """The child process did not come to the point where it is to be killed."""
+
+
+def killed_child(job: Callable[[Path], None], folder: Path, when: Callable[[], bool]) -> None:
+    """Run ``job(folder)`` in a process of its own, and kill it (SIGKILL, with all that it started).
+
+    Args:
+        job: A function of a module, told by its name.
+        folder: What it is given; its output is in ``child.log`` there.
+        when: Asked again and again: whether the moment has come.
+
+    Raises:
+        ChildFailed: It has ended by itself before, or the moment does not come.
+    """
+    code = f"import pathlib, {job.__module__} as m; m.{job.__name__}(pathlib.Path({str(folder)!r}))"
+    log = folder / "child.log"
+    deadline = time.monotonic() + _PATIENCE_S
+    # Paths of sockets are short by law, so its own temporary folder is not below the other one. What a
+    # killed process leaves in it goes here.
+    with tempfile.TemporaryDirectory(prefix="m-") as scratch:
+        java = f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData"
+        env = {**os.environ, "TMPDIR": scratch, "JAVA_TOOL_OPTIONS": java}
+        with Child([sys.executable, "-c", code], log_file=log, env=env) as child:
+            while not when():
+                if not child.is_alive() or time.monotonic() > deadline:
+                    last = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+                    raise ChildFailed(f"the child ended or hangs before it was killed: {' '.join(last)}")
+                time.sleep(0.01)
+            child.kill()
+
+
+def hang(told: Path) -> None:
+    """Make a file that tells where this process is, and go no further."""
+    told.touch()
+    time.sleep(10 * _PATIENCE_S)

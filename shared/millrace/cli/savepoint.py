@@ -1,0 +1,115 @@
+"""`millrace savepoint create|restore|list|check`: a moment of a query, kept to begin another one with."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Keep a committed batch of a query, and begin another with it.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def create(
+    target: Annotated[str, typer.Argument(metavar="APP|FOLDER", help="An app, or a checkpoint's folder.")],
+    name: Annotated[str | None, typer.Option(help="Name of the savepoint; default batch-N.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="A committed batch that is still kept; default the last.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Folder of savepoints; default beside the checkpoint.")
+    ] = None,
+) -> None:
+    """Copy the last committed batch, its contract and offsets; the query may run."""
+    from millrace.inspect import savepoints
+    from millrace.inspect.checkpoint import locate
+
+    began = time.monotonic()
+    made = savepoints.create(locate(target), name=name, batch=batch, to=to)
+    seconds = time.monotonic() - began
+    typer.echo(f"{made.path}: batch {made.batch}, {made.bytes:,} bytes, {seconds:.1f} s")
+
+
+@app.command()
+def restore(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A savepoint: its path, APP/NAME, or its name.")
+    ],
+    to: Annotated[
+        str, typer.Option(metavar="APP|FOLDER", help="Where the checkpoint is to be: an app, or a folder.")
+    ],
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Bring tables that were written to since back to it.")
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write only what tables do not have yet, by event_id.")
+    ] = False,
+    keep_tables: Annotated[
+        bool, typer.Option("--keep-tables", help="Leave tables alone: the query writes to others.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of a checkpoint that is there.")
+    ] = False,
+) -> None:
+    """Make a checkpoint of a savepoint; the next start goes on from it, also one of a later version."""
+    from millrace.errors import UserError
+    from millrace.inspect import savepoints
+    from millrace.inspect.checkpoint import app_root
+
+    if sum((rollback, merge, keep_tables)) > 1:
+        raise UserError("give one of --rollback, --merge and --keep-tables")
+    began = time.monotonic()
+    found = savepoints.find(name, to)
+    root = (app_root(to) if not Path(to).is_dir() else None) or Path(to).expanduser()
+    how: savepoints.Tables = (
+        "rollback" if rollback else "merge" if merge else "keep" if keep_tables else "refuse"
+    )
+    done = savepoints.restore(found, root, tables=how, replace=replace)
+    for line in done.done:
+        typer.echo(line)
+    seconds = time.monotonic() - began
+    place = done.checkpoint.folder
+    typer.echo(f"{place}: goes on after batch {found.batch} of {found.name}, {seconds:.1f} s")
+
+
+@app.command("list")
+def list_(
+    target: Annotated[
+        str, typer.Argument(metavar="APP|FOLDER", help="An app, a checkpoint's folder, or one of savepoints.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """List savepoints with their batch, size, watermark and process."""
+    from millrace.inspect import savepoints
+
+    path = Path(target).expanduser()
+    folder = savepoints.savepoints_folder(target)
+    found = savepoints.list_savepoints(folder if folder.is_dir() else path)
+    if as_json:
+        typer.echo(json.dumps([{"name": s.name, "path": str(s.path), "bytes": s.bytes,
+                                **{k: v for k, v in s.manifest.items() if k not in ("files", "contract")},
+                                "process": s.contract["process"]} for s in found], indent=2))  # fmt: skip
+        return
+    for s in found:
+        mark = s.manifest["watermark_ms"]
+        typer.echo(
+            f"{s.name}  batch {s.batch}  {s.bytes:,} bytes  watermark {'-' if mark is None else mark}  "
+            f"{s.contract['process']} version {s.contract.get('version', '-')}  {s.manifest['created_at']}"
+        )
+    if not found:
+        typer.echo("no savepoints")
+
+
+@app.command()
+def check(name: Annotated[str, typer.Argument(metavar="PATH", help="A savepoint.")]) -> None:
+    """Check every file of a savepoint against its manifest; exit code 2 if one is not what was written."""
+    from millrace.inspect import savepoints
+
+    found = savepoints.find(name)
+    savepoints.verify(found)
+    typer.echo(f"{found.path}: {len(found.manifest['files'])} files, {found.bytes:,} bytes, all as written")

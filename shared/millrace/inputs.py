@@ -1,0 +1,123 @@
+"""Several inputs of one process: how an event keeps the input that it came by.
+
+A process names its inputs (``inputs = {"readings": Reading, "status": Status}``). On its way to a key, and
+while it waits there, an event of such a process is its JSON led by one byte that says which input it is;
+no JSON text begins with it. So events of one time are sorted by input, and their bytes say how to read
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from millrace.errors import UserError
+
+#: What 0x09 (the tab) and more begins may be JSON.
+MOST_INPUTS: Final = 8
+
+
+class InputError(UserError):
+    """An event came by an input that its process does not have, or by none where there are several."""
+
+
+class Inputs:
+    r"""The inputs of one process, in the order in which events of one time are handled.
+
+    Args:
+        declared: Input → type of its events.
+        owner: Name of the process, for errors.
+
+    Example:
+        >>> inputs = Inputs({"left": int, "right": str}, "Join")
+        >>> inputs.mark(b'"x"', inputs.rank("x")), inputs.name_of(inputs.mark(b"1", 0))
+        (b'\x02"x"', 'left')
+        >>> inputs.decode(b'\x02"x"')
+        'x'
+    """
+
+    def __init__(self, declared: Mapping[str, Any], owner: str, *, strict: bool = True) -> None:
+        self.names = tuple(declared)
+        self.types = tuple(declared.values())
+        self._owner = owner
+        self._decoders = [msgspec.json.Decoder(tp, strict=strict) for tp in self.types]
+
+    def rank(self, event: Any, name: str | None = None) -> int:
+        """Return the place of the input that an event comes by.
+
+        Args:
+            event: The event; its type tells, where inputs differ in it and no name is given.
+            name: Name of the input.
+
+        Raises:
+            InputError: There is no such input, or the type does not tell.
+        """
+        if name is not None:
+            if name not in self.names:
+                raise InputError(f"{self._owner} has no input '{name}'; it has {', '.join(self.names)}")
+            return self.names.index(name)
+        fit = [i for i, tp in enumerate(self.types) if isinstance(tp, type) and isinstance(event, tp)]
+        if len(fit) != 1:
+            raise InputError(
+                f"{self._owner} has the inputs {', '.join(self.names)}: say by which one "
+                f"a {type(event).__name__} comes"
+            )
+        return fit[0]
+
+    @staticmethod
+    def mark(raw: bytes, rank: int) -> bytes:
+        """Return an event's JSON with its input in front of it."""
+        return mark_of(rank) + raw
+
+    def name_of(self, marked: bytes) -> str:
+        """Return the input of an event."""
+        return self.names[marked[0] - 1]
+
+    def decode(self, marked: bytes) -> Any:
+        """Make an event from its marked JSON."""
+        return self._decoders[marked[0] - 1].decode(memoryview(marked)[1:])
+
+
+def mark_of(rank: int) -> bytes:
+    """Return the byte that stands for an input."""
+    return bytes((rank + 1,))
+
+
+def unmarked(raw: bytes) -> bytes:
+    r"""Return an event's JSON as it came, whether or not its input is in front of it.
+
+    >>> unmarked(b"\x01{}"), unmarked(b"{}"), unmarked(b"")
+    (b'{}', b'{}', b'')
+    """
+    return raw[1:] if raw and 1 <= raw[0] <= MOST_INPUTS else raw
+
+
+@functools.lru_cache(maxsize=64)
+def _inputs(declared: tuple[tuple[str, Any], ...], owner: str) -> Inputs:
+    return Inputs(dict(declared), owner)
+
+
+def inputs_of(process: Any) -> Inputs | None:
+    """Return the inputs of a process; ``None`` where it has one, without a name."""
+    return _inputs(tuple(process.inputs.items()), process.name) if process.inputs else None
+
+
+def event_decoder(process: Any) -> Callable[[bytes], Any]:
+    """Return what makes an event of a process from its bytes as the host keeps them."""
+    inputs = inputs_of(process)
+    return msgspec.json.Decoder(process.event_type).decode if inputs is None else inputs.decode
+
+
+def event_encoder(process: Any) -> Callable[..., bytes]:
+    """Return what makes the bytes that a host keeps of an event: a function of it and its input's name."""
+    inputs = inputs_of(process)
+    if inputs is None:
+        return msgspec.json.encode
+
+    def encode(event: Any, name: str | None = None) -> bytes:
+        return inputs.mark(msgspec.json.encode(event), inputs.rank(event, name))
+
+    return encode

@@ -1,0 +1,155 @@
+"""What is kept for a key, read without its process: by the schema that stands beside the pages."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from millrace.host.groups import decode_key
+from millrace.state.cells import UNREADABLE, StateCorrupted
+from millrace.state.layout import ENGINE_SLOTS, PendingRow, TimerRecord
+from millrace.state.slots import EXPIRING
+from millrace.time import NEVER
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """One state of a key.
+
+    Attributes:
+        name: Its name.
+        kind: ``value``, ``list``, ``map``, …
+        value: What is kept, as plain data: structs as maps of their fields.
+        expires_at: When it expires (ms; ``None``: never); of lists and maps for each item.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    expires_at: Any = None
+
+
+@dataclass(frozen=True)
+class KeptEntry:
+    """Everything that is kept for a key.
+
+    Attributes:
+        timers: Pending timers on event time.
+        processing_timers: Pending timers on processing time.
+        waiting: Events that wait for the watermark.
+        states: States that hold something, by name.
+    """
+
+    timers: list[TimerRecord] = field(default_factory=list)
+    processing_timers: list[TimerRecord] = field(default_factory=list)
+    waiting: list[PendingRow] = field(default_factory=list)
+    states: dict[str, KeptState] = field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the entry as plain data, for JSON."""
+        return {
+            "states": {s.name: s.value for s in self.states.values()},
+            "expires_at": {s.name: s.expires_at for s in self.states.values() if s.expires_at is not None},
+            "timers": [_timer(t) for t in self.timers],
+            "processing_timers": [_timer(t) for t in self.processing_timers],
+            "waiting": [{"event_time": r.event_time, "source_id": r.cause, "event": _event(r.raw)}
+                        for r in self.waiting],
+        }  # fmt: skip
+
+
+class EntryReader:
+    """Reads entries of one schema.
+
+    Args:
+        schema: What the slots are (:func:`millrace.state.schema.schema_of`).
+
+    Raises:
+        StateCorrupted: It is no schema.
+    """
+
+    def __init__(self, schema: bytes) -> None:
+        try:
+            self.slots = [(str(name), str(form), dict(state)) for name, form, state in json.loads(schema)]
+        except (ValueError, TypeError) as error:
+            raise StateCorrupted(f"a schema of the kept state cannot be read: {error}") from error
+        fields: list[Any] = list(ENGINE_SLOTS)
+        fields += [(f"s{i}", Any) for i in range(len(self.slots))]
+        self._decoder = msgspec.msgpack.Decoder(msgspec.defstruct("Kept", fields, array_like=True))
+
+    def read(self, body: bytes | msgspec.Raw) -> KeptEntry:
+        """Read an entry.
+
+        Raises:
+            StateCorrupted: The bytes are not one.
+        """
+        try:
+            kept: Any = self._decoder.decode(body)
+        except UNREADABLE as error:
+            raise StateCorrupted(f"the state of a key cannot be read: {error}") from error
+        entry = KeptEntry(kept.timers_, kept.processing_timers_, kept.pending_)
+        for i, (name, form, state) in enumerate(self.slots):
+            slot = getattr(kept, f"s{i}")
+            if slot is not None and slot != [] and slot != {}:
+                value, expires_at = _unpacked(state["kind"], form, slot)
+                entry.states[name] = KeptState(name, state["kind"], value, expires_at)
+        return entry
+
+
+@lru_cache(maxsize=64)
+def reader_of(schema: bytes) -> EntryReader:
+    """Return the reader of a schema; one per worker."""
+    return EntryReader(schema)
+
+
+def _unpacked(kind: str, form: str, slot: Any) -> tuple[Any, Any]:
+    """Return what a slot holds and when that expires."""
+    if form == EXPIRING and kind == "map":
+        return {k: v[1] for k, v in slot.items()}, {k: _time(v[0]) for k, v in slot.items()}
+    if form == EXPIRING and kind == "list":
+        return [v[1] for v in slot], [_time(v[0]) for v in slot]
+    expires_at = None
+    if form == EXPIRING:
+        expires_at, slot = _time(slot[0]), slot[1]
+    if kind == "versioned":
+        slot = [{"valid_from": at, "value": value} for at, value in slot]
+    return slot, expires_at
+
+
+def _time(expiry: int) -> int | None:
+    """Return an expiry as ms, ``None`` for one that has not begun or never comes."""
+    return expiry if expiry <= NEVER // 2 else None
+
+
+def _timer(timer: TimerRecord) -> dict[str, Any]:
+    return {"at": timer.at, "name": timer.name, **({"on_key_time": True} if timer.on_key_time else {})}
+
+
+def _event(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return raw
+
+
+def key_name(text: str) -> str:
+    """Return a key as it is shown: its parts with a bar between them.
+
+    >>> key_name("6:card-7"), key_name("1:a2:bc")
+    ('card-7', 'a|bc')
+    """
+    return "|".join(decode_key(text))
+
+
+def as_json(data: Any) -> str:
+    """Return plain data as JSON text; bytes as base64, times in ISO 8601, keys of maps as text."""
+    return msgspec.json.encode(_with_text_keys(data)).decode()
+
+
+def _with_text_keys(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {k if isinstance(k, str) else str(k): _with_text_keys(v) for k, v in data.items()}
+    return [_with_text_keys(item) for item in data] if isinstance(data, list | tuple) else data

@@ -1,0 +1,139 @@
+"""A key group taken apart into the entries of its keys, and put together from them.
+
+Nothing here decodes an entry: what is moved to other groups stays as the process has packed it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from millrace.state.cells import (
+    SCHEMA_PAGE,
+    Cell,
+    Header,
+    PageInfo,
+    StateCorrupted,
+    earliest,
+    encode,
+    read_header,
+    read_page,
+    read_schemas,
+)
+from millrace.state.layout import ENCODING_VERSION
+from millrace.state.page import Page
+from millrace.state.pages import PAGE_BYTES
+
+#: Numbers that stand for what is not a page, where a group is a table of (number, bytes).
+HEADER, BROADCAST = -1, -2
+_MAX_DEPTH = 24
+
+
+@dataclass
+class StoredGroup:
+    """A key group as it stands in the state store.
+
+    Attributes:
+        header: Its header.
+        pages: Number → bytes; page 0 has the schemas.
+        broadcast: Its copy of the broadcast state.
+    """
+
+    header: bytes
+    pages: dict[int, bytes] = field(default_factory=dict)
+    broadcast: bytes | None = None
+
+    @property
+    def read_header(self) -> Header:
+        """The header, read."""
+        return read_header(self.header)
+
+    def schemas(self) -> list[bytes]:
+        """Return the schemas that its pages are written in."""
+        if SCHEMA_PAGE not in self.pages:
+            raise StateCorrupted("a key group has no schemas beside its pages")
+        return read_schemas(self.pages[SCHEMA_PAGE])
+
+    def page(self, number: int) -> dict[str, Cell]:
+        """Return the cells of a page that the header lists."""
+        if number not in self.pages:
+            raise StateCorrupted(f"page {number} of a key group is not there")
+        return read_page(self.pages[number], number)
+
+    def cells(self) -> Iterator[tuple[PageInfo, dict[str, Cell], int]]:
+        """Yield every page: what the header knows of it, the cells of its keys, its size in bytes."""
+        header = self.read_header
+        if header.inline is not None:
+            yield header.pages[0], header.inline, len(self.header)
+            return
+        for info in header.pages:
+            yield info, self.page(info.number), len(self.pages[info.number])
+
+
+def page_of(header: Header, key: str) -> PageInfo:
+    """Return the page that holds a key (as text, see :func:`millrace.host.groups.encode_key`)."""
+    bits = zlib.crc32(key.encode())
+    for info in header.pages:
+        if bits >> (32 - info.depth) == info.prefix:
+            return info
+    raise StateCorrupted("a key group's pages do not cover all keys")
+
+
+def packed_group(
+    cells: Mapping[str, Cell],
+    schema: bytes,
+    *,
+    after: int = 0,
+    broadcast: bytes | None = None,
+    processing_time: int | None = None,
+    page_bytes: int = PAGE_BYTES,
+) -> tuple[StoredGroup, int | None]:
+    """Put a key group together.
+
+    Args:
+        cells: Its entries by key, all in one schema.
+        schema: What their slots are.
+        after: The group is not woken before the watermark (ms) has passed this.
+        broadcast: The broadcast state, in its packed form.
+        processing_time: The last tick of processing time that the group has seen, ms.
+        page_bytes: Size at which a page is split.
+
+    Returns:
+        The group, and when the engine is to wake it (event time, ms; ``None``: never).
+
+    Example:
+        >>> import msgspec
+        >>> group, wake = packed_group({"1:a": Cell(500, None, msgspec.Raw(b"x"))}, b"[]")
+        >>> wake, [info.number for info, _, _ in group.cells()]
+        (500, [1])
+    """
+    root = Page(PageInfo(0, 0), dict(cells))
+    root.stale = True
+    packed = {page.info.number: (page, data) for page, data in _split(root, page_bytes)}
+    infos = sorted((page.info for page, _ in packed.values()), key=lambda p: p.prefix << (32 - p.depth))
+    due = earliest([t for p in infos for t in (p.timer, p.expiry)])
+    wake = None if due is None else max(due, after + 1)
+    digest = int.from_bytes(hashlib.blake2b(schema, digest_size=7).digest(), "big")
+    header = Header(ENCODING_VERSION, wake, infos, schemas=[digest], processing_time=processing_time)
+    if broadcast is not None:
+        header.broadcast = int.from_bytes(hashlib.blake2b(broadcast, digest_size=7).digest(), "big") | 1
+    pages = {SCHEMA_PAGE: encode([schema])}
+    if len(infos) == 1:
+        header.inline = root.cells
+    else:
+        pages.update((number, data) for number, (_, data) in packed.items())
+    return StoredGroup(encode(header), pages, broadcast), wake
+
+
+def _split(page: Page, page_bytes: int) -> Iterator[tuple[Page, bytes]]:
+    data = encode(page.cells)
+    if len(data) > page_bytes and len(page.cells) > 1 and page.info.depth < _MAX_DEPTH:
+        halves = page.split()
+        if all(half.cells for half in halves):  # an empty page would stay for ever: nobody would load it
+            for half in halves:
+                yield from _split(half, page_bytes)
+            return
+    page.settle()
+    yield page, data

@@ -1,0 +1,222 @@
+"""Reads key groups out of a checkpoint with Spark, a group at a time in its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from millrace.host.groups import encode_key, group_labels, key_group
+from millrace.inspect.checkpoint import Checkpoint
+from millrace.inspect.entries import KeptEntry, reader_of
+from millrace.inspect.groups import BROADCAST, HEADER, StoredGroup, page_of
+from millrace.inspect.stages import Stage, keys_for, stage_of
+from millrace.state.cells import SCHEMA_PAGE, read_header
+from millrace.state.keyring import KeyReference
+from millrace.state.sealing import Place, unseal
+
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+@dataclass(frozen=True)
+class StateView:
+    """The state of one process as of a batch, copied so that a running query cannot take it away.
+
+    Attributes:
+        spark: The session.
+        checkpoint: The copy, with the original's contract beside it.
+        batch: The batch.
+        stage: The process.
+        keys: What its state is encrypted with.
+    """
+
+    spark: SparkSession
+    checkpoint: Checkpoint
+    batch: int
+    stage: Stage
+    keys: KeyReference | None
+
+    def _variable(self, name: str) -> DataFrame:
+        reader = self.spark.read.format("statestore").option("path", str(self.checkpoint.folder))
+        reader = reader.option("operatorId", self.stage.operator).option("batchId", self.batch)
+        return reader.option("stateVarName", name).load()
+
+    def stored(self, labels: Column | None = None, pages: Column | None = None) -> DataFrame:
+        """Return the bytes of key groups.
+
+        Args:
+            labels: Which groups, as a condition on ``label``.
+            pages: Which pages of them, as a condition on ``number``.
+
+        Returns:
+            Columns label, number (of a page; ``HEADER`` and ``BROADCAST`` for the others) and data.
+        """
+        kinds = {"header": HEADER, "broadcast": BROADCAST} if self.stage.has_broadcast else {"header": HEADER}
+        found: DataFrame | None = None
+        for name, number in kinds.items():
+            of_name = self._variable(name).select(
+                F.col("key._group").alias("label"),
+                F.lit(number).cast("bigint").alias("number"),
+                F.col("value.data").alias("data"),
+            )
+            found = of_name if found is None else found.unionByName(of_name)
+        in_pages = self._variable("pages").select(
+            F.col("key._group").alias("label"),
+            F.col("user_map_key.page").alias("number"),
+            F.col("user_map_value.data").alias("data"),
+        )
+        if pages is not None:
+            in_pages = in_pages.filter(pages)
+        assert found is not None  # noqa: S101  (there is always a header)
+        found = found.unionByName(in_pages)
+        return found if labels is None else found.filter(labels)
+
+    def by_group(
+        self, function: Callable[[int, StoredGroup], pa.Table], schema: str | StructType
+    ) -> DataFrame:
+        """Return what a function makes of every key group, in Spark's workers.
+
+        Args:
+            function: Label and group → rows; it must be picklable.
+            schema: Columns of the rows.
+        """
+        at_work = _PerGroup(function, self.stage.process, self.keys)
+        grouped = self.stored().groupBy("label")
+        # Spark looks at what it is given with `inspect`, which wants a function.
+        return grouped.applyInArrow(lambda key, table: at_work(key, table), schema)
+
+    def numbers(self) -> dict[int, int]:
+        """Return the number of the key group of each label."""
+        return {label: number for number, label in enumerate(group_labels(self.stage.key_groups))}
+
+    def timers(self) -> int:
+        """Return how many timers the engine holds: at most one for a key group."""
+        reader = self.spark.read.format("statestore").option("path", str(self.checkpoint.folder))
+        reader = reader.option("operatorId", self.stage.operator).option("batchId", self.batch)
+        return reader.option("readRegisteredTimers", "true").load().count()
+
+    def entry(self, key: tuple[str, ...]) -> tuple[KeptEntry, int] | None:
+        """Return what is kept for a key, and its size in bytes; ``None``: nothing.
+
+        Args:
+            key: The parts of the key, as text.
+
+        Raises:
+            StateCorrupted: It cannot be read.
+        """
+        text = encode_key(key)
+        number = key_group(text, self.stage.key_groups)
+        label = group_labels(self.stage.key_groups)[number]
+        of_group = F.col("label") == label
+        headers = [
+            r.data
+            for r in self._variable("header")
+            .select(F.col("key._group").alias("label"), F.col("value.data").alias("data"))
+            .filter(of_group)
+            .collect()
+        ]
+        if not headers:
+            return None
+        ring = None if self.keys is None else self.keys.ring()
+        header = read_header(unseal(bytes(headers[0]), Place(self.stage.process, label, "header"), ring))
+        info = page_of(header, text)
+        wanted = F.col("number").isin(SCHEMA_PAGE, info.number)
+        rows = self.stored(of_group, wanted).filter(F.col("number") >= 0).collect()
+        group = StoredGroup(b"")
+        for row in rows:
+            place = Place(self.stage.process, label, "page", row.number)
+            group.pages[row.number] = unseal(bytes(row.data), place, ring)
+        cells = header.inline if header.inline is not None else group.page(info.number)
+        if text not in cells:
+            return None
+        body = cells[text].body
+        return reader_of(group.schemas()[info.schema]).read(body), len(bytes(body))
+
+
+class _PerGroup:
+    """Puts a key group together from its rows, opens its seals, and hands it to a function."""
+
+    def __init__(
+        self,
+        function: Callable[[int, StoredGroup], pa.Table],
+        process: str,
+        keys: KeyReference | None,
+    ) -> None:
+        self._function = function
+        self._process = process
+        self._keys = keys
+
+    def __call__(self, key: Any, table: pa.Table) -> pa.Table:
+        label = key[0].as_py()
+        numbers, values = table.column("number").to_pylist(), table.column("data").to_pylist()
+        return self._function(
+            label, opened(self._process, label, dict(zip(numbers, values, strict=True)), self._keys)
+        )
+
+
+def opened(process: str, label: int, rows: Mapping[int, bytes], keys: KeyReference | None) -> StoredGroup:
+    """Return a key group from its rows (number → bytes), its seals opened.
+
+    Raises:
+        StateCorrupted: A value is not what was written in its place.
+        StateKeyError: It is encrypted with a key that is not at hand.
+    """
+    ring = None if keys is None else keys.ring()
+    group = StoredGroup(b"")
+    for number, data in rows.items():
+        if number == HEADER:
+            group.header = unseal(data, Place(process, label, "header"), ring)
+        elif number == BROADCAST:
+            group.broadcast = unseal(data, Place(process, label, "broadcast"), ring)
+        else:
+            group.pages[number] = unseal(data, Place(process, label, "page", number), ring)
+    return group
+
+
+@contextlib.contextmanager
+def view_of(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    *,
+    batch: int | None = None,
+    process: str | None = None,
+    key_file: str | None = None,
+) -> Iterator[StateView]:
+    """Look at the state of a checkpoint, also while its query runs; nothing is written into it.
+
+    Args:
+        spark: A session.
+        checkpoint: The checkpoint.
+        batch: A committed batch that is still kept; unless given the last one.
+        process: Which process of a chain.
+        key_file: The file of keys, if state is encrypted.
+
+    Raises:
+        CheckpointError: There is no such batch, process or key.
+
+    Example:
+        >>> with view_of(spark, locate("fraud")) as state:  # doctest: +SKIP
+        ...     entry, size = state.entry(("card-7",))
+    """
+    contract = checkpoint.contract()
+    keys = keys_for(contract, key_file)
+    # On the disk of the checkpoint this makes links and copies nothing; on another one it copies.
+    with tempfile.TemporaryDirectory(prefix="millrace-state-") as folder:
+        copy = Checkpoint(checkpoint.root, Path(folder) / "checkpoint")
+        chosen = checkpoint.copy(copy.folder, batch, link=True)
+        stage = stage_of(copy, chosen, process)
+        version = "2" if "stateUniqueIds" in copy.commit(chosen) else "1"
+        before = spark.conf.get(_FORMAT, None)
+        spark.conf.set(_FORMAT, version)
+        try:
+            yield StateView(spark, copy, chosen, stage, keys)
+        finally:
+            spark.conf.unset(_FORMAT) if before is None else spark.conf.set(_FORMAT, before)

@@ -1,0 +1,217 @@
+"""Another number of partitions, another number of key groups, other keys: a checkpoint in another shape.
+
+Partitions are Spark's, and are changed by Spark's own offline repartition: whole key groups move. The
+number of key groups is ours: every entry is put into the group where its key belongs now. So is what state
+is encrypted with. All of it happens in a copy, which takes the place of the checkpoint when it is complete.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millrace.errors import UserError
+from millrace.host.groups import group_labels
+from millrace.inspect import positions
+from millrace.inspect.checkpoint import Checkpoint, relocate
+from millrace.inspect.groups import StoredGroup
+from millrace.inspect.reading import StateView, opened, view_of
+from millrace.inspect.reshape import CELLS_SCHEMA, CellRows, GroupPacker, GroupShape
+from millrace.inspect.savepoints import new_checkpoint, new_contract
+from millrace.inspect.stages import stages_of
+from millrace.inspect.writer import GROUPS_SCHEMA, Written, assemble, write_groups
+from millrace.runtime.contract import ENCRYPTION, RESTORED, owned
+from millrace.state.cells import SCHEMA_PAGE
+from millrace.state.keyring import CIPHER, KeyReference
+from millrace.state.layout import EntryLayout
+
+if TYPE_CHECKING:
+    from millrace.process import KeyedProcess
+
+
+class RescaleError(UserError):
+    """A checkpoint cannot be brought into that shape."""
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """What a checkpoint has become.
+
+    Attributes:
+        batch: The batch that it goes on from.
+        partitions: Into how many its state is divided.
+        key_groups: Key groups by process.
+        incarnation: Its identity; another one where the state was written anew.
+    """
+
+    batch: int
+    partitions: int
+    key_groups: dict[str, int]
+    incarnation: str
+
+
+def repartition(spark: SparkSession, checkpoint: Checkpoint, partitions: int) -> Rescaled:
+    """Divide the state of a stopped query into another number of partitions.
+
+    Args:
+        spark: A session.
+        checkpoint: The checkpoint; it stays what it is unless all goes well.
+        partitions: How many.
+
+    Raises:
+        RescaleError: They are that many already, or a batch stands in a table and not in the checkpoint.
+        CheckpointInUse: The query runs.
+    """
+    if partitions < 1:
+        raise RescaleError(f"a query has at least one partition, not {partitions}")
+    with owned(checkpoint.root):
+        batch = _last_settled(checkpoint)
+        if checkpoint.position(batch).partitions == partitions:
+            raise RescaleError(f"the state in {checkpoint.folder} has {partitions} partitions already")
+        contract = checkpoint.contract()
+        few = [s for s in stages_of(checkpoint, batch) if s.key_groups < partitions]
+        if few:
+            raise RescaleError(
+                f"{few[0].process} has {few[0].key_groups} key groups, so no more partitions than that can "
+                "have work: give it more with --key-groups"
+            )
+        with new_checkpoint(checkpoint.root, contract) as folder:
+            folder.rmdir()  # the copy makes it
+            checkpoint.copy(folder, batch)
+            relocate(folder)
+            spark._streamingCheckpointManager.repartition(str(folder), partitions)
+            done = Checkpoint(checkpoint.root, folder).last()
+    groups = {s.process: s.key_groups for s in stages_of(checkpoint, done)}
+    return Rescaled(done, partitions, groups, contract["incarnation"])
+
+
+def _last_settled(checkpoint: Checkpoint) -> int:
+    """Return the last committed batch, if no table has more than that.
+
+    A batch that was planned and not committed is planned anew, perhaps with other events; what it wrote
+    before it was cut off would stay.
+    """
+    last = checkpoint.last()
+    incarnation = checkpoint.contract()["incarnation"]
+    for table, kind in positions.tables_of(checkpoint.root).items():
+        written = positions.last_written(table, kind, incarnation)
+        if written is not None and written > last:
+            raise RescaleError(
+                f"batch {written} stands in {table} and was not committed: start the query once more, so "
+                "that it finishes the batch, and stop it"
+            )
+    return last
+
+
+def rekey(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    *,
+    key_groups: int | None = None,
+    partitions: int | None = None,
+    process: KeyedProcess[Any, Any] | None = None,
+    key_file: str | None = None,
+    keys: KeyReference | None = None,
+    reseal: bool = False,
+) -> Rescaled:
+    """Write the state of a stopped query anew, in another number of key groups or under other keys.
+
+    Args:
+        spark: A session.
+        checkpoint: The checkpoint; it stays what it is unless all goes well.
+        key_groups: How many; unless given, as many as there are.
+        partitions: Into how many the state is divided; unless given, as now.
+        process: Where several versions of a process have written: the process as it is now, which
+            brings what earlier ones wrote into its form.
+        key_file: The file of keys that opens the state, if it is encrypted.
+        keys: With ``reseal``: the keys of which the first one encrypts from now on; ``None``: it is
+            to be in clear.
+        reseal: Whether the encryption changes.
+
+    Raises:
+        RescaleError: Something was written that cannot be brought over, or stands in a table only.
+        CheckpointInUse: The query runs.
+    """
+    with owned(checkpoint.root):
+        batch = _last_settled(checkpoint)
+        contract = checkpoint.contract()
+        position = checkpoint.position(batch)
+        parts = partitions or position.partitions
+        groups: dict[str, int] = {}
+        with tempfile.TemporaryDirectory(prefix="rescale-", dir=checkpoint.root) as work:
+            written: dict[int, Written] = {}
+            for stage in stages_of(checkpoint, batch):
+                with view_of(
+                    spark, checkpoint, batch=batch, process=stage.process, key_file=key_file
+                ) as view:
+                    shape = GroupShape(
+                        stage.process,
+                        key_groups or stage.key_groups,
+                        keys if reseal else view.keys,
+                        int(position.metadata["batchWatermarkMs"]),
+                        process if process is not None and process.name == stage.process else None,
+                    )
+                    folder = Path(work) / str(stage.operator)
+                    folder.mkdir()
+                    written[stage.operator] = write_groups(
+                        _reshaped(view, shape), folder, partitions=parts, has_broadcast=stage.has_broadcast
+                    )
+                    groups[stage.process] = shape.key_groups
+            made = new_contract(
+                _with_groups(contract, groups), {**contract.get(RESTORED, {}), "rescaled_after": batch}
+            )
+            if reseal:
+                made.pop(ENCRYPTION, None)
+                if keys is not None:
+                    made[ENCRYPTION] = {"cipher": CIPHER, "keys": [keys.ids[0]]}
+            with new_checkpoint(checkpoint.root, made) as folder:
+                assemble(
+                    folder,
+                    written,
+                    position=position,
+                    watermark_ms=checkpoint.watermark(batch),
+                    sources=checkpoint.folder / "sources",
+                )
+    return Rescaled(checkpoint.last(), parts, groups, made["incarnation"])
+
+
+def _with_groups(contract: dict[str, Any], groups: dict[str, int]) -> dict[str, Any]:
+    """Return a contract with other numbers of key groups."""
+    if "links" not in contract:
+        return {**contract, "key_groups": groups[contract["process"]]}
+    links = [{**link, "key_groups": groups[link["process"]]} for link in contract["links"]]
+    return {**contract, "links": links}
+
+
+def _reshaped(view: StateView, shape: GroupShape) -> DataFrame:
+    """Return the rows of the new key groups."""
+    headers = _headers(view)
+    found = {schema for group in headers.values() for schema in group.schemas()}
+    if len(found) > 1 and shape.newest is None:
+        raise RescaleError(
+            f"{len(found)} versions of {shape.process} have written this state: name the process that runs "
+            "now with --process-class MODULE:CLASS, so that all of it is brought into its form"
+        )
+    times = [t for g in headers.values() if (t := g.read_header.processing_time) is not None]
+    broadcast = next((g.broadcast for g in headers.values() if g.broadcast is not None), None)
+    layout = None if shape.newest is None else EntryLayout(shape.newest.states, owner=shape.process)
+    cells = view.by_group(CellRows(shape, max(times, default=None)), CELLS_SCHEMA)
+    if times or broadcast is not None:  # then every group has them, also those without keys
+        labels = [(label, None, None, None) for label in group_labels(shape.key_groups)]
+        cells = cells.unionByName(view.spark.createDataFrame(labels, CELLS_SCHEMA))
+    schema = next(iter(found), b"[]") if layout is None else layout.schema
+    pack = GroupPacker(shape, max(times, default=None), broadcast, schema)
+    return cells.groupBy("label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)
+
+
+def _headers(view: StateView) -> dict[int, StoredGroup]:
+    """Return the headers, schemas and broadcast states of all groups, by label."""
+    rows: dict[int, dict[int, bytes]] = {}
+    for row in view.stored(pages=F.col("number") == SCHEMA_PAGE).collect():
+        rows.setdefault(row.label, {})[row.number] = bytes(row.data)
+    return {label: opened(view.stage.process, label, found, view.keys) for label, found in rows.items()}

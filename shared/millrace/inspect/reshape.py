@@ -1,0 +1,149 @@
+"""Cells of entries on their way to other key groups, and key groups put together from them, in workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from millrace.host.groups import group_labels, key_group
+from millrace.inspect.groups import BROADCAST, HEADER, StoredGroup, packed_group
+from millrace.state.cells import Cell, present
+from millrace.state.keyring import KeyReference
+from millrace.state.layout import EntryLayout
+from millrace.state.older import OlderLayout
+from millrace.state.sealing import Place, seal
+from millrace.time import NO_WATERMARK
+
+if TYPE_CHECKING:
+    from millrace.process import KeyedProcess
+
+#: A row per entry: the group where it belongs, its key, what its slots are, and the cell.
+CELLS_SCHEMA: Final = "label int, key string, schema binary, cell binary"
+_TYPES: Final = {"label": pa.int32(), "key": pa.string(), "schema": pa.binary(), "cell": pa.binary()}
+
+
+def cell_rows(rows: list[tuple[int, str, bytes, bytes]]) -> pa.Table:
+    """Return cells as a table of :data:`CELLS_SCHEMA`."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(_TYPES)
+    return pa.table({n: pa.array(c, tp) for (n, tp), c in zip(_TYPES.items(), columns, strict=True)})
+
+
+def new_cell(layout: EntryLayout, entry: Any) -> Cell | None:
+    """Return an entry as a cell, ``None`` if nothing is kept in it."""
+    expiry, processing_expiry = layout.expire(entry, NO_WATERMARK)
+    if layout.is_empty(entry):
+        return None
+    return Cell(
+        layout.timer(entry),
+        present(expiry),
+        msgspec.Raw(layout.encode(entry)),
+        layout.processing_timer(entry),
+        present(processing_expiry),
+    )
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """What the state of a process is to be.
+
+    Attributes:
+        process: Its name.
+        key_groups: Its number of key groups.
+        keys: What encrypts it.
+        watermark_ms: The watermark of the last batch: timers up to it have fired.
+        newest: The process as it is now, where several versions have written.
+    """
+
+    process: str
+    key_groups: int
+    keys: KeyReference | None
+    watermark_ms: int
+    newest: KeyedProcess[Any, Any] | None = None
+
+
+class CellRows:
+    """Takes a key group apart, in a worker: a row per key, with the group where it belongs now."""
+
+    def __init__(self, shape: GroupShape, processing_time: int | None) -> None:
+        self._shape = shape
+        self._processing_time = NO_WATERMARK if processing_time is None else processing_time
+
+    def __call__(self, _label: int, group: StoredGroup) -> pa.Table:
+        """Return a row per entry of a group."""
+        labels = group_labels(self._shape.key_groups)
+        schemas = group.schemas()
+        rows = []
+        for info, cells, _ in group.cells():
+            schema = schemas[info.schema]
+            for key, cell in cells.items():
+                kept = self._renewed(schema, cell) if self._shape.newest is not None else cell
+                if kept is not None:
+                    label = labels[key_group(key, len(labels))]
+                    rows.append((label, key, schema, msgspec.msgpack.encode(kept)))
+        return cell_rows(rows)
+
+    def _renewed(self, schema: bytes, cell: Cell) -> Cell | None:
+        """Return an entry in the form that the process has now; ``None`` if nothing is left of it."""
+        assert self._shape.newest is not None  # noqa: S101  (the caller's)
+        if not hasattr(self, "_layout"):
+            self._layout = EntryLayout(self._shape.newest.states, owner=self._shape.process)
+        layout = self._layout
+        if schema == layout.schema:
+            return cell
+        if schema not in layout.older:
+            layout.older[schema] = OlderLayout(layout, schema)
+        watermark = self._shape.watermark_ms or NO_WATERMARK
+        entry = layout.older[schema].decode(cell.body, watermark, self._processing_time)
+        return new_cell(layout, entry)
+
+
+class GroupPacker:
+    """Puts a new key group together, in a worker, and seals it for its place."""
+
+    def __init__(
+        self, shape: GroupShape, processing_time: int | None, broadcast: bytes | None, schema: bytes
+    ) -> None:
+        self._shape = shape
+        self._processing_time = processing_time
+        self._broadcast = broadcast
+        self._schema = schema
+
+    def __call__(self, key: Any, table: pa.Table) -> pa.Table:
+        """Return the rows of the group that these entries make."""
+        label = key[0].as_py()
+        schema, cells = self._schema, {}
+        decode = msgspec.msgpack.Decoder(Cell).decode
+        names = (table.column(name).to_pylist() for name in ("key", "schema", "cell"))
+        for text, of_key, packed in zip(*names, strict=True):
+            if text is not None:
+                schema = schema if self._shape.newest is not None else of_key
+                cells[text] = decode(packed)
+        group, wake = packed_group(
+            cells,
+            schema,
+            after=self._shape.watermark_ms,
+            broadcast=self._broadcast,
+            processing_time=self._processing_time,
+        )
+        ring = None if self._shape.keys is None else self._shape.keys.ring()
+        process = self._shape.process
+        rows: list[tuple[int, int | None, bytes]] = [
+            (HEADER, wake, seal(group.header, Place(process, label, "header"), ring))
+        ]
+        if group.broadcast is not None:
+            sealed = seal(group.broadcast, Place(process, label, "broadcast"), ring)
+            rows.append((BROADCAST, None, sealed))
+        for number, data in group.pages.items():
+            rows.append((number, None, seal(data, Place(process, label, "page", number), ring)))
+        numbers, wakes, values = zip(*rows, strict=True)
+        return pa.table(
+            {
+                "label": pa.array([label] * len(rows), pa.int32()),
+                "number": pa.array(numbers, pa.int64()),
+                "wake": pa.array(wakes, pa.int64()),
+                "data": pa.array(values, pa.binary()),
+            }
+        )

@@ -1,0 +1,112 @@
+"""Which process each stateful operator of a query is, by the contract beside its checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.inspect.checkpoint import Checkpoint, CheckpointError
+from millrace.process import KeyedProcess
+from millrace.runtime.contract import ENCRYPTION
+from millrace.state.keyring import KeyReference, configured_keys
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A process of a query.
+
+    Attributes:
+        operator: Number of its stateful operator.
+        process: Its name.
+        key: Fields of its key.
+        key_groups: Number of its key groups.
+        has_broadcast: Whether it keeps broadcast state.
+    """
+
+    operator: int
+    process: str
+    key: tuple[str, ...]
+    key_groups: int
+    has_broadcast: bool
+
+
+def stages_of(checkpoint: Checkpoint, batch: int) -> list[Stage]:
+    """Return the processes of a query in the order of its chain.
+
+    Raises:
+        CheckpointError: The checkpoint's operators are not those of its contract.
+    """
+    contract = checkpoint.contract()
+    links: list[dict[str, Any]] = contract.get("links") or [contract]
+    operators = [o for o in checkpoint.operators(batch) if {"header", "pages"} <= set(o.variables)]
+    if len(operators) != len(links):
+        raise CheckpointError(
+            f"{checkpoint.folder} has {len(operators)} operators with key groups, its contract names "
+            f"{len(links)} processes: they do not belong together"
+        )
+    # Spark numbers the operators from the end of the query.
+    found = zip(links, sorted(operators, key=lambda o: -o.id), strict=True)
+    return [
+        Stage(o.id, link["process"], tuple(link["key"]), int(link["key_groups"]), "broadcast" in o.variables)
+        for link, o in found
+    ]
+
+
+def stage_of(checkpoint: Checkpoint, batch: int, process: str | None) -> Stage:
+    """Return the process of that name; of a query with one, it need not be named.
+
+    Raises:
+        CheckpointError: There is none of that name, or several and none is named.
+    """
+    stages = stages_of(checkpoint, batch)
+    chosen = [s for s in stages if process in (None, s.process)]
+    if len(chosen) != 1:
+        names = ", ".join(s.process for s in stages)
+        raise CheckpointError(
+            f"the query has the processes {names}: name one with --process"
+            if process is None
+            else f"the query has no process {process}; it has {names}"
+        )
+    return chosen[0]
+
+
+def keys_for(contract: Mapping[str, Any], key_file: str | None = None) -> KeyReference | None:
+    """Return the keys that open the state of a checkpoint, ``None`` where it is in clear.
+
+    Args:
+        contract: The contract beside it.
+        key_file: The file of keys, if one is named.
+
+    Raises:
+        CheckpointError: It is encrypted and no keys are configured, or others.
+    """
+    about = contract.get(ENCRYPTION)
+    if about is None:
+        return None
+    found = configured_keys(key_file)
+    missing = [k for k in about["keys"] if found is None or k not in found.ids]
+    if missing:
+        raise CheckpointError(
+            f"the state is encrypted with key {', '.join(missing)}: name the file that has it with "
+            "--key-file, or set MILLRACE_STATE_SECRET_KEYS"
+        )
+    return found
+
+
+def load_process(name: str) -> KeyedProcess[Any, Any]:
+    """Return the process that ``module:Class`` (or ``module:instance``) names.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{name} cannot be loaded: {error}") from error
+    made = found() if isinstance(found, type) else found
+    if not isinstance(made, KeyedProcess):
+        raise CheckpointError(f"{name} is no process: name a KeyedProcess as module:Class")
+    return made

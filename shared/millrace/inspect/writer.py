@@ -1,0 +1,193 @@
+"""Writes key groups into a state store of Spark's, as the operator of a query would have left them.
+
+Spark has no writer for state. What it has is the operator itself: a query of one batch, whose processor
+puts the bytes of each group where :class:`~millrace.host.spark_worker.KeyGroupProcessor` keeps them,
+leaves a state store that a query of the process goes on from.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from millrace.host.spark_worker import OUTPUT_SCHEMA
+from millrace.inspect.checkpoint import Checkpoint, Position, rewrite
+from millrace.inspect.groups import BROADCAST, HEADER
+
+#: Rows of key groups: label, number (of a page, ``HEADER``, ``BROADCAST``), when to wake it, bytes.
+GROUPS_SCHEMA = t.StructType(
+    [
+        t.StructField("label", t.IntegerType()),
+        t.StructField("number", t.LongType()),
+        t.StructField("wake", t.LongType()),
+        t.StructField("data", t.BinaryType()),
+    ]
+)
+_BYTES = t.StructType([t.StructField("data", t.BinaryType())])
+_PAGE = t.StructType([t.StructField("page", t.LongType())])
+_PARTITIONS = "spark.sql.shuffle.partitions"
+#: A query of one batch; a second one without data may follow it.
+_WAIT_S = 3_600
+
+
+class GroupWriter(StatefulProcessor):
+    """Puts the bytes of key groups into state; its variables are those of a process.
+
+    Args:
+        has_broadcast: Whether the process keeps broadcast state.
+    """
+
+    def __init__(self, *, has_broadcast: bool) -> None:
+        self._has_broadcast = has_broadcast
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the group's state."""
+        self._handle = handle
+        self._header = handle.getValueState("header", _BYTES)
+        self._pages = handle.getMapState("pages", _PAGE, _BYTES)
+        self._broadcast = handle.getValueState("broadcast", _BYTES) if self._has_broadcast else None
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Write one group."""
+        for row in rows:
+            if row.number == HEADER:
+                self._header.update((bytes(row.data),))
+                if row.wake is not None:
+                    self._handle.registerTimer(row.wake)
+            elif row.number == BROADCAST and self._broadcast is not None:
+                self._broadcast.update((bytes(row.data),))
+            else:
+                self._pages.updateValue((row.number,), (bytes(row.data),))
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A state store that was written.
+
+    Attributes:
+        checkpoint: The checkpoint of the query that wrote it.
+        batch: Its last batch.
+    """
+
+    checkpoint: Checkpoint
+    batch: int
+
+
+def write_groups(groups: DataFrame, folder: Path, *, partitions: int, has_broadcast: bool) -> Written:
+    """Write key groups into a new state store.
+
+    Args:
+        groups: Rows as in :data:`GROUPS_SCHEMA`.
+        folder: An empty folder to work in.
+        partitions: Into how many the state is divided.
+        has_broadcast: Whether the process keeps broadcast state.
+    """
+    session = groups.sparkSession
+    groups.write.parquet(str(folder / "groups"))
+    before = session.conf.get(_PARTITIONS, None)
+    session.conf.set(_PARTITIONS, str(partitions))
+    try:
+        checkpoint = _run(session, folder, has_broadcast)
+    finally:
+        if before is not None:
+            session.conf.set(_PARTITIONS, before)
+    shutil.rmtree(folder / "groups")
+    return Written(checkpoint, checkpoint.last())
+
+
+def _run(session: SparkSession, folder: Path, has_broadcast: bool) -> Checkpoint:
+    rows = session.readStream.schema(GROUPS_SCHEMA).parquet(str(folder / "groups"))
+    # The state's key must be what it is in a query of the process: an int that is never null.
+    keyed = rows.withColumn("_group", F.coalesce("label", F.lit(0)))
+    # Timers on event time want a watermark; this one never begins, and nothing is late.
+    timed = keyed.withColumn("_watermark", F.lit(None).cast("timestamp"))
+    columns = timed.withWatermark("_watermark", "1 millisecond").select("_group", "number", "wake", "data")
+    written = columns.groupBy("_group").transformWithState(
+        statefulProcessor=GroupWriter(has_broadcast=has_broadcast),
+        outputStructType=OUTPUT_SCHEMA,
+        outputMode="Append",
+        timeMode="EventTime",
+    )
+    query = (
+        written.writeStream.format("noop")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination(_WAIT_S)
+    finally:
+        query.stop()
+    return Checkpoint(folder, folder / "checkpoint")
+
+
+def assemble(
+    folder: Path,
+    written: dict[int, Written],
+    *,
+    position: Position,
+    watermark_ms: int | None,
+    sources: Path | None,
+) -> None:
+    """Make a checkpoint of state stores that were written, to go on from a position.
+
+    Args:
+        folder: An empty folder: it becomes the checkpoint.
+        written: Number of the operator → its state.
+        position: Where the sources stand.
+        watermark_ms: The watermark at which the next batch runs.
+        sources: Spark's notes on the sources, if there are any.
+    """
+    (folder / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    if sources is not None and sources.is_dir():
+        shutil.copytree(sources, folder / "sources")
+    batches = {w.batch for w in written.values()}
+    if len(batches) != 1:
+        raise RuntimeError(f"state stores of different versions were written: {sorted(batches)}")
+    batch = batches.pop()
+    ids: dict[str, Any] = {}
+    conf: dict[str, str] = {}
+    for operator, one in written.items():
+        _adopt(one.checkpoint.folder / "state" / "0", folder / "state" / str(operator), operator)
+        ids[str(operator)] = one.checkpoint.commit(batch).get("stateUniqueIds", {}).get("0")
+        conf = one.checkpoint.position(batch).metadata["conf"]
+    metadata = {**position.metadata, "conf": {**position.metadata.get("conf", {}), **conf}}
+    known = all(ids.values())
+    commit = {"nextBatchWatermarkMs": watermark_ms or 0, **({"stateUniqueIds": ids} if known else {})}
+    for log, lines in (
+        ("offsets", ["v1", _json(metadata), *("-" if s is None else s for s in position.sources)]),
+        ("commits", ["v2" if known else "v1", _json(commit)]),
+    ):
+        (folder / log).mkdir()
+        for number in range(batch + 1):
+            (folder / log / str(number)).write_text("\n".join(lines))
+
+
+def _adopt(source: Path, target: Path, operator: int) -> None:
+    """Move the state of the only operator of a query to that of another number."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, target)
+    for path in (target / "_metadata" / "v2").iterdir():
+        if path.name.isdigit():
+            version, text = path.read_text().split("\n", 1)
+            about = json.loads(text)
+            about["operatorInfo"]["operatorId"] = operator
+            rewrite(path, f"{version}\n{_json(about)}")
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"))

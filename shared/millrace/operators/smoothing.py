@@ -1,0 +1,238 @@
+"""Exponentially weighted mean and variance: what is older counts for less."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from millrace.operators.base import (
+    Names,
+    OperatorDefinition,
+    OperatorDefinitionError,
+    OperatorProcess,
+    fraction,
+    keeper,
+    kept_fields,
+    key_fields,
+    life_ms,
+    make_process,
+    measured,
+    name_for,
+    names_of,
+    number_of,
+    order_for,
+    record_type,
+)
+from millrace.process import Context
+from millrace.state import ValueState, value_state
+from millrace.windows.assigners import Duration, duration_ms
+from millrace.windows.fields import Of
+
+
+class Weighted(msgspec.Struct, array_like=True, gc=False):
+    """Weighted statistics of the values so far.
+
+    Attributes:
+        at: Event time of the last value, ms.
+        n: How many values there were.
+        weight: Sum of their weights, the newest value's being 1 (``alpha`` where not adjusted).
+        squares: Sum of the squares of their weights.
+        mean: Their weighted mean.
+        spread: The weighted sum of the squares of their distances from it.
+    """
+
+    at: int = 0
+    n: int = 0
+    weight: float = 0.0
+    squares: float = 0.0
+    mean: float = 0.0
+    spread: float = 0.0
+
+    def add(self, value: float, at: int, decay: float, weight: float) -> None:
+        """Add a value.
+
+        The mean and the sum of squares are updated together (West 1979, "Updating Mean and Variance
+        Estimates"), so that nothing large is subtracted from something large.
+
+        Args:
+            value: The value.
+            at: Its event time, ms.
+            decay: What the weights of all before are multiplied by.
+            weight: Its own weight.
+        """
+        if not self.n:
+            weight = 1.0
+        self.weight = self.weight * decay + weight
+        self.squares = self.squares * decay * decay + weight * weight
+        self.spread *= decay
+        far = value - self.mean
+        self.mean += far * (weight / self.weight)
+        self.spread += weight * far * (value - self.mean)
+        self.at, self.n = at, self.n + 1
+        if not math.isfinite(self.spread):
+            raise OverflowError(f"ewm: {value} is too large to be squared")
+
+    def variance(self) -> float | None:
+        """Return the unbiased variance; ``None`` where there is one value only."""
+        freedom = self.weight - self.squares / self.weight
+        return max(self.spread / freedom, 0.0) if self.n > 1 and freedom > 0 else None
+
+    def score(self, value: float) -> float | None:
+        """Return how many standard deviations a value is above the mean, ``None`` where there is none."""
+        variance = self.variance() if self.n else None
+        return (value - self.mean) / math.sqrt(variance) if variance else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothingDefinition(OperatorDefinition):
+    """See :func:`ewm`.
+
+    Attributes:
+        of: The value: a field or a function of the event.
+        half_life_ms: After how long a value counts for half, ms; ``None`` where ``alpha`` is given.
+        alpha: How much a new value counts; ``None`` where ``half_life_ms`` is given.
+        adjust: Whether weights are those of a weighted mean from the first value on.
+        idle_ms: How long a key without events is kept, ms.
+        keep: Fields of the event that its result carries.
+        in_order: Whether the input has each key's events in order of event time.
+    """
+
+    of: Of
+    half_life_ms: int | None
+    alpha: float | None
+    adjust: bool
+    idle_ms: int | None
+    keep: tuple[str, ...]
+    in_order: bool
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the state hangs on: not how fast it forgets, which may be tuned."""
+        return {"kind": "ewm", "adjust": self.adjust}
+
+    def build(self) -> OperatorProcess:
+        """Return the process.
+
+        Raises:
+            OperatorDefinitionError: The value is no number, or columns have one name.
+            WindowDefinitionError: The event has no such field.
+        """
+        number_of(self.of, self.event_type, "ewm")
+        output = record_type(
+            self.event_type,
+            "Ewm",
+            key_fields(self.key),
+            [("event_time_ms", int)],
+            kept_fields(self.event_type, self.keep),
+            [("value", float), ("mean", float), ("variance", float | None), ("score", float | None)],
+        )
+        smoothed = value_state(Weighted, ttl=self.idle_ms)
+        return make_process(Smoothing, self, output, order_for(self.in_order), smoothed=smoothed)
+
+
+class Smoothing(OperatorProcess):
+    """Keeps six numbers per key."""
+
+    smoothed: ValueState[Weighted | None]
+
+    def __init__(self, definition: SmoothingDefinition) -> None:
+        super().__init__(definition)
+        self._get = number_of(definition.of, definition.event_type, "ewm")
+        self._keep = keeper(definition.keep)
+        self._half_life = definition.half_life_ms
+        alpha = definition.alpha or 0.0
+        self._decay = 1.0 - alpha
+        self._weight = 1.0 if definition.adjust else alpha
+
+    def process(self, event: Any, ctx: Context) -> None:
+        """Add the event's value, and emit what there is."""
+        value = measured(self._get(event), "ewm")
+        if value is None:
+            return
+        kept, at = self.smoothed.value, ctx.event_time
+        if kept is None:
+            kept = Weighted(at)
+        decay = self._decay if self._half_life is None else 0.5 ** ((at - kept.at) / self._half_life)
+        score = kept.score(value)
+        kept.add(value, at, decay, self._weight)
+        self.smoothed.value = kept  # written anew: its time to live begins anew
+        ctx.emit(
+            self._record(
+                *self.key_parts(ctx), at, *self._keep(event), value, kept.mean, kept.variance(), score
+            )
+        )
+
+
+def ewm(
+    event_type: Any,
+    of: Of,
+    *,
+    idle: Duration | None,
+    half_life: Duration | None = None,
+    alpha: float | None = None,
+    adjust: bool = True,
+    keep: Names = (),
+    in_order: bool = False,
+    key: Names = "key",
+    name: str = "",
+) -> OperatorProcess:
+    """Compute the exponentially weighted mean and variance of a value, a result per event.
+
+    A result has ``value``, ``mean`` and ``variance`` (unbiased; ``None`` for the first value), the value
+    included, and ``score``: by how many standard deviations the value is above the mean of those before
+    it (``None`` where there is no deviation yet). The numbers are those of pandas' ``ewm``. A value that
+    is ``None`` is left out; one that is not finite, or too large to be squared, is a dead letter.
+
+    State: six numbers per key, for ``idle`` after the key's last value.
+
+    Args:
+        event_type: Type of the events.
+        of: The value: a field or a function of the event.
+        idle: How long after its last value a key is forgotten and begins anew; ``None``: never, and the
+            state grows with every key there ever was.
+        half_life: After how long (event time) a value counts for half: for events at uneven times.
+        alpha: How much a new value counts, in (0, 1]: for events at even times. Either this or
+            ``half_life``.
+        adjust: With ``alpha``: weigh the values as a weighted mean from the first on. ``False``: the plain
+            recursion, where the first value keeps a large weight for some time.
+        keep: Fields of the event that its result carries.
+        in_order: The input has each key's events in order of event time: they are handled as they come.
+            Otherwise they wait for the watermark.
+        key: Name of the key's column, or of each of its parts.
+        name: Name of the process in contracts and identities.
+
+    Raises:
+        OperatorDefinitionError: Something is missing or contradicts itself.
+        WindowDefinitionError: The event has no such field, or a time is none.
+
+    Example:
+        >>> from millrace.testing import TestDriver
+        >>> class Reading(msgspec.Struct):
+        ...     celsius: float
+        >>> driver = TestDriver(ewm(Reading, "celsius", half_life=60_000, idle=86_400_000))
+        >>> for minute, celsius in enumerate([20.0, 20.0, 23.5]):
+        ...     driver.send("sensor", Reading(celsius), at=minute * 60_000)
+        >>> driver.drain()
+        >>> [r.mean for r in driver.values()]
+        [20.0, 20.0, 22.0]
+    """
+    if (half_life is None) == (alpha is None):
+        raise OperatorDefinitionError("ewm needs either half_life= (event time) or alpha= (per event)")
+    if half_life is not None and not adjust:
+        raise OperatorDefinitionError(
+            "ewm: adjust=False is for alpha=: with a half-life weights hang on time"
+        )
+    return SmoothingDefinition(
+        event_type=event_type,
+        key=names_of(key),
+        name=name_for(event_type, "ewm", name),
+        of=of,
+        half_life_ms=None if half_life is None else duration_ms(half_life, "half_life"),
+        alpha=None if alpha is None else fraction(alpha, "alpha"),
+        adjust=adjust,
+        idle_ms=life_ms(idle),
+        keep=names_of(keep),
+        in_order=in_order,
+    ).build()

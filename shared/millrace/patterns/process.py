@@ -1,0 +1,313 @@
+"""From a pattern to the process that looks for it."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from millrace.patterns.automaton import Automaton, compile_pattern
+from millrace.patterns.conditions import PatternDefinitionError
+from millrace.patterns.definition import Pattern
+from millrace.patterns.matcher import Found, Matcher
+from millrace.patterns.skip import Skip, no_skip
+from millrace.process import Context, KeyedProcess, OutputTag, ProcessDefinitionError, Timer, side_output
+from millrace.state import ValueState, value_state
+
+#: Name of the one timer of a key: it stands where the time of its oldest partial match is over.
+TIMER: Final = "within"
+#: Stands beside it where ``select`` runs in a timer: if that raises, the timer's work is taken back and the
+#: timer is gone, and this one, which runs no code of the user, ends what is over.
+FORGET: Final = "within_over"
+
+#: Columns of the records besides the key.
+_COLUMNS: Final = ("matched", "start_ms", "end_ms", "deadline_ms", "dropped", "last_start_ms", "at_ms")
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What a pattern process does, as plain data; picklable if its functions are.
+
+    Attributes:
+        event_type: Type of the events.
+        pattern: What to look for.
+        after_match: The after-match skip strategy.
+        select: Makes the record of a match, ``None``: the match itself.
+        output: Type of those records.
+        max_partial_matches: Most partial matches per key.
+        keep_forever: Whether partial matches may be kept without an end.
+        key: Names of the key's columns in the records.
+        name: Name of the process.
+        version: Version of the process.
+    """
+
+    event_type: Any
+    pattern: Pattern
+    after_match: Skip
+    select: Callable[[Any], Any] | None
+    output: Any
+    max_partial_matches: int
+    keep_forever: bool
+    key: tuple[str, ...]
+    name: str
+    version: int = 1
+
+    def check(self, automaton: Automaton) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            PatternDefinitionError: It says what, and what to do.
+        """
+        within = self.pattern.within_ms
+        if automaton.needs_deadline and within is None:
+            raise PatternDefinitionError(
+                "a pattern that ends with not_followed_by() is complete when its time is over: add within()"
+            )
+        if automaton.keeps and within is None and not self.keep_forever:
+            raise PatternDefinitionError(
+                "without within(...) a key's partial matches stay until they are matched, for ever if they"
+                " never are: add within(...), or keep_forever=True if that is meant"
+            )
+        if (self.select is None) != (self.output is None):
+            raise PatternDefinitionError("select= makes records of the type output=: give both or neither")
+        if self.max_partial_matches < 1:
+            raise PatternDefinitionError("max_partial_matches is at least 1")
+        if self.after_match.name and self.after_match.name not in automaton.names:
+            raise PatternDefinitionError(
+                f"the match is to skip to '{self.after_match.name}', which is no part that takes events;"
+                f" there are {', '.join(automaton.names)}"
+            )
+        for name in self.key:
+            if not name.isidentifier() or keyword.iskeyword(name) or name in _COLUMNS:
+                raise PatternDefinitionError(f"'{name}' cannot be the name of the key's column")
+        if len(set(self.key)) < len(self.key) or not self.key:
+            raise PatternDefinitionError(f"columns of one name: {', '.join(self.key)}")
+
+    def record(self, suffix: str, fields: list[tuple[str, Any]]) -> Any:
+        """Return a type of records."""
+        name = getattr(self.event_type, "__name__", "Event")
+        keys: list[tuple[str, Any]] = [(part, str) for part in self.key]
+        return msgspec.defstruct(f"{name}{suffix}", keys + fields, frozen=True)
+
+
+class PatternProcess(KeyedProcess[Any, Any]):
+    """Looks for a pattern in each key's events; :func:`detect` makes them.
+
+    It is picklable wherever its definition is: the class and its record types, which are made for the
+    definition, are made anew at the other end.
+
+    Args:
+        detection: What to do.
+        automaton: Its pattern, compiled.
+    """
+
+    order = "event_time"
+    partials: ValueState[Any]
+    timed_out: ClassVar[OutputTag[Any]]
+    overflow: ClassVar[OutputTag[Any]]
+    match_type: ClassVar[Any]
+
+    def __init__(self, detection: Detection, automaton: Automaton, matcher: Matcher) -> None:
+        self.detection = detection
+        self._matcher = matcher
+        self._select = detection.select
+        self._limit = detection.max_partial_matches
+        self._within = detection.pattern.within_ms or 0
+        waits = detection.after_match.kind != "no_skip" or automaton.ends_late
+        self._guarded = detection.select is not None and waits
+
+    def process(self, event: Any, ctx: Context) -> None:
+        """Go on with the key's partial matches, and begin new ones."""
+        before = self.partials.value
+        kept, found = self._matcher.take(before, event, ctx.event_time)
+        if kept is None:
+            return
+        for match in found:
+            self._emit(match, ctx)
+        if len(kept.live) > self._limit or len(kept.held) > self._limit:
+            self._drop(kept, ctx)
+        self._keep(kept, before is None, ctx)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """End the partial matches whose time is over."""
+        kept = self.partials.value
+        if kept is None:
+            return
+        found, timed_out = self._matcher.expire(kept, timer.at)
+        if timer.name == FORGET:
+            found, timed_out = [], [*found, *timed_out]
+        for match in found:
+            self._emit(match, ctx)
+        for over in timed_out:
+            record = self.timed_out.type(*self._parts(ctx), *over, over.start_ms + self._within)
+            ctx.output(self.timed_out, record)
+        self._keep(kept, True, ctx)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the pattern as a checkpoint's contract has it: partial matches of others are not its own."""
+        skip = self.detection.after_match
+        said = f"{skip.kind}({skip.name})" if skip.name else skip.kind
+        return {"pattern": self.detection.pattern.describe(), "after_match": said}
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return build, (self.detection,)
+
+    def __copy__(self) -> PatternProcess:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def _keep(self, kept: Any, wake: bool, ctx: Context) -> None:
+        """Keep what is left; ``wake``: no timer is pending."""
+        if not kept.live:
+            self.partials.clear()
+            if not wake or self._guarded:
+                ctx.timers.delete(TIMER)
+                ctx.timers.delete(FORGET)
+            return
+        if wake:
+            self.partials.value = kept
+            # It is not moved when the oldest partial match goes: it fires, finds nothing, and is set anew.
+            deadline = self._matcher.deadline(kept)
+            if deadline is not None:
+                ctx.timers.at(deadline, TIMER)
+                if self._guarded:
+                    ctx.timers.at(deadline, FORGET)
+
+    def _drop(self, kept: Any, ctx: Context) -> None:
+        dropped, found = self._matcher.limit(kept)
+        if dropped is not None:
+            ctx.output(self.overflow, self.overflow.type(*self._parts(ctx), *dropped, ctx.event_time))
+        for match in found:
+            self._emit(match, ctx)
+
+    def _emit(self, found: Found, ctx: Context) -> None:
+        match = self.match_type(*self._parts(ctx), *found)
+        ctx.emit(match if self._select is None else self._select(match))
+
+    def _parts(self, ctx: Context) -> tuple[str, ...]:
+        """Return the current key's parts as they stand in records."""
+        key = ctx.key
+        parts = (key,) if isinstance(key, str) else key
+        if len(parts) != len(self.detection.key):
+            raise ProcessDefinitionError(
+                f"{self.name}: the key has {len(parts)} parts and records name {len(self.detection.key)}: "
+                "give detect(..., key=(...)) a name for each"
+            )
+        return parts
+
+
+def build(detection: Detection) -> PatternProcess:
+    """Return the process for a definition.
+
+    Raises:
+        PatternDefinitionError: The definition contradicts itself.
+    """
+    automaton = compile_pattern(detection.pattern)
+    detection.check(automaton)
+    matched: Any = dict[str, list[detection.event_type]]  # type: ignore[name-defined]
+    times: list[tuple[str, Any]] = [("start_ms", int), ("end_ms", int)]
+    match_type = detection.record("Match", [("matched", matched), *times])
+    timed_out = detection.record("TimedOut", [("matched", matched), *times, ("deadline_ms", int)])
+    overflow = detection.record(
+        "Overflow", [("dropped", int), ("start_ms", int), ("last_start_ms", int), ("at_ms", int)]
+    )
+    matcher = Matcher(
+        automaton,
+        detection.event_type,
+        detection.after_match,
+        detection.pattern.within_ms,
+        detection.max_partial_matches,
+    )
+    cls: Any = type(
+        PatternProcess.__name__,
+        (PatternProcess,),
+        {
+            "__module__": PatternProcess.__module__,
+            "name": detection.name,
+            "version": detection.version,
+            "partials": value_state(matcher.type),
+            "timed_out": side_output(timed_out),
+            "overflow": side_output(overflow),
+            "match_type": match_type,
+        },
+    )
+    cls.event_type = detection.event_type
+    cls.output_type = match_type if detection.output is None else detection.output
+    process: PatternProcess = cls(detection, automaton, matcher)
+    return process
+
+
+def detect(
+    event_type: Any,
+    pattern: Pattern,
+    *,
+    after_match: Skip | None = None,
+    select: Callable[[Any], Any] | None = None,
+    output: Any = None,
+    max_partial_matches: int = 1_000,
+    keep_forever: bool = False,
+    key: str | tuple[str, ...] = "key",
+    name: str = "",
+    version: int = 1,
+) -> PatternProcess:
+    """Return the process that looks for a pattern in the events of each key, in order of event time.
+
+    A match is emitted with the event that completes it. Besides ``main`` there are the outputs ``timed_out``
+    (partial matches whose time was over, at that moment) and ``overflow`` (how many were dropped).
+
+    Args:
+        event_type: Type of the events.
+        pattern: What to look for.
+        after_match: Which partial matches a match ends: ``no_skip()`` unless given.
+        select: Makes a record of a match; it has the key, ``matched`` (part's name → events), ``start_ms``
+            and ``end_ms``. Unless given, the match itself is emitted.
+        output: Type of the records that ``select`` makes.
+        max_partial_matches: Most partial matches per key; of more, the oldest are dropped: those whose
+            first event is the earliest.
+        keep_forever: Let partial matches of a pattern without ``within`` stay until they are matched.
+        key: Name of the key's column in records, or a name for each of the key's parts.
+        name: Name of the process in contracts and identities; made of the event and the parts unless given.
+        version: Raised by hand when conditions change their meaning: the contract cannot compare code.
+
+    Raises:
+        PatternDefinitionError: The pattern contradicts itself.
+
+    Example:
+        >>> from millrace.patterns import begin
+        >>> from millrace.testing import TestDriver
+        >>> class Login(msgspec.Struct):
+        ...     ok: bool
+        >>> guessed = (
+        ...     begin("failed").where(lambda e: not e.ok).times(3).consecutive()
+        ...     .next("succeeded").where(lambda e: e.ok)
+        ...     .within(60_000)
+        ... )
+        >>> driver = TestDriver(detect(Login, guessed))
+        >>> driver.send_batch([("ann", 1, Login(False)), ("ann", 2, Login(False)), ("ann", 3, Login(False))])
+        >>> driver.send("ann", Login(True), at=4)
+        >>> driver.send("ann", Login(True), at=5)
+        >>> [(m.key, len(m.matched["failed"]), m.start_ms, m.end_ms) for m in driver.values()]
+        [('ann', 3, 1, 4)]
+    """
+    if not isinstance(pattern, Pattern):
+        raise PatternDefinitionError(f"detect() takes a pattern begun with begin(), not {pattern!r}")
+    label = "_".join([getattr(event_type, "__name__", "event"), *pattern.names()])
+    return build(
+        Detection(
+            event_type,
+            pattern,
+            after_match or no_skip(),
+            select,
+            output,
+            max_partial_matches,
+            keep_forever,
+            (key,) if isinstance(key, str) else tuple(key),
+            name or re.sub(r"\W+", "_", label).lower()[:60],
+            version,
+        )
+    )

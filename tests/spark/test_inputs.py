@@ -1,0 +1,171 @@
+"""Processes with several inputs on Spark: as in memory, in both profiles, through restarts."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from millrace import Context, KeyedProcess, Timer, connect, keyed, value_state
+from millrace.host.memory import MemoryHost
+from millrace.host.spark import KeyingError, ProcessedStream, Profile
+from tests.spark.conftest import Emitted, StreamFactory
+
+START = 1_700_000_000_000
+SECOND = 1_000
+
+
+class Reading(msgspec.Struct):
+    machine: str
+    at: int
+    value: float
+
+
+class Status(msgspec.Struct):
+    unit: str
+    since: int
+    text: str
+
+
+class Latest(KeyedProcess[Status | Reading, str]):
+    """The status that held at each reading; a status at the same instant is in force."""
+
+    order = "event_time"
+    inputs: ClassVar = {"status": Status, "readings": Reading}
+    status = value_state(str, default="unknown", ttl=3_600_000)
+
+    def process(self, event: Any, ctx: Context) -> None:
+        if ctx.input == "status":
+            self.status.value = event.text
+            return
+        if event.value < 0:
+            raise ValueError("negative")
+        ctx.emit(f"{event.value:g} while {self.status.value}")
+        ctx.timers.after(SECOND, "silent")
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        ctx.emit(f"silent while {self.status.value}")
+
+
+SCHEMA = "topic string, n bigint, value binary"
+
+
+def reading(at: int, value: float, machine: str = "m1") -> tuple[str, Any]:
+    return "readings", Reading(machine, START + at, value)
+
+
+def status(at: int, text: str, unit: str = "m1") -> tuple[str, Any]:
+    return "status", Status(unit, START + at, text)
+
+
+BATCHES = [
+    [reading(0, 1.0), status(0, "on"), reading(500, 2.0, "m2"), ("readings", b"no json")],
+    [status(9_000, "off", "m2"), reading(8_000, -1.0), reading(8_500, 3.0)],
+    [reading(30_000, 4.0), reading(30_000, 5.0, "m2"), status(2_000, "too late")],
+    [reading(60_000, 6.0), status(60_000, "on", "m3")],
+]
+
+
+def joined(profile: Profile) -> Any:
+    def build(df: DataFrame) -> ProcessedStream:
+        df = df.withColumn("id", F.concat_ws(":", "topic", F.lit("0"), "n"))
+        of = {name: df.filter(F.col("topic") == name) for name in ("status", "readings")}
+        return connect(
+            readings=keyed(of["readings"], by="machine", event_time="at", value="value",
+                           out_of_orderness=10 * SECOND, source_id="id", profile=profile),
+            status=keyed(of["status"], by="unit", event_time="since", value="value",
+                         out_of_orderness=5 * SECOND, source_id="id", profile=profile),
+        ).process(Latest())  # fmt: skip
+
+    return build
+
+
+def in_memory() -> Counter[Any]:
+    host = MemoryHost(Latest(), out_of_orderness_ms=10 * SECOND)
+    emissions = []
+    for batch in BATCHES:
+        rows = []
+        for name, event in batch:
+            if isinstance(event, bytes):
+                continue
+            key = event.unit if name == "status" else event.machine
+            rows.append((key, event.since if name == "status" else event.at, event, name))
+        emissions += host.run_batch(rows)
+    return counted(Emitted(*e[:5], msgspec.json.decode(e.payload)) for e in emissions)
+
+
+def counted(emitted: Any) -> Counter[Any]:
+    """Return what does not hang on where the events came from."""
+    found: Counter[Any] = Counter()
+    for e in emitted:
+        payload = e.payload
+        if e.output == "dead_letters":
+            payload = (payload["reason"], payload["value"], payload["event_time_ms"])
+        found[e.output, e.key, e.event_time, e.on_time, repr(payload)] += 1
+    return found
+
+
+@pytest.mark.parametrize("profile", ["latency", pytest.param("throughput", marks=pytest.mark.matrix)])
+def test_two_inputs_give_what_the_memory_host_gives(stream: StreamFactory, profile: Profile) -> None:
+    running = stream(SCHEMA, joined(profile))
+    n = 0
+    for batch in BATCHES:
+        rows = []
+        for name, event in batch:
+            raw = event if isinstance(event, bytes) else msgspec.json.encode(event)
+            rows.append({"topic": name, "n": n, "value": base64.b64encode(raw).decode()})
+            n += 1
+        running.add(rows)
+        if batch is not BATCHES[0] and batch is not BATCHES[2]:
+            running.run()  # with a restart in the middle
+
+    found = counted(e for e in running.emitted if e.output != "dead_letters")
+    expected = in_memory()
+    letters = {entry: n for entry, n in expected.items() if entry[0] == "dead_letters"}
+    assert found == expected - Counter(letters)
+    assert running.late_drops == 0
+    on_spark = [e.payload for e in running.emitted if e.output == "dead_letters"]
+    assert sorted((letter["reason"], base64.b64decode(letter["value"])) for letter in on_spark) == [
+        ("malformed", b"no json"),
+        ("process_error", msgspec.json.encode(Reading("m1", START + 8_000, -1.0))),
+    ]
+    assert running.output is not None
+    assert running.output.contract()["key"] == ["unit = machine"]
+
+
+def test_columns_of_bounded_frames_are_joined_at_once(spark: Any) -> None:
+    readings = spark.createDataFrame(
+        [("m1", START + 1, 1.0), ("m1", START + 5, 2.0)], "machine string, at long, value double"
+    )
+    changes = spark.createDataFrame([("m1", START + 3, "on")], "unit string, since long, text string")
+    made = connect(
+        readings=keyed(readings, by="machine", event_time="at"),
+        status=keyed(changes, by="unit", event_time="since"),
+    ).process(Latest())
+
+    assert sorted(row.value for row in made["main"].collect()) == [
+        "1 while unknown", "2 while on", "silent while on",
+    ]  # fmt: skip
+
+
+def test_streams_that_do_not_fit_are_refused(spark: Any) -> None:
+    df = spark.createDataFrame([("m1", START, 1.0)], "machine string, at long, value double")
+    of = keyed(df, by="machine", event_time="at")
+
+    with pytest.raises(KeyingError, match="takes two streams or more"):
+        connect(readings=of)
+    with pytest.raises(KeyingError, match="same number of key groups"):
+        connect(readings=of, status=keyed(df, by="machine", event_time="at", key_groups=8))
+    with pytest.raises(KeyingError, match="keys of as many fields"):
+        connect(readings=of, status=keyed(df, by=["machine", "value"], event_time="at"))
+    with pytest.raises(KeyingError, match="has the inputs status, readings; connected are readings, state"):
+        connect(readings=of, state=of).process(Latest())
+    with pytest.raises(KeyingError, match=r"Latest.status reads unit, since, text, which the stream"):
+        connect(readings=of, status=of).process(Latest())
+    with pytest.raises(KeyingError, match="give it all of them by connect"):
+        of.process(Latest())

@@ -1,0 +1,138 @@
+"""Processes with several inputs: which input an event came by, and what is kept of that."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from millrace import KeyedProcess, arrival, hours, list_state
+from millrace.inputs import InputError
+from millrace.process import ProcessDefinitionError
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant, same_as_batch
+
+
+class Reading(msgspec.Struct):
+    value: float
+
+
+class Status(msgspec.Struct):
+    text: str
+
+
+class Seen(KeyedProcess[Reading | Status, str]):
+    order = "event_time"
+    inputs: ClassVar = {"status": Status, "readings": Reading}
+
+    def process(self, event, ctx):
+        ctx.emit(f"{ctx.event_time} {ctx.input} {event}")
+        ctx.timers.at(ctx.event_time + 1, "after")
+
+    def on_timer(self, timer, ctx):
+        ctx.emit(f"timer by {ctx.input!r}")
+
+
+class Both(KeyedProcess[Reading, str]):
+    """A join with itself: both inputs are of one type."""
+
+    order = arrival(commutes=True)
+    inputs: ClassVar = {"left": Reading, "right": Reading}
+    kept = list_state(str, ttl=hours(1))
+
+    def process(self, event, ctx):
+        if event.value < 0:
+            self.kept.append("never seen")
+            raise ValueError("negative")
+        self.kept.append(f"{ctx.input} {event.value:g}")
+        ctx.emit(", ".join(sorted(self.kept)))
+
+
+def test_the_context_names_the_input_and_ties_are_in_the_order_of_inputs():
+    driver = TestDriver(Seen())
+    driver.send_batch([("a", 5, Reading(1.0)), ("a", 5, Status("on")), ("a", 4, Reading(0.5))])
+    driver.drain()
+
+    assert driver.values() == [
+        "4 readings Reading(value=0.5)",
+        "5 status Status(text='on')",
+        "5 readings Reading(value=1.0)",
+        "timer by ''",
+    ]
+
+
+def test_an_event_that_waits_keeps_its_input_through_a_restart():
+    driver = TestDriver(Seen(), out_of_orderness_ms=10)
+    driver.send("a", Status("on"), at=5)
+    driver.restart()
+    driver.drain()
+
+    assert driver.values()[0] == "5 status Status(text='on')"
+
+
+def test_inputs_of_one_type_are_told_apart_by_name():
+    driver = TestDriver(Both())
+    driver.send("a", Reading(1.0), at=1, input="left")
+    driver.send("a", Reading(2.0), at=2, input="right")
+
+    assert driver.values() == ["left 1", "left 1, right 2"]
+
+
+def test_a_failing_event_is_put_aside_as_it_came_and_the_others_are_done_again():
+    driver = TestDriver(Both())
+    driver.send_batch(
+        [
+            ("a", 1, Reading(1.0), "right"),
+            ("a", 2, Reading(-1.0), "left"),
+            ("a", 3, Reading(3.0), "left"),
+        ]
+    )
+
+    assert driver.values() == ["right 1", "left 3, right 1"]
+    (letter,) = driver.values("dead_letters")
+    assert letter["value"] == "eyJ2YWx1ZSI6LTEuMH0="  # {"value":-1.0}, without the input in front
+    assert driver.state("a")["kept"] is not None
+
+
+def test_a_late_event_says_by_which_input_it_came():
+    driver = TestDriver(Seen())
+    driver.send("a", Reading(1.0), at=100)
+    driver.send("a", Status("off"), at=50)
+
+    assert driver.values("late") == [
+        {"input": "status", "event": '{"text":"off"}', "lateness_ms": 49, "watermark_ms": 99}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "named", "says"),
+    [
+        (Reading(1.0), None, "the inputs left, right: say by which one a Reading comes"),
+        (Reading(1.0), "middle", "no input 'middle'; it has left, right"),
+    ],
+)
+def test_an_unknown_input_is_refused(event, named, says):
+    with pytest.raises(InputError, match=says):
+        TestDriver(Both()).send("a", event, at=1, input=named)
+
+
+def test_too_many_inputs_and_process_batch_are_refused():
+    with pytest.raises(ProcessDefinitionError, match="more than 8 inputs"):
+
+        class Many(KeyedProcess[Reading, str]):
+            order = "event_time"
+            inputs: ClassVar = {f"i{n}": Reading for n in range(9)}
+
+    class Batched(Both):
+        def process_batch(self, batch):
+            raise NotImplementedError
+
+    with pytest.raises(ProcessDefinitionError, match="process_batch is for processes with one input"):
+        TestDriver(Batched())
+
+
+def test_any_order_any_cut_and_batch_give_the_same():
+    events = [("a", n % 7, Reading(float(n)) if n % 3 else Status(str(n))) for n in range(30)]
+    invariant(Seen(), events, bound_ms=10)
+    same_as_batch(Seen(), events, bound_ms=10)
