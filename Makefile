@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash fuzz test-fast lint types lock format bench e2e-compose clean
+.PHONY: help setup demo test crash fuzz matrix test-fast lint types lock format bench e2e-compose clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,10 +21,14 @@ demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
 	@$(BIN)/millrace demo $(APP)
 
 test: setup ## Run the tests: unit, Spark, end to end, and crashes in four batches of a stream.
-	@$(BIN)/pytest tests/unit tests/spark tests/e2e tests/crash $(PYTEST_ARGS)
+	@$(BIN)/pytest tests/unit -n 2 -q $(PYTEST_ARGS)
+	@$(BIN)/pytest tests/spark tests/e2e tests/crash $(PYTEST_ARGS)
 
 crash: setup ## Kill the app at every point of a batch and start it again: minutes per point.
 	@$(BIN)/pytest tests/crash -m "" $(PYTEST_ARGS)
+
+matrix: setup ## Run the cases that every day does without: other profiles, formats, long histories of restarts.
+	@$(BIN)/pytest tests/spark tests/e2e -m matrix $(PYTEST_ARGS)
 
 fuzz: setup ## Compare Spark with memory on random processes: make fuzz MINUTES=10 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

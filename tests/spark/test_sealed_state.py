@@ -359,6 +359,7 @@ with spark_session("sealed", conf=conf, **how) as spark:
 """
 
 
+@pytest.mark.matrix
 def test_keys_of_the_environment_reach_the_workers_and_no_log(tmp_path: Path) -> None:
     text = generate_key()
     (tmp_path / "events").mkdir()

@@ -56,6 +56,7 @@ def _targets() -> dict[str, tuple[str, str]]:
 def _load(target: str) -> typer.Typer:
     module, _, attribute = target.partition(":")
     loaded: typer.Typer = getattr(importlib.import_module(module), attribute)
+    loaded._add_completion = False  # a part of a command is completed with it, not by itself
     return loaded
 
 
