@@ -62,7 +62,7 @@ def drain(
 ) -> None:
     """Events per second of the fraud app from a preloaded topic to its Delta tables.
 
-    It runs with the settings for catching up: profile throughput, batches of 250,000.
+    It runs with the settings for catching up: profile throughput, batches of 200,000.
     """
     from benchmarks import fraud, report
 

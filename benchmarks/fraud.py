@@ -26,7 +26,7 @@ from millrace.runtime.settings import load_settings
 
 Mark = tuple[float, dict[str, float], int]
 #: What an operator sets to catch up: packed events, large batches. Given settings win.
-CATCH_UP = ("stream.profile=throughput", "stream.max_offsets_per_trigger=250000")
+CATCH_UP = ("stream.profile=throughput", "stream.max_offsets_per_trigger=200000")
 _TOPICS = ("transactions", "control", "alerts", "dead_letters")
 
 

@@ -145,19 +145,21 @@ class DriverWriter:
                     "enable.idempotence": True,
                     "compression.type": "lz4",
                     "linger.ms": 2,
+                    # A call of Python for every record that arrived would cost as much as sending it.
+                    "delivery.report.only.error": True,
                     **quiet_config(),
                     **self._client_options,
                 }
             )
+        produce, poll, delivered = self._producer.produce, self._producer.poll, self._delivered
+        topic = self._outputs.topics[output]
         for key, value, headers in self.records(output, rows):
             while True:
                 try:
-                    self._producer.produce(
-                        self._outputs.topics[output], value, key, headers=headers, on_delivery=self._delivered
-                    )
+                    produce(topic, value, key, on_delivery=delivered, headers=headers)
                     break
                 except BufferError:
-                    self._producer.poll(0.1)
+                    poll(0.1)
 
     def records(
         self, output: str, rows: OutputChunk
@@ -172,7 +174,7 @@ class DriverWriter:
         payloads, identities = rows.payloads, rows.event_ids
         if output != "dead_letters":
             return [
-                (key, payload, _headers({"event_id": identity}))
+                (key, payload, [] if identity is None else [("event_id", identity.encode())])
                 for key, payload, identity in zip(keys, payloads, identities, strict=True)
             ]
         letters = self._typed[output].records(payloads)

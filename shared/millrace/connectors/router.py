@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Batches up to this many records are written by the driver.
-DRIVER_RECORDS = 250_000
+DRIVER_RECORDS = 500_000
 
 
 class TooManyDeadLetters(MillraceError):

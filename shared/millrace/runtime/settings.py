@@ -217,7 +217,7 @@ class StreamSettings(Section):
         description="throughput: pack events before the shuffle, for large batches; a restart may change it",
     )
     driver_records: int = Field(
-        default=250_000,
+        default=500_000,
         ge=0,
         description="batches up to this size are written by the driver, larger ones by Spark",
     )
