@@ -15,6 +15,8 @@ from pyspark.sql.streaming import StreamingQuery
 from millrace.host.spark import ProcessedStream
 from millrace.runtime.jars import ensure_jars
 from millrace.runtime.session import spark_session
+from millrace.state.cells import Header, read_header
+from millrace.state.sealing import Place, unseal
 
 
 @pytest.fixture(scope="session")
@@ -129,6 +131,15 @@ class Stream:
         """Return the stored rows of a state variable after the last batch."""
         reader = self._spark.read.format("statestore").option("path", str(self.checkpoint))
         return reader.option("stateVarName", variable).load().collect()
+
+    def headers(self) -> list[Header]:
+        """Return the headers of the key groups that keep anything after the last batch."""
+        assert self.output is not None
+        name = self.output.process.name
+        return [
+            read_header(unseal(bytes(row["value"]["data"]), Place(name, row["key"][0], "header"), None))
+            for row in self.state("header")
+        ]
 
     def timers(self) -> list[Row]:
         """Return the engine's registered timers after the last batch."""

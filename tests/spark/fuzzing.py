@@ -33,7 +33,7 @@ from millrace import (
     versioned_state,
 )
 from millrace.host.system import Drain, Tick
-from millrace.state.cells import SCHEMA_PAGE, read_header
+from millrace.state.cells import SCHEMA_PAGE
 from tests.spark.mirror import SCHEMA, Item, Mirror, comparable, to_row
 
 START = 1_700_000_000_000
@@ -375,8 +375,7 @@ def check(case: Case, make: Callable[..., Any]) -> Counter[str]:
     if found != wanted:
         raise AssertionError(difference(case, wanted, found))
     assert stream.late_drops == 0, f"seed {case.seed}: Spark dropped {stream.late_drops} late rows"
-    for row in stream.state("header"):
-        header = read_header(bytes(row["value"]["data"]))
+    for header in stream.headers():
         kept = (header.wake, len(header.pages), header.inline)
         assert kept == (None, 1, {}), f"seed {case.seed}: a group keeps {kept}"
     pages = {row["user_map_key"]["page"] for row in stream.state("pages")}

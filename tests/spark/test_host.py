@@ -35,7 +35,7 @@ from millrace.host.spark import KeyingError, ProcessedStream, Profile
 from millrace.host.spark_input import ProcessInput
 from millrace.host.spark_worker import _control_order
 from millrace.runtime.contract import ContractMismatch, check_contract
-from millrace.state.cells import SCHEMA_PAGE, read_header
+from millrace.state.cells import SCHEMA_PAGE
 from tests.spark.conftest import Emitted, StreamFactory
 
 START = 1_700_000_000_000
@@ -296,8 +296,7 @@ def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(
     }  # fmt: skip
     assert spark_stream.late_drops == 0
     # What may stay of a group is a header without entries, timers or pages, which knows its broadcast state.
-    for row in spark_stream.state("header"):
-        header = read_header(bytes(row["value"]["data"]))
+    for header in spark_stream.headers():
         assert (header.wake, len(header.pages), header.inline) == (None, 1, {})
         assert header.broadcast
     # Besides them there is page 0, what the entries are, for as long as there is a header.
