@@ -261,7 +261,13 @@ def comparable(emissions: list[Any]) -> Counter[str]:
     return Counter(found)
 
 
-@pytest.mark.parametrize("profiles", [("latency",) * 3, ("throughput", "latency", "throughput")])
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        pytest.param(("latency",) * 3, marks=pytest.mark.matrix),
+        ("throughput", "latency", "throughput"),
+    ],
+)
 def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(
     stream: StreamFactory, profiles: Sequence[Profile]
 ) -> None:

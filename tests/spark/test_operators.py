@@ -158,7 +158,8 @@ SCRIPTS = {
 
 
 #: Left to the matrix: what differs little from the others.
-LONG_WAY = ("V29 in arrival order", "a ranking as a changelog", "a forecast", "change by an adaptive window")
+LONG_WAY = ("V29 in arrival order", "a ranking as a changelog", "a forecast", "change by an adaptive window",
+            "V30: rides that take too long")  # fmt: skip
 
 
 @pytest.mark.parametrize(

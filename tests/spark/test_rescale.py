@@ -35,6 +35,7 @@ def history(spark: SparkSession, tmp_path: Path) -> History:
     return History(spark, tmp_path / "history")
 
 
+@pytest.mark.matrix
 def test_a_history_of_other_partitions_and_key_groups_loses_nothing(history: History) -> None:
     history.run(*ALL[:3])
     assert repartition(history.spark, history.checkpoint, 3).partitions == 3

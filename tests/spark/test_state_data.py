@@ -58,6 +58,7 @@ def test_what_is_shown_is_what_is_kept_and_looking_writes_nothing(history: Histo
     assert snapshot_of(history.checkpoint.root) == before
 
 
+@pytest.mark.matrix
 def test_two_batches_are_compared_key_by_key(history: History) -> None:
     history.run(*ALL[:2])
     first, old = history.checkpoint.last(), history.kept()

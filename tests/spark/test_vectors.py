@@ -386,7 +386,13 @@ def rows_of(script: Script, emissions: Sequence[Any]) -> list[tuple[Any, ...]]:
     return sorted(found, key=repr)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+#: Left to the matrix: kinds of windows of which another vector is run every day.
+LONG_WAY = ("V2 and V5: hopping", "V13: sessions, final only", "V11: sliding by record")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.matrix] * (name in LONG_WAY)) for name in SCRIPTS]
+)
 def test_a_vector_gives_on_spark_what_it_says(stream: StreamFactory, name: str) -> None:
     script = SCRIPTS[name]
     expected = in_memory(script)

@@ -101,7 +101,7 @@ class Failing:
 @pytest.mark.parametrize(
     ("table_format", "read"),
     [
-        ("parquet", lambda spark, path: spark.read.parquet(path)),
+        pytest.param("parquet", lambda spark, path: spark.read.parquet(path), marks=pytest.mark.matrix),
         ("delta", lambda spark, path: spark.read.format("delta").load(path)),
     ],
 )

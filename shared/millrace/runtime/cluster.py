@@ -192,8 +192,8 @@ class StandaloneCluster:
     def _all_alive(self) -> bool:
         try:
             return int(self.state()["aliveworkers"]) == self._workers
-        except (urllib.error.URLError, TimeoutError):
-            return False
+        except (urllib.error.URLError, TimeoutError, json.JSONDecodeError):
+            return False  # the page is there before the master is, and empty then
 
     def _await(self, what: str, reached: Callable[[], bool]) -> None:
         while not reached():
