@@ -36,10 +36,11 @@ fuzz: setup ## Compare Spark with memory on random processes: make fuzz MINUTES=
 test-fast: setup ## Run the tests that need no Java, in less than a minute.
 	@$(BIN)/pytest tests/unit -n 2 $(PYTEST_ARGS)
 
-lint: setup ## Check style with ruff, and that the lock files are in step.
+lint: setup ## Check style with ruff, that the lock files are in step, and that contracts are kept.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@bash scripts/check-locks
+	@$(BIN)/millrace contracts check
 
 types: setup ## Check types with mypy, strictly.
 	@$(BIN)/mypy

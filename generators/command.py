@@ -9,24 +9,70 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Literal, get_args
+from types import FrameType, TracebackType
+from typing import Any, Final, Literal, Protocol, get_args
 
 from generators.engine.message import Generated
 from generators.engine.pace import WallClock, pace
-from generators.engine.profile import Profile
-from generators.ledger import LedgerWriter
-from generators.progress import Progress, describe
+from generators.engine.shape import Shape, parse_shape
+from generators.file_sinks import FolderSink, ParquetSink
+from generators.options import kafka_options
+from generators.progress import Progress, Totals, describe
+from generators.resume import Bookmark, Keeper, bookmark_path, check_same, load, replay
 from generators.run import run
 from generators.sinks import KafkaSink, LineSink, Sink, SinkClosed
 from generators.timing import Timing
 from millrace.errors import UserError
 
-Kind = Literal["kafka", "jsonl", "stdout"]
+Kind = Literal["kafka", "jsonl", "parquet", "stdout"]
+#: So many messages show what a run would send.
+_DRY: Final = 10_000
+
+
+class AnyLedger(Protocol):
+    """What a run needs of a ledger; used as a context manager."""
+
+    def add(self, message: Generated) -> None:
+        """Take note of a message."""
+
+    def sync(self) -> None:
+        """Return when every record so far is on disk."""
+
+    def totals(self) -> Totals:
+        """Return the totals so far."""
+
+    def finish(self) -> Totals:
+        """Write the totals, close the file and return them."""
+
+    def __enter__(self) -> AnyLedger: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a run sends.
+
+    Attributes:
+        domain: Name of the domain.
+        stream: Its messages in their order of sending.
+        parameters: Every parameter that decides the bytes.
+        events: How many events will come, if known.
+        open_ledger: Opens the ledger: ``(path or None, whether to go on with it)``.
+    """
+
+    domain: str
+    stream: Iterator[Generated]
+    parameters: dict[str, Any]
+    events: int | None
+    open_ledger: Callable[[Path | None, bool], AnyLedger]
 
 
 @dataclass(frozen=True)
@@ -34,102 +80,249 @@ class Destination:
     """Where a run sends its messages.
 
     Attributes:
-        kind: ``kafka``, ``jsonl`` or ``stdout``.
+        kind: ``kafka``, ``jsonl``, ``parquet`` or ``stdout``.
         bootstrap: Kafka broker.
-        topic: Kafka topic.
+        topics: Stream → topic.
         partitions: Partitions of a topic that does not exist yet.
-        out: File for ``jsonl``.
+        out: File for ``jsonl`` and ``parquet``; for ``jsonl`` of several streams a folder.
+        options: Further options of the Kafka client.
     """
 
     kind: str
     bootstrap: str
-    topic: str
+    topics: Mapping[str, str]
     partitions: int
     out: Path | None
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise UserError(f"--to is one of {', '.join(get_args(Kind))}, got {self.kind}")
-        if self.kind == "jsonl" and self.out is None:
-            raise UserError("--to jsonl needs a file: add --out FILE, or use --to stdout")
-        if self.kind != "jsonl" and self.out is not None:
-            raise UserError(f"--out is the file of --to jsonl; with --to {self.kind} leave it out")
+        if self.kind in ("jsonl", "parquet") and self.out is None:
+            raise UserError(f"--to {self.kind} needs a file: add --out FILE, or use --to stdout")
+        if self.kind not in ("jsonl", "parquet") and self.out is not None:
+            raise UserError(f"--out is the file of --to jsonl or parquet; with --to {self.kind} leave it out")
 
     @property
     def name(self) -> str:
         """The target, for people."""
-        return {"kafka": f"{self.topic} at {self.bootstrap}", "jsonl": str(self.out)}.get(self.kind, "stdout")
-
-    def open(self, stop: threading.Event) -> Sink:
-        """Return the sink; ``stop`` is set when the run is to end early."""
         if self.kind == "kafka":
-            return KafkaSink(self.bootstrap, self.topic, partitions=self.partitions, stop=stop)
-        return LineSink.to_file(self.out) if self.out is not None else LineSink.to_stdout()
+            return f"{', '.join(self.topics.values())} at {self.bootstrap}"
+        return "stdout" if self.out is None else str(self.out)
+
+    def open(self, stop: threading.Event, after: Mapping[str, int] | None = None) -> Sink:
+        """Return the sink.
+
+        Args:
+            stop: Set when the run is to end early.
+            after: Where a killed run had got to, from :meth:`Sink.position`.
+        """
+        first, *_ = self.topics.values()
+        if self.kind == "kafka":
+            return KafkaSink(
+                self.bootstrap,
+                first,
+                topics=list(self.topics.values()),
+                partitions=self.partitions,
+                options=self.options,
+                stop=stop,
+                after=after,
+            )
+        if self.out is None:
+            return LineSink.to_stdout()
+        if self.kind == "parquet":
+            return ParquetSink(self.out, first)
+        if len(self.topics) > 1:
+            return FolderSink(self.out, list(self.topics), after)
+        return LineSink.to_file(self.out, None if after is None else after["bytes"])
+
+
+def found_bookmark(ledger: Path | None, to: str, *, resume: bool) -> Bookmark | None:
+    """Return where a killed run had got to, if this one is to go on with it.
+
+    Raises:
+        UserError: If it cannot be gone on with: no ledger, another kind of target, or it has ended.
+    """
+    if not resume:
+        return None
+    if ledger is None:
+        raise UserError("--resume goes on with the run of a ledger: add --ledger FILE")
+    if to not in ("kafka", "jsonl") or ledger.suffix == ".parquet":
+        raise UserError("--resume goes with --to kafka or jsonl and a ledger of JSON lines")
+    return load(ledger)
+
+
+def carry_out(
+    job: Job,
+    values: Mapping[str, Any],
+    timing: Timing,
+    topics: Mapping[str, str],
+    bookmark: Bookmark | None,
+) -> None:
+    """Do what the shared options of a command ask for: show a sample, say what would be sent, or send it.
+
+    Args:
+        job: What to send.
+        values: Option → value.
+        timing: When it is sent.
+        topics: Stream → topic.
+        bookmark: How far a killed run got that this one goes on with.
+    """
+    shape = parse_shape(values["shape"], timing.start_ms)
+    if values["sample"] is not None:
+        show_sample(job.stream, values["sample"])
+        return
+    options = kafka_options(values["kafka_option"])
+    destination = Destination(
+        values["to"].value, values["bootstrap"], topics, values["partitions"], values["out"], options
+    )
+    if values["dry_run"]:
+        dry_run(job, destination)
+        return
+    execute(
+        job,
+        timing,
+        destination,
+        shape=shape,
+        ledger_path=values["ledger"],
+        bookmark=bookmark,
+        quiet=values["quiet"],
+    )
 
 
 def execute(
-    stream: Iterator[Generated],
-    profile: Profile,
+    job: Job,
     timing: Timing,
     destination: Destination,
     *,
-    domain: str,
-    schema_version: str,
     ledger_path: Path | None,
     quiet: bool,
+    shape: Shape | None = None,
+    bookmark: Bookmark | None = None,
 ) -> None:
     """Send a stream to its end, or until SIGINT or SIGTERM, and say what was sent.
 
     Args:
-        stream: Messages in their order of sending.
-        profile: What they are made from.
-        timing: When they are sent.
-        destination: Where they go.
-        domain: Name of the generator.
-        schema_version: Version of its event contract.
+        job: What to send.
+        timing: When it is sent.
+        destination: Where it goes.
         ledger_path: Where the ledger goes, if anywhere.
         quiet: Show nothing but errors.
+        shape: How the rate changes over time.
+        bookmark: How far a killed run got that this one goes on with.
     """
-    with _until_signalled() as stop, destination.open(stop) as sink:
-        if timing.speed is not None:
-            stream = pace(
-                stream,
-                speed=timing.speed,
-                start_ms=timing.start_ms,
-                clock=WallClock(stop),
-                behind_s=max(time.time() - timing.start_ms / 1000, 0.0) if timing.live else 0.0,
-                on_idle=sink.idle,
-            )
-        ledger = LedgerWriter(
-            ledger_path,
-            domain=domain,
-            seed=profile.seed,
-            schema_version=schema_version,
-            parameters=profile.parameters(),
-        )
-        with ledger, Progress(ledger.totals, destination.name, profile.events, quiet=quiet) as progress:
-            try:
-                summary = run(stream, sink, ledger, stop)
-            except SinkClosed:
-                _forget_stdout()
-                if ledger_path is not None:
-                    raise
-                return
+    marks = _begin_bookmark(job, destination, ledger_path, bookmark)
+    first = bookmark or Bookmark(job.domain, destination.name, job.parameters, 0, {})
+    with _until_signalled() as stop, destination.open(stop, first.position or None) as sink:
+        with job.open_ledger(ledger_path, bookmark is not None) as ledger:
+            due_ms = replay(job.stream, ledger, first.messages, stop)
+            keeper = Keeper(marks, first, sink, ledger)
+            stream = _paced(job.stream, timing, shape, due_ms, sink, keeper, stop)
+            with Progress(ledger.totals, destination.name, job.events, quiet=quiet) as progress:
+                try:
+                    summary = run(stream, sink, ledger, stop, keeper)
+                except SinkClosed:
+                    _forget_stdout()
+                    if ledger_path is not None:
+                        raise
+                    return
         if not quiet:
-            print(describe(summary, destination.name, progress.seconds), file=sys.stderr)
+            new = summary.sent - first.messages
+            print(describe(summary, destination.name, progress.seconds, new), file=sys.stderr)
+
+
+def _begin_bookmark(
+    job: Job, destination: Destination, ledger: Path | None, bookmark: Bookmark | None
+) -> Path | None:
+    """Return where this run's bookmark goes, if anywhere; one of another run is taken away."""
+    if bookmark is not None:
+        check_same(bookmark, job.domain, destination.name, job.parameters)
+    if ledger is None or ledger.suffix == ".parquet" or destination.kind not in ("kafka", "jsonl"):
+        return None
+    path = bookmark_path(ledger)
+    if bookmark is None:
+        path.unlink(missing_ok=True)
+    return path if ledger.parent.is_dir() else None
+
+
+def _paced(
+    stream: Iterator[Generated],
+    timing: Timing,
+    shape: Shape | None,
+    due_ms: int,
+    sink: Sink,
+    keeper: Keeper,
+    stop: threading.Event,
+) -> Iterator[Generated]:
+    """Return the stream at its pace, from the message on that is due after ``due_ms``."""
+    if timing.speed is None:
+        return stream
+    behind_s = 0.0
+    if timing.live:
+        behind_s = max(time.time() - timing.start_ms / 1000, 0.0)
+    elif due_ms:
+        passed_s = max(due_ms - timing.start_ms, 0) / 1000
+        behind_s = (shape.when(passed_s) if shape is not None else passed_s) / timing.speed
+
+    def on_idle() -> None:
+        sink.idle()
+        keeper.keep()
+
+    return pace(
+        stream,
+        speed=timing.speed,
+        start_ms=timing.start_ms,
+        clock=WallClock(stop),
+        behind_s=behind_s,
+        on_idle=on_idle,
+        shape=shape,
+    )
 
 
 def show_sample(stream: Iterator[Generated], size: int) -> None:
     """Print the first messages of a stream as JSON, with key, headers and what is true about them."""
     for message in itertools.islice(stream, size):
-        labels = message.labels
         shown = {
+            **({"topic": message.topic} if message.topic else {}),
+            **({"sent": False} if message.dropped else {}),
             "key": message.key.decode(),
             "headers": {name: text.decode() for name, text in message.headers},
             "value": message.value.decode(errors="backslashreplace"),
-            "truth": {"scenario": labels.scenario, "episode_id": labels.episode_id, "fault": labels.fault},
+            "truth": _truth(message),
         }
         print(json.dumps(shown, indent=2))
+
+
+def _truth(message: Generated) -> dict[str, Any]:
+    labels = message.labels
+    if not message.stream:
+        return {"scenario": labels.scenario, "episode_id": labels.episode_id, "fault": labels.fault}
+    truths = [{"truth_id": truth.truth_id, "kind": truth.kind} for truth in message.truths]
+    return {"truths": truths, "fault": labels.fault}
+
+
+def dry_run(job: Job, destination: Destination) -> None:
+    """Print what a run would send, from its first messages; nothing is sent and no file is made."""
+    streams: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    size, last_ms = 0, 0
+    for message in itertools.islice(job.stream, _DRY):
+        if message.fault is not None:
+            faults[message.fault.kind] += 1
+        if not message.dropped:
+            streams[message.topic or next(iter(destination.topics.values()))] += 1
+            size += len(message.value)
+            last_ms = max(last_ms, message.due_ms)
+    sent = streams.total()
+    print(f"{job.domain} → {destination.name}: nothing was sent")
+    for name, value in job.parameters.items():
+        print(f"  {name} = {value}")
+    seconds = (last_ms - int(job.parameters["start_ms"])) / 1000
+    each = size / max(sent, 1)
+    print(f"the first {sent:,} messages: {each:.0f} bytes each, over {seconds:,.1f} s of event time")
+    for title, counts in (("topic", streams), ("fault", faults)):
+        for name, count in sorted(counts.items()):
+            print(f"  {title} {name}: {count:,}")
 
 
 @contextmanager

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any, Literal, cast
 
 import msgspec
 
 from generators.engine.message import Episode, Generated
 from generators.engine.message import Fault as MadeFault
-from millrace.errors import MillraceError, UserError
+from generators.record_file import Records, open_records
 from millrace.testing.ledger import Fault, Ledger, LedgerError, Run, Summary, Truth, read_ledger
 
 __all__ = ["Ledger", "LedgerError", "LedgerWriter", "read_ledger"]
@@ -35,30 +33,34 @@ class LedgerWriter:
     Memory does not grow with the stream: only unfinished episodes are kept.
 
     Args:
-        path: JSONL file to write; None only counts.
+        path: File to write, JSON lines or (``.parquet``) Parquet; None only counts.
         domain: Name of the generator.
         seed: Its seed.
         schema_version: Version of the event contract.
         parameters: Every parameter that decides the stream's bytes.
+        resume: Go on with the file of a killed run.
     """
 
     def __init__(
-        self, path: Path | None, *, domain: str, seed: int, schema_version: str, parameters: dict[str, Any]
+        self,
+        path: Path | None,
+        *,
+        domain: str,
+        seed: int,
+        schema_version: str,
+        parameters: dict[str, Any],
+        resume: bool = False,
     ) -> None:
         self.sent = self.duplicates = self.malformed = self.late = self.frauds = self.episodes = 0
         self._first_ms: int | None = None
         self._last_ms = 0
         self._amounts: dict[str, int] = {}
         self._open: dict[str, _OpenEpisode] = {}
-        self._path = path
         self._encode = msgspec.json.Encoder().encode
-        self._file: IO[bytes] | None = None
-        if path is not None:
-            try:
-                self._file = path.open("wb", buffering=1 << 16)
-            except OSError as error:
-                raise UserError(f"cannot write the ledger {path}: {error.strerror}") from error
+        self._file: Records | None = None if path is None else open_records(path, resume=resume)
         self._write(Run(domain, seed, schema_version, parameters))
+        # A run that is killed can then be gone on with from its first message on.
+        self.sync()
 
     def add(self, message: Generated) -> None:
         """Take note of a message that has been handed to the sink."""
@@ -88,10 +90,10 @@ class LedgerWriter:
             self.malformed += 1
         self._write(
             Fault(
-                kind=fault.kind,
+                kind=cast(Literal["late", "duplicate", "malformed"], fault.kind),
                 id=f"fault-{self.late + self.duplicates + self.malformed:09d}",
                 transaction_id=message.transaction_id,
-                expected=fault.expected,
+                expected=cast(Literal["late", "duplicate", "dead_letter"], fault.expected),
                 event_time_ms=message.event_time_ms,
                 detail=fault.detail,
                 reason=fault.reason,
@@ -151,24 +153,20 @@ class LedgerWriter:
             amount_cents=dict(sorted(self._amounts.copy().items())),
         )
 
+    def sync(self) -> None:
+        """Return when every record so far is on disk."""
+        if self._file is not None:
+            self._file.sync()
+
     def close(self) -> None:
         """Close the file; without :meth:`finish` before, it stays incomplete and says so to its reader."""
         file, self._file = self._file, None
         if file is not None:
-            with self._writing():
-                file.close()
+            file.close()
 
     def _write(self, record: Run | Fault | Truth | Summary) -> None:
         if self._file is not None:
-            with self._writing():
-                self._file.write(self._encode(record) + b"\n")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise MillraceError(f"cannot write the ledger {self._path}: {error.strerror}") from error
+            self._file.write(self._encode(record))
 
     def __enter__(self) -> LedgerWriter:
         return self

@@ -7,9 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeAlias
 
+from generators.world_records import WorldSummary
 from millrace.testing.ledger import Summary
+
+#: Totals of a run, whichever domain it is of.
+Totals: TypeAlias = Summary | WorldSummary
 
 _TERMINAL_PERIOD_S: Final = 0.25
 _LINE_PERIOD_S: Final = 5.0
@@ -28,9 +32,10 @@ class Progress:
     """
 
     def __init__(
-        self, totals: Callable[[], Summary], target: str, events: int | None, *, quiet: bool = False
+        self, totals: Callable[[], Totals], target: str, events: int | None, *, quiet: bool = False
     ) -> None:
         self._totals = totals
+        self._already = totals().sent
         self._target = target
         self._events = events
         self._live = sys.stderr.isatty()
@@ -70,25 +75,47 @@ class Progress:
 
     def _line(self) -> str:
         totals = self._totals()
-        rate = totals.sent / max(self.seconds, 1e-9)
+        rate = (totals.sent - self._already) / max(self.seconds, 1e-9)
         of = f" of {self._events:,}" if self._events is not None else ""
-        return (
-            f"{totals.valid_unique:,}{of} events → {self._target} · {rate:,.0f}/s · "
-            f"{totals.episodes} frauds · {totals.late} late · {totals.duplicates} repeated · "
-            f"{totals.malformed} malformed"
-        )
+        return f"{totals.valid_unique:,}{of} events → {self._target} · {rate:,.0f}/s · {_brief(totals)}"
 
 
-def describe(summary: Summary, target: str, seconds: float) -> str:
-    """Return a finished run in a few lines."""
-    rate = summary.sent / max(seconds, 1e-9)
-    amounts = ", ".join(f"{kind} {cents / 100:,.2f}" for kind, cents in summary.amount_cents.items())
-    lines = [
-        f"sent {summary.sent:,} messages → {target} in {seconds:.1f} s ({rate:,.0f}/s)",
+def _brief(totals: Totals) -> str:
+    if isinstance(totals, WorldSummary):
+        counts = {**totals.truths, **totals.faults}
+        return " · ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return (
+        f"{totals.episodes} frauds · {totals.late} late · {totals.duplicates} repeated · "
+        f"{totals.malformed} malformed"
+    )
+
+
+def describe(summary: Totals, target: str, seconds: float, new: int | None = None) -> str:
+    """Return a finished run in a few lines.
+
+    Args:
+        summary: Its totals.
+        target: Where it was sent to, for people.
+        seconds: How long it took.
+        new: How many messages of them this run has sent itself, where it went on with a killed one.
+    """
+    sent = summary.sent if new is None else new
+    rate = sent / max(seconds, 1e-9)
+    more = f" (of {summary.sent:,} in all)" if sent != summary.sent else ""
+    lines = [f"sent {sent:,} messages{more} → {target} in {seconds:.1f} s ({rate:,.0f}/s)"]
+    if isinstance(summary, WorldSummary):
+        streams = ", ".join(f"{name} {count:,}" for name, count in summary.streams.items())
+        lines.append(f"  {summary.valid_unique:,} distinct events: {streams}")
+        for title, counts in (("faults", summary.faults), ("truths", summary.truths)):
+            if counts:
+                lines.append(f"  {title}: {', '.join(f'{kind} {n:,}' for kind, n in counts.items())}")
+        return "\n".join(lines)
+    lines.append(
         f"  {summary.valid_unique:,} distinct events, {summary.late:,} of them late; "
-        f"{summary.duplicates:,} repeated, {summary.malformed:,} malformed",
-        f"  {summary.episodes:,} frauds with {summary.frauds:,} transactions",
-    ]
+        f"{summary.duplicates:,} repeated, {summary.malformed:,} malformed"
+    )
+    lines.append(f"  {summary.episodes:,} frauds with {summary.frauds:,} transactions")
+    amounts = ", ".join(f"{kind} {cents / 100:,.2f}" for kind, cents in summary.amount_cents.items())
     if amounts:
         lines.append(f"  EUR {amounts}")
     return "\n".join(lines)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Protocol
 
 from generators.engine.message import Generated
+from generators.kafka_position import Identity, TopicEnds
 from millrace.errors import MillraceError, UserError
 
 #: A message that no broker has acknowledged after this time ends the run, ms.
@@ -20,6 +24,8 @@ _POLL_EVERY: Final = 5_000
 _FULL_WAIT_S: Final = 0.05
 #: How long a stopped run still tries to deliver what it has taken.
 _STOP_TIMEOUT_S: Final = 8.0
+#: How long a bookmark waits for the broker; without an answer it is written later.
+_POSITION_TIMEOUT_S: Final = 2.0
 
 
 class SinkError(MillraceError):
@@ -41,6 +47,9 @@ class Sink(Protocol):
 
     def flush(self) -> None:
         """Return when everything has been delivered; raise :class:`SinkError` if it cannot be."""
+
+    def position(self) -> dict[str, int] | None:
+        """Make sure of what was taken and return where it ends; None if that cannot be known now."""
 
     def __enter__(self) -> Sink: ...
 
@@ -64,10 +73,15 @@ class LineSink:
         self._close = close
 
     @classmethod
-    def to_file(cls, path: Path) -> LineSink:
-        """Return a sink that writes a new file (or replaces it)."""
+    def to_file(cls, path: Path, end: int | None = None) -> LineSink:
+        """Return a sink that writes a new file (or replaces it), or goes on behind byte ``end`` of one."""
         try:
-            return cls(path.open("wb", buffering=1 << 20), str(path), close=True)
+            if end is None:
+                return cls(path.open("wb", buffering=1 << 20), str(path), close=True)
+            if path.stat().st_size < end:
+                raise UserError(f"--resume: {path} is shorter than the {end} bytes that were written to it")
+            os.truncate(path, end)
+            return cls(path.open("ab", buffering=1 << 20), str(path), close=True)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}; give another --out FILE") from error
 
@@ -94,6 +108,17 @@ class LineSink:
         except OSError as error:
             raise self._failure(error) from error
 
+    def position(self) -> dict[str, int] | None:
+        """Return how many bytes are on disk, all of them; None where the target is no file."""
+        self.flush()
+        try:
+            if not self._close or not stat.S_ISREG(os.fstat(self._out.fileno()).st_mode):
+                return None
+            os.fsync(self._out.fileno())
+            return {"bytes": self._out.tell()}
+        except OSError as error:
+            raise self._failure(error) from error
+
     def _failure(self, error: OSError) -> SinkError:
         if isinstance(error, BrokenPipeError):
             return SinkClosed(f"the reader of {self._name} closed it")
@@ -115,18 +140,20 @@ class LineSink:
 
 
 class KafkaSink:
-    """Sends to a Kafka topic: idempotent, compressed, partitioned by key as Java clients do.
+    """Sends to Kafka topics: idempotent, compressed, partitioned by key as Java clients do.
 
     A topic that does not exist is created. A full queue makes :meth:`write` wait; a message that cannot be
     delivered ends the run with its error.
 
     Args:
         bootstrap: ``host:port``, several with commas.
-        topic: Name of the topic.
+        topic: Topic of messages that name none.
+        topics: All topics that messages name; only ``topic`` if left out.
         partitions: Partitions of a topic that is created; an existing one keeps its own.
         options: Further client options, e.g. ``{"security.protocol": "SASL_SSL"}``.
         stop: Set when the run is being stopped; a wait for a broker that is away ends then.
         connect_timeout_s: How long to wait for a broker at the start, seconds.
+        after: Position of a killed run, from :meth:`position`: what that run sent after it is not sent again.
 
     Raises:
         UserError: If no broker answers in time.
@@ -137,10 +164,12 @@ class KafkaSink:
         bootstrap: str,
         topic: str,
         *,
+        topics: Sequence[str] = (),
         partitions: int = 4,
         options: Mapping[str, str] | None = None,
         stop: threading.Event | None = None,
         connect_timeout_s: float = 5.0,
+        after: Mapping[str, int] | None = None,
     ) -> None:
         from confluent_kafka import KafkaException, Producer
 
@@ -149,7 +178,12 @@ class KafkaSink:
         self._failed: str | None = None
         self._pending = 0
         self._exception = KafkaException
-        _ensure_topic(bootstrap, topic, partitions, options, connect_timeout_s)
+        self._topics = list(topics) or [topic]
+        for name in self._topics:
+            _ensure_topic(bootstrap, name, partitions, options, connect_timeout_s)
+        self._options = options
+        self._ends: TopicEnds | None = None
+        self._there: Counter[Identity] = self._topic_ends().sent_after(after) if after else Counter()
         self._producer = Producer(self._config(options), logger=_silent_logger())
         self._produce: Callable[..., None] = self._producer.produce
 
@@ -180,10 +214,12 @@ class KafkaSink:
 
     def write(self, message: Generated) -> None:
         """Queue one message; wait while the queue is full."""
-        stopping = 0
+        topic, stopping = message.topic or self._topic, 0
+        if self._there and self._is_there(topic, message):
+            return
         while True:
             try:
-                self._produce(self._topic, message.value, message.key, headers=message.headers)
+                self._produce(topic, message.value, message.key or None, headers=message.headers)
                 break
             except BufferError:
                 self._producer.poll(_FULL_WAIT_S)
@@ -196,6 +232,31 @@ class KafkaSink:
         self._pending += 1
         if self._pending >= _POLL_EVERY:
             self.idle()
+
+    def _is_there(self, topic: str, message: Generated) -> bool:
+        """Whether the topic has this message from the run that was killed; each counts once."""
+        identity = (topic, dict(message.headers).get("ce_id"), message.value)
+        if identity not in self._there:
+            return False
+        self._there[identity] -= 1
+        if not self._there[identity]:
+            del self._there[identity]
+        return True
+
+    def position(self) -> dict[str, int] | None:
+        """Return where the topics end once every message is acknowledged; None if that takes too long."""
+        if self._stop.is_set():
+            return None
+        left = self._producer.flush(_POSITION_TIMEOUT_S)
+        self._check()
+        return None if left else self._topic_ends().ends()
+
+    def _topic_ends(self) -> TopicEnds:
+        if self._ends is None:
+            from millrace.kafka.admin import client_config
+
+            self._ends = TopicEnds(client_config(self._bootstrap, self._options), self._topics)
+        return self._ends
 
     def idle(self) -> None:
         """Serve delivery reports."""
@@ -221,7 +282,7 @@ class KafkaSink:
 
     def _failure(self, reason: str) -> SinkError:
         return SinkError(
-            f"not every message reached topic {self._topic} at {self._bootstrap}: {reason}; "
+            f"not every message reached topic {', '.join(self._topics)} at {self._bootstrap}: {reason}; "
             "what was sent is incomplete, generate it again"
         )
 
@@ -231,6 +292,8 @@ class KafkaSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._ends is not None:
+            self._ends.close()
         if error is not None:
             # Otherwise the client's own end would wait for what cannot be delivered.
             self._producer.purge()

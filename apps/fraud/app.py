@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from apps.fraud.events import Alert, Control, Decision, Transaction
 from apps.fraud.settings import FraudSettings
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -38,4 +39,10 @@ app = App(
     build=build,
     topics=topics,
     demo="apps.fraud.demo:spec",
+    contracts={
+        "transaction.v1": Transaction,
+        "control.v1": Control,
+        "decision.v1": Decision,
+        "alert.v1": Alert,
+    },
 )

@@ -5,9 +5,26 @@ is a function over that stream with random numbers of its own, so switching one 
 the bytes of the events nor what the other stages do.
 """
 
+from generators.engine.disturb import Disturbances
 from generators.engine.message import Episode, Fault, Generated, Labels
 from generators.engine.profile import Profile
 from generators.engine.randomness import substream
+from generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
 from generators.engine.stages import deliver
+from generators.engine.world import deliver_domain
 
-__all__ = ["Episode", "Fault", "Generated", "Labels", "Profile", "deliver", "substream"]
+__all__ = [
+    "Disturbances",
+    "Domain",
+    "Episode",
+    "Fault",
+    "Generated",
+    "Labels",
+    "Profile",
+    "Simulated",
+    "StreamSpec",
+    "Truth",
+    "deliver",
+    "deliver_domain",
+    "substream",
+]

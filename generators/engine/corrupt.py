@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from generators.engine.message import Fault, Generated
 
 _TEXTS: Final = ("", "twelve", "12.50", "NaN")
@@ -37,7 +39,8 @@ class JsonCorruptor:
 
     def __call__(self, event: Generated, number: int, numbers: random.Random) -> Generated:
         """Return a broken message modelled on ``event``, the ``number``-th of its stream."""
-        variant = self.VARIANTS[int(numbers.random() * len(self.VARIANTS))]
+        variants = tuple(self._breakers)
+        variant = variants[int(numbers.random() * len(variants))]
         own_id = f"{event.transaction_id.rpartition('-')[0]}-m{number:09d}"
         fields = json.loads(event.value)
         fields[self._id_field] = own_id
@@ -71,5 +74,94 @@ class JsonCorruptor:
         return f"negative:{self._number}", _dump(fields)
 
 
-def _dump(fields: dict[str, Any]) -> bytes:
+def _dump(fields: dict[str, Any] | list[dict[str, Any]]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+class StructCorruptor(JsonCorruptor):
+    """Breaks events of any event type in the ways that its fields allow, each as likely as the others.
+
+    Args:
+        event_type: The events' type, a :class:`msgspec.Struct`.
+        id_field: Field that holds the event's id.
+        run: Prefix that makes the broken messages' ids unique among runs.
+    """
+
+    def __init__(self, event_type: type, *, id_field: str, run: str) -> None:
+        fields = msgspec.json.schema(event_type)
+        schema = fields["$defs"][event_type.__name__] if "$ref" in fields else fields
+        numbers = [name for name, field in schema["properties"].items() if _is_number(field)]
+        super().__init__(id_field=id_field, required=schema.get("required", [id_field]), number="")
+        self._run, self._numbers, self._names = run, numbers, list(schema["properties"])
+        del self._breakers["negative_amount"]
+        if not numbers:
+            del self._breakers["wrong_type"]
+        self._breakers["wrong_root"] = self._root
+
+    def __call__(self, event: Generated, number: int, numbers: random.Random) -> Generated:
+        """Return a broken message modelled on ``event``, the ``number``-th of its run."""
+        variants = tuple(self._breakers)
+        variant = variants[int(numbers.random() * len(variants))]
+        own_id, fields = self._own(event, "m", number)
+        detail, value = self._breakers[variant](fields, numbers)
+        reason = "malformed" if variant in ("truncated_json", "not_utf8") else "schema"
+        return _odd(event, own_id, value, Fault("malformed", "dead_letter", detail=detail, reason=reason))
+
+    def drift(self, event: Generated, number: int, numbers: random.Random) -> Generated | None:
+        """Return the event with a new field, or beside it one with a renamed or retyped field.
+
+        Renaming and retyping need a required or a numeric field; where there is none a field is added.
+        """
+        chance, which = numbers.random(), numbers.random()
+        own_id, fields = self._own(event, "s", number)
+        if chance < 1 / 3 and self._required:
+            name = self._required[int(which * len(self._required))]
+            renamed = {f"{name}_v2" if key == name else key: value for key, value in fields.items()}
+            fault = Fault("drifted", "dead_letter", detail=f"renamed:{name}", reason="schema")
+            return _odd(event, own_id, _dump(renamed), fault)
+        present = [name for name in self._numbers if fields.get(name) is not None]
+        if chance < 2 / 3 and present:
+            name = present[int(which * len(present))]
+            fields[name] = {"value": fields[name], "unit": "1"}
+            fault = Fault("drifted", "dead_letter", detail=f"retyped:{name}", reason="schema")
+            return _odd(event, own_id, _dump(fields), fault)
+        # The event's own bytes with one field more, so that nothing else is written in another way.
+        event.value = event.value[:-1] + b',"added_in_v2":"%d"}' % number
+        event.fault = Fault("drifted", "accepted", detail="added:added_in_v2")
+        return event
+
+    def unknown_version(self, event: Generated, number: int, _numbers: random.Random) -> Generated:
+        """Return a message whose header names a schema version that does not exist."""
+        own_id, fields = self._own(event, "v", number)
+        fault = Fault("unknown_version", "dead_letter", detail="schema_version=999", reason="unknown_version")
+        odd = _odd(event, own_id, _dump(fields), fault)
+        odd.headers = [(n, b"999" if n == "schema_version" else text) for n, text in odd.headers]
+        return odd
+
+    def _own(self, event: Generated, letter: str, number: int) -> tuple[str, dict[str, Any]]:
+        own_id, fields = f"{self._run}-{letter}{number:09d}", json.loads(event.value)
+        if isinstance(fields.get(self._id_field), str):
+            fields[self._id_field] = own_id
+        return own_id, fields
+
+    def _not_utf8(self, fields: dict[str, Any], _numbers: random.Random) -> tuple[str, bytes]:
+        # 0xff occurs nowhere in UTF-8.
+        return "not_utf8", _dump(fields)[:-1] + b',"\xff":0}'
+
+    def _wrong_type(self, fields: dict[str, Any], numbers: random.Random) -> tuple[str, bytes]:
+        name = self._numbers[int(numbers.random() * len(self._numbers))]
+        fields[name] = "twelve"
+        return f"wrong_type:{name}", _dump(fields)
+
+    def _root(self, fields: dict[str, Any], _numbers: random.Random) -> tuple[str, bytes]:
+        return "wrong_root", _dump([fields])
+
+
+def _odd(event: Generated, own_id: str, value: bytes, fault: Fault) -> Generated:
+    headers = [(name, own_id.encode() if name == "ce_id" else text) for name, text in event.headers]
+    odd = Generated(own_id, event.key, value, headers, event.event_time_ms, "", 0, fault=fault)
+    return odd.beside(event)
+
+
+def _is_number(field: Any) -> bool:
+    return isinstance(field, dict) and field.get("type") in ("integer", "number")

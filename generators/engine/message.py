@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from generators.engine.simulated import Truth
 
 #: Kafka headers, in their order.
 Headers: TypeAlias = list[tuple[str, bytes]]
 
-FaultKind = Literal["late", "duplicate", "malformed"]
-Expected = Literal["late", "duplicate", "dead_letter"]
+FaultKind = Literal[
+    "late", "duplicate", "malformed", "lost", "drifted", "unknown_version", "wrong_clock", "silence"
+]
+Expected = Literal["late", "duplicate", "dead_letter", "absent", "accepted", "wrong_time", "either"]
+
+#: Faults that are done to an event's own message.
+_DONE_TO_EVENTS: Final = frozenset(("late", "lost", "wrong_clock"))
 
 
 @dataclass(slots=True)
@@ -19,7 +27,9 @@ class Fault:
     Attributes:
         kind: What was done.
         expected: What an app must make of it: send it to the side output ``late``, drop it as a
-            duplicate, or put it into the dead letters.
+            duplicate, put it into the dead letters, never see it (``absent``), take it as valid
+            (``accepted``), find it at a time that is not its own (``wrong_time``); ``either`` where a
+            message came late, but no later than others that are on time.
         detail: Which variant, e.g. ``truncated_json``.
         reason: The dead letter's reason, where one is expected.
         lateness_ms: How far the event time was behind the newest one sent, ms.
@@ -73,19 +83,29 @@ class Generated:
         episode: The truth this event belongs to.
         fault: What was done to it on purpose.
         held_until_ms: A late message waits until an event of this time has been sent, ms.
+        happened_ms: When it really happened, ms: the event time, unless the device's clock is wrong.
+        dropped: Noted in the ledger, but not sent.
+        stream: The stream of the domain it belongs to; empty where there is one only.
+        topic: Its topic; empty: the sink's own.
+        truths: What the event is a part of, for domains that have several kinds.
     """
 
     __slots__ = (
         "amount",
+        "dropped",
         "due_ms",
         "episode",
         "event_time_ms",
         "fault",
+        "happened_ms",
         "headers",
         "held_until_ms",
         "key",
         "kind",
+        "stream",
+        "topic",
         "transaction_id",
+        "truths",
         "value",
     )
 
@@ -106,12 +126,15 @@ class Generated:
         self.value = value
         self.headers = headers
         self.event_time_ms = event_time_ms
-        self.due_ms = event_time_ms
+        self.due_ms = self.happened_ms = event_time_ms
         self.kind = kind
         self.amount = amount
         self.episode = episode
         self.fault = fault
         self.held_until_ms = 0
+        self.dropped = False
+        self.stream = self.topic = ""
+        self.truths: tuple[Truth, ...] = ()
 
     @property
     def labels(self) -> Labels:
@@ -122,6 +145,35 @@ class Generated:
             episode_id=episode.episode_id if episode else None,
             fault=self.fault.kind if self.fault else None,
         )
+
+    @property
+    def is_event(self) -> bool:
+        """Whether this is the one message of an event, and not what a stage has added beside it.
+
+        Stages draw for events only, so that what one of them adds does not move what another does.
+        """
+        fault = self.fault
+        return fault is None or fault.kind in _DONE_TO_EVENTS or fault.expected == "accepted"
+
+    def again(self) -> Generated:
+        """Return the same message once more, with no fault."""
+        copy = Generated(
+            self.transaction_id,
+            self.key,
+            self.value,
+            self.headers,
+            self.event_time_ms,
+            self.kind,
+            self.amount,
+            self.episode,
+        )
+        return copy.beside(self)
+
+    def beside(self, other: Generated) -> Generated:
+        """Take stream, topic and times of sending from another message, and return this one."""
+        self.stream, self.topic = other.stream, other.topic
+        self.due_ms, self.happened_ms = other.due_ms, other.happened_ms
+        return self
 
     def __repr__(self) -> str:
         fault = f" {self.fault.kind}" if self.fault else ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from generators.engine.message import Generated
+from generators.engine.shape import Constant, Shape
 
 #: One wake-up sends all that fell due in this time; a wake-up per message would cost a core at 20,000/s.
 _TICK_S: Final = 0.004
@@ -46,6 +47,7 @@ def pace(
     clock: Clock,
     behind_s: float = 0.0,
     on_idle: Callable[[], None] = lambda: None,
+    shape: Shape | None = None,
 ) -> Iterator[Generated]:
     """Yield every message at its time of arrival, or late, but never early.
 
@@ -59,16 +61,18 @@ def pace(
         clock: Time.
         behind_s: How long ago ``start_ms`` was, seconds: what has fallen due since then goes out at once.
         on_idle: Called before every wait; sinks push out there what they have.
+        shape: Makes the rate swell and ebb; constant by default.
     """
-    per_ms = 0.001 / speed
+    progress, when = (shape or Constant()).progress, (shape or Constant()).when
     began = clock.now() - behind_s
     reached_ms = start_ms
     for message in stream:
         if message.due_ms > reached_ms:
-            wait = began + (message.due_ms - start_ms) * per_ms - clock.now()
+            wait = began + when((message.due_ms - start_ms) / 1000) / speed - clock.now()
             if wait > 0:
                 on_idle()
                 clock.sleep(max(wait, _TICK_S))
             # All that falls due up to now goes out without another look at the clock.
-            reached_ms = max(message.due_ms, start_ms + int((clock.now() - began) / per_ms))
+            passed_ms = int(progress((clock.now() - began) * speed) * 1000)
+            reached_ms = max(message.due_ms, start_ms + passed_ms)
         yield message

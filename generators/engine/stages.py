@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TypeAlias
 
+from generators.engine.delay import Delay
 from generators.engine.message import Fault, Generated
 from generators.engine.profile import Profile
 from generators.engine.randomness import substream
@@ -51,7 +52,15 @@ def disorder(stream: Stream, bound_ms: int, numbers: random.Random) -> Stream:
     """Let every message arrive 0 to ``bound_ms`` after its event time."""
     draw, span = numbers.random, bound_ms + 1
     for message in stream:
-        message.due_ms = message.event_time_ms + int(draw() * span)
+        message.due_ms = message.happened_ms + int(draw() * span)
+        yield message
+
+
+def delayed(stream: Stream, delay: Delay, numbers: random.Random) -> Stream:
+    """Let every message arrive after a delay drawn from a law."""
+    draw, quantiles, steps = numbers.random, delay.quantiles_ms, len(delay.quantiles_ms)
+    for message in stream:
+        message.due_ms = message.happened_ms + quantiles[int(draw() * steps)]
         yield message
 
 
@@ -66,7 +75,7 @@ def late(
     draw = numbers.random
     for message in stream:
         chance = draw()
-        if chance < share and message.episode is None:
+        if chance < share and message.episode is None and message.fault is None:
             held_until_ms = message.event_time_ms + int(lateness_ms * (1 + 0.25 * chance / share))
             if last_ms is None or held_until_ms <= last_ms:
                 message.held_until_ms = held_until_ms
@@ -78,10 +87,10 @@ def duplicates(stream: Stream, share: float, numbers: random.Random) -> Stream:
     """Send a share of the messages again, byte for byte, up to half a second of event time later."""
     draw = numbers.random
     for message in stream:
-        chance = draw()
+        chance = draw() if message.is_event else 1.0
         yield message
         if chance < share and message.fault is None:
-            again = _copy(message)
+            again = message.again()
             again.due_ms = message.due_ms + 1 + int(chance / share * DUPLICATE_GAP_MS)
             again.fault = Fault("duplicate", "duplicate")
             yield again
@@ -94,11 +103,9 @@ def malformed(stream: Stream, share: float, corrupt: Corrupt, numbers: random.Ra
     for message in stream:
         yield message
         # Repeats draw no number: whether there are any must not change what is broken.
-        if (message.fault is None or message.fault.kind == "late") and draw() < share:
+        if message.is_event and draw() < share:
             made += 1
-            broken = corrupt(message, made, variants)
-            broken.due_ms = message.due_ms
-            yield broken
+            yield corrupt(message, made, variants).beside(message)
 
 
 def in_arrival_order(stream: Stream) -> Stream:
@@ -115,7 +122,7 @@ def in_arrival_order(stream: Stream) -> Stream:
             continue
         heappush(queue, (message.due_ms, order, message))
         # Whatever is still to come arrives after its own event time, so not before this one's.
-        frontier = message.event_time_ms
+        frontier = message.happened_ms
         while queue and queue[0][0] <= frontier:
             ready = heappop(queue)[2]
             yield ready
@@ -123,12 +130,22 @@ def in_arrival_order(stream: Stream) -> Stream:
                 newest = ready.event_time_ms
                 if held and held[0][0] <= newest:
                     yield from _overdue(held, newest, ready.due_ms)
+    last_ms = 0
     while queue:
         ready = heappop(queue)[2]
         yield ready
         if ready.fault is None:
             newest = max(newest, ready.event_time_ms)
         yield from _overdue(held, newest, ready.due_ms)
+        last_ms = ready.due_ms
+    # The stream ended before enough had come to be as late as that against.
+    while held:
+        message = heappop(held)[2]
+        message.due_ms = max(last_ms, message.happened_ms)
+        if message.fault is not None:
+            message.fault.lateness_ms = max(newest - message.event_time_ms, 0)
+            message.fault.expected = "either"
+        yield message
 
 
 def _overdue(held: list[tuple[int, int, Generated]], newest_ms: int, now_ms: int) -> Stream:
@@ -138,16 +155,3 @@ def _overdue(held: list[tuple[int, int, Generated]], newest_ms: int, now_ms: int
         if message.fault is not None:
             message.fault.lateness_ms = newest_ms - message.event_time_ms
         yield message
-
-
-def _copy(message: Generated) -> Generated:
-    return Generated(
-        message.transaction_id,
-        message.key,
-        message.value,
-        message.headers,
-        message.event_time_ms,
-        message.kind,
-        message.amount,
-        message.episode,
-    )

@@ -64,9 +64,36 @@ def test_a_bounded_run_faster_than_real_time_ends_now_and_not_in_the_future() ->
         assert not found.live
 
 
+def test_live_sends_the_past_at_once_and_goes_on_with_the_clock() -> None:
+    found = timing(rate="100", start="2026-11-01", live=True)
+    assert (found.live, found.speed, found.start_ms) == (True, 1.0, 1_793_491_200_000)
+    assert not timing(rate="100", start="2026-11-01").live
+
+
+def test_a_run_that_is_gone_on_with_keeps_its_start_and_goes_with_the_clock() -> None:
+    found = timing(rate="100", resumed_start_ms=1_700_000_000_000)
+    assert (found.live, found.start_ms) == (True, 1_700_000_000_000)
+    assert timing(rate="max", resumed_start_ms=5_000).start_ms == 5_000
+
+
+def test_a_duration_can_end_a_stream_by_its_event_time() -> None:
+    found = timing(rate="50", duration="10s", start="0", by_time=True)
+    assert (found.events, found.until_ms) == (None, 10_000)
+    assert timing(rate="50", speed=60.0, duration="10s", start="0", by_time=True).until_ms == 600_000
+    past = timing(rate="max", duration="1h", by_time=True)
+    assert past.until_ms is not None
+    assert NOW_MS - 2_000 < past.until_ms <= NOW_MS
+
+
+def test_a_domain_has_its_own_usual_event_rate() -> None:
+    assert timing(rate="max", usual_event_rate=20.0).event_rate == 20.0
+    assert timing(rate="max", usual_event_rate=20.0, event_rate=7.0).event_rate == 7.0
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("2026-01-01", 1_767_225_600_000),
         ("2026-01-01T00:00:00Z", 1_767_225_600_000),
         ("2026-01-01T01:00:00.250+01:00", 1_767_225_600_250),
         ("1767225600000", 1_767_225_600_000),
@@ -87,6 +114,9 @@ def test_start_is_read(text: str, expected: int) -> None:
         ({"speed": 2.0, "event_rate": 5.0}, "leave one of them out"),
         ({"duration": "soon"}, "'soon' is not a duration"),
         ({"duration": "0s"}, "--duration is above 0"),
+        ({"live": True, "speed": 2.0}, "--live goes with the clock"),
+        ({"live": True, "rate": "max"}, "--live goes with the clock"),
+        ({"start": "2026-13-01"}, "--start is a time with its zone"),
         ({"start": "yesterday"}, "--start is a time with its zone"),
         ({"start": "2026-01-01T00:00:00"}, "--start is a time with its zone"),
     ],

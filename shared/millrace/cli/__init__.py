@@ -39,6 +39,8 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
         "Keep a committed batch of a query, and begin another with it.",
     ),
     "rescale": ("millrace.cli.rescale:app", "Give a stopped query other partitions or key groups."),
+    "contracts": ("millrace.cli.contracts:app", "Keep what events look like in git, and compatible."),
+    "dlq": ("millrace.cli.dlq:app", "Dead letters: list them, look into them, send them again."),
     "demo": ("millrace.cli.demo:app", "Broker, generator and app in one command, checked against the truth."),
 }
 

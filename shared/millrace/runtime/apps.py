@@ -71,6 +71,8 @@ class App:
             name ``events``) to its outputs; starts nothing.
         topics: Settings → the topics it reads and writes.
         demo: ``module:attribute`` of its :class:`~millrace.runtime.demo.DemoSpec`, if it has a demo.
+        contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
+            :mod:`millrace.contracts`).
     """
 
     name: str
@@ -79,6 +81,7 @@ class App:
     build: Callable[[Mapping[str, DataFrame], Any], Outputs]
     topics: Callable[[Any], Topics]
     demo: str | None = None
+    contracts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def list_apps() -> dict[str, str]:

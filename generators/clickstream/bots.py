@@ -1,0 +1,81 @@
+"""Visitors that are no people: crawlers that say so, and scrapers that only their speed gives away."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from generators.clickstream.campaigns import DIRECT
+from generators.clickstream.catalogue import Catalogue
+from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from generators.clickstream.trail import Trail
+from generators.clickstream.visitors import Device, make_device
+from generators.engine.randomness import substream
+from generators.engine.simulated import Simulated, Truth
+
+#: User agents in the form that these crawlers document.
+CRAWLERS: Final = (
+    "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
+    "Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)",
+    "Mozilla/5.0 (compatible; AhrefsBot/7.0; +http://ahrefs.com/robot/)",
+    "Mozilla/5.0 (compatible; SemrushBot/7~bl; +http://www.semrush.com/bot.html)",
+    "facebookexternalhit/1.1 (+http://www.facebook.com/externalhit_uatext.php)",
+)
+#: Pages per visit and pause between them in ms, from and to.
+_CRAWL: Final = (20, 80, 1_000, 9_000)
+_SCRAPE: Final = (150, 400, 120, 500)
+#: Mean number of events per visit.
+BOT_VISIT_EVENTS: Final = (sum(_CRAWL[:2]) + sum(_SCRAPE[:2])) / 4
+
+
+class Bots:
+    """Plans the visits of bots, from random numbers that nothing else uses.
+
+    Args:
+        profile: Its seed.
+        names: Makes identifiers.
+        catalogue: What they look at.
+    """
+
+    def __init__(self, profile: ClickstreamProfile, names: Names, catalogue: Catalogue) -> None:
+        self._names = names
+        self._items = catalogue.items
+        self._draw = substream(profile.seed, DOMAIN_NAME, "bot").random
+
+    def plan(self, number: int, at_ms: int) -> list[Simulated]:
+        """Return the events of a bot's visit.
+
+        Args:
+            number: Number of the visit.
+            at_ms: When it begins, ms since the epoch, UTC.
+        """
+        draw = self._draw
+        by_name = draw() < 0.5
+        low, high, fast, slow = _CRAWL if by_name else _SCRAPE
+        visitor_id = self._names.of("visitor", 2 * number)
+        if by_name:
+            device = Device(visitor_id, "desktop", CRAWLERS[int(draw() * len(CRAWLERS))], 0)
+        else:
+            device = make_device(visitor_id, draw())
+        length = low + int(draw() * (high - low + 1))
+        first = int(draw() * len(self._items))
+        trail = Trail(self._names, number, device, at_ms, judged=False)
+        for place in range(length):
+            item = self._items[(first + place) % len(self._items)]
+            if place == 0:
+                trail.land(DIRECT, "item", item.url, item)
+            else:
+                trail.wait(fast + int(draw() * (slow - fast)))
+                trail.view(item)
+        truth = Truth(
+            truth_id=f"bot-{trail.visitor_id}",
+            kind="bot",
+            entity=trail.visitor_id,
+            expected="excluded",
+            detail={
+                "by": "user_agent" if by_name else "rate",
+                "start_ms": at_ms,
+                "end_ms": trail.at_ms,
+                "events": length,
+            },
+        )
+        return trail.finish(truth)

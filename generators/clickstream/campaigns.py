@@ -1,0 +1,84 @@
+"""Where visits come from: direct, search, advertisements, mail, social media, other sites."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from generators.clickstream.visitors import pick
+
+
+class Channel(NamedTuple):
+    """How a visit arrives; all None for a direct one.
+
+    Attributes:
+        source: Where from, e.g. ``google``.
+        medium: How, e.g. ``cpc``.
+        campaign: For which campaign, if for one.
+        referrer: Page that it comes from, if the browser says so.
+        click_prefix: Begins the identity of a click on an advertisement.
+        label: Source, medium and campaign in one text.
+    """
+
+    source: str | None
+    medium: str | None
+    campaign: str | None
+    referrer: str | None
+    click_prefix: str | None
+    label: str | None
+
+
+DIRECT: Final = Channel(None, None, None, None, None, None)
+
+
+def labelled(
+    source: str,
+    medium: str,
+    campaign: str | None = None,
+    *,
+    referrer: str | None = None,
+    click_prefix: str | None = None,
+) -> Channel:
+    """Return a channel with its label.
+
+    >>> labelled("newsletter", "email").label
+    'newsletter / email / (none)'
+    """
+    label = f"{source} / {medium} / {campaign or '(none)'}"
+    return Channel(source, medium, campaign, referrer, click_prefix, label)
+
+
+_GOOGLE: Final = "https://www.google.com/"
+_BING: Final = "https://www.bing.com/"
+_PRICES: Final = "https://prices.example/compare"
+_NEW_SHOES: Final = labelled(
+    "facebook", "paid-social", "new-shoes", referrer="https://www.facebook.com/", click_prefix="fbclid"
+)
+
+#: Channel and upper bound of its cumulated share.
+CHANNELS: Final[tuple[tuple[Channel, float], ...]] = (
+    (DIRECT, 0.34),
+    (labelled("google", "organic", referrer=_GOOGLE), 0.58),
+    (labelled("bing", "organic", referrer=_BING), 0.62),
+    (labelled("google", "cpc", "brand", referrer=_GOOGLE, click_prefix="gclid"), 0.69),
+    (labelled("google", "cpc", "spring-sale", referrer=_GOOGLE, click_prefix="gclid"), 0.77),
+    (labelled("bing", "cpc", "brand", referrer=_BING, click_prefix="msclkid"), 0.79),
+    (_NEW_SHOES, 0.85),
+    (labelled("instagram", "social", referrer="https://www.instagram.com/"), 0.88),
+    (labelled("newsletter", "email", "weekly"), 0.95),
+    (labelled("prices.example", "referral", referrer=_PRICES), 1.0),
+)
+
+
+def channel(uniform: float) -> Channel:
+    """Return the channel of a visit.
+
+    >>> channel(0.1).label, channel(0.5).label
+    (None, 'google / organic / (none)')
+    """
+    return pick(CHANNELS, uniform)
+
+
+def other_campaign(now: Channel, uniform: float) -> Channel:
+    """Return a channel that is not direct and not the one of now."""
+    others = [found for found, _ in CHANNELS if found is not DIRECT and found is not now]
+    return others[int(uniform * len(others))]

@@ -1,0 +1,126 @@
+"""From the cart to the order: removals, the steps of the checkout, purchases, refunds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from generators.clickstream import truths
+from generators.clickstream.carts import Cart
+from generators.clickstream.events import CheckoutStep, OrderLine, Refund
+from generators.clickstream.profile import Names
+from generators.clickstream.trail import SHOP, Trail
+from generators.clickstream.visitors import Device, Person
+from generators.engine.simulated import Simulated, Truth
+
+#: A step is done by the conversion to the power of this: by 55, 44 and 37 of 100 carts if 30 are bought.
+STEPS: Final[tuple[tuple[CheckoutStep, float], ...]] = (
+    ("address", 0.5),
+    ("delivery", 0.685),
+    ("payment", 0.82),
+)
+#: Share of the lines in a cart that are taken out again.
+REMOVED: Final = 0.08
+
+
+def steps_done(conversion: float, uniform: float) -> tuple[int, bool]:
+    """Return how many steps of the checkout one cart goes through, and whether it is bought.
+
+    Args:
+        conversion: Share of carts that are bought, 0 to 1.
+        uniform: A random number in [0, 1).
+
+    >>> steps_done(0.3, 0.29), steps_done(0.3, 0.4), steps_done(0.3, 0.9)
+    ((3, True), (2, False), (0, False))
+    """
+    return sum(uniform < conversion**power for _, power in STEPS), uniform < conversion
+
+
+def remove_some(trail: Trail, cart: Cart, draw: Callable[[], float]) -> None:
+    """Take some lines out of the cart again."""
+    for line in list(cart.lines):
+        if draw() < REMOVED:
+            item, quantity = line
+            trail.wait(2_000 + int(draw() * 8_000))
+            cart.lines.remove(line)
+            place = trail.click(
+                "remove_from_cart",
+                "cart",
+                f"{SHOP}/cart",
+                item=item,
+                quantity=quantity,
+                cart_id=cart.cart_id,
+            )
+            cart.note(trail.at_ms, "cart", place)
+
+
+def do_step(trail: Trail, cart: Cart, step: CheckoutStep) -> None:
+    """Do one step of the checkout."""
+    place = trail.click("checkout", "checkout", f"{SHOP}/checkout/{step}", cart_id=cart.cart_id, step=step)
+    cart.note(trail.at_ms, step, place)
+
+
+def buy(trail: Trail, cart: Cart, order_id: str, *, person: Person | None) -> tuple[OrderLine, ...]:
+    """Buy what is in the cart; returns the lines of the order.
+
+    Args:
+        trail: The visit.
+        cart: The cart.
+        order_id: Identity of the order.
+        person: Who buys, if it is somebody with an account.
+    """
+    lines, cents = cart.ordered(), cart.cents
+    place = trail.click(
+        "purchase",
+        "checkout",
+        f"{SHOP}/checkout/done",
+        cart_id=cart.cart_id,
+        order_id=order_id,
+        amount=cents / 100,
+        lines=lines,
+    )
+    cart.note(trail.at_ms, "bought", place)
+    trail.mark(place, truths.attribution(order_id, cents, _linked(trail.device, person)))
+    return lines
+
+
+def _linked(device: Device, person: Person | None) -> list[Device]:
+    """Return the devices that are known to be of one person with this one."""
+    if person is None or not (device.linked or device.user_id == person.user_id):
+        return [device]
+    # A shared tablet gets direct visits only: it has no touches that could be missing here.
+    return [own for own in person.devices if own.linked]
+
+
+class PendingRefund:
+    """Lines of an order that will come back; dropped if the buyer has been erased by then."""
+
+    __slots__ = ("_life", "_lines", "_order_id", "_person", "_user_id", "_visitor_id")
+
+    def __init__(
+        self, trail: Trail, person: Person | None, order_id: str, lines: tuple[OrderLine, ...]
+    ) -> None:
+        self._visitor_id = trail.visitor_id
+        self._user_id = trail.device.user_id
+        self._person = person
+        self._life = person.life if person else 0
+        self._order_id = order_id
+        self._lines = lines
+
+    def happen(self, names: Names, number: int, at_ms: int) -> list[Simulated]:
+        """Return the event of the refund, or nothing."""
+        if self._person is not None and self._person.life != self._life:
+            return []
+        cents = sum(round(line.price * 100) * line.quantity for line in self._lines)
+        refund_id = names.of("refund", number)
+        event = Refund(
+            refund_id, self._order_id, self._visitor_id, self._user_id, self._lines, cents / 100, at_ms
+        )
+        truth = Truth(
+            truth_id=f"truth-{refund_id}",
+            kind="refund",
+            entity=self._order_id,
+            expected="net_of_refund",
+            detail={"amount_cents": cents},
+        )
+        return [Simulated("refunds", self._visitor_id, event, at_ms, (truth,))]

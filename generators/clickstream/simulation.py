@@ -1,0 +1,107 @@
+"""The web shop as a whole: visits begin, go on side by side, and have consequences later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, heapreplace
+from itertools import count, islice
+from typing import Final
+
+import msgspec
+
+from generators.clickstream import truths
+from generators.clickstream.bots import BOT_VISIT_EVENTS, Bots
+from generators.clickstream.catalogue import Catalogue
+from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from generators.clickstream.seasons import Arrivals
+from generators.clickstream.visits import Plan, Visits
+from generators.engine.randomness import substream
+from generators.engine.simulated import Simulated
+
+#: Mean number of events of a visit with all that follows from it; a test holds it to what is simulated.
+VISIT_EVENTS: Final = 4.65
+
+
+def simulate(profile: ClickstreamProfile) -> Iterator[Simulated]:
+    """Yield the events of a web shop in event time; equal profiles give equal events.
+
+    Every visit is planned when it begins. Memory is that of the visits in progress, of people who have ever
+    come (at most ``people``), and of returns and refunds to come.
+
+    Args:
+        profile: What it is made from; ``events`` of its events are yielded, of all streams together.
+
+    >>> first = next(simulate(ClickstreamProfile(seed=7)))
+    >>> first.stream, first.event.page_type, [truth.kind for truth in first.truths]
+    ('clicks', 'home', ['uplift', 'session'])
+    """
+    return islice(_begin(profile), profile.events)
+
+
+def _begin(profile: ClickstreamProfile) -> Iterator[Simulated]:
+    events = _Shop(profile).run()
+    truth = truths.uplift(Names(profile).run, profile.recovery, profile.offer_uplift)
+    for first in islice(events, 1):
+        yield msgspec.structs.replace(first, truths=(truth, *first.truths))
+    yield from events
+
+
+class _Shop:
+    """Merges what goes on at the same time into one stream in event time."""
+
+    def __init__(self, profile: ClickstreamProfile) -> None:
+        names = Names(profile)
+        catalogue = Catalogue(profile.seed, profile.items, profile.item_skew)
+        self._ties = count()
+        #: What begins later: moment, tie, plan.
+        self._agenda: list[tuple[int, int, Plan]] = []
+        self._visits = Visits(profile, names, catalogue, self._later)
+        self._bots = Bots(profile, names, catalogue)
+        rate, seed = profile.event_rate, profile.seed
+        arrivals = Arrivals(
+            rate / VISIT_EVENTS,
+            profile.start_ms,
+            profile.season,
+            substream(seed, DOMAIN_NAME, "arrival"),
+            opening=True,
+        )
+        self._repeat(arrivals, self._visits.plan)
+        if profile.bots:
+            bot_numbers = count(1, 2)
+            bot_rate = rate * profile.bots / BOT_VISIT_EVENTS
+            bot_arrivals = Arrivals(
+                bot_rate, profile.start_ms, 0.0, substream(seed, DOMAIN_NAME, "bot_arrival")
+            )
+            self._repeat(bot_arrivals, lambda at_ms: self._bots.plan(next(bot_numbers), at_ms))
+
+    def _later(self, at_ms: int, plan: Plan) -> None:
+        heappush(self._agenda, (at_ms, next(self._ties), plan))
+
+    def _repeat(self, arrivals: Arrivals, begin: Callable[[int], list[Simulated]]) -> None:
+        """Let something begin again and again."""
+        at_ms = arrivals.next_ms()
+
+        def plan() -> list[Simulated]:
+            self._repeat(arrivals, begin)
+            return begin(at_ms)
+
+        self._later(at_ms, plan)
+
+    def run(self) -> Iterator[Simulated]:
+        """Yield all events in event time, without end."""
+        agenda = self._agenda
+        # What goes on: moment of the next event, tie, events still to come with the next one last.
+        active: list[tuple[int, int, list[Simulated]]] = []
+        while True:
+            while not active or agenda[0][0] <= active[0][0]:
+                _, tie, plan = heappop(agenda)
+                events = plan()
+                if events:
+                    events.reverse()
+                    heappush(active, (events[-1].event_time_ms, tie, events))
+            _, tie, events = active[0]
+            yield events.pop()
+            if events:
+                heapreplace(active, (events[-1].event_time_ms, tie, events))
+            else:
+                heappop(active)

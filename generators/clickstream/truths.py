@@ -1,0 +1,106 @@
+"""What is true about the visits, as it stands in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from generators.clickstream.carts import Cart, CartStep, idle_spells
+from generators.clickstream.visitors import Device, Person, Touch
+from generators.engine.simulated import Truth
+
+SCENARIOS: Final = {
+    "session": "clicks of one visitor with pauses of 30 minutes at most; at all of them",
+    "identity": "a visitor turns out to be a person; at every login of it",
+    "abandonment": "a cart that lay idle for 15 minutes or longer, with every such spell; at all its events",
+    "attribution": "first and last touch of a purchase, over all devices linked to the person by then",
+    "bot": "a visit of a crawler (by user agent) or scraper (by rate); at all its events",
+    "consent_withdrawn": "from the next event on: no stitching, profile or offer for the visitor",
+    "erasure": "the account asks to be forgotten and never comes back",
+    "refund": "part or all of an order is paid back",
+    "uplift": "what an offer adds to the share of abandoned carts that are bought; at the first event",
+}
+
+
+def identity(device: Device, user_id: str, *, shared: bool) -> Truth:
+    """Return the truth of a login: this visitor is this person, on a shared device for now."""
+    return Truth(
+        truth_id=f"identity-{device.visitor_id}-{user_id}",
+        kind="identity",
+        entity=device.visitor_id,
+        expected="stitched",
+        detail={"user_id": user_id, "shared": shared},
+    )
+
+
+def abandonment(cart: Cart, to_come: list[CartStep], device: Device) -> Truth | None:
+    """Return the truth about a cart if it lies idle for long enough to be called abandoned.
+
+    Args:
+        cart: The cart and what has happened to it.
+        to_come: What will happen to it in a later visit.
+        device: Where it was filled.
+    """
+    steps = [*cart.steps, *to_come]
+    spells = idle_spells(steps)
+    if not spells:
+        return None
+    last = steps[-1]
+    bought_ms = last.at_ms if last.stage == "bought" else None
+    return Truth(
+        truth_id=f"abandonment-{cart.cart_id}",
+        kind="abandonment",
+        entity=cart.cart_id,
+        expected="cart_abandoned",
+        detail={
+            "visitor_id": device.visitor_id,
+            "user_id": device.user_id,
+            "idle": spells,
+            "bought_ms": bought_ms,
+        },
+    )
+
+
+def attribution(order_id: str, cents: int, devices: Iterable[Device]) -> Truth:
+    """Return where a purchase came from: the first and the last touch on any of these devices."""
+    devices = tuple(devices)
+    first = min((d.first_touch for d in devices if d.first_touch), key=_moment, default=None)
+    last = max((d.last_touch for d in devices if d.last_touch), key=_moment, default=None)
+    return Truth(
+        truth_id=f"attribution-{order_id}",
+        kind="attribution",
+        entity=order_id,
+        expected="attributed",
+        detail={
+            "amount_cents": cents,
+            "first_touch": first.label if first else None,
+            "last_touch": last.label if last else None,
+            "visitors": sorted(device.visitor_id for device in devices),
+        },
+    )
+
+
+def erasure(request_id: str, person: Person) -> Truth:
+    """Return the truth about a person who asks to be forgotten."""
+    return Truth(
+        truth_id=f"truth-{request_id}",
+        kind="erasure",
+        entity=person.user_id,
+        expected="erased",
+        detail={"visitors": sorted(device.visitor_id for device in person.devices if device.linked)},
+    )
+
+
+def uplift(run: str, recovery: float, offer_uplift: float) -> Truth:
+    """Return the truth about what an offer does to abandoned carts."""
+    return Truth(
+        truth_id=f"uplift-{run}",
+        kind="uplift",
+        entity="offer",
+        expected="recovered_in_interval",
+        detail={"recovery": recovery, "uplift": offer_uplift},
+    )
+
+
+def _moment(touch: Touch) -> int:
+    return touch.at_ms

@@ -1,0 +1,72 @@
+"""What `millrace generate describe DOMAIN` says about a domain."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from generators.domain_command import help_of
+from generators.domains import load
+from generators.engine.profile import Profile
+
+
+def description(name: str) -> str:
+    """Return what a domain has: streams with their fields, parameters with defaults, kinds of truth.
+
+    Raises:
+        UserError: If there is no such domain.
+    """
+    return "\n".join(_fraud() if name == "fraud" else _domain(name))
+
+
+def _fraud() -> Iterator[str]:
+    from generators import fraud
+    from generators.fraud_episodes import SCENARIOS
+
+    yield f"fraud: {fraud.DESCRIPTION}"
+    yield f"\ntransactions → {fraud.TOPIC}, version {fraud.SCHEMA_VERSION}"
+    yield f"  {', '.join(fraud.FIELDS)}"
+    yield from _parameters(fraud.FraudProfile)
+    yield f"\nwhat really happens\n  {', '.join(SCENARIOS)}"
+
+
+def _domain(name: str) -> Iterator[str]:
+    domain = load(name)
+    yield f"{domain.name}: {domain.description}"
+    for stream, spec in domain.streams.items():
+        yield f"\n{stream} → {spec.topic}, version {spec.schema_version}, identified by {spec.id_field}"
+        for field, kind in _fields(spec.event_type).items():
+            yield f"  {field:<24}{kind}"
+    yield from _parameters(domain.profile)
+    if domain.scenarios:
+        yield "\nwhat really happens"
+        for kind, text in domain.scenarios.items():
+            yield f"  {kind:<24}{text}"
+
+
+def _parameters(profile: type[Profile]) -> Iterator[str]:
+    yield "\nparameters"
+    texts = {**help_of(Profile), **help_of(profile)}
+    for field in dataclasses.fields(profile):
+        yield f"  {field.name:<24}{field.default!s:<16}{texts.get(field.name, '')}".rstrip()
+
+
+def _fields(event_type: type) -> dict[str, str]:
+    schema = msgspec.json.schema(event_type)
+    top = schema["$defs"][event_type.__name__] if "$ref" in schema else schema
+    return {name: _kind(field) for name, field in top["properties"].items()}
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return " | ".join(map(str, field["enum"]))
+    if "anyOf" in field:
+        return " or ".join(_kind(one) for one in field["anyOf"])
+    if "$ref" in field:
+        return str(field["$ref"]).rpartition("/")[2]
+    if field.get("type") == "array":
+        return f"list of {_kind(field.get('items') or {})}"
+    return str(field.get("type", "any"))

@@ -1,0 +1,152 @@
+"""`millrace ledger check`: a run's Delta tables against the ledger of what was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look into a generator's ledger, and compare an app's tables with it.",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.callback()
+def main() -> None:
+    """Look into a generator's ledger, and compare an app's tables with it."""
+
+
+@app.command()
+def show(ledger: Annotated[Path, typer.Argument(help="A ledger.")]) -> None:
+    """Count what a ledger says: events, faults and truths by kind."""
+    from collections import Counter
+
+    from generators.ledger_check import read_truths
+
+    truths = read_truths(ledger)
+    typer.echo(f"{truths.domain}: {sum(truths.valid.values()):,} valid events")
+    for stream, count in truths.valid.items():
+        typer.echo(f"  stream {stream}: {count:,}")
+    for (kind, expected), count in sorted(Counter((f.kind, f.expected) for f in truths.faults).items()):
+        typer.echo(f"  fault {kind}, expected {expected}: {count:,}")
+    for kind, count in sorted(Counter(h.kind for h in truths.happenings).items()):
+        typer.echo(f"  truth {kind}: {count:,}")
+
+
+@app.command()
+def check(
+    ledger: Annotated[Path, typer.Argument(help="A complete ledger.")],
+    events: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table of a stream's valid events and its id column.", metavar="STREAM=TABLE:COLUMN"
+        ),
+    ] = None,
+    late: Annotated[
+        str | None, typer.Option(help="Table of late events and their id column.", metavar="TABLE:COLUMN")
+    ] = None,
+    dead_letters: Annotated[
+        Path | None,
+        typer.Option(help="Table of dead letters; found again by the header ce_id.", metavar="TABLE"),
+    ] = None,
+    found: Annotated[
+        list[str] | None,
+        typer.Option(help="Table that reports a kind of truth, by its events.", metavar="KIND=TABLE:COLUMN"),
+    ] = None,
+) -> None:
+    """Compare Delta tables with a ledger; exit code 1 if something does not fit.
+
+    A column may lie inside another, also inside JSON text: ``event.transaction_id``.
+    """
+    from generators.ledger_check import Outputs, compare, read_truths
+    from millrace.errors import ChecksFailed, UserError
+
+    outputs = Outputs(
+        events={name: ids(where) for name, where in _named(events or [], "--events")},
+        late=None if late is None else ids(late),
+        dead_letters=None if dead_letters is None else list(letters(dead_letters)),
+        found={name: ids(where) for name, where in _named(found or [], "--found")},
+    )
+    if outputs == Outputs():
+        raise UserError("nothing to compare: give --events, --late, --dead-letters or --found")
+    checks = compare(read_truths(ledger), outputs)
+    width = max(len(one.name) for one in checks)
+    for one in checks:
+        mark = "ok  " if one.ok else "FAIL"
+        note = f"  ({one.note})" if one.note else ""
+        typer.echo(f"{mark}  {one.name:<{width}}  expected {one.expected}, found {one.found}{note}")
+    failed = sum(not one.ok for one in checks)
+    if failed:
+        raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")
+
+
+def _named(texts: list[str], flag: str) -> Iterator[tuple[str, str]]:
+    from millrace.errors import UserError
+
+    for text in texts:
+        name, equals, where = text.partition("=")
+        if not (name and equals and where):
+            raise UserError(f"{flag} is NAME=TABLE:COLUMN, got {text}")
+        yield name, where
+
+
+def ids(where: str) -> list[str]:
+    """Return the ids in ``TABLE:COLUMN``, one per row.
+
+    Raises:
+        UserError: If there is no such table or column.
+    """
+    from millrace.errors import UserError
+
+    table, colon, column = where.rpartition(":")
+    if not (table and colon and column):
+        raise UserError(f"a table is given with its id column, TABLE:COLUMN; got {where}")
+    top, *path = column.split(".")
+    return [str(_inside(row[top], path, where)) for row in rows(table, [top])]
+
+
+def letters(table: Path) -> Iterator[tuple[str | None, str]]:
+    """Yield the id (from the header ``ce_id``) and the reason of every dead letter."""
+    for row in rows(str(table), ["headers", "reason"]):
+        headers = json.loads(row["headers"]) if row["headers"] else {}
+        yield headers.get("ce_id"), row["reason"]
+
+
+def rows(table: str, columns: list[str]) -> list[dict[str, Any]]:
+    """Return some columns of a Delta table.
+
+    Raises:
+        UserError: If there is no such table, or it lacks a column.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    from millrace.errors import UserError
+
+    try:
+        opened = DeltaTable(table)
+    except DeltaError as error:
+        raise UserError(f"there is no Delta table at {table}") from error
+    names = {field.name for field in opened.schema().fields}
+    for column in columns:
+        if column not in names:
+            raise UserError(f"{table} has no column {column}; it has {', '.join(sorted(names))}")
+    listed: list[dict[str, Any]] = opened.to_pyarrow_table(columns=columns).to_pylist()
+    return listed
+
+
+def _inside(value: Any, path: list[str], where: str) -> Any:
+    from millrace.errors import UserError
+
+    for name in path:
+        found = json.loads(value) if isinstance(value, str | bytes) else value
+        if not isinstance(found, dict) or name not in found:
+            raise UserError(f"{where}: no {name} in {value!r:.80}")
+        value = found[name]
+    return value

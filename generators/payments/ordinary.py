@@ -1,0 +1,243 @@
+"""Genuine life: purchases at terminals and online, trips, refunds, top-ups, new devices now and then."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from generators.engine.randomness import NORMAL, digest, substream
+from generators.payments.events import Kind, Transaction
+from generators.payments.names import ORDINARY, scattered
+from generators.payments.profile import PaymentsProfile
+from generators.payments.world import DOMAIN, Card, Terminal, World, distance_km
+
+#: Purchases that are given back, of those at a card that owes no refund yet.
+_REFUNDED: Final = 0.012
+#: Chance that a card's next event is the refund that it is owed.
+_GIVEN_BACK: Final = 0.3
+#: Purchases at a terminal after which the holder leaves for another city or, when away, for home.
+_DEPARTS: Final = 0.002
+_RETURNS: Final = 0.2
+#: A trip takes this long for waiting and at this speed for moving: never an impossible one.
+_WAITING_MS: Final = 2 * 3_600_000
+_KM_PER_HOUR: Final = 600
+#: Online purchases by a device just bought, through the mobile network, to an address of somebody else.
+_NEW_DEVICE: Final = 0.004
+_MOBILE: Final = 0.3
+_ELSEWHERE: Final = 0.02
+_STEPS: Final = len(NORMAL)
+_SIGMA: Final = 0.5
+#: Purchases are lognormal around the card's mean (mean 1, up to 5.6 times).
+FACTORS: Final = tuple(math.exp(_SIGMA * z - _SIGMA * _SIGMA / 2) for z in NORMAL)
+
+
+class Ordinary(NamedTuple):
+    """One genuine transaction of a slot.
+
+    Attributes:
+        event: The transaction.
+        card: Its card.
+        terminal: Its terminal.
+        firm: Whether later transactions rely on it, so that no fraud may take its slot.
+    """
+
+    event: Transaction
+    card: Card
+    terminal: Terminal
+    firm: bool
+
+
+class Life:
+    """Makes the genuine transaction of every slot; knows nothing of frauds.
+
+    Args:
+        profile: Seed and shares.
+        world: Everybody.
+    """
+
+    def __init__(self, profile: PaymentsProfile, world: World) -> None:
+        self._world = world
+        self._online = profile.online
+        # Part of every id: runs with another seed or start must not look like repeats of this one.
+        self.run = digest(DOMAIN, profile.seed, profile.start_ms)[:10]
+        self._activity: list[float] = []
+        total = 0.0
+        for card in world.cards:
+            total += card.weight
+            self._activity.append(total)
+        self._total = total
+        # All terminals by city, those reached by a trip; nobody travels where there are none.
+        self._places = [number for number, here in enumerate(world.at_place) if here]
+
+        def draws(purpose: str) -> Callable[[], float]:
+            return substream(profile.seed, DOMAIN, "life", purpose).random
+
+        self._draw_card, self._draw_kind = draws("card"), draws("kind")
+        self._draw_channel, self._draw_terminal = draws("channel"), draws("terminal")
+        self._draw_amount, self._draw_refund = draws("amount"), draws("refund")
+        self._draw_trip, self._draw_device = draws("trip"), draws("device")
+        self._draw_ip, self._draw_address = draws("ip"), draws("address")
+
+    def step(self, slot: int, at_ms: int) -> Ordinary:
+        """Return the genuine transaction of a slot."""
+        # All draws come first and always, so that no decision shifts the numbers of the next event.
+        card = self._world.cards[bisect_right(self._activity, self._draw_card() * self._total)]
+        kind_draw, channel_draw, terminal_draw = (
+            self._draw_kind(),
+            self._draw_channel(),
+            self._draw_terminal(),
+        )
+        amount_draw, refund_draw, trip_draw = self._draw_amount(), self._draw_refund(), self._draw_trip()
+        device_draw, ip_draw, address_draw = self._draw_device(), self._draw_ip(), self._draw_address()
+        transaction_id = f"{self.run}-{scattered(slot, ORDINARY)}"
+        account = card.account
+        cents = max(10, round(card.mean * FACTORS[int(amount_draw * _STEPS)]))
+        if card.owed is not None and kind_draw < _GIVEN_BACK:
+            return self._refund(transaction_id, at_ms, card, card.owed)
+        if account.balance < cents:
+            return self._top_up(transaction_id, at_ms, card, cents, amount_draw)
+        account.balance -= cents
+        firm = refund_draw < _REFUNDED and card.owed is None
+        if channel_draw < self._online or card.moving_until_ms > at_ms:
+            shops = self._world.shops
+            # Squared, so that a few shops have most of the customers.
+            terminal = shops[int(terminal_draw * terminal_draw * len(shops))]
+            device, ip, address = self._equipment(card, device_draw, ip_draw, address_draw)
+            event = online(transaction_id, at_ms, card, terminal, cents, device, ip, address)
+        else:
+            terminal = self._terminal(card, terminal_draw)
+            event = at_terminal(transaction_id, at_ms, card, terminal, cents)
+            if trip_draw < _DEPARTS or (card.place != card.home and trip_draw < _RETURNS):
+                self._leave(card, terminal, at_ms, trip_draw)
+        if firm:
+            card.owed = (terminal, cents)
+        return Ordinary(event, card, terminal, firm)
+
+    def _refund(self, transaction_id: str, at_ms: int, card: Card, owed: tuple[Terminal, int]) -> Ordinary:
+        terminal, cents = owed
+        card.owed = None
+        card.account.balance += cents
+        event = moved(transaction_id, at_ms, card, terminal, cents, "refund")
+        return Ordinary(event, card, terminal, True)
+
+    def _top_up(self, transaction_id: str, at_ms: int, card: Card, wanted: int, uniform: float) -> Ordinary:
+        """Book a round sum that pays for what is wanted and for 15 to 25 purchases more."""
+        bank = self._world.banks[card.usual[0].country]
+        missing = wanted + card.mean * (15 + 10 * uniform) - card.account.balance
+        cents = math.ceil(missing / 1_000) * 1_000
+        card.account.balance += cents
+        return Ordinary(moved(transaction_id, at_ms, card, bank, cents, "top_up"), card, bank, True)
+
+    def _terminal(self, card: Card, uniform: float) -> Terminal:
+        if card.place == card.home:
+            return card.usual[int(uniform * len(card.usual))]
+        here = self._world.at_place[card.place]
+        return here[int(uniform * len(here))]
+
+    def _leave(self, card: Card, terminal: Terminal, now_ms: int, uniform: float) -> None:
+        if card.place != card.home:
+            card.place = card.home
+        else:
+            # The draw is below the share of departures; scaled by it, it is uniform.
+            card.place = self._places[int(uniform / _DEPARTS * len(self._places))]
+        farthest = max(self._world.at_place[card.place], key=lambda there: distance_km(terminal, there))
+        kilometres = distance_km(terminal, farthest)
+        card.moving_until_ms = now_ms + _WAITING_MS + round(kilometres / _KM_PER_HOUR * 3_600_000)
+
+    def _equipment(self, card: Card, device: float, ip: float, address: float) -> tuple[str, str, str]:
+        if device < _NEW_DEVICE:
+            # Replaces the oldest one, in a list of the card's own.
+            card.devices = [*card.devices[1:], self._world.new_device()]
+            used = card.devices[-1]
+        else:
+            used = card.devices[int(device * len(card.devices))]
+        to = card.address_id
+        if address < _ELSEWHERE:
+            cards = self._world.cards
+            to = cards[int(address / _ELSEWHERE * len(cards))].address_id
+        return used, card.mobile_ip if ip < _MOBILE else card.ip, to
+
+
+def at_terminal(transaction_id: str, at_ms: int, card: Card, terminal: Terminal, cents: int) -> Transaction:
+    """Return a purchase at a terminal."""
+    return Transaction(
+        transaction_id,
+        at_ms,
+        card.customer_id,
+        card.account.account_id,
+        card.card_id,
+        terminal.merchant.merchant_id,
+        terminal.terminal_id,
+        terminal.mcc,
+        "terminal",
+        terminal.country,
+        terminal.latitude,
+        terminal.longitude,
+        None,
+        None,
+        None,
+        cents / 100,
+        "EUR",
+        "purchase",
+    )
+
+
+def online(
+    transaction_id: str,
+    at_ms: int,
+    card: Card,
+    shop: Terminal,
+    cents: int,
+    device: str,
+    ip: str,
+    address: str,
+) -> Transaction:
+    """Return an online purchase."""
+    return Transaction(
+        transaction_id,
+        at_ms,
+        card.customer_id,
+        card.account.account_id,
+        card.card_id,
+        shop.merchant.merchant_id,
+        shop.terminal_id,
+        shop.mcc,
+        "online",
+        shop.country,
+        None,
+        None,
+        device,
+        ip,
+        address,
+        cents / 100,
+        "EUR",
+        "purchase",
+    )
+
+
+def moved(
+    transaction_id: str, at_ms: int, card: Card, terminal: Terminal, cents: int, kind: Kind
+) -> Transaction:
+    """Return a refund or a top-up: booked from afar, so without position, device and address."""
+    return Transaction(
+        transaction_id,
+        at_ms,
+        card.customer_id,
+        card.account.account_id,
+        card.card_id,
+        terminal.merchant.merchant_id,
+        terminal.terminal_id,
+        terminal.mcc,
+        "online",
+        terminal.country,
+        None,
+        None,
+        None,
+        None,
+        None,
+        cents / 100,
+        "EUR",
+        kind,
+    )

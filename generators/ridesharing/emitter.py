@@ -1,0 +1,131 @@
+"""Writes down what the agents do, as events whose ids depend on who does what, and not on anybody else."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from generators.engine.simulated import Simulated, Truth
+from generators.ridesharing.city import degrees
+from generators.ridesharing.drivers import Driver
+from generators.ridesharing.events import (
+    Cancellation,
+    CancelReason,
+    DriverAnswer,
+    DriverStatus,
+    Offer,
+    RideRequest,
+    TripProgress,
+)
+from generators.ridesharing.riders import Ride
+
+Truths = tuple[Truth, ...]
+
+
+class Emitter:
+    """Collects the events of one advance.
+
+    Args:
+        run: Part of every id: runs with another seed or start must not look like repeats of this one.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.events: list[Simulated] = []
+
+    def take(self) -> list[Simulated]:
+        """Return what was collected, and begin anew."""
+        events, self.events = self.events, []
+        return events
+
+    def truth(self, kind: str, entity: str, mark: str, expected: str, **detail: Any) -> Truth:
+        """Return a truth about an entity; ``mark`` tells it from others of its kind and entity."""
+        name = f"{self.run}-{kind}-{entity.removeprefix(f'{self.run}-')}"
+        truth_id = f"{name}-{mark}" if mark else name
+        return Truth(truth_id=truth_id, kind=kind, entity=entity, expected=expected, detail=detail)
+
+    def request(self, ride: Ride) -> None:
+        """A rider asks."""
+        lat, lon = degrees(*ride.pickup)
+        to_lat, to_lon = degrees(*ride.dropoff)
+        event = RideRequest(
+            ride.request_id,
+            ride.rider_id,
+            ride.vehicle_class,
+            ride.zone,
+            lat,
+            lon,
+            to_lat,
+            to_lon,
+            ride.pickup_at_ms,
+            ride.at_ms,
+        )
+        self._add("requests", ride.request_id, event, ride.at_ms, ())
+
+    def status(
+        self, driver: Driver, status: Literal["online", "offline"], at_ms: int, truths: Truths = ()
+    ) -> None:
+        """A driver comes or goes."""
+        event_id = f"{self.run}-s{driver.number:06d}-{driver.session:05d}-{status}"
+        lat, lon = degrees(*driver.position(at_ms))
+        event = DriverStatus(event_id, driver.driver_id, status, driver.vehicle_class, lat, lon, at_ms)
+        self._add("status", driver.driver_id, event, at_ms, truths)
+
+    def answer(
+        self,
+        driver: Driver,
+        offer: Offer,
+        zone: str,
+        reason: Literal["", "declined", "busy"],
+        at_ms: int,
+        truths: Truths = (),
+    ) -> None:
+        """A driver answers an offer; no reason is a yes."""
+        ride = offer.request_id.rpartition("-")[2]
+        # A driver may be busy for the same offer twice, but not in the same millisecond.
+        mark = f"busy{at_ms}" if reason == "busy" else f"{driver.token:06d}"
+        event_id = f"{self.run}-a-{ride}-{offer.attempt:03d}-{driver.number:06d}-{mark}"
+        event = DriverAnswer(
+            event_id,
+            offer.offer_id,
+            offer.request_id,
+            driver.driver_id,
+            offer.attempt,
+            zone,
+            "reject" if reason else "accept",
+            reason,
+            at_ms,
+        )
+        self._add("answers", offer.request_id, event, at_ms, truths)
+
+    def cancel(
+        self, ride: Ride, driver: Driver | None, reason: CancelReason, at_ms: int, truths: Truths
+    ) -> None:
+        """The rider, or the driver if one is given, calls a ride off."""
+        by = f"d{driver.number:06d}-{driver.token:06d}" if driver else "rider"
+        event = Cancellation(
+            f"{self.run}-c-{ride.number:08d}-{by}",
+            ride.request_id,
+            "driver" if driver else "rider",
+            driver.driver_id if driver else "",
+            ride.zone,
+            reason,
+            at_ms,
+        )
+        self._add("cancellations", ride.request_id, event, at_ms, truths)
+
+    def progress(
+        self,
+        ride: Ride,
+        driver: Driver,
+        stage: Literal["arrived", "started", "finished"],
+        at_ms: int,
+        truths: Truths = (),
+    ) -> None:
+        """A trip goes on."""
+        lat, lon = degrees(*driver.position(at_ms))
+        event_id = f"{self.run}-p-{ride.number:08d}-{driver.number:06d}-{driver.token:06d}-{stage}"
+        event = TripProgress(event_id, ride.request_id, driver.driver_id, ride.zone, stage, lat, lon, at_ms)
+        self._add("progress", ride.request_id, event, at_ms, truths)
+
+    def _add(self, stream: str, key: str, event: Any, at_ms: int, truths: Truths) -> None:
+        self.events.append(Simulated(stream, key, event, at_ms, truths))

@@ -1,0 +1,186 @@
+"""Writes the ledger of a domain with several streams; :mod:`generators.world_records` reads it back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from generators.engine.message import Generated
+from generators.engine.simulated import Truth
+from generators.record_file import Records, open_records
+from generators.world_records import (
+    Record,
+    WorldFault,
+    WorldRun,
+    WorldSilence,
+    WorldSummary,
+    WorldTruth,
+)
+
+#: So many truths are kept open at once; the one that was touched longest ago is written first.
+_OPEN: Final = 20_000
+#: A truth of more events is written in pieces.
+_PIECE: Final = 1_000
+
+
+class _Open:
+    """A truth of which more may come."""
+
+    __slots__ = ("disturbed", "event_ids", "first_ms", "last_ms", "truth")
+
+    def __init__(self, truth: Truth, at_ms: int) -> None:
+        self.truth = truth
+        self.event_ids: list[str] = []
+        self.disturbed: list[str] = []
+        self.first_ms = self.last_ms = at_ms
+
+
+class WorldLedger:
+    """Counts what is sent, and writes faults and truths to a file; memory does not grow with the stream.
+
+    Args:
+        path: File to write, JSON lines or (``.parquet``) Parquet; None only counts.
+        run: How the streams are made.
+        resume: Go on with the file of a killed run.
+    """
+
+    def __init__(self, path: Path | None, run: WorldRun, *, resume: bool = False) -> None:
+        self.sent = self.valid = 0
+        self._streams = dict.fromkeys(run.streams, 0)
+        self._faults: Counter[str] = Counter()
+        self._truths: Counter[str] = Counter()
+        self._first_ms: int | None = None
+        self._last_ms = 0
+        self._open: dict[str, _Open] = {}
+        self._encode = msgspec.json.Encoder().encode
+        self._file: Records | None = None if path is None else open_records(path, resume=resume)
+        self._write(run)
+        self.sync()
+
+    def add(self, message: Generated) -> None:
+        """Take note of a message that the sink has, or that was dropped on purpose."""
+        fault = message.fault
+        if not message.dropped:
+            self.sent += 1
+        if fault is not None:
+            self._fault(message)
+            if not message.is_event:
+                return
+        if message.truths:
+            self._truth(message)
+        if message.dropped:
+            return
+        self.valid += 1
+        self._streams[message.stream] += 1
+        at = message.event_time_ms
+        if self._first_ms is None:
+            self._first_ms = self._last_ms = at
+        elif at > self._last_ms:
+            self._last_ms = at
+        elif at < self._first_ms:
+            self._first_ms = at
+
+    def _fault(self, message: Generated) -> None:
+        fault = message.fault
+        if fault is None:
+            return
+        self._faults[fault.kind] += 1
+        if fault.kind == "silence":
+            self._write(WorldSilence(message.transaction_id, message.event_time_ms, fault.detail))
+            return
+        self._write(
+            WorldFault(
+                kind=fault.kind,
+                id=f"fault-{self._faults.total():09d}",
+                stream=message.stream,
+                event_id=message.transaction_id,
+                expected=fault.expected,
+                event_time_ms=message.event_time_ms,
+                detail=fault.detail,
+                reason=fault.reason,
+                lateness_ms=fault.lateness_ms,
+            )
+        )
+
+    def _truth(self, message: Generated) -> None:
+        at = message.event_time_ms
+        for truth in message.truths:
+            entry = self._open.pop(truth.truth_id, None) or _Open(truth, at)
+            # Put back as the youngest.
+            self._open[truth.truth_id] = entry
+            if not message.dropped:
+                entry.event_ids.append(message.transaction_id)
+                entry.first_ms, entry.last_ms = min(entry.first_ms, at), max(entry.last_ms, at)
+            if message.fault is not None and message.fault.expected != "accepted":
+                entry.disturbed.append(message.transaction_id)
+            if len(entry.event_ids) + len(entry.disturbed) >= _PIECE:
+                self._close_truth(truth.truth_id)
+        if len(self._open) > _OPEN:
+            self._close_truth(next(iter(self._open)))
+
+    def _close_truth(self, truth_id: str) -> None:
+        entry = self._open.pop(truth_id)
+        truth = entry.truth
+        self._truths[truth.kind] += 1
+        self._write(
+            WorldTruth(
+                truth_id=truth_id,
+                kind=truth.kind,
+                entity=truth.entity,
+                expected=truth.expected,
+                detail=truth.detail,
+                event_ids=entry.event_ids,
+                disturbed=entry.disturbed,
+                first_event_time_ms=entry.first_ms,
+                last_event_time_ms=entry.last_ms,
+            )
+        )
+
+    def finish(self) -> WorldSummary:
+        """Write the open truths and the summary; call it once the sink has delivered everything."""
+        for truth_id in list(self._open):
+            self._close_truth(truth_id)
+        summary = self.totals()
+        self._write(summary)
+        self.close()
+        return summary
+
+    def totals(self) -> WorldSummary:
+        """Return the totals so far."""
+        return WorldSummary(
+            sent=self.sent,
+            valid_unique=self.valid,
+            streams=dict(self._streams),
+            # Copies first: progress asks from another thread while kinds are added.
+            faults=dict(sorted(self._faults.copy().items())),
+            truths=dict(sorted(self._truths.copy().items())),
+            first_event_time_ms=self._first_ms,
+            last_event_time_ms=None if self._first_ms is None else self._last_ms,
+        )
+
+    def sync(self) -> None:
+        """Return when every record so far is on disk."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file; without :meth:`finish` before, it says to its reader that it is incomplete."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _write(self, record: Record) -> None:
+        if self._file is not None:
+            self._file.write(self._encode(record))
+
+    def __enter__(self) -> WorldLedger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,212 @@
+"""The dead letters of an app as its Delta table has them, read without Spark, a file at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from millrace.errors import UserError
+
+#: The table that apps write them to.
+TABLE: Final = "dead_letters"
+#: An id may be given by its first characters, from so many on.
+SHORTEST_PREFIX: Final = 4
+
+#: Its columns.
+COLUMNS: Final = (
+    "_event_id", "reason", "stage", "process", "error", "error_digest", "key", "event_time_ms", "topic",
+    "partition", "offset", "value", "headers",
+)  # fmt: skip
+
+
+class LetterError(UserError):
+    """There is no such table or dead letter."""
+
+
+class Position(NamedTuple):
+    """Where an event stands in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter as it was kept.
+
+    Attributes:
+        letter_id: Its identity.
+        written_ms: When it was written to the table, UTC milliseconds; after the table was compacted, when
+            that happened.
+        reason: Why, in one word.
+        stage: Where it happened.
+        process: Name of the process.
+        error: The error in one line.
+        error_digest: The same for every event that fails at the same line of code.
+        key: Key of the process, where it was known.
+        event_time_ms: Event time, where it was known, UTC milliseconds.
+        position: Where the event stands in Kafka, where it came from there.
+        value: Its original bytes; a timer has none.
+        headers: Its Kafka headers, where they were kept, as a JSON object.
+    """
+
+    letter_id: str
+    written_ms: int
+    reason: str
+    stage: str
+    process: str
+    error: str
+    error_digest: str = ""
+    key: str | None = None
+    event_time_ms: int | None = None
+    position: Position | None = None
+    value: bytes | None = None
+    headers: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which dead letters; an empty part selects all.
+
+    Attributes:
+        ids: Identities, or their first characters.
+        reasons: Reasons.
+        stages: Stages.
+        processes: Names of processes.
+        digests: Digests of errors.
+        topics: Topics that the events came by.
+        since_ms: Written at this time or later, UTC milliseconds.
+        until_ms: Written before this time, UTC milliseconds.
+    """
+
+    ids: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+    stages: Sequence[str] = ()
+    processes: Sequence[str] = ()
+    digests: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it selects every dead letter."""
+        return self == Selection()
+
+    def columns(self) -> dict[str, Sequence[str]]:
+        """Return the values that columns must have."""
+        wanted = {
+            "reason": self.reasons,
+            "stage": self.stages,
+            "process": self.processes,
+            "error_digest": self.digests,
+            "topic": self.topics,
+        }
+        return {name: values for name, values in wanted.items() if values}
+
+
+class DeadLetterTable:
+    """The table of dead letters of an app.
+
+    Args:
+        path: Its folder or URI.
+
+    Raises:
+        LetterError: There is no such table, or it holds no dead letters.
+    """
+
+    def __init__(self, path: str) -> None:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(path):
+            raise LetterError(f"there is no table {path}: the app has written nothing there yet")
+        self.path = path
+        self._table: Any = DeltaTable(path)
+        missing = set(COLUMNS) - {field.name for field in self._table.schema().fields}
+        if missing:
+            raise LetterError(f"{path} is no table of dead letters: it has no {', '.join(sorted(missing))}")
+
+    def read(
+        self, selection: Selection | None = None, *, columns: Sequence[str] = COLUMNS
+    ) -> Iterator[Letter]:
+        """Yield dead letters, those that were written first in front; memory holds one batch of a file.
+
+        Args:
+            selection: Which ones; default all.
+            columns: Columns that are needed; the others stay empty.
+        """
+        selection = selection or Selection()
+        for row, written_ms in self._rows(selection, columns):
+            letter = _letter(row, written_ms)
+            if not selection.ids or any(letter.letter_id.startswith(one) for one in selection.ids):
+                yield letter
+
+    def find(self, prefix: str) -> Letter:
+        """Return the dead letter whose id begins with ``prefix``.
+
+        Raises:
+            LetterError: There is none or more than one, or the prefix is too short.
+        """
+        if len(prefix) < SHORTEST_PREFIX:
+            raise LetterError(f"'{prefix}' is too short: give at least {SHORTEST_PREFIX} characters of an id")
+        found: dict[str, Letter] = {}
+        for letter in self.read(Selection(ids=[prefix])):
+            if letter.letter_id == prefix:
+                return letter
+            found[letter.letter_id] = letter
+        if len(found) > 1:
+            raise LetterError(f"'{prefix}' begins {len(found)} ids: give more of it")
+        if not found:
+            raise LetterError(f"no dead letter's id begins with '{prefix}'; `millrace dlq list` has the ids")
+        return next(iter(found.values()))
+
+    def _rows(self, selection: Selection, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], int]]:
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        written = dict(
+            zip(actions["path"].to_pylist(), actions["modification_time"].to_pylist(), strict=True)
+        )
+        wanted = None
+        for name, values in selection.columns().items():
+            test = ds.field(name).isin(list(values))
+            wanted = test if wanted is None else wanted & test
+        fragments = [(written[f.path], f.path, f) for f in self._table.to_pyarrow_dataset().get_fragments()]
+        for written_ms, _, fragment in sorted(fragments, key=lambda found: found[:2]):
+            if selection.since_ms is not None and written_ms < selection.since_ms:
+                continue
+            if selection.until_ms is not None and written_ms >= selection.until_ms:
+                continue
+            for batch in fragment.to_batches(columns=list(columns), filter=wanted):
+                for row in batch.to_pylist():
+                    yield row, written_ms
+
+
+def _letter(row: Mapping[str, Any], written_ms: int) -> Letter:
+    where: Any = row.get("topic"), row.get("partition"), row.get("offset")
+    known = {k: row[k] for k in ("key", "event_time_ms", "value", "headers") if k in row}
+    return Letter(
+        letter_id=row.get("_event_id") or _digest(row),
+        written_ms=written_ms,
+        reason=row.get("reason") or "",
+        stage=row.get("stage") or "",
+        process=row.get("process") or "",
+        error=row.get("error") or "",
+        error_digest=row.get("error_digest") or "",
+        position=None if None in where else Position(*where),
+        **known,
+    )
+
+
+def _digest(row: Mapping[str, Any]) -> str:
+    """Return an id for a letter whose event had none: the same for the same content."""
+    parts = [repr(row.get(name)) for name in COLUMNS if name not in ("_event_id", "headers")]
+    return hashlib.blake2b("|".join(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,128 @@
+"""Several topics, and a killed run gone on with, against librdkafka's in-process broker."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from generators import resume as resuming
+from generators.command import Destination, execute, found_bookmark
+from generators.engine import Generated
+from generators.engine.world import deliver_domain
+from generators.resume import load
+from generators.sinks import KafkaSink
+from millrace.errors import UserError
+from millrace.kafka.admin import client_config
+from tests.unit.generator_world import METERS, MeterProfile
+from tests.unit.test_generator_resume import AT_ONCE, Crash, job
+
+TOPICS = [spec.topic for spec in METERS.streams.values()]
+PARTITIONS = 4
+
+
+class MockBroker:
+    """An in-process broker with the topics of the meters; it lives as long as its client."""
+
+    def __init__(self) -> None:
+        self._client = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0})
+        for topic in TOPICS:
+            # Asking for a topic creates it, here with four partitions.
+            metadata = self._client.list_topics(topic, timeout=10)
+        self.bootstrap = ",".join(f"{b.host}:{b.port}" for b in metadata.brokers.values())
+
+    def read(self, count: int) -> Counter[tuple[Any, ...]]:
+        consumer = Consumer({**client_config(self.bootstrap), "group.id": "test"})
+        where = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
+        try:
+            ends = [consumer.get_watermark_offsets(TopicPartition(*place))[1] for place in where]
+            assert sum(ends) == count
+            consumer.assign([TopicPartition(*place, 0) for place in where])
+            found: Counter[tuple[Any, ...]] = Counter()
+            deadline = time.monotonic() + 30
+            while found.total() < count:
+                assert time.monotonic() < deadline, f"{found.total()} of {count} messages"
+                for m in consumer.consume(1_000, timeout=0.1):
+                    found[m.topic(), m.key(), m.value(), tuple(m.headers() or ())] += 1
+            return found
+        finally:
+            consumer.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    mock = MockBroker()
+    yield mock
+    del mock
+
+
+def meters() -> list[Generated]:
+    return list(deliver_domain(METERS, MeterProfile(seed=3, events=600, duplicates=0.1, malformed=0.1)))
+
+
+def identities(messages: list[Generated]) -> Counter[tuple[Any, ...]]:
+    return Counter((m.topic, m.key, m.value, tuple(m.headers)) for m in messages)
+
+
+def test_every_message_goes_to_its_topic(broker: MockBroker) -> None:
+    sent = meters()
+    with KafkaSink(broker.bootstrap, TOPICS[0], topics=TOPICS) as sink:
+        for message in sent:
+            sink.write(message)
+        sink.flush()
+    assert broker.read(len(sent)) == identities(sent)
+
+
+@pytest.mark.parametrize(("marked", "reached"), [(0, 1), (200, 350), (200, 200), (0, 600)])
+def test_what_was_sent_after_the_bookmark_is_not_sent_again(
+    marked: int, reached: int, broker: MockBroker
+) -> None:
+    """The bookmark is at ``marked``; ``reached`` messages were delivered when the run was killed."""
+    sent = meters()
+    with KafkaSink(broker.bootstrap, TOPICS[0], topics=TOPICS) as sink:
+        for message in sent[:marked]:
+            sink.write(message)
+        position = sink.position()
+        for message in sent[marked:reached]:
+            sink.write(message)
+        sink.flush()
+    assert position is not None
+    assert sum(position.values()) == marked
+    with KafkaSink(broker.bootstrap, TOPICS[0], topics=TOPICS, after=position) as sink:
+        for message in sent[marked:]:
+            sink.write(message)
+        sink.flush()
+    assert broker.read(len(sent)) == identities(sent)
+
+
+def test_a_topic_that_was_made_anew_is_refused(broker: MockBroker) -> None:
+    with pytest.raises(UserError, match=r"meters\.reports/0 ends at 0, but 9 messages were sent"):
+        KafkaSink(broker.bootstrap, TOPICS[0], topics=TOPICS, after={"meters.reports/0": 9})
+
+
+def test_a_crashed_run_that_is_gone_on_with_leaves_every_message_once(
+    broker: MockBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "PERIOD_S", 0.0)
+    topics = {name: spec.topic for name, spec in METERS.streams.items()}
+    destination = Destination("kafka", broker.bootstrap, topics, PARTITIONS, None)
+    ledger = tmp_path / "ledger.jsonl"
+
+    def generate(crash_at: int | None) -> None:
+        bookmark = found_bookmark(ledger, "kafka", resume=True)
+        execute(job(crash_at), AT_ONCE, destination, ledger_path=ledger, quiet=True, bookmark=bookmark)
+
+    for crash_at in (333, 1_111):
+        with pytest.raises(Crash):
+            generate(crash_at)
+    mark = load(ledger)
+    assert mark is not None
+    assert mark.messages >= 256 * 3
+    generate(None)
+    expected = [message for message in job().stream if not message.dropped]
+    assert broker.read(len(expected)) == identities(expected)
