@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from typing import ClassVar
 
 import msgspec
 import pytest
 
 from millrace import KeyedProcess, arrival, hours, list_state
+from millrace.host.memory import MemoryChain
 from millrace.inputs import InputError
 from millrace.process import ProcessDefinitionError
 from millrace.testing import TestDriver
@@ -77,6 +79,45 @@ def test_inputs_of_one_type_are_told_apart_by_name():
     driver.send("a", Reading(2.0), at=2, input="right")
 
     assert driver.values() == ["left 1", "left 1, right 2"]
+
+
+class Heard(msgspec.Struct):
+    about: str
+
+
+class Tell(KeyedProcess[Reading, Heard]):
+    """The first of a chain: two inputs of one type, and events that wait for their turn."""
+
+    order = "event_time"
+    inputs: ClassVar = {"left": Reading, "right": Reading}
+
+    def process(self, event, ctx):
+        if event.value < 0:
+            raise ValueError("negative")
+        ctx.emit(Heard(f"{ctx.input} {event.value:g}"))
+
+
+class Count(KeyedProcess[Heard, str]):
+    order = "event_time"
+
+    def process(self, event, ctx):
+        ctx.emit(event.about)
+
+
+def test_the_first_of_a_chain_may_have_several_inputs():
+    chain = MemoryChain(Tell(), ("about", Count()), out_of_orderness_ms=10)
+    emitted = chain.run_batch(
+        [
+            ("a", 3, Reading(3.0), "right"),
+            ("a", 1, Reading(1.0), "left"),
+            ("a", 2, Reading(-1.0), "right"),
+        ]
+    )
+    emitted += chain.drain()
+
+    assert sorted(e.payload for e in emitted if e.output == "main") == [b'"left 1"', b'"right 3"']
+    (letter,) = [msgspec.json.decode(e.payload) for e in emitted if e.output == "Tell.dead_letters"]
+    assert base64.b64decode(letter["value"]) == b'{"value":-1.0}'
 
 
 def test_a_failing_event_is_put_aside_as_it_came_and_the_others_are_done_again():

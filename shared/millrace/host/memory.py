@@ -115,6 +115,7 @@ class MemoryHost:
         #: Makes an event from its JSON.
         self.decode = event_decoder(process)
         self._encode = event_encoder(process)
+        self._marks = bool(process.inputs)
         encode = _as_it_is if records else msgspec.json.encode
         self.runner = Runner(process, encode=encode, decode=self.decode)
         self.store = LiveStore(self.runner.layout)
@@ -138,18 +139,29 @@ class MemoryHost:
         Raises:
             InputError: An event's input is not known.
         """
-        rows: dict[str, list[Row]] = {}
+        self._step(self.rows_of(events))
         newest = self._newest
-        encode, sequence, bare = msgspec.json.encode, self._sequence, self._records
+        if newest - self._bound - 1 > self.watermark and newest != NO_WATERMARK:
+            return self.take() + self.advance_watermark(newest - self._bound - 1)
+        return self.take()
+
+    def rows_of(self, events: Iterable[Event]) -> dict[str, list[Row]]:
+        """Return the rows of events by their key's text, and take note of the newest event time.
+
+        Args:
+            events: As :meth:`run_batch` takes them.
+
+        Raises:
+            InputError: An event's input is not known.
+        """
+        newest, sequence, bare = self._newest, self._sequence, self._records
+        encode = self._encode
         by_key: dict[Key, list[Row]] = {}
-        if self.runner.process.inputs:
-            by_key, newest = self._by_input(events)
-            events, sequence = (), self._sequence
-        for key, event_time, event in events:  # type: ignore[misc]
-            if bare:
+        for key, event_time, event, *named in events:
+            if bare and not self._marks:
                 row = Row(event_time, b"", None, event)
             else:
-                row = Row(event_time, encode(event), f"memory:0:{sequence}", event)
+                row = Row(event_time, encode(event, *named), None if bare else f"memory:0:{sequence}", event)
                 sequence += 1
             of_key = by_key.get(key)
             if of_key is None:
@@ -158,26 +170,8 @@ class MemoryHost:
                 of_key.append(row)
             if event_time > newest:
                 newest = event_time
-        self._sequence = sequence
-        for key, of_key in by_key.items():
-            rows[encode_key((key,) if isinstance(key, str) else tuple(key))] = of_key
-        self._step(rows)
-        self._newest = newest
-        if newest - self._bound - 1 > self.watermark and newest != NO_WATERMARK:
-            return self.take() + self.advance_watermark(newest - self._bound - 1)
-        return self.take()
-
-    def _by_input(self, events: Iterable[Event]) -> tuple[dict[Key, list[Row]], int]:
-        """Return the rows of a process with several inputs by key, and the newest event time."""
-        by_key: dict[Key, list[Row]] = {}
-        newest = self._newest
-        for key, event_time, event, *named in events:
-            raw = self._encode(event, *named)
-            cause = None if self._records else f"memory:0:{self._sequence}"
-            by_key.setdefault(key, []).append(Row(event_time, raw, cause, event))
-            self._sequence += 1
-            newest = max(newest, event_time)
-        return by_key, newest
+        self._sequence, self._newest = sequence, newest
+        return {encode_key((k,) if isinstance(k, str) else tuple(k)): rows for k, rows in by_key.items()}
 
     def run_rows(self, rows: dict[str, list[Row]]) -> list[Emission]:
         """Run one batch of rows (key text → rows) at the watermark as it stands: a link of a chain."""
@@ -282,21 +276,14 @@ class MemoryChain:
                       for p in (first, *(p for _, p in links))]  # fmt: skip
         self._keys = [(by,) if isinstance(by, str) else tuple(by) for by, _ in links]
 
-    def run_batch(self, events: Iterable[tuple[Key, int, Any]]) -> list[Emission]:
+    def run_batch(self, events: Iterable[Event]) -> list[Emission]:
         """Run one batch through all processes; see :meth:`MemoryHost.run_batch`."""
         first = self.hosts[0]
-        events = list(events)
-        bound, newest = first._bound, max((at for _, at, _ in events), default=NO_WATERMARK)
-        first._newest = newest = max(newest, first._newest)
-        rows: dict[str, list[Row]] = {}
-        for key, at, event in events:
-            text = encode_key((key,) if isinstance(key, str) else tuple(key))
-            row = Row(at, msgspec.json.encode(event), f"memory:0:{first._sequence}", event)
-            rows.setdefault(text, []).append(row)
-            first._sequence += 1
+        rows = first.rows_of(events)
         emitted = self._follow(first.run_rows(rows))
-        if newest != NO_WATERMARK and newest - bound - 1 > first.watermark:
-            emitted += self.advance_watermark(newest - bound - 1)
+        newest = first._newest
+        if newest != NO_WATERMARK and newest - first._bound - 1 > first.watermark:
+            emitted += self.advance_watermark(newest - first._bound - 1)
         return emitted
 
     def advance_watermark(self, to: int) -> list[Emission]:

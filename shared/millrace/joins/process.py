@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from millrace.defined import DefinedProcess, class_for
 from millrace.joins.definition import AsOfDefinition, IntervalDefinition, JoinDefinition, WindowJoinDefinition
 from millrace.joins.records import Column, Merge
-from millrace.process import KeyedProcess, Order, arrival
+from millrace.process import Order, arrival
 from millrace.state.cells import StateCorrupted
 from millrace.windows.fields import or_none
 
 LEFT, RIGHT = "left", "right"
 
 
-class JoinProcess(KeyedProcess[Any, Any]):
+class JoinProcess(DefinedProcess):
     """A join at work; :func:`millrace.joins.asof_join` and its siblings make them.
 
     It is picklable wherever its definition is: the class and its record type, which are made for the
@@ -59,11 +60,6 @@ class JoinProcess(KeyedProcess[Any, Any]):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return build, (self.definition,)
-
-    def __copy__(self) -> Any:
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        return new
 
 
 def _plain(part: Any) -> Any:
@@ -114,18 +110,14 @@ def build(definition: JoinDefinition) -> JoinProcess:
         operator.columns(definition),
     )
     types = {LEFT: definition.left, RIGHT: definition.right}
-    cls: Any = type(
-        operator.__name__,
-        (operator,),
-        {
-            "__module__": operator.__module__,
-            "name": definition.name,
-            "order": order,
-            "inputs": {side: types[side] for side in operator.rank},
-            **operator.declare(definition),
-        },
+    cls = class_for(
+        operator,
+        name=definition.name,
+        output_type=merge.type,
+        order=order,
+        inputs={side: types[side] for side in operator.rank},
+        **operator.declare(definition),
     )
-    cls.output_type = merge.type
     process: JoinProcess = cls(definition, merge)
     return process
 

@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from millrace.defined import DefinedProcess, class_for
 from millrace.errors import UserError
-from millrace.process import Context, KeyedProcess, Order, ProcessDefinitionError, arrival
+from millrace.process import Order, arrival
 from millrace.windows.assigners import Duration, duration_ms
 from millrace.windows.fields import Of, fields_of, select, tuple_of
 
@@ -47,7 +48,7 @@ class OperatorDefinition:
         return {}
 
 
-class OperatorProcess(KeyedProcess[Any, Any]):
+class OperatorProcess(DefinedProcess):
     """An operator at work. It is picklable wherever its definition is.
 
     The class and its record types are made for the definition, and made anew where it is unpickled.
@@ -55,8 +56,6 @@ class OperatorProcess(KeyedProcess[Any, Any]):
     Args:
         definition: What to do.
     """
-
-    definition: Any
 
     def __init__(self, definition: OperatorDefinition) -> None:
         self.definition = definition
@@ -68,22 +67,6 @@ class OperatorProcess(KeyedProcess[Any, Any]):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return rebuild, (self.definition,)
-
-    def __copy__(self) -> OperatorProcess:
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        return new
-
-    def key_parts(self, ctx: Context) -> tuple[str, ...]:
-        """Return the current key's parts as they stand in results."""
-        key = ctx.key
-        parts = (key,) if isinstance(key, str) else key
-        if len(parts) != len(self.definition.key):
-            raise ProcessDefinitionError(
-                f"{self.name}: the key has {len(parts)} parts and results name {len(self.definition.key)}: "
-                "give key=(...) a name for each"
-            )
-        return parts
 
 
 def rebuild(definition: OperatorDefinition) -> OperatorProcess:
@@ -107,15 +90,14 @@ def make_process(
         order: The order in which it takes events.
         members: Its states and side outputs by name.
     """
-    namespace = {
-        "__module__": operator_class.__module__,
-        "__doc__": operator_class.__doc__,
-        "name": definition.name,
-        "order": order,
+    cls = class_for(
+        operator_class,
+        name=definition.name,
+        event_type=definition.event_type,
+        output_type=output_type,
+        order=order,
         **members,
-    }
-    cls: Any = type(operator_class.__name__, (operator_class,), namespace)
-    cls.event_type, cls.output_type = definition.event_type, output_type
+    )
     process: P = cls(definition)
     return process
 

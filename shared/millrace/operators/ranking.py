@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from millrace.defined import class_for
 from millrace.operators.base import (
     Names,
     OperatorDefinitionError,
@@ -137,35 +138,23 @@ class RankingDefinition:
         assert isinstance(best, Best)  # noqa: S101 - made by top_n
         bound = best.bind(definition.event_type)
         item, value = bound.result_type.__args__[0].__args__
-        cls: Any = type(
-            RankedWindows.__name__,
-            (RankedWindows,),
-            {
-                "__module__": __name__,
-                "name": definition.name,
-                "order": arrival(commutes=True),
-                "processing_time": definition.trigger.clock == "processing_time",
-                **RankedWindows.declare(definition, (bound,)),
-            },
-        )
         more: list[tuple[str, Any]] = []
         if definition.may_repeat:
             more = [("revision", int), ("pane", Pane)]
         if definition.emit == "changelog":
             more.append(("change", Change))
-        cls.event_type = definition.event_type
-        cls.output_type = record_type(
-            definition.event_type,
-            "Rank",
-            key_fields(definition.key),
-            [
-                ("window_start_ms", int),
-                ("window_end_ms", int),
-                ("rank", int),
-                ("item", item),
-                ("value", value),
-            ],
-            more,
+        window: list[tuple[str, Any]] = [("window_start_ms", int), ("window_end_ms", int)]
+        place: list[tuple[str, Any]] = [("rank", int), ("item", item), ("value", value)]
+        cls = class_for(
+            RankedWindows,
+            name=definition.name,
+            event_type=definition.event_type,
+            output_type=record_type(
+                definition.event_type, "Rank", key_fields(definition.key), window, place, more
+            ),
+            order=arrival(commutes=True),
+            processing_time=definition.trigger.clock == "processing_time",
+            **RankedWindows.declare(definition, (bound,)),
         )
         process: RankedWindows = cls(definition, (bound,))
         return process

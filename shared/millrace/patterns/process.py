@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from millrace.defined import DefinedProcess, class_for
 from millrace.patterns.automaton import Automaton, compile_pattern
 from millrace.patterns.conditions import PatternDefinitionError
 from millrace.patterns.definition import Pattern
 from millrace.patterns.matcher import Found, Matcher
 from millrace.patterns.skip import Skip, no_skip
-from millrace.process import Context, KeyedProcess, OutputTag, ProcessDefinitionError, Timer, side_output
+from millrace.process import Context, OutputTag, Timer, side_output
 from millrace.state import ValueState, value_state
 
 #: Name of the one timer of a key: it stands where the time of its oldest partial match is over.
@@ -94,7 +95,7 @@ class Detection:
         return msgspec.defstruct(f"{name}{suffix}", keys + fields, frozen=True)
 
 
-class PatternProcess(KeyedProcess[Any, Any]):
+class PatternProcess(DefinedProcess):
     """Looks for a pattern in each key's events; :func:`detect` makes them.
 
     It is picklable wherever its definition is: the class and its record types, which are made for the
@@ -105,6 +106,9 @@ class PatternProcess(KeyedProcess[Any, Any]):
         automaton: Its pattern, compiled.
     """
 
+    definition: Detection
+    records_are: ClassVar[str] = "records"
+    key_argument: ClassVar[str] = "detect(..., key=(...))"
     order = "event_time"
     partials: ValueState[Any]
     timed_out: ClassVar[OutputTag[Any]]
@@ -112,7 +116,7 @@ class PatternProcess(KeyedProcess[Any, Any]):
     match_type: ClassVar[Any]
 
     def __init__(self, detection: Detection, automaton: Automaton, matcher: Matcher) -> None:
-        self.detection = detection
+        self.definition = detection
         self._matcher = matcher
         self._select = detection.select
         self._limit = detection.max_partial_matches
@@ -143,23 +147,18 @@ class PatternProcess(KeyedProcess[Any, Any]):
         for match in found:
             self._emit(match, ctx)
         for over in timed_out:
-            record = self.timed_out.type(*self._parts(ctx), *over, over.start_ms + self._within)
+            record = self.timed_out.type(*self.key_parts(ctx), *over, over.start_ms + self._within)
             ctx.output(self.timed_out, record)
         self._keep(kept, True, ctx)
 
     def describe(self) -> dict[str, Any]:
         """Return the pattern as a checkpoint's contract has it: partial matches of others are not its own."""
-        skip = self.detection.after_match
+        skip = self.definition.after_match
         said = f"{skip.kind}({skip.name})" if skip.name else skip.kind
-        return {"pattern": self.detection.pattern.describe(), "after_match": said}
+        return {"pattern": self.definition.pattern.describe(), "after_match": said}
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return build, (self.detection,)
-
-    def __copy__(self) -> PatternProcess:
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        return new
+        return build, (self.definition,)
 
     def _keep(self, kept: Any, wake: bool, ctx: Context) -> None:
         """Keep what is left; ``wake``: no timer is pending."""
@@ -181,24 +180,13 @@ class PatternProcess(KeyedProcess[Any, Any]):
     def _drop(self, kept: Any, ctx: Context) -> None:
         dropped, found = self._matcher.limit(kept)
         if dropped is not None:
-            ctx.output(self.overflow, self.overflow.type(*self._parts(ctx), *dropped, ctx.event_time))
+            ctx.output(self.overflow, self.overflow.type(*self.key_parts(ctx), *dropped, ctx.event_time))
         for match in found:
             self._emit(match, ctx)
 
     def _emit(self, found: Found, ctx: Context) -> None:
-        match = self.match_type(*self._parts(ctx), *found)
+        match = self.match_type(*self.key_parts(ctx), *found)
         ctx.emit(match if self._select is None else self._select(match))
-
-    def _parts(self, ctx: Context) -> tuple[str, ...]:
-        """Return the current key's parts as they stand in records."""
-        key = ctx.key
-        parts = (key,) if isinstance(key, str) else key
-        if len(parts) != len(self.detection.key):
-            raise ProcessDefinitionError(
-                f"{self.name}: the key has {len(parts)} parts and records name {len(self.detection.key)}: "
-                "give detect(..., key=(...)) a name for each"
-            )
-        return parts
 
 
 def build(detection: Detection) -> PatternProcess:
@@ -223,21 +211,17 @@ def build(detection: Detection) -> PatternProcess:
         detection.pattern.within_ms,
         detection.max_partial_matches,
     )
-    cls: Any = type(
-        PatternProcess.__name__,
-        (PatternProcess,),
-        {
-            "__module__": PatternProcess.__module__,
-            "name": detection.name,
-            "version": detection.version,
-            "partials": value_state(matcher.type),
-            "timed_out": side_output(timed_out),
-            "overflow": side_output(overflow),
-            "match_type": match_type,
-        },
+    cls = class_for(
+        PatternProcess,
+        name=detection.name,
+        event_type=detection.event_type,
+        output_type=match_type if detection.output is None else detection.output,
+        version=detection.version,
+        partials=value_state(matcher.type),
+        timed_out=side_output(timed_out),
+        overflow=side_output(overflow),
+        match_type=match_type,
     )
-    cls.event_type = detection.event_type
-    cls.output_type = match_type if detection.output is None else detection.output
     process: PatternProcess = cls(detection, automaton, matcher)
     return process
 

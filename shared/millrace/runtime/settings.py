@@ -39,6 +39,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from millrace.connectors.router import DRIVER_RECORDS
 from millrace.runtime.apps import list_apps
 from millrace.runtime.kafka_options import check_options, client_options, spark_options
 from millrace.runtime.secrets import MASK, OptionMap, is_secret, shown
@@ -217,7 +218,7 @@ class StreamSettings(Section):
         description="throughput: pack events before the shuffle, for large batches; a restart may change it",
     )
     driver_records: int = Field(
-        default=500_000,
+        default=DRIVER_RECORDS,
         ge=0,
         description="batches up to this size are written by the driver, larger ones by Spark",
     )

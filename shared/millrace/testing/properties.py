@@ -25,8 +25,8 @@ import msgspec
 from millrace.errors import UserError
 from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import LiveStore, MemoryHost
-from millrace.host.runner import Emission, Row, Runner
-from millrace.inputs import event_decoder, event_encoder
+from millrace.host.runner import Emission
+from millrace.inputs import event_encoder
 from millrace.process import KeyedProcess, order_of
 from millrace.testing.deliveries import Delivery, Event, cut, in_some_order, simpler
 
@@ -367,13 +367,8 @@ def same_as_batch(
 
 def _bounded(check: _Check) -> list[Emission]:
     """Run the events as the batch mode of the Spark host does."""
-    runner = Runner(check.process, encode=msgspec.json.encode, decode=event_decoder(check.process))
-    encode = event_encoder(check.process)
-    rows: dict[str, list[Row]] = {}
-    for number, (key, at, event, *named) in enumerate(check.events):
-        text = encode_key((key,) if isinstance(key, str) else tuple(key))
-        row = Row(at, encode(event, *named), f"memory:0:{number}", event)
-        rows.setdefault(text, []).append(row)
+    host = MemoryHost(check.process)
+    rows, runner = host.rows_of(check.events), host.runner
     runner.load_broadcast(None)
     runner.run_bounded(LiveStore(runner.layout), rows, check.bound_ms)
     return runner.emissions

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from millrace.process import Context, KeyedProcess, ProcessDefinitionError, arrival
+from millrace.defined import DefinedProcess, class_for
+from millrace.process import Context, arrival
 from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import CountBased, Hopping, Lookback, Session, Sliding
 from millrace.windows.definition import WindowDefinition
@@ -18,7 +19,7 @@ from millrace.windows.fields import tuple_of
 TIMER: Final = "window"
 
 
-class WindowProcess(KeyedProcess[Any, Any]):
+class WindowProcess(DefinedProcess):
     """A windowed aggregation at work; :func:`millrace.windows.window` makes them.
 
     It is picklable wherever its definition is: the class and its record types, which are made for the
@@ -30,6 +31,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
     """
 
     definition: WindowDefinition
+    key_argument: ClassVar[str] = "window(..., key=(...))"
     #: Whether the windows of this kind lose their oldest events one by one.
     slides: ClassVar[bool] = False
 
@@ -57,22 +59,6 @@ class WindowProcess(KeyedProcess[Any, Any]):
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return build, (self.definition,)
 
-    def __copy__(self) -> WindowProcess:
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        return new
-
-    def key_parts(self, ctx: Context) -> tuple[str, ...]:
-        """Return the current key's parts as they stand in results."""
-        key = ctx.key
-        parts = (key,) if isinstance(key, str) else key
-        if len(parts) != len(self.definition.key):
-            raise ProcessDefinitionError(
-                f"{self.name}: the key has {len(parts)} parts and results name {len(self.definition.key)}: "
-                "give window(..., key=(...)) a name for each"
-            )
-        return parts
-
     def wake(self, at: int, ctx: Context) -> None:
         """Have :meth:`on_timer` called at ``at`` (event time, ms) at the latest."""
         pending = ctx.timers.pending(TIMER)
@@ -93,19 +79,15 @@ def build(definition: WindowDefinition) -> WindowProcess:
     results = [(name, b.result_type) for (name, _), b in zip(definition.aggregates, bound, strict=True)]
     in_order = definition.in_order or not all(b.commutes for b in bound)
     mode = definition.order or ("event_time" if in_order else "arrival")
-    cls: Any = type(
-        operator.__name__,
-        (operator,),
-        {
-            "__module__": operator.__module__,
-            "name": definition.name,
-            "order": "event_time" if mode == "event_time" else arrival(commutes=True),
-            "processing_time": definition.trigger.clock == "processing_time",
-            **operator.declare(definition, bound),
-        },
+    cls = class_for(
+        operator,
+        name=definition.name,
+        event_type=definition.event_type,
+        output_type=definition.record_type(results),
+        order="event_time" if mode == "event_time" else arrival(commutes=True),
+        processing_time=definition.trigger.clock == "processing_time",
+        **operator.declare(definition, bound),
     )
-    cls.event_type = definition.event_type
-    cls.output_type = definition.record_type(results)
     process: WindowProcess = cls(definition, bound)
     return process
 
