@@ -7,13 +7,14 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from millrace.defined import DefinedProcess, class_for
 from millrace.errors import UserError
-from millrace.process import Order, arrival
+from millrace.process import Context, Order, arrival
+from millrace.state.declare import value_state
 from millrace.windows.assigners import Duration, duration_ms
 from millrace.windows.fields import Of, fields_of, select, tuple_of
 
@@ -105,6 +106,105 @@ def make_process(
 def order_for(in_order: bool) -> Order | Literal["event_time"]:
     """Return how events are taken: as they come where each key's are in order, else in event-time order."""
     return arrival(in_order_per_key=True) if in_order else "event_time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerEventDefinition(OperatorDefinition):
+    """An operator whose results each belong to an event.
+
+    Attributes:
+        idle_ms: How long a key without events is kept, ms.
+        keep: Fields of the event that its result carries.
+        in_order: Whether the input has each key's events in order of event time.
+    """
+
+    idle_ms: int | None
+    keep: tuple[str, ...]
+    in_order: bool
+
+    def per_event(
+        self, operator_class: type[PerEventProcess], what: str, *columns: list[tuple[str, Any]], **kept: Any
+    ) -> OperatorProcess:
+        """Return the process whose results have the key, the event's time and kept fields, and more.
+
+        Args:
+            operator_class: What it does.
+            what: What a result is, e.g. ``"Repeat"``.
+            columns: Fields (name, type) of a result beside those.
+            kept: Name and type of each value state.
+
+        Raises:
+            OperatorDefinitionError: Columns have one name.
+        """
+        output = record_type(
+            self.event_type,
+            what,
+            key_fields(self.key),
+            [("event_time_ms", int)],
+            kept_fields(self.event_type, self.keep),
+            *columns,
+        )
+        states = {name: value_state(tp, ttl=self.idle_ms) for name, tp in kept.items()}
+        return make_process(operator_class, self, output, order_for(self.in_order), **states)
+
+
+class PerEventProcess(OperatorProcess):
+    """An operator at work whose results each belong to an event."""
+
+    def __init__(self, definition: PerEventDefinition) -> None:
+        super().__init__(definition)
+        self._keep = keeper(definition.keep)
+
+    def tell(self, event: Any, ctx: Context, *values: Any) -> None:
+        """Emit a result of an event."""
+        ctx.emit(self._record(*self.key_parts(ctx), ctx.event_time, *self._keep(event), *values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesDefinition(PerEventDefinition):
+    """An operator on a number of each event.
+
+    Attributes:
+        of: The value: a field or a function of the event.
+    """
+
+    #: What errors and the contract call it.
+    kind: ClassVar[str]
+    of: Of
+
+    def number(self) -> Callable[[Any], Any]:
+        """Return what takes the value from an event.
+
+        Raises:
+            OperatorDefinitionError: The value is no number.
+            WindowDefinitionError: The event has no such field.
+        """
+        return number_of(self.of, self.event_type, self.kind)
+
+
+class SeriesProcess(PerEventProcess):
+    """An operator at work on a number of each event; events without one are passed over."""
+
+    def __init__(self, definition: SeriesDefinition) -> None:
+        super().__init__(definition)
+        self._kind = definition.kind
+        self._get = definition.number()
+
+    def process(self, event: Any, ctx: Context) -> None:
+        """Add the event's value, and emit what there is to tell."""
+        value = measured(self._get(event), self._kind)
+        if value is not None:
+            self.add(value, event, ctx)
+
+    def add(self, value: float, event: Any, ctx: Context) -> None:
+        """Add a value.
+
+        Args:
+            value: The event's number.
+            event: The event.
+            ctx: Its context.
+        """
+        raise NotImplementedError
 
 
 def record_type(event_type: Any, what: str, *parts: list[tuple[str, Any]]) -> type[msgspec.Struct]:

@@ -7,49 +7,35 @@ from typing import Any
 
 from millrace.operators.base import (
     Names,
-    OperatorDefinition,
     OperatorDefinitionError,
     OperatorProcess,
-    keeper,
-    kept_fields,
-    key_fields,
+    SeriesDefinition,
+    SeriesProcess,
     life_ms,
-    make_process,
-    measured,
     name_for,
     names_of,
-    number_of,
-    order_for,
-    record_type,
 )
 from millrace.operators.detectors import Detector, Direction
 from millrace.process import Context
-from millrace.state import ValueState, value_state
+from millrace.state import ValueState
 from millrace.windows.assigners import Duration
 from millrace.windows.fields import Of
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriftDefinition(OperatorDefinition):
+class DriftDefinition(SeriesDefinition):
     """See :func:`drift`.
 
     Attributes:
-        of: The value: a field or a function of the event.
         detector: What finds changes.
-        idle_ms: How long a key without events is kept, ms.
-        keep: Fields of the event that shows a change.
-        in_order: Whether the input has each key's events in order of event time.
     """
 
-    of: Of
+    kind = "drift"
     detector: Detector
-    idle_ms: int | None
-    keep: tuple[str, ...]
-    in_order: bool
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on: not the detector's thresholds, which may be tuned."""
-        return {"kind": "drift", "detector": self.detector.label}
+        return {"kind": self.kind, "detector": self.detector.label}
 
     def build(self) -> OperatorProcess:
         """Return the process.
@@ -58,56 +44,35 @@ class DriftDefinition(OperatorDefinition):
             OperatorDefinitionError: The value is no number, or columns have one name.
             WindowDefinitionError: The event has no such field.
         """
-        number_of(self.of, self.event_type, "drift")
-        output = record_type(
-            self.event_type,
+        self.number()
+        return self.per_event(
+            Drift,
             "DriftDetected",
-            key_fields(self.key),
-            [("event_time_ms", int)],
-            kept_fields(self.event_type, self.keep),
             [("detector", str), ("direction", Direction), ("value", float), ("mean", float)],
             [("statistic", float), ("threshold", float), ("n", int)],
+            watched=self.detector.state,
         )
-        watched = value_state(self.detector.state, ttl=self.idle_ms)
-        return make_process(Drift, self, output, order_for(self.in_order), watched=watched)
 
 
-class Drift(OperatorProcess):
+class Drift(SeriesProcess):
     """Keeps the state of one detector per key."""
 
     watched: ValueState[Any]
 
     def __init__(self, definition: DriftDefinition) -> None:
         super().__init__(definition)
-        self._get = number_of(definition.of, definition.event_type, "drift")
-        self._keep = keeper(definition.keep)
         self._detector = definition.detector
 
-    def process(self, event: Any, ctx: Context) -> None:
+    def add(self, value: float, event: Any, ctx: Context) -> None:
         """Add the event's value, and tell a change that it shows."""
-        value = measured(self._get(event), "drift")
-        if value is None:
-            return
         state = self.watched.value
         if state is None:
             state = self._detector.new()
         found = self._detector.add(state, value)
         self.watched.value = state  # written anew: its time to live begins anew
         if found is not None:
-            ctx.emit(
-                self._record(
-                    *self.key_parts(ctx),
-                    ctx.event_time,
-                    *self._keep(event),
-                    self._detector.label,
-                    found.direction,
-                    value,
-                    found.mean,
-                    found.statistic,
-                    found.threshold,
-                    found.n,
-                )
-            )
+            stated = (found.direction, value, found.mean, found.statistic, found.threshold, found.n)
+            self.tell(event, ctx, self._detector.label, *stated)
 
 
 def drift(

@@ -13,26 +13,19 @@ import msgspec
 from millrace.errors import UserError
 from millrace.operators.base import (
     Names,
-    OperatorDefinition,
     OperatorDefinitionError,
     OperatorProcess,
+    SeriesDefinition,
+    SeriesProcess,
     fraction,
-    keeper,
-    kept_fields,
-    key_fields,
     life_ms,
-    make_process,
-    measured,
     name_for,
     names_of,
-    number_of,
-    order_for,
-    record_type,
     whole,
 )
 from millrace.operators.series import Seasonal, Series, Smoothness
 from millrace.process import Context
-from millrace.state import ValueState, value_state
+from millrace.state import ValueState
 from millrace.windows.assigners import Duration, duration_ms
 from millrace.windows.fields import Of
 
@@ -55,32 +48,25 @@ class Known(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForecastDefinition(OperatorDefinition):
+class ForecastDefinition(SeriesDefinition):
     """See :func:`holt_winters`.
 
     Attributes:
-        of: The value: a field or a function of the event.
         smoothness: How the series is smoothed.
         every_ms: Length of a step, ms; ``None``: every value is one.
         ahead: How many steps are forecast.
-        idle_ms: How long a key without events is kept, ms.
-        keep: Fields of the event that its result carries.
-        in_order: Whether the input has each key's events in order of event time.
     """
 
-    of: Of
+    kind = "holt_winters"
     smoothness: Smoothness
     every_ms: int | None
     ahead: int
-    idle_ms: int | None
-    keep: tuple[str, ...]
-    in_order: bool
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on."""
         how = self.smoothness
         return {
-            "kind": "holt_winters",
+            "kind": self.kind,
             "season": how.season,
             "seasonal": how.seasonal,
             "every_ms": self.every_ms,
@@ -93,39 +79,30 @@ class ForecastDefinition(OperatorDefinition):
             OperatorDefinitionError: The value is no number, or columns have one name.
             WindowDefinitionError: The event has no such field.
         """
-        number_of(self.of, self.event_type, "holt_winters")
-        output = record_type(
-            self.event_type,
+        self.number()
+        return self.per_event(
+            HoltWinters,
             "Forecast",
-            key_fields(self.key),
-            [("event_time_ms", int)],
-            kept_fields(self.event_type, self.keep),
             [("value", float), ("expected", float | None), ("error", float | None)],
             [("level", float), ("trend", float), ("ahead", list[float])],
+            known=Known,
         )
-        known = value_state(Known, ttl=self.idle_ms)
-        return make_process(HoltWinters, self, output, order_for(self.in_order), known=known)
 
 
-class HoltWinters(OperatorProcess):
+class HoltWinters(SeriesProcess):
     """Keeps a number per place in the season and a few more."""
 
     known: ValueState[Known | None]
 
     def __init__(self, definition: ForecastDefinition) -> None:
         super().__init__(definition)
-        self._get = number_of(definition.of, definition.event_type, "holt_winters")
-        self._keep = keeper(definition.keep)
         self._how = definition.smoothness
         self._every = definition.every_ms
         self._ahead = definition.ahead
         self._positive = self._how.season > 0 and self._how.seasonal == "multiplicative"
 
-    def process(self, event: Any, ctx: Context) -> None:
+    def add(self, value: float, event: Any, ctx: Context) -> None:
         """Add the event's value; emit what was expected of it and what is expected now."""
-        value = measured(self._get(event), "holt_winters")
-        if value is None:
-            return
         if self._positive and value <= 0:
             raise ValueError(f"holt_winters: a multiplicative season takes positive values, not {value}")
         known = self.known.value
@@ -140,8 +117,7 @@ class HoltWinters(OperatorProcess):
                 raise OverflowError(f"holt_winters: {value} is too large")
             forecast = self._how.ahead(series, self._ahead, self._place(step + 1))
             error = None if expected is None else value - expected
-            stated = (value, expected, error, series.level, series.trend, forecast)
-            ctx.emit(self._record(*self.key_parts(ctx), ctx.event_time, *self._keep(event), *stated))
+            self.tell(event, ctx, value, expected, error, series.level, series.trend, forecast)
 
     def _step(self, known: Known | None, at: int) -> int:
         if self._every is None:

@@ -7,21 +7,16 @@ from typing import Any
 
 from millrace.operators.base import (
     Names,
-    OperatorDefinition,
     OperatorDefinitionError,
     OperatorProcess,
-    keeper,
-    kept_fields,
-    key_fields,
+    PerEventDefinition,
+    PerEventProcess,
     life_ms,
-    make_process,
     name_for,
     names_of,
-    order_for,
-    record_type,
 )
 from millrace.process import Context
-from millrace.state import ValueState, value_state
+from millrace.state import ValueState
 from millrace.windows.aggregates import Aggregate, BoundAggregate, together
 from millrace.windows.assigners import Duration, count_sliding
 from millrace.windows.definition import Window, window
@@ -29,22 +24,16 @@ from millrace.windows.process import accumulators
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningDefinition(OperatorDefinition):
+class RunningDefinition(PerEventDefinition):
     """See :func:`running`.
 
     Attributes:
         aggregates: Name → aggregate of each result column.
-        idle_ms: How long a key without events is kept, ms.
-        keep: Fields of the event that its result carries.
         before: Whether an event's result is of those before it.
-        in_order: Whether the input has each key's events in order of event time.
     """
 
     aggregates: tuple[tuple[str, Aggregate], ...]
-    idle_ms: int | None
-    keep: tuple[str, ...]
     before: bool
-    in_order: bool
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on."""
@@ -68,19 +57,10 @@ class RunningDefinition(OperatorDefinition):
                 raise OperatorDefinitionError(f"{name}= is an aggregate such as count(), not {aggregate!r}")
         bound = self.bind()
         results = [(name, b.result_type) for (name, _), b in zip(self.aggregates, bound, strict=True)]
-        output = record_type(
-            self.event_type,
-            "Running",
-            key_fields(self.key),
-            [("event_time_ms", int)],
-            kept_fields(self.event_type, self.keep),
-            results,
-        )
-        sofar = value_state(accumulators(bound), ttl=self.idle_ms)
-        return make_process(RunningAggregates, self, output, order_for(self.in_order), sofar=sofar)
+        return self.per_event(RunningAggregates, "Running", results, sofar=accumulators(bound))
 
 
-class RunningAggregates(OperatorProcess):
+class RunningAggregates(PerEventProcess):
     """Keeps an accumulator per aggregate."""
 
     sofar: ValueState[Any]
@@ -91,7 +71,6 @@ class RunningAggregates(OperatorProcess):
         self._creates = [b.create for b in bound]
         self._results = [b.result for b in bound]
         self._update = together([b.add for b in bound])
-        self._keep = keeper(definition.keep)
         self._before = definition.before
 
     def process(self, event: Any, ctx: Context) -> None:
@@ -108,7 +87,7 @@ class RunningAggregates(OperatorProcess):
 
     def _emit(self, accs: Any, event: Any, ctx: Context) -> None:
         values = [result(acc) for result, acc in zip(self._results, accs, strict=True)]
-        ctx.emit(self._record(*self.key_parts(ctx), ctx.event_time, *self._keep(event), *values))
+        self.tell(event, ctx, *values)
 
 
 @dataclass(frozen=True)

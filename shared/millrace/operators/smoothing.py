@@ -10,24 +10,17 @@ import msgspec
 
 from millrace.operators.base import (
     Names,
-    OperatorDefinition,
     OperatorDefinitionError,
     OperatorProcess,
+    SeriesDefinition,
+    SeriesProcess,
     fraction,
-    keeper,
-    kept_fields,
-    key_fields,
     life_ms,
-    make_process,
-    measured,
     name_for,
     names_of,
-    number_of,
-    order_for,
-    record_type,
 )
 from millrace.process import Context
-from millrace.state import ValueState, value_state
+from millrace.state import ValueState
 from millrace.windows.assigners import Duration, duration_ms
 from millrace.windows.fields import Of
 
@@ -87,30 +80,23 @@ class Weighted(msgspec.Struct, array_like=True, gc=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmoothingDefinition(OperatorDefinition):
+class SmoothingDefinition(SeriesDefinition):
     """See :func:`ewm`.
 
     Attributes:
-        of: The value: a field or a function of the event.
         half_life_ms: After how long a value counts for half, ms; ``None`` where ``alpha`` is given.
         alpha: How much a new value counts; ``None`` where ``half_life_ms`` is given.
         adjust: Whether weights are those of a weighted mean from the first value on.
-        idle_ms: How long a key without events is kept, ms.
-        keep: Fields of the event that its result carries.
-        in_order: Whether the input has each key's events in order of event time.
     """
 
-    of: Of
+    kind = "ewm"
     half_life_ms: int | None
     alpha: float | None
     adjust: bool
-    idle_ms: int | None
-    keep: tuple[str, ...]
-    in_order: bool
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on: not how fast it forgets, which may be tuned."""
-        return {"kind": "ewm", "adjust": self.adjust}
+        return {"kind": self.kind, "adjust": self.adjust}
 
     def build(self) -> OperatorProcess:
         """Return the process.
@@ -119,38 +105,25 @@ class SmoothingDefinition(OperatorDefinition):
             OperatorDefinitionError: The value is no number, or columns have one name.
             WindowDefinitionError: The event has no such field.
         """
-        number_of(self.of, self.event_type, "ewm")
-        output = record_type(
-            self.event_type,
-            "Ewm",
-            key_fields(self.key),
-            [("event_time_ms", int)],
-            kept_fields(self.event_type, self.keep),
-            [("value", float), ("mean", float), ("variance", float | None), ("score", float | None)],
-        )
-        smoothed = value_state(Weighted, ttl=self.idle_ms)
-        return make_process(Smoothing, self, output, order_for(self.in_order), smoothed=smoothed)
+        self.number()
+        columns = [("value", float), ("mean", float), ("variance", float | None), ("score", float | None)]
+        return self.per_event(Smoothing, "Ewm", columns, smoothed=Weighted)
 
 
-class Smoothing(OperatorProcess):
+class Smoothing(SeriesProcess):
     """Keeps six numbers per key."""
 
     smoothed: ValueState[Weighted | None]
 
     def __init__(self, definition: SmoothingDefinition) -> None:
         super().__init__(definition)
-        self._get = number_of(definition.of, definition.event_type, "ewm")
-        self._keep = keeper(definition.keep)
         self._half_life = definition.half_life_ms
         alpha = definition.alpha or 0.0
         self._decay = 1.0 - alpha
         self._weight = 1.0 if definition.adjust else alpha
 
-    def process(self, event: Any, ctx: Context) -> None:
+    def add(self, value: float, event: Any, ctx: Context) -> None:
         """Add the event's value, and emit what there is."""
-        value = measured(self._get(event), "ewm")
-        if value is None:
-            return
         kept, at = self.smoothed.value, ctx.event_time
         if kept is None:
             kept = Weighted(at)
@@ -158,11 +131,7 @@ class Smoothing(OperatorProcess):
         score = kept.score(value)
         kept.add(value, at, decay, self._weight)
         self.smoothed.value = kept  # written anew: its time to live begins anew
-        ctx.emit(
-            self._record(
-                *self.key_parts(ctx), at, *self._keep(event), value, kept.mean, kept.variance(), score
-            )
-        )
+        self.tell(event, ctx, value, kept.mean, kept.variance(), score)
 
 
 def ewm(
