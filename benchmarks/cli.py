@@ -414,3 +414,35 @@ def sealing(
         bench.QUICK if quick else bench.Sizes(), events=events, cards=keys, batch=batch, repeats=repeats
     )
     report.write("sealing", bench.sealing(sizes), bench.configuration(sizes), out, markdown)
+
+
+@app.command()
+def generate(
+    domain: Annotated[
+        list[str] | None, typer.Option(help="Which generators; default fraud and clickstream.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option("--to", help="jsonl, kafka or null; default jsonl and kafka.")
+    ] = None,
+    events: Annotated[int | None, typer.Option(min=100, help="Events per run.", show_default=False)] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    bootstrap: Bootstrap = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Events per second, CPU time and memory of the generators, to a file and to Kafka."""
+    from benchmarks import generate as bench
+    from benchmarks import report
+
+    for name in target or ():
+        if name not in bench.TARGETS:
+            raise UserError(f"--to is one of {', '.join(bench.TARGETS)}, got {name}")
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(),
+        domains=tuple(domain) if domain else None,
+        targets=tuple(target) if target else None,
+        events=events,
+        repeats=repeats,
+    )
+    report.write("generate", bench.generate(sizes, bootstrap), bench.configuration(sizes), out, markdown)

@@ -48,11 +48,12 @@ app = typer.Typer(
 @app.command("list")
 def list_domains() -> None:
     """List what can be generated."""
-    from generators import fraud
+    from generators import fraud, handbook_stream
     from generators.domains import load, names
     from millrace.errors import UserError
 
-    typer.echo(f"{fraud.DOMAIN:<12}{fraud.DESCRIPTION}")
+    for made in (fraud, handbook_stream):
+        typer.echo(f"{made.DOMAIN:<12}{made.DESCRIPTION}")
     for name in names():
         try:
             text = load(name).description
@@ -108,3 +109,43 @@ def fraud(
 
     values = {name: value for name, value in locals().items() if name not in ("ctx", "generate")}
     generate(o.with_preset(ctx, profile, values))
+
+
+@app.command()
+def handbook(
+    seed: o.Seed = 0,
+    customers: Annotated[int, typer.Option(help="Number of customers.")] = 5_000,
+    terminals: Annotated[int, typer.Option(help="Number of terminals.")] = 10_000,
+    days: Annotated[int, typer.Option(help="Length, days.")] = 183,
+    radius: Annotated[
+        float, typer.Option(help="Customers pay at terminals nearer than this; the square's side is 100.")
+    ] = 5.0,
+    start: Annotated[str, typer.Option(help="First day.", metavar="DATE")] = "2018-04-01",
+    rate: Annotated[
+        str | None,
+        typer.Option(help="Payments per second; max (as fast as possible) is the default.", metavar="N|max"),
+    ] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="In place of a rate: so many times faster than the payments happen.", metavar="X"),
+    ] = None,
+    events: Annotated[int | None, typer.Option(help="So many payments at most.", metavar="N", min=0)] = None,
+    to: o.To = o.Target.kafka,
+    bootstrap: o.Bootstrap = "localhost:9092",
+    topic: o.Topic = None,
+    partitions: o.Partitions = 4,
+    kafka_option: o.KafkaOptions = None,
+    out: o.Out = None,
+    ledger: o.LedgerFile = None,
+    resume: o.Resume = False,
+    sample: o.Sample = None,
+    dry_run: o.DryRun = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Generate the table of the Fraud Detection Handbook: to parquet with its labels, else as a stream.
+
+    The labels of a stream are in its ledger.
+    """
+    from generators.handbook_command import generate
+
+    generate({name: value for name, value in locals().items() if name != "generate"})

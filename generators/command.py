@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from generators.engine.message import Generated
 from generators.engine.pace import WallClock, pace
 from generators.engine.shape import Shape, parse_shape
 from generators.file_sinks import FolderSink, ParquetSink
 from generators.options import kafka_options
+from generators.preview import dry_run, show_sample
 from generators.progress import Progress, Totals, describe
 from generators.resume import Bookmark, Keeper, bookmark_path, check_same, load, replay
 from generators.run import run
@@ -30,8 +28,6 @@ from generators.timing import Timing
 from millrace.errors import UserError
 
 Kind = Literal["kafka", "jsonl", "parquet", "stdout"]
-#: So many messages show what a run would send.
-_DRY: Final = 10_000
 
 
 class AnyLedger(Protocol):
@@ -177,7 +173,8 @@ def carry_out(
         values["to"].value, values["bootstrap"], topics, values["partitions"], values["out"], options
     )
     if values["dry_run"]:
-        dry_run(job, destination)
+        topic = next(iter(destination.topics.values()))
+        dry_run(f"{job.domain} → {destination.name}", job.stream, job.parameters, topic, timing)
         return
     execute(
         job,
@@ -277,52 +274,6 @@ def _paced(
         on_idle=on_idle,
         shape=shape,
     )
-
-
-def show_sample(stream: Iterator[Generated], size: int) -> None:
-    """Print the first messages of a stream as JSON, with key, headers and what is true about them."""
-    for message in itertools.islice(stream, size):
-        shown = {
-            **({"topic": message.topic} if message.topic else {}),
-            **({"sent": False} if message.dropped else {}),
-            "key": message.key.decode(),
-            "headers": {name: text.decode() for name, text in message.headers},
-            "value": message.value.decode(errors="backslashreplace"),
-            "truth": _truth(message),
-        }
-        print(json.dumps(shown, indent=2))
-
-
-def _truth(message: Generated) -> dict[str, Any]:
-    labels = message.labels
-    if not message.stream:
-        return {"scenario": labels.scenario, "episode_id": labels.episode_id, "fault": labels.fault}
-    truths = [{"truth_id": truth.truth_id, "kind": truth.kind} for truth in message.truths]
-    return {"truths": truths, "fault": labels.fault}
-
-
-def dry_run(job: Job, destination: Destination) -> None:
-    """Print what a run would send, from its first messages; nothing is sent and no file is made."""
-    streams: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    size, last_ms = 0, 0
-    for message in itertools.islice(job.stream, _DRY):
-        if message.fault is not None:
-            faults[message.fault.kind] += 1
-        if not message.dropped:
-            streams[message.topic or next(iter(destination.topics.values()))] += 1
-            size += len(message.value)
-            last_ms = max(last_ms, message.due_ms)
-    sent = streams.total()
-    print(f"{job.domain} → {destination.name}: nothing was sent")
-    for name, value in job.parameters.items():
-        print(f"  {name} = {value}")
-    seconds = (last_ms - int(job.parameters["start_ms"])) / 1000
-    each = size / max(sent, 1)
-    print(f"the first {sent:,} messages: {each:.0f} bytes each, over {seconds:,.1f} s of event time")
-    for title, counts in (("topic", streams), ("fault", faults)):
-        for name, count in sorted(counts.items()):
-            print(f"  {title} {name}: {count:,}")
 
 
 @contextmanager

@@ -19,6 +19,8 @@ def description(name: str) -> str:
     Raises:
         UserError: If there is no such domain.
     """
+    if name == "handbook":
+        return "\n".join(_handbook())
     return "\n".join(_fraud() if name == "fraud" else _domain(name))
 
 
@@ -33,6 +35,18 @@ def _fraud() -> Iterator[str]:
     yield f"\nwhat really happens\n  {', '.join(SCENARIOS)}"
 
 
+def _handbook() -> Iterator[str]:
+    from generators import handbook_stream
+    from generators.handbook import HandbookProfile
+
+    yield f"handbook: {handbook_stream.DESCRIPTION}"
+    yield f"\ntransactions → {handbook_stream.TOPIC}, version {handbook_stream.SCHEMA_VERSION}"
+    for field, kind in _fields(handbook_stream.Payment).items():
+        yield f"  {field:<24}{kind}"
+    yield from _parameters(HandbookProfile)
+    yield from _truths(handbook_stream.SCENARIOS)
+
+
 def _domain(name: str) -> Iterator[str]:
     domain = load(name)
     yield f"{domain.name}: {domain.description}"
@@ -42,16 +56,20 @@ def _domain(name: str) -> Iterator[str]:
             yield f"  {field:<24}{kind}"
     yield from _parameters(domain.profile)
     if domain.scenarios:
-        yield "\nwhat really happens"
-        for kind, text in domain.scenarios.items():
-            yield f"  {kind:<24}{text}"
+        yield from _truths(domain.scenarios)
 
 
-def _parameters(profile: type[Profile]) -> Iterator[str]:
+def _truths(scenarios: Mapping[str, str]) -> Iterator[str]:
+    yield "\nwhat really happens"
+    for kind, text in scenarios.items():
+        yield f"  {kind:<24}{text}"
+
+
+def _parameters(profile: type[Any]) -> Iterator[str]:
     yield "\nparameters"
     texts = {**help_of(Profile), **help_of(profile)}
     for field in dataclasses.fields(profile):
-        yield f"  {field.name:<24}{field.default!s:<16}{texts.get(field.name, '')}".rstrip()
+        yield f"  {field.name:<24}{field.default!s:<15} {texts.get(field.name, '')}".rstrip()
 
 
 def _fields(event_type: type) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 import time
@@ -55,6 +56,8 @@ _SHARED: Final[dict[str, tuple[Any, Any]]] = {
     "dry_run": (o.DryRun, False),
     "quiet": (o.Quiet, False),
 }
+#: Domains that an app can talk with: domain → module with ``OPTIONS`` and ``close_the_loop``.
+_LOOPS: Final = {"ridesharing": "generators.ridesharing.kafka_loop"}
 
 
 def make_command(domain: Domain) -> Callable[..., None]:
@@ -81,8 +84,10 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 def _shared(domain: Domain) -> dict[str, tuple[Any, Any]]:
     """Return the shared options; the domain's profile says the usual rate and disorder."""
     usual = _usual(domain)
+    loop = importlib.import_module(_LOOPS[domain.name]).OPTIONS if domain.name in _LOOPS else {}
     return {
         **_SHARED,
+        **loop,
         "rate": (o.Rate, f"{usual['event_rate']:g}"),
         "disorder_ms": (o.Disorder, usual["disorder_ms"]),
     }
@@ -136,7 +141,7 @@ def generate(domain: Domain, values: dict[str, Any]) -> None:
     from generators.engine.world import deliver_domain
     from generators.timing import resolve_timing
     from generators.world_ledger import WorldLedger
-    from generators.world_records import WorldRun
+    from millrace.testing.world_ledger import WorldRun
 
     domain = with_topics(domain, values["topic"] or [])
     topics = {name: spec.topic for name, spec in domain.streams.items()}
@@ -150,6 +155,8 @@ def generate(domain: Domain, values: dict[str, Any]) -> None:
         by_time=True,
         now_ms=time.time_ns() // 1_000_000,
     )
+    if values.get("loop"):
+        domain, timing = importlib.import_module(_LOOPS[domain.name]).close_the_loop(domain, values, timing)
     profile, wrong = make_profile(domain, values, timing.event_rate, timing.events, timing.start_ms)
     until_ms = timing.until_ms
     parameters = {**profile.parameters(), "until_ms": until_ms, "disturbances": wrong.parameters()}

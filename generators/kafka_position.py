@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -9,6 +10,9 @@ from typing import Any, Final, TypeAlias
 from millrace.errors import UserError
 
 _TIMEOUT_S: Final = 5.0
+#: How long a partition without a leader is waited for, and how long until it is asked again.
+_NO_LEADER_S: Final = 3.0
+_AGAIN_S: Final = 0.05
 #: A message by topic, ``ce_id`` and payload: a repeat of it is the same.
 Identity: TypeAlias = tuple[str, bytes | None, bytes | None]
 
@@ -36,21 +40,37 @@ class TopicEnds:
         self._topics = topics
 
     def ends(self) -> dict[str, int] | None:
-        """Return ``topic/partition`` → offset after its last message; None if no broker says so in time."""
-        from confluent_kafka import KafkaException, TopicPartition
+        """Return ``topic/partition`` → offset after its last message; None if no broker says so in time.
+
+        A partition without a leader is asked again for a while: a topic that has just been made has none at
+        first, and a run must know where it begins before it sends anything.
+        """
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + _NO_LEADER_S
+        while True:
+            try:
+                if (found := self._ends_now()) is not None:
+                    return found
+            except KafkaException as error:
+                if error.args[0].code() not in _without_leader():
+                    return None
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_AGAIN_S)
+
+    def _ends_now(self) -> dict[str, int] | None:
+        from confluent_kafka import TopicPartition
 
         found: dict[str, int] = {}
-        try:
-            for topic in self._topics:
-                listed = self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
-                if not listed.partitions:
-                    return None
-                for partition in listed.partitions:
-                    where = TopicPartition(topic, partition)
-                    _, end = self._consumer.get_watermark_offsets(where, timeout=_TIMEOUT_S)
-                    found[f"{topic}/{partition}"] = end
-        except KafkaException:
-            return None
+        for topic in self._topics:
+            listed = self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+            if not listed.partitions:
+                return None
+            for partition in listed.partitions:
+                where = TopicPartition(topic, partition)
+                _, end = self._consumer.get_watermark_offsets(where, timeout=_TIMEOUT_S)
+                found[f"{topic}/{partition}"] = end
         return found
 
     def sent_after(self, position: Mapping[str, int]) -> Counter[Identity]:
@@ -101,3 +121,14 @@ class TopicEnds:
     def close(self) -> None:
         """Leave the broker."""
         self._consumer.close()
+
+
+def _without_leader() -> tuple[int, ...]:
+    """Return the errors that a topic gives that has just been made, or that is moving."""
+    from confluent_kafka import KafkaError
+
+    return (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    )

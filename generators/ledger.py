@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, cast
-
-import msgspec
 
 from generators.engine.message import Episode, Generated
 from generators.engine.message import Fault as MadeFault
-from generators.record_file import Records, open_records
+from generators.ledger_file import LedgerFile
 from millrace.testing.ledger import Fault, Ledger, LedgerError, Run, Summary, Truth, read_ledger
 
 __all__ = ["Ledger", "LedgerError", "LedgerWriter", "read_ledger"]
@@ -27,7 +24,7 @@ class _OpenEpisode:
         self.transaction_ids: list[str] = []
 
 
-class LedgerWriter:
+class LedgerWriter(LedgerFile):
     """Counts what is sent, and writes its faults and truths to a file.
 
     Memory does not grow with the stream: only unfinished episodes are kept.
@@ -52,15 +49,9 @@ class LedgerWriter:
         resume: bool = False,
     ) -> None:
         self.sent = self.duplicates = self.malformed = self.late = self.frauds = self.episodes = 0
-        self._first_ms: int | None = None
-        self._last_ms = 0
         self._amounts: dict[str, int] = {}
         self._open: dict[str, _OpenEpisode] = {}
-        self._encode = msgspec.json.Encoder().encode
-        self._file: Records | None = None if path is None else open_records(path, resume=resume)
-        self._write(Run(domain, seed, schema_version, parameters))
-        # A run that is killed can then be gone on with from its first message on.
-        self.sync()
+        super().__init__(path, Run(domain, seed, schema_version, parameters), resume=resume)
 
     def add(self, message: Generated) -> None:
         """Take note of a message that has been handed to the sink."""
@@ -70,12 +61,7 @@ class LedgerWriter:
             if message.fault.kind != "late":
                 return
         at = message.event_time_ms
-        if self._first_ms is None:
-            self._first_ms = self._last_ms = at
-        elif at > self._last_ms:
-            self._last_ms = at
-        elif at < self._first_ms:
-            self._first_ms = at
+        self._note_time(at)
         amounts, kind = self._amounts, message.kind
         amounts[kind] = amounts.get(kind, 0) + message.amount
         if message.episode is not None:
@@ -148,30 +134,7 @@ class LedgerWriter:
             frauds=self.frauds,
             episodes=self.episodes,
             first_event_time_ms=self._first_ms,
-            last_event_time_ms=None if self._first_ms is None else self._last_ms,
+            last_event_time_ms=self._last_ms,
             # A copy first: progress asks from another thread while kinds are added.
             amount_cents=dict(sorted(self._amounts.copy().items())),
         )
-
-    def sync(self) -> None:
-        """Return when every record so far is on disk."""
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        """Close the file; without :meth:`finish` before, it stays incomplete and says so to its reader."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _write(self, record: Run | Fault | Truth | Summary) -> None:
-        if self._file is not None:
-            self._file.write(self._encode(record))
-
-    def __enter__(self) -> LedgerWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from generators.record_file import read_records
-from generators.world_records import read_world_ledger
 from millrace.errors import UserError
 from millrace.testing.ledger import Ledger, read_ledger
+from millrace.testing.record_file import read_records
+from millrace.testing.world_ledger import read_world_ledger
 
 #: So many ids are named where something does not fit.
 _NAMED = 3

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, TypeAlias
 
-from generators.world_records import WorldSummary
 from millrace.testing.ledger import Summary
+from millrace.testing.world_ledger import WorldSummary
 
 #: Totals of a run, whichever domain it is of.
 Totals: TypeAlias = Summary | WorldSummary

@@ -55,7 +55,7 @@ def _send(file: Path, values: dict[str, Any]) -> None:
     from generators.replay import STREAM, Replay, replayed
     from generators.timing import Timing, parse_pace
     from generators.world_ledger import WorldLedger
-    from generators.world_records import WorldRun
+    from millrace.testing.world_ledger import WorldRun
 
     speed, rate = parse_pace(values["rate"], values["speed"])
     plan = Replay(

@@ -244,8 +244,12 @@ class KafkaSink:
         return True
 
     def position(self) -> dict[str, int] | None:
-        """Return where the topics end once every message is acknowledged; None if that takes too long."""
-        if self._stop.is_set():
+        """Return where the topics end once every message is acknowledged; None if that takes too long.
+
+        After a crash the topics end behind what is being made again, until all of it has been recognised:
+        till then the position of before is the one that holds.
+        """
+        if self._stop.is_set() or self._there:
             return None
         left = self._producer.flush(_POSITION_TIMEOUT_S)
         self._check()

@@ -1,19 +1,15 @@
-"""Writes the ledger of a domain with several streams; :mod:`generators.world_records` reads it back."""
+"""Writes the ledger of a domain with several streams; :mod:`millrace.testing.world_ledger` reads it back."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from pathlib import Path
-from types import TracebackType
 from typing import Final
-
-import msgspec
 
 from generators.engine.message import Generated
 from generators.engine.simulated import Truth
-from generators.record_file import Records, open_records
-from generators.world_records import (
-    Record,
+from generators.ledger_file import LedgerFile
+from millrace.testing.world_ledger import (
     WorldFault,
     WorldRun,
     WorldSilence,
@@ -39,7 +35,7 @@ class _Open:
         self.first_ms = self.last_ms = at_ms
 
 
-class WorldLedger:
+class WorldLedger(LedgerFile):
     """Counts what is sent, and writes faults and truths to a file; memory does not grow with the stream.
 
     Args:
@@ -53,13 +49,9 @@ class WorldLedger:
         self._streams = dict.fromkeys(run.streams, 0)
         self._faults: Counter[str] = Counter()
         self._truths: Counter[str] = Counter()
-        self._first_ms: int | None = None
-        self._last_ms = 0
-        self._open: dict[str, _Open] = {}
-        self._encode = msgspec.json.Encoder().encode
-        self._file: Records | None = None if path is None else open_records(path, resume=resume)
-        self._write(run)
-        self.sync()
+        #: The one that was touched longest ago is first.
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        super().__init__(path, run, resume=resume)
 
     def add(self, message: Generated) -> None:
         """Take note of a message that the sink has, or that was dropped on purpose."""
@@ -76,13 +68,7 @@ class WorldLedger:
             return
         self.valid += 1
         self._streams[message.stream] += 1
-        at = message.event_time_ms
-        if self._first_ms is None:
-            self._first_ms = self._last_ms = at
-        elif at > self._last_ms:
-            self._last_ms = at
-        elif at < self._first_ms:
-            self._first_ms = at
+        self._note_time(message.event_time_ms)
 
     def _fault(self, message: Generated) -> None:
         fault = message.fault
@@ -107,14 +93,20 @@ class WorldLedger:
         )
 
     def _truth(self, message: Generated) -> None:
-        at = message.event_time_ms
+        at, opened = message.event_time_ms, self._open
         for truth in message.truths:
-            entry = self._open.pop(truth.truth_id, None) or _Open(truth, at)
-            # Put back as the youngest.
-            self._open[truth.truth_id] = entry
+            truth_id = truth.truth_id
+            entry = opened.get(truth_id)
+            if entry is None:
+                entry = opened[truth_id] = _Open(truth, at)
+            else:
+                opened.move_to_end(truth_id)
             if not message.dropped:
                 entry.event_ids.append(message.transaction_id)
-                entry.first_ms, entry.last_ms = min(entry.first_ms, at), max(entry.last_ms, at)
+                if at > entry.last_ms:
+                    entry.last_ms = at
+                elif at < entry.first_ms:
+                    entry.first_ms = at
             if message.fault is not None and message.fault.expected != "accepted":
                 entry.disturbed.append(message.transaction_id)
             if len(entry.event_ids) + len(entry.disturbed) >= _PIECE:
@@ -159,28 +151,5 @@ class WorldLedger:
             faults=dict(sorted(self._faults.copy().items())),
             truths=dict(sorted(self._truths.copy().items())),
             first_event_time_ms=self._first_ms,
-            last_event_time_ms=None if self._first_ms is None else self._last_ms,
+            last_event_time_ms=self._last_ms,
         )
-
-    def sync(self) -> None:
-        """Return when every record so far is on disk."""
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        """Close the file; without :meth:`finish` before, it says to its reader that it is incomplete."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _write(self, record: Record) -> None:
-        if self._file is not None:
-            self._file.write(self._encode(record))
-
-    def __enter__(self) -> WorldLedger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

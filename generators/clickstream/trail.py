@@ -115,7 +115,7 @@ class Trail:
         if not self._judged:
             return
         clicks, start, end = self._clicks, self._started_ms, self._last_click_ms
-        pings = sum(session == len(self._told) for session, _ in self._pings)
+        pings = sum(session == len(self._told) for session, _ in self._pings) if self._pings else 0
         truth = Truth(
             truth_id=f"truth-{self._session_id}",
             kind="session",
@@ -241,7 +241,14 @@ class Trail:
             truths: What is true about all of them.
         """
         self._end_session()
-        marks, events = self._marks, []
+        marks = self._marks
+        if not marks and not self._pings and len(self._told) < 2:
+            common = self._told[0][1] if self._told else truths
+            return [
+                Simulated(stream, key, event, at_ms, common if stream == "clicks" else ())
+                for stream, key, event, at_ms in self._drafts
+            ]
+        events: list[Simulated] = []
         told = [*(self._told or [(0, truths)]), (len(self._drafts), ())]
         for (first, common), (after, _) in pairwise(told):
             for place in range(first, after):

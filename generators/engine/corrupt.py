@@ -12,6 +12,13 @@ import msgspec
 from generators.engine.message import Fault, Generated
 
 _TEXTS: Final = ("", "twelve", "12.50", "NaN")
+#: Variant → the dead letter's reason, where it is not ``schema``.
+_REASONS: Final = {
+    "truncated_json": "malformed",
+    "not_utf8": "malformed",
+    "negative_amount": "range",
+    "out_of_range": "range",
+}
 
 
 class JsonCorruptor:
@@ -45,10 +52,9 @@ class JsonCorruptor:
         fields = json.loads(event.value)
         fields[self._id_field] = own_id
         detail, value = self._breakers[variant](fields, numbers)
-        reason = "malformed" if variant in ("truncated_json", "not_utf8") else "schema"
         # The header still names the message: that is how it is found again among the dead letters.
         headers = [(name, own_id.encode() if name == "ce_id" else text) for name, text in event.headers]
-        fault = Fault("malformed", "dead_letter", detail=detail, reason=reason)
+        fault = Fault("malformed", "dead_letter", detail=detail, reason=_REASONS.get(variant, "schema"))
         return Generated(own_id, event.key, value, headers, event.event_time_ms, "", 0, fault=fault)
 
     def _truncated(self, fields: dict[str, Any], numbers: random.Random) -> tuple[str, bytes]:
@@ -96,7 +102,12 @@ class StructCorruptor(JsonCorruptor):
         del self._breakers["negative_amount"]
         if not numbers:
             del self._breakers["wrong_type"]
+        if schema["properties"][id_field].get("type") != "string":
+            del self._breakers["not_utf8"]
         self._breakers["wrong_root"] = self._root
+        self._beyond = {name: found for name in numbers if (found := _beyond(schema["properties"][name]))}
+        if self._beyond:
+            self._breakers["out_of_range"] = self._out_of_range
 
     def __call__(self, event: Generated, number: int, numbers: random.Random) -> Generated:
         """Return a broken message modelled on ``event``, the ``number``-th of its run."""
@@ -104,8 +115,8 @@ class StructCorruptor(JsonCorruptor):
         variant = variants[int(numbers.random() * len(variants))]
         own_id, fields = self._own(event, "m", number)
         detail, value = self._breakers[variant](fields, numbers)
-        reason = "malformed" if variant in ("truncated_json", "not_utf8") else "schema"
-        return _odd(event, own_id, value, Fault("malformed", "dead_letter", detail=detail, reason=reason))
+        fault = Fault("malformed", "dead_letter", detail=detail, reason=_REASONS.get(variant, "schema"))
+        return _odd(event, own_id, value, fault)
 
     def drift(self, event: Generated, number: int, numbers: random.Random) -> Generated | None:
         """Return the event with a new field, or beside it one with a renamed or retyped field.
@@ -145,13 +156,22 @@ class StructCorruptor(JsonCorruptor):
         return own_id, fields
 
     def _not_utf8(self, fields: dict[str, Any], _numbers: random.Random) -> tuple[str, bytes]:
+        # In a field that is read: of a field that it does not know a reader may skip the text unseen.
+        fields[self._id_field] += "~"
         # 0xff occurs nowhere in UTF-8.
-        return "not_utf8", _dump(fields)[:-1] + b',"\xff":0}'
+        return "not_utf8", _dump(fields).replace(b'~"', b'\xff"', 1)
 
     def _wrong_type(self, fields: dict[str, Any], numbers: random.Random) -> tuple[str, bytes]:
         name = self._numbers[int(numbers.random() * len(self._numbers))]
         fields[name] = "twelve"
         return f"wrong_type:{name}", _dump(fields)
+
+    def _out_of_range(self, fields: dict[str, Any], numbers: random.Random) -> tuple[str, bytes]:
+        names = list(self._beyond)
+        name = names[int(numbers.random() * len(names))]
+        values = self._beyond[name]
+        fields[name] = values[int(numbers.random() * len(values))]
+        return f"out_of_range:{name}", _dump(fields)
 
     def _root(self, fields: dict[str, Any], _numbers: random.Random) -> tuple[str, bytes]:
         return "wrong_root", _dump([fields])
@@ -161,6 +181,12 @@ def _odd(event: Generated, own_id: str, value: bytes, fault: Fault) -> Generated
     headers = [(name, own_id.encode() if name == "ce_id" else text) for name, text in event.headers]
     odd = Generated(own_id, event.key, value, headers, event.event_time_ms, "", 0, fault=fault)
     return odd.beside(event)
+
+
+def _beyond(field: Any) -> list[float]:
+    """Return values just outside of the bounds of a number's schema."""
+    low = [field[name] - 1 for name in ("minimum", "exclusiveMinimum") if name in field]
+    return low + [field[name] + 1 for name in ("maximum", "exclusiveMaximum") if name in field]
 
 
 def _is_number(field: Any) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal
 
-import h3  # type: ignore[import-untyped]
+import h3
 
 ZoneKind = Literal["centre", "nightlife", "residential", "station", "airport", "outskirts"]
 

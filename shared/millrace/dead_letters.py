@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import traceback
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-Reason = Literal["malformed", "schema", "no_event_time", "future", "process_error", "duplicate"]
+Reason = Literal[
+    "malformed",
+    "schema",
+    "range",
+    "unknown_version",
+    "no_event_time",
+    "future",
+    "process_error",
+    "duplicate",
+    "late",
+]
+#: The Kafka header that names the version of an event's contract.
+VERSION_HEADER: Final = "schema_version"
+
 Stage = Literal["decode", "time", "process", "timer", "broadcast"]
 
 
@@ -27,6 +41,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
         topic: Kafka topic, partition and offset of the event, where it came from Kafka.
         value: The original bytes.
         headers: The original Kafka headers as a JSON object.
+        kafka_key: The original Kafka key, where it was kept with the headers.
+        timestamp_ms: When Kafka got the event, UTC ms, where it was kept with the headers.
     """
 
     reason: Reason
@@ -41,6 +57,32 @@ class DeadLetter(msgspec.Struct, frozen=True):
     offset: int | None = None
     value: bytes | None = None
     headers: str | None = None
+    kafka_key: bytes | None = None
+    timestamp_ms: int | None = None
+
+
+#: How msgspec says that a number, a time or a length is outside of the bounds that its type sets.
+_OUT_OF_BOUNDS: Final = re.compile(
+    r"Expected `[^`]+` (?:of length )?(?:[<>]=? ?-?[\d.]|that's a multiple of)|out of range"
+)
+
+
+def reason_of(error: Exception) -> Literal["malformed", "schema", "range"]:
+    """Return why an event could not be decoded, of the error that its decoder raised.
+
+    ``range`` is an event of the right shape of which a number, a time or a length is outside of the bounds
+    of its contract; ``schema`` breaks the contract in any other way; ``malformed`` is no JSON.
+
+    >>> from typing import Annotated
+    >>> try:
+    ...     msgspec.json.decode(b"-1", type=Annotated[int, msgspec.Meta(ge=0)])
+    ... except msgspec.DecodeError as error:
+    ...     reason_of(error)
+    'range'
+    """
+    if not isinstance(error, msgspec.ValidationError):
+        return "malformed"
+    return "range" if _OUT_OF_BOUNDS.search(str(error)) else "schema"
 
 
 def error_digest(error: BaseException) -> str:
@@ -54,6 +96,35 @@ def one_line(error: BaseException) -> str:
     """Return an exception as one line of at most 500 characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= 500 else text[:497] + "..."
+
+
+class Kept(NamedTuple):
+    """What was kept of a record in Kafka beside its value.
+
+    Attributes:
+        headers: Its headers as a JSON object of texts; of several of one name, a list.
+        key: Its key.
+        timestamp_ms: When Kafka got it, UTC ms.
+    """
+
+    headers: str | None = None
+    key: bytes | None = None
+    timestamp_ms: int | None = None
+
+
+def kept_of(text: str | None) -> Kept:
+    """Return what a host kept of a record as text: its headers alone, or key and timestamp with them.
+
+    >>> kept_of('{"key": "Yy0x", "timestamp": 5, "headers": [{"key": "ce_id", "value": "dHgtMQ=="}]}')
+    Kept(headers='{"ce_id":"tx-1"}', key=b'c-1', timestamp_ms=5)
+    """
+    if text is None or not text.startswith("{"):
+        return Kept(readable_headers(text))
+    try:
+        found = msgspec.json.decode(text, type=_Record)
+    except msgspec.DecodeError:
+        return Kept(text)  # not Kafka's: as it is
+    return Kept(_readable(found.headers) if found.headers else None, found.key, found.timestamp)
 
 
 def readable_headers(headers: str | None) -> str | None:
@@ -71,6 +142,10 @@ def readable_headers(headers: str | None) -> str | None:
         pairs = msgspec.json.decode(headers, type=list[_Header])
     except msgspec.DecodeError:
         return headers  # not Kafka's: as it is
+    return _readable(pairs)
+
+
+def _readable(pairs: list[_Header]) -> str:
     found: dict[str, list[str]] = {}
     for pair in pairs:
         found.setdefault(pair.key, []).append((pair.value or b"").decode(errors="backslashreplace"))
@@ -80,6 +155,12 @@ def readable_headers(headers: str | None) -> str | None:
 class _Header(msgspec.Struct):
     key: str
     value: bytes | None = None
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    key: bytes | None = None
+    timestamp: int | None = None
+    headers: list[_Header] | None = None
 
 
 def position(source_id: str | None) -> tuple[str | None, int | None, int | None]:

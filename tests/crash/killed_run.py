@@ -57,7 +57,7 @@ def plant(bomb: Bomb) -> None:
         (DeadLetterLimit, "check", "state"),
         (DriverWriter, "_flush", "topics"),
         (SparkWriter, "_write_topics", "topics"),
-        (DriverWriter, "_append", "table"),
+        (DriverWriter, "_write_table", "table"),
     ):
         _then(owner, method, bomb, point)
 

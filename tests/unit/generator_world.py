@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -17,7 +18,7 @@ class Report(msgspec.Struct):
     meter_id: str
     value: float
     unit: str
-    at_ms: int
+    at_ms: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Opening(msgspec.Struct):
@@ -54,7 +55,7 @@ def simulate(profile: MeterProfile) -> Iterator[Simulated]:
             yield Simulated(stream="openings", key=f"door-{which:03d}", event=opening, event_time_ms=at_ms)
         else:
             amount = round(value() * 100, 3)
-            truths = ()
+            truths: tuple[Truth, ...] = ()
             if profile.leaks and which == 3:
                 leak = number // 50
                 truths = (

@@ -91,11 +91,11 @@ def test_a_later_and_an_earlier_version_read_each_other(kind: str) -> None:
 
 
 @KINDS
-def test_a_broken_rule_is_the_reason_schema(kind: str) -> None:
+def test_a_value_out_of_its_bounds_is_the_reason_range(kind: str) -> None:
     codec = make(kind, New, Shelf())
     with pytest.raises(CodecError) as caught:
         codec.decode(codec.encode(New(1, b=0.5)))
-    assert caught.value.reason == "schema"
+    assert caught.value.reason == "range"
 
 
 @KINDS

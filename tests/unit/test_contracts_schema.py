@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import millrace.contracts
 import millrace.dlq
-from apps.fraud.events import Alert, Control, Decision, Transaction
+from apps.fraud.events import Alert, Decision, ResetThreshold, SetThreshold, Transaction
 from generators.fraud import FraudProfile, fraud_events
 from millrace.cli.contracts import app as command
 from millrace.contracts import (
@@ -142,7 +142,10 @@ def named(schema: StructType) -> str:
 
 
 def test_ddl_of_a_union_has_the_columns_of_all_its_members() -> None:
-    assert spark_ddl(json_schema(Control)) == "`kind` STRING, `name` STRING, `value` DOUBLE"
+    assert (
+        spark_ddl(json_schema(SetThreshold | ResetThreshold))
+        == "`kind` STRING, `name` STRING, `value` DOUBLE"
+    )
 
 
 def test_ddl_quotes_names() -> None:
@@ -289,6 +292,7 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
     assert [str(c.name) for c in contracts_of(load_app("fraud"))] == [
         "alert.v1",
         "control.v1",
+        "correction.v1",
         "decision.v1",
         "transaction.v1",
     ]

@@ -168,6 +168,11 @@ def test_commands_say_what_there_is(
     assert (counted["total"], counted["reasons"]) == (4, {"schema": 3, "malformed": 1})
     assert counted["errors"][0]["count"] == 3
     assert out("stats", "fraud").startswith(b"4 dead letters\n")
+    write(root / "tables" / "other", [letter(7, kafka_key=b"k\xff", timestamp_ms=12, topic="demo")])
+    other = json.loads(out("show", "fraud", identity(7), "--table", "other", "-f", "json"))
+    assert (other["kafka_key"], other["timestamp_ms"]) == ("k\\xff", 12)
+    assert b"kafka key: k" in out("show", "fraud", identity(7), "--table", "other")
+    assert out("stats", "fraud", "--table", "other").startswith(b"1 dead letters\n")
 
 
 def test_a_replay_sends_once_and_says_so(

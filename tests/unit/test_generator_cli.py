@@ -74,7 +74,7 @@ def test_sample_shows_messages_with_key_headers_and_truth(
     assert call(monkeypatch, "fraud", "--sample", "2") == 0
     shown = capsys.readouterr().out
     first = json.loads(shown[: shown.index("\n}") + 2])
-    assert json.loads(first["value"])["card_id"] == first["key"]
+    assert first["value"]["card_id"] == first["key"]
     assert first["headers"]["schema_version"] == "1"
     assert first["truth"] == {"scenario": None, "episode_id": None, "fault": None}
     assert shown.count('"key"') == 2

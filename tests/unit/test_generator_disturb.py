@@ -19,6 +19,7 @@ from generators.engine import Generated, substream
 from generators.engine.disturb import Disturbances, _murmur2, partition_of, windows
 from generators.engine.encode import Clocks
 from generators.engine.world import deliver_domain
+from millrace.dead_letters import reason_of
 from millrace.errors import UserError
 from tests.unit.generator_world import METERS, MeterProfile, Opening, Report, simulate
 
@@ -71,7 +72,7 @@ def test_equal_profiles_give_equal_bytes_between_releases() -> None:
     other = tuple(deliver_domain(METERS, replace(PROFILE, seed=5), EVERYTHING))
     assert [as_bytes(m) for m in other] != [as_bytes(m) for m in send()]
     found = hashlib.sha256(repr([as_bytes(m) for m in send()]).encode()).hexdigest()
-    assert found == "1af64d24fba8bb2efdb5a2b206fbd76e768a00e4e8f2f5692411ce8c369a98d2"
+    assert found == "95e480a9d935c5aee5e77527975704fd1c13716eb6fd3d7fb180ac20913b4897"
 
 
 OFF = [
@@ -136,9 +137,16 @@ def test_broken_and_drifted_messages_are_what_they_say() -> None:
             event = json.loads(message.value.decode())
         except ValueError:
             assert fault.reason == "malformed"
+            with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)) as broken:
+                msgspec.json.decode(message.value, type=METERS.streams[message.stream].event_type)
+            assert reason_of(broken.value) == "malformed"
             continue
         valid = validators[message.stream].is_valid(event)
-        assert valid == (fault.reason != "schema")
+        assert valid == (fault.reason not in ("schema", "range"))
+        if not valid:
+            with pytest.raises(msgspec.ValidationError) as found:
+                msgspec.json.decode(message.value, type=METERS.streams[message.stream].event_type)
+            assert reason_of(found.value) == fault.reason
         if fault.expected == "dead_letter":
             assert message.transaction_id not in known
             assert dict(message.headers)["ce_id"].decode() == message.transaction_id
@@ -148,7 +156,7 @@ def test_broken_and_drifted_messages_are_what_they_say() -> None:
         version = dict(message.headers)["schema_version"]
         assert version == (b"999" if fault.kind == "unknown_version" else b"1")
     assert {"truncated_json", "not_utf8", "wrong_root", "schema_version=999"} <= details.keys()
-    assert {"wrong_type:value", "retyped:value", "added:added_in_v2"} <= details.keys()
+    assert {"wrong_type:value", "retyped:value", "added:added_in_v2", "out_of_range:at_ms"} <= details.keys()
     assert {f"missing_field:{name}" for name in Opening.__struct_fields__ if name != "note"} <= details.keys()
     assert any(detail.startswith("renamed:") for detail in details)
 

@@ -16,8 +16,8 @@ from generators.engine.disturb import Disturbances
 from generators.engine.simulated import Domain
 from generators.engine.world import deliver_domain
 from generators.options import PRESETS, Preset
-from generators.world_records import read_world_ledger
 from millrace.cli import main
+from millrace.testing.world_ledger import read_world_ledger
 from tests.unit.generator_world import METERS, MeterProfile
 
 START = "2026-01-01"
@@ -48,7 +48,11 @@ def test_a_domain_is_listed_and_an_absent_one_is_not(
     for name in set(domains.REGISTRY) - {"meters", "absent"}:
         monkeypatch.delitem(domains.REGISTRY, name)
     assert call(monkeypatch, "list") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["fraud", "meters"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "fraud",
+        "handbook",
+        "meters",
+    ]
 
 
 def test_describe_shows_streams_fields_parameters_and_truths(
@@ -192,6 +196,9 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(
     assert "nothing was sent" in shown
     assert "topic meters.openings: " in shown
     assert "fault lost: " in shown
+    assert "loss = 0.2" in shown
+    assert "clock_skew" not in shown, "only what is on is shown"
+    assert f"in all: about {200 * 0.8:,.0f}"[:-2] in shown
     assert list(tmp_path.iterdir()) == []
 
 

@@ -127,7 +127,8 @@ def test_every_variant_of_broken_message_breaks_the_contract_and_says_why() -> N
             json.loads(broken.value.decode())
         except ValueError:
             readable = False
-        assert broken.fault.reason == ("schema" if readable else "malformed")
+        out_of_range = broken.fault.detail == "negative:amount"
+        assert broken.fault.reason == ("range" if out_of_range else "schema" if readable else "malformed")
         assert b"\n" not in broken.value
     assert seen == {
         "truncated_json",

@@ -6,15 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from generators import resume as resuming
 from generators.command import Destination, execute, found_bookmark
 from generators.engine import Generated
 from generators.engine.world import deliver_domain
+from generators.kafka_position import TopicEnds
 from generators.resume import load
 from generators.sinks import KafkaSink
 from millrace.errors import UserError
@@ -105,10 +107,12 @@ def test_a_topic_that_was_made_anew_is_refused(broker: MockBroker) -> None:
         KafkaSink(broker.bootstrap, TOPICS[0], topics=TOPICS, after={"meters.reports/0": 9})
 
 
+@pytest.mark.parametrize(("period_s", "marked"), [(0.0, 256 * 3), (1_000.0, 0)])
 def test_a_crashed_run_that_is_gone_on_with_leaves_every_message_once(
-    broker: MockBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    period_s: float, marked: int, broker: MockBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resuming, "PERIOD_S", 0.0)
+    """With a bookmark after every look, and with none but the one at the start."""
+    monkeypatch.setattr(resuming, "PERIOD_S", period_s)
     topics = {name: spec.topic for name, spec in METERS.streams.items()}
     destination = Destination("kafka", broker.bootstrap, topics, PARTITIONS, None)
     ledger = tmp_path / "ledger.jsonl"
@@ -122,7 +126,39 @@ def test_a_crashed_run_that_is_gone_on_with_leaves_every_message_once(
             generate(crash_at)
     mark = load(ledger)
     assert mark is not None
-    assert mark.messages >= 256 * 3
+    assert mark.messages >= marked
     generate(None)
     expected = [message for message in job().stream if not message.dropped]
     assert broker.read(len(expected)) == identities(expected)
+
+
+class Electing:
+    """A consumer of a broker that answers with errors first."""
+
+    def __init__(self, *errors: int) -> None:
+        self._errors = list(errors)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None})})
+
+    def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
+        if self._errors:
+            raise KafkaException(KafkaError(self._errors.pop(0)))
+        return 0, 7
+
+
+@pytest.mark.parametrize(
+    ("errors", "ends"),
+    [
+        ([KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE], {"t/0": 7}),
+        ([KafkaError._TRANSPORT], None),
+    ],
+)
+def test_a_partition_without_a_leader_is_asked_again_and_a_broker_that_is_away_is_not(
+    errors: list[int], ends: dict[str, int] | None
+) -> None:
+    """A topic that has just been made has no leader; a run must know where it begins."""
+    asked = TopicEnds({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, ["t"])
+    asked.close()
+    asked._consumer = Electing(*errors)  # type: ignore[assignment]
+    assert asked.ends() == ends

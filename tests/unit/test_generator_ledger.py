@@ -108,7 +108,11 @@ def test_every_fault_is_listed_with_the_event_it_was_done_to(found: Recount, led
     assert len(broken) == found.malformed
     assert not broken & found.valid.keys()
     assert {fault.expected for fault in ledger.faults} == {"late", "duplicate", "dead_letter"}
-    assert {fault.reason for fault in ledger.faults_of("malformed")} == {"malformed", "schema"}
+    assert {fault.reason for fault in ledger.faults_of("malformed")} == {
+        "malformed",
+        "schema",
+        "range",
+    }
     assert len({fault.id for fault in ledger.faults}) == len(ledger.faults)
 
 

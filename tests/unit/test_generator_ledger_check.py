@@ -21,8 +21,8 @@ from generators.ledger_cli import app, ids
 from generators.run import run
 from generators.sinks import LineSink
 from generators.world_ledger import WorldLedger
-from generators.world_records import WorldRun
 from millrace.errors import ChecksFailed, UserError
+from millrace.testing.world_ledger import WorldRun
 from tests.unit.generator_world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=8, events=800, late=0.05, lateness_ms=1_000, duplicates=0.05, malformed=0.05)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from generators.engine.pace import pace
 from generators.replay import Replay, replayed
 from generators.replay_cli import app
-from generators.world_records import read_world_ledger
 from millrace.errors import UserError
+from millrace.testing.world_ledger import read_world_ledger
 
 ROWS = [
     {"user": "007", "at": 1_767_225_600_000, "amount": 2.5},

@@ -24,8 +24,8 @@ from generators.run import run
 from generators.sinks import LineSink
 from generators.timing import Timing
 from generators.world_ledger import WorldLedger
-from generators.world_records import WorldRun
 from millrace.errors import UserError
+from millrace.testing.world_ledger import WorldRun
 from tests.unit.generator_world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=9, events=1_500, late=0.05, lateness_ms=2_000, duplicates=0.05, malformed=0.05)

@@ -18,11 +18,11 @@ from generators.engine.disturb import Disturbances
 from generators.engine.simulated import Truth
 from generators.engine.world import deliver_domain
 from generators.file_sinks import FolderSink
-from generators.record_file import LineRecords, open_records, read_records
 from generators.run import run
 from generators.world_ledger import WorldLedger
-from generators.world_records import ReadLedger, WorldRun, read_world_ledger
 from millrace.errors import UserError
+from millrace.testing.record_file import LineRecords, open_records, read_records
+from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
 from tests.unit.generator_world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=2, events=2_000, late=0.05, lateness_ms=2_000, duplicates=0.05, malformed=0.05)

@@ -13,7 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.router import DeadLetterLimit
+from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.host.chunks import OutputChunk
 from millrace.inspect import positions
 from millrace.inspect.positions import TablePosition, TablePositionError
@@ -25,9 +25,8 @@ class Balance(msgspec.Struct):
 
 
 def writer(folder: Path, app_id: str, written: dict[str, Path] | None = None) -> DriverWriter:
-    outputs: Any = SimpleNamespace(
-        stream=SimpleNamespace(types={"main": Balance}), tables={"main": "balances"}, topics={}
-    )
+    stream: Any = SimpleNamespace(types={"main": Balance})
+    outputs = Outputs(stream, {"main": "balances"})
     return DriverWriter(outputs, lambda table: str(folder / table), {}, app_id, DeadLetterLimit(), written)
 
 
@@ -51,7 +50,7 @@ def table(tmp_path: Path) -> Path:
     """A table with four batches of a query: 0, 1-2, 3-4, 5-6."""
     old = writer(tmp_path, "app:old")
     for number, rows in enumerate([(0,), (1, 2), (3, 4), (5, 6)]):
-        old._append("main", batch(*rows), number)
+        old._write_table("main", batch(*rows), number)
     return tmp_path / "balances"
 
 
@@ -79,10 +78,10 @@ def test_what_a_table_has_already_is_left_out_of_the_batches_of_a_restored_query
     positions.keep_ids(tmp_path / "state", {table: ids})
     (known,) = positions.kept_ids(tmp_path / "state").items()
     new = writer(tmp_path, "app:new", {"balances": known[1]})
-    new._append("main", batch(3), 2)  # cut otherwise than before
-    new._append("main", batch(4, 5), 3)
-    new._append("main", batch(6, 7, 8), 4)
-    new._append("main", batch(6, 7, 8), 4)
+    new._write_table("main", batch(3), 2)  # cut otherwise than before
+    new._write_table("main", batch(4, 5), 3)
+    new._write_table("main", batch(6, 7, 8), 4)
+    new._write_table("main", batch(6, 7, 8), 4)
     assert totals(table) == list(range(9))
 
 

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
+    from typer.core import TyperGroup
 
 #: Subcommand → (``module:attribute`` of a ``typer.Typer``, one line of help for the overview).
 CORE_COMMANDS: dict[str, tuple[str, str]] = {
@@ -41,6 +44,8 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "rescale": ("millrace.cli.rescale:app", "Give a stopped query other partitions or key groups."),
     "contracts": ("millrace.cli.contracts:app", "Keep what events look like in git, and compatible."),
     "dlq": ("millrace.cli.dlq:app", "Dead letters: list them, look into them, send them again."),
+    "dashboard": ("millrace.cli.dashboard:app", "What the apps do, live in a browser."),
+    "evaluate": ("millrace.cli.evaluate:app", "Hold an app to data whose right answers are known."),
     "demo": ("millrace.cli.demo:app", "Broker, generator and app in one command, checked against the truth."),
 }
 
@@ -62,25 +67,36 @@ def _load(target: str) -> typer.Typer:
     return loaded
 
 
-def build() -> typer.Typer:
-    """Return the root command; subcommand modules are imported when they are called."""
+def lazy_group(targets: Callable[[], dict[str, tuple[str, str]]]) -> type[TyperGroup]:
+    """Return a group of commands whose modules are imported when they are called.
+
+    Args:
+        targets: Gives command → (``module:attribute`` of a ``typer.Typer``, one line of help).
+    """
     import typer
     from typer.core import TyperGroup
 
     class LazyGroup(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
-            return list(_targets())
+            return list(targets())
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            target = _targets().get(cmd_name)
+            target = targets().get(cmd_name)
             if target is None:
                 return None
             command = typer.main.get_command(_load(target[0]))
             command.name = cmd_name
             return command
 
+    return LazyGroup
+
+
+def build() -> typer.Typer:
+    """Return the root command; subcommand modules are imported when they are called."""
+    import typer
+
     root = typer.Typer(
-        cls=LazyGroup,
+        cls=lazy_group(_targets),
         name="millrace",
         help="Stateful streaming in Python on Apache Spark.",
         no_args_is_help=True,

@@ -46,6 +46,11 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting.")
 ]
 
+TableName = Annotated[
+    str,
+    typer.Option("--table", metavar="NAME", help="Table of dead letters, where an app has one per process."),
+]
+
 
 @app.command("list")
 def list_(
@@ -59,6 +64,7 @@ def list_(
     until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the first ones.")] = 50,
     shape: Shape = Format.table,
+    table_name: TableName = "dead_letters",
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -67,7 +73,7 @@ def list_(
 
     from millrace.dlq.stats import at
 
-    table = _table(_settings(name, config, overrides))
+    table = _table(_settings(name, config, overrides), table_name)
     chosen = _selection(reason, stage, process, digest, topic, since, until)
     columns = _without("value", "headers")
     shown = 0
@@ -78,7 +84,7 @@ def list_(
         else:
             where = str(letter.position) if letter.position else "-"
             typer.echo(
-                f"{letter.letter_id[:12]}  {at(letter.written_ms)}  {letter.reason:<13} {letter.stage:<8} "
+                f"{letter.letter_id[:12]}  {at(letter.written_ms)}  {letter.reason:<15} {letter.stage:<8} "
                 f"{where}  {letter.error}"
             )
     if shape is Format.table:
@@ -92,6 +98,7 @@ def show(
     letter_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or the first characters of it.")],
     shape: Shape = Format.table,
     raw: Annotated[bool, typer.Option("--raw", help="Only the original bytes, as they came.")] = False,
+    table_name: TableName = "dead_letters",
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -100,7 +107,7 @@ def show(
 
     from millrace.dlq.stats import at
 
-    letter = _table(_settings(name, config, overrides)).find(letter_id)
+    letter = _table(_settings(name, config, overrides), table_name).find(letter_id)
     if raw:
         sys.stdout.buffer.write(letter.value or b"")
         sys.stdout.buffer.flush()
@@ -111,7 +118,7 @@ def show(
         return
     data["written"] = at(letter.written_ms)
     for field in ("letter_id", "written", "reason", "stage", "process", "error", "error_digest", "key",
-                  "event_time_ms", "position", "headers", "value"):  # fmt: skip
+                  "kafka_key", "event_time_ms", "timestamp_ms", "position", "headers", "value"):  # fmt: skip
         if data.get(field) not in (None, ""):
             typer.echo(f"{field.replace('_', ' ')}: {data[field]}")
 
@@ -127,6 +134,7 @@ def stats(
     until: Until = None,
     top: Annotated[int, typer.Option(min=1, help="So many of the commonest errors.")] = 10,
     shape: Shape = Format.table,
+    table_name: TableName = "dead_letters",
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -135,7 +143,7 @@ def stats(
 
     from millrace.dlq.stats import at, stats_of
 
-    table = _table(_settings(name, config, overrides))
+    table = _table(_settings(name, config, overrides), table_name)
     chosen = _selection(reason, stage, process, None, topic, since, until)
     wanted = ("_event_id", "reason", "stage", "process", "error", "error_digest")
     found = stats_of(table.read(chosen, columns=wanted))
@@ -152,9 +160,9 @@ def stats(
         return
     typer.echo(f"{found.total:,} dead letters")
     for why, count in found.reasons.most_common():
-        typer.echo(f"  {why:<14}{count:>10,}")
+        typer.echo(f"  {why:<16}{count:>10,}")
     for (hour, why), count in hours:
-        typer.echo(f"{at(hour)[:13]}h  {why:<14}{count:>8,}")
+        typer.echo(f"{at(hour)[:13]}h  {why:<16}{count:>8,}")
     for group in found.most(top):
         typer.echo(
             f"{group.count:>8,}  {group.reason} in {group.process} {group.digest}  "
@@ -187,6 +195,7 @@ def replay(
         bool, typer.Option("--in-doubt", help="Also those that a killed replay may have sent.")
     ] = False,
     most: Annotated[int, typer.Option(min=1, help="Leave what was replayed so often already.")] = 3,
+    table_name: TableName = "dead_letters",
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -202,7 +211,11 @@ def replay(
         raise UserError("say which ones: ids, --reason, --since …, or --all")
     plan = Plan(fix=load_fix(fix) if fix else None, to=to, again=again, in_doubt=in_doubt, most=most)
     settings = _settings(name, config, overrides)
-    summary = _preview(settings, chosen, plan) if dry_run else _replay(settings, chosen, plan)
+    summary = (
+        _preview(settings, chosen, plan, table_name)
+        if dry_run
+        else _replay(settings, chosen, plan, table_name)
+    )
     for why, count in sorted(summary.skipped.items()):
         typer.echo(f"left out {count:,}: {why}")
     for letter_id, why in list(summary.failed.items())[:20]:
@@ -217,12 +230,12 @@ def replay(
         raise typer.Exit(1)
 
 
-def _preview(settings: AppSettings, chosen: Selection, plan: Any) -> Summary:
+def _preview(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> Summary:
     from millrace.dlq.journal import TABLE, Journal
     from millrace.dlq.replay import Replay, shown
 
     journal = Journal(settings.storage.path("tables", TABLE), "dry-run")
-    records, summary = Replay(plan, journal, now=_now_ms).preview(_table(settings).read(chosen))
+    records, summary = Replay(plan, journal, now=_now_ms).preview(_table(settings, name).read(chosen))
     for record in records:
         typer.echo(shown(record))
     if summary.sent > len(records):
@@ -230,7 +243,7 @@ def _preview(settings: AppSettings, chosen: Selection, plan: Any) -> Summary:
     return summary
 
 
-def _replay(settings: AppSettings, chosen: Selection, plan: Any) -> Summary:
+def _replay(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> Summary:
     import uuid
 
     from millrace.dlq.journal import TABLE, Journal
@@ -238,7 +251,7 @@ def _replay(settings: AppSettings, chosen: Selection, plan: Any) -> Summary:
     from millrace.dlq.replay import Replay
     from millrace.kafka.admin import cluster_id
 
-    table = _table(settings)
+    table = _table(settings, name)
     bootstrap, options = _bootstrap(settings), _options(settings)
     cluster_id(bootstrap, options=options)  # says in one line if no broker answers
     journal = Journal(settings.storage.path("tables", TABLE), uuid.uuid4().hex)
@@ -314,10 +327,10 @@ def _settings(name: str, config: Path | None, overrides: list[str] | None) -> Ap
     return load_settings(load_app(name).settings, app=name, config=config, overrides=overrides or ())
 
 
-def _table(settings: AppSettings) -> DeadLetterTable:
-    from millrace.dlq.letters import TABLE, DeadLetterTable
+def _table(settings: AppSettings, name: str) -> DeadLetterTable:
+    from millrace.dlq.letters import DeadLetterTable
 
-    return DeadLetterTable(settings.storage.path("tables", TABLE))
+    return DeadLetterTable(settings.storage.path("tables", name))
 
 
 def _bootstrap(settings: AppSettings) -> str:
@@ -349,6 +362,8 @@ def _as_data(letter: Letter, *, with_value: bool) -> dict[str, Any]:
         f: getattr(letter, f) for f in letter.__struct_fields__ if with_value or f not in ("value", "headers")
     }
     data["position"] = str(letter.position) if letter.position else None
+    if letter.kafka_key is not None:
+        data["kafka_key"] = letter.kafka_key.decode(errors="backslashreplace")
     if with_value and letter.value is not None:
         data["value"] = letter.value.decode(errors="backslashreplace")
     if with_value and letter.headers:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millrace.connectors.records import DEAD_LETTER_HEADERS
-from millrace.connectors.router import DeadLetterLimit, Outputs
+from millrace.connectors.records import dead_letter_record, is_dead_letters
+from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
 from millrace.errors import MillraceError
 from millrace.host.chunks import OutputChunk, join_output
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
     from pyspark.sql import DataFrame
 
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
@@ -44,6 +44,7 @@ class DriverWriter:
         app_id: Identity of the query for the tables.
         limit: When a batch has too many dead letters.
         written: After a savepoint was restored: table → file of the records that it has already.
+        stamp: Header → text that all dead letters get: who wrote them.
     """
 
     def __init__(
@@ -54,13 +55,16 @@ class DriverWriter:
         app_id: str,
         limit: DeadLetterLimit,
         written: Mapping[str, Path] | None = None,
+        stamp: Mapping[str, str] | None = None,
     ) -> None:
         self._outputs = outputs
         self._table_path = table_path
         self._client_options = dict(client_options)
         self._app_id = app_id
         self._limit = limit
+        self._stamp = dict(stamp or {})
         types = outputs.stream.types
+        self._names = outputs.table_names()
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
         self._producer: Any = None
@@ -82,7 +86,7 @@ class DriverWriter:
         self._flush()
         for output in self._outputs.tables:
             if output in rows:
-                self._append(output, rows[output], batch_id)
+                self._write_table(output, rows[output], batch_id)
         return counts
 
     def prepare(self) -> None:
@@ -92,24 +96,23 @@ class DriverWriter:
 
     # -- tables --------------------------------------------------------------------------------
 
-    def _append(self, output: str, rows: OutputChunk, batch_id: int) -> None:
+    def _write_table(self, output: str, rows: OutputChunk, batch_id: int) -> None:
         from deltalake import CommitProperties, Transaction, write_deltalake
 
-        table = self._table(output)
-        app_id = f"{self._app_id}:{self._outputs.tables[output]}"
+        table, upsert = self._table(output), self._outputs.upsert(output)
+        app_id = f"{self._app_id}:{self._names[output]}"
         table.update_incremental()
         written = table.transaction_version(app_id)
         if written is not None and written >= batch_id:
             return
         columns = self.columns(output, rows)
-        if already := self._written.get(self._outputs.tables[output]):
+        commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
+        if upsert is not None:
+            _merge(table, columns, upsert, commit)
+            return
+        if already := self._written.get(self._names[output]):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
-        write_deltalake(
-            table,
-            columns,
-            mode="append",
-            commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
-        )
+        write_deltalake(table, columns, mode="append", commit_properties=commit)
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
         """Return the rows of one output with typed columns, as Spark's writer leaves them.
@@ -125,10 +128,11 @@ class DriverWriter:
 
         found = self._tables.get(output)
         if found is None:
-            path = self._table_path(self._outputs.tables[output])
+            path = self._table_path(self._names[output])
             found = self._tables[output] = DeltaTable.create(
                 path, schema=self._typed[output].schema, mode="ignore", configuration=TABLE_PROPERTIES
             )
+            _add_columns(found, self._typed[output].schema)
         return found
 
     # -- topics --------------------------------------------------------------------------------
@@ -172,22 +176,16 @@ class DriverWriter:
         """
         keys = [k.partition(":")[2].encode() for k in rows.keys]
         payloads, identities = rows.payloads, rows.event_ids
-        if output != "dead_letters":
+        if not is_dead_letters(output):
             return [
                 (key, payload, [] if identity is None else [("event_id", identity.encode())])
                 for key, payload, identity in zip(keys, payloads, identities, strict=True)
             ]
         letters = self._typed[output].records(payloads)
-        made = []
-        for key, letter, identity in zip(keys, letters, identities, strict=True):
-            parts = {
-                n: identity if f == "_event_id" else getattr(letter, f)
-                for n, f in DEAD_LETTER_HEADERS.items()
-            }
-            source = [letter.topic, letter.partition, letter.offset]
-            parts["dlq.source"] = ":".join(str(p) for p in source if p is not None)
-            made.append((key, letter.value, _headers(parts)))
-        return made
+        return [
+            dead_letter_record(letter, key, identity, self._stamp)
+            for key, letter, identity in zip(keys, letters, identities, strict=True)
+        ]
 
     def _flush(self) -> None:
         if self._producer is None:
@@ -203,5 +201,46 @@ class DriverWriter:
             self._failures.append(str(error))
 
 
-def _headers(parts: Mapping[str, str | None]) -> list[tuple[str, bytes]]:
-    return [(name, value.encode()) for name, value in parts.items() if value is not None]
+def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:
+    """Give a table of an earlier version of its app the columns that have been added since."""
+    from deltalake import Schema
+
+    known = {field.name for field in table.schema().fields}
+    missing = [field for field in Schema.from_arrow(schema).fields if field.name not in known]
+    if missing:
+        table.alter.add_columns(missing)
+
+
+def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:
+    """Return the last record per key of a batch, and of equal ones the one that came last.
+
+    Args:
+        columns: The batch.
+        upsert: What names a row, and which version is newer.
+    """
+    keys = zip(*(columns[name].to_pylist() for name in upsert.key), strict=True)
+    if upsert.newest is None:
+        places = {key: place for place, key in enumerate(keys)}
+    else:
+        versions, places = columns[upsert.newest].to_pylist(), {}
+        for place, key in enumerate(keys):
+            if key not in places or versions[place] >= versions[places[key]]:
+                places[key] = place
+    return columns.take(pa.array(places.values(), pa.int64()))
+
+
+def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitProperties) -> None:
+    newer = None if upsert.newest is None else f"s.`{upsert.newest}` >= t.`{upsert.newest}`"
+    merge = table.merge(
+        last_versions(columns, upsert),
+        predicate=upsert.matching("t", "s"),
+        source_alias="s",
+        target_alias="t",
+        commit_properties=commit,
+    )
+    if upsert.deleted is None:
+        merge.when_matched_update_all(newer).when_not_matched_insert_all().execute()
+        return
+    gone = f"s.`{upsert.deleted}` = true"
+    merge.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")
+    merge.when_matched_update_all(newer).when_not_matched_insert_all(f"NOT ({gone})").execute()

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 #: Kafka header of a dead letter → its field.
-DEAD_LETTER_HEADERS = {
+DEAD_LETTER_HEADERS: Final = {
     "event_id": "_event_id",
     "dlq.reason": "reason",
     "dlq.stage": "stage",
     "dlq.process": "process",
     "dlq.error": "error",
     "dlq.headers": "headers",
+    "dlq.timestamp": "timestamp_ms",
 }
+
+
+def is_dead_letters(output: str) -> bool:
+    """Say whether an output has dead letters: of a process, or of an earlier one of its chain.
+
+    >>> is_dead_letters("dead_letters"), is_dead_letters("Cards.dead_letters"), is_dead_letters("main")
+    (True, True, False)
+    """
+    return output.rpartition(".")[2] == "dead_letters"
+
+
+def dead_letter_record(
+    letter: Any, key: bytes, identity: str | None, stamp: Mapping[str, str]
+) -> tuple[bytes, bytes | None, list[tuple[str, bytes]]]:
+    """Return a dead letter as a Kafka record: key, value and headers.
+
+    Args:
+        letter: A :class:`~millrace.dead_letters.DeadLetter`.
+        key: The process's key, for letters that did not keep the event's own.
+        identity: Its identity.
+        stamp: Header → text that all letters of an app have.
+    """
+    found: dict[str, Any] = {
+        header: identity if field == "_event_id" else getattr(letter, field)
+        for header, field in DEAD_LETTER_HEADERS.items()
+    }
+    source = [letter.topic, letter.partition, letter.offset]
+    found["dlq.source"] = ":".join(str(part) for part in source if part is not None)
+    headers = [(name, str(text).encode()) for name, text in found.items() if text is not None]
+    headers += [(name, text.encode()) for name, text in stamp.items()]
+    return (key if letter.kafka_key is None else letter.kafka_key), letter.value, headers

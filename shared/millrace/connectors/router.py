@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from millrace.connectors.records import is_dead_letters
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -35,18 +36,60 @@ class StopRequested(Exception):
 
 
 @dataclass(frozen=True)
+class Upsert:
+    """A table that has one row per key: a newer record replaces the row.
+
+    A batch's last record per key is merged. The same batch again changes nothing.
+
+    Attributes:
+        table: Name of the Delta table.
+        key: Fields that name a row; never null.
+        newest: Field that grows with each version of a row: a record below the row's is left out. None:
+            the record that comes last wins.
+        deleted: Boolean field; a record in which it holds removes the row.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    newest: str | None = None
+    deleted: str | None = None
+
+    def matching(self, row: str, record: str) -> str:
+        """Return the SQL condition that a record is a version of a row.
+
+        Args:
+            row: Alias of the table.
+            record: Alias of the records.
+
+        Example:
+            >>> Upsert("sessions", key=("id",)).matching("t", "s")
+            't.`id` = s.`id`'
+        """
+        return " AND ".join(f"{row}.`{field}` = {record}.`{field}`" for field in self.key)
+
+
+@dataclass(frozen=True)
 class Outputs:
     """Where the outputs of a pipeline go; what a ``build`` function returns.
 
     Attributes:
         stream: The processed stream.
-        tables: Output → name of a Delta table.
+        tables: Output → name of a Delta table that is appended to, or an :class:`Upsert`.
         topics: Output → Kafka topic.
     """
 
     stream: ProcessedStream
-    tables: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str | Upsert] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
+
+    def table_names(self) -> dict[str, str]:
+        """Return output → name of its table."""
+        return {o: t.table if isinstance(t, Upsert) else t for o, t in self.tables.items()}
+
+    def upsert(self, output: str) -> Upsert | None:
+        """Return how an output is merged; None: it is appended."""
+        found = self.tables[output]
+        return found if isinstance(found, Upsert) else None
 
 
 @dataclass(frozen=True)
@@ -71,7 +114,8 @@ class DeadLetterLimit:
         Raises:
             TooManyDeadLetters: The batch is above the limit.
         """
-        total, dead = sum(counts.values()), counts.get("dead_letters", 0)
+        total = sum(counts.values())
+        dead = sum(count for output, count in counts.items() if is_dead_letters(output))
         if total >= self.from_records and dead > total * self.ratio:
             raise TooManyDeadLetters(
                 f"batch {batch_id}: {dead:,} of {total:,} records are dead letters, "

@@ -12,9 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millrace.connectors.kafka import header, write_records
-from millrace.connectors.records import DEAD_LETTER_HEADERS
-from millrace.connectors.router import DeadLetterLimit, Outputs
+from millrace.connectors.records import DEAD_LETTER_HEADERS, is_dead_letters
+from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
 from millrace.host.spark_sink import not_written
+
+#: Column that tells which of two equal versions came last.
+_PLACE = "_place"
 
 
 @dataclass
@@ -31,6 +34,7 @@ class SparkWriter:
         app_id: Identity of the query for the tables.
         limit: When a batch has too many dead letters.
         written: After a savepoint was restored: table → file of the records that it has already.
+        stamp: Header → text that all dead letters get: who wrote them.
     """
 
     outputs: Outputs
@@ -39,6 +43,7 @@ class SparkWriter:
     app_id: str
     limit: DeadLetterLimit
     written: Mapping[str, Path] = field(default_factory=dict)
+    stamp: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
@@ -64,23 +69,33 @@ class SparkWriter:
         chunks = batch.filter(F.col("output") == output)
         topic = F.lit(self.outputs.topics[output]).alias("topic")
         key = F.regexp_replace("key", r"^\d+:", "").cast("binary").alias("key")
-        if output != "dead_letters":
+        if not is_dead_letters(output):
             headers = F.array(header("event_id", F.col("event_id"))).alias("headers")
             rows = self.outputs.stream.rows(chunks)
             return rows.select(topic, key, F.col("payload").alias("value"), headers)
         letters = self.outputs.stream.select(chunks, output)
         where = F.concat_ws(":", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
-        columns = {**{n: F.col(f) for n, f in DEAD_LETTER_HEADERS.items()}, "dlq.source": where}
+        columns = {
+            **{n: F.col(f).cast("string") for n, f in DEAD_LETTER_HEADERS.items()},
+            "dlq.source": where,
+            **{n: F.lit(text) for n, text in self.stamp.items()},
+        }
         headers = F.filter(
             F.array(*[header(n, c) for n, c in columns.items()]), lambda h: h["value"].isNotNull()
         )
-        key = F.regexp_replace(F.coalesce("key", F.lit("")), r"^\d+:", "").cast("binary").alias("key")
+        derived = F.regexp_replace(F.coalesce("key", F.lit("")), r"^\d+:", "").cast("binary")
+        key = F.coalesce("kafka_key", derived).alias("key")
         return letters.select(topic, key, "value", headers.alias("headers"))
 
     def _write_tables(self, batch: DataFrame, outputs: list[str], batch_id: int) -> None:
+        names = self.outputs.table_names()
+
         def write(output: str) -> None:
-            table = self.outputs.tables[output]
+            table, upsert = names[output], self.outputs.upsert(output)
             rows = self.outputs.stream.select(batch, output)
+            if upsert is not None:
+                _merge(rows, upsert, self.table_path(table))
+                return
             if table in self.written:
                 rows = not_written(rows, str(self.written[table]))
             (rows.write.format("delta").mode("append")
@@ -89,3 +104,26 @@ class SparkWriter:
 
         with ThreadPoolExecutor(max(1, len(outputs)), thread_name_prefix="millrace-write") as pool:
             list(pool.map(write, outputs))
+
+
+def _merge(rows: DataFrame, upsert: Upsert, path: str) -> None:
+    """Merge a batch's last record per key; it changes nothing when it is done again."""
+    from delta.tables import DeltaTable
+
+    order = [*([] if upsert.newest is None else [upsert.newest]), _PLACE]
+    whole = F.struct(*[F.col(name) for name in rows.columns])
+    placed = rows.withColumn(_PLACE, F.monotonically_increasing_id())
+    newest = F.max_by(whole, F.struct(*order)).alias("whole")
+    last = placed.groupBy(*upsert.key).agg(newest).select("whole.*")
+    newer = None if upsert.newest is None else f"s.`{upsert.newest}` >= t.`{upsert.newest}`"
+    merge = (
+        DeltaTable.forPath(rows.sparkSession, path)
+        .alias("t")
+        .merge(last.alias("s"), upsert.matching("t", "s"))
+    )
+    if upsert.deleted is None:
+        merge.whenMatchedUpdateAll(newer).whenNotMatchedInsertAll().execute()
+        return
+    gone = f"s.`{upsert.deleted}` = true"
+    merge = merge.whenMatchedDelete(gone if newer is None else f"{gone} AND {newer}")
+    merge.whenMatchedUpdateAll(newer).whenNotMatchedInsertAll(f"NOT ({gone})").execute()

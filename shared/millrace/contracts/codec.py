@@ -9,6 +9,7 @@ import msgspec
 from millrace.contracts.registry import Registry
 from millrace.contracts.schema import json_schema
 from millrace.contracts.wire import CodecError, frame, unframe
+from millrace.dead_letters import reason_of
 
 T = TypeVar("T")
 
@@ -66,10 +67,8 @@ class JsonCodec(Generic[T]):
             self._registry.schema(schema_id)  # an id that nobody registered is refused
         try:
             found: T = self._decode(data)
-        except msgspec.ValidationError as error:
-            raise CodecError("schema", str(error)) from error
-        except msgspec.DecodeError as error:
-            raise CodecError("malformed", str(error)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise CodecError(reason_of(error), str(error)) from error
         return found
 
 
@@ -77,10 +76,10 @@ def converted(values: Any, tp: type[T] | Any) -> T:
     """Return the event that plain values are, checked by all rules of its type.
 
     Raises:
-        CodecError: They break a rule; the reason is ``schema``.
+        CodecError: They break a rule; the reason is ``schema`` or, of bounds, ``range``.
     """
     try:
         found: T = msgspec.convert(values, tp)
     except msgspec.ValidationError as error:
-        raise CodecError("schema", str(error)) from error
+        raise CodecError(reason_of(error), str(error)) from error
     return found

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
-from google.protobuf import (  # type: ignore[import-untyped]
+from google.protobuf import (
     descriptor_pb2,
     descriptor_pool,
     message_factory,
     timestamp_pb2,
 )
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.message import DecodeError
 
 from millrace.contracts.codec import converted
 from millrace.contracts.messages import TIMESTAMP, Shape

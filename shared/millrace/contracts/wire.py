@@ -22,10 +22,13 @@ class CodecError(MillraceError):
 
     Attributes:
         reason: What a dead letter says: ``malformed`` (no event ever had such bytes), ``schema`` (an event
-            that breaks its contract) or ``unknown_version`` (of a schema that the registry does not know).
+            that breaks its contract), ``range`` (by a value outside of its bounds) or ``unknown_version`` (of
+            a schema that the registry does not know).
     """
 
-    def __init__(self, reason: Literal["malformed", "schema", "unknown_version"], message: str) -> None:
+    def __init__(
+        self, reason: Literal["malformed", "schema", "range", "unknown_version"], message: str
+    ) -> None:
         super().__init__(message)
         self.reason = reason
 

@@ -21,6 +21,8 @@ COLUMNS: Final = (
     "_event_id", "reason", "stage", "process", "error", "error_digest", "key", "event_time_ms", "topic",
     "partition", "offset", "value", "headers",
 )  # fmt: skip
+#: Columns that tables of earlier versions do not have.
+LATER_COLUMNS: Final = ("kafka_key", "timestamp_ms")
 
 
 class LetterError(UserError):
@@ -55,6 +57,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
         position: Where the event stands in Kafka, where it came from there.
         value: Its original bytes; a timer has none.
         headers: Its Kafka headers, where they were kept, as a JSON object.
+        kafka_key: Its Kafka key, where it was kept.
+        timestamp_ms: When Kafka got it, UTC milliseconds, where that was kept.
     """
 
     letter_id: str
@@ -69,6 +73,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     position: Position | None = None
     value: bytes | None = None
     headers: str | None = None
+    kafka_key: bytes | None = None
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +135,13 @@ class DeadLetterTable:
             raise LetterError(f"there is no table {path}: the app has written nothing there yet")
         self.path = path
         self._table: Any = DeltaTable(path)
-        missing = set(COLUMNS) - {field.name for field in self._table.schema().fields}
+        self._columns = {field.name for field in self._table.schema().fields}
+        missing = set(COLUMNS) - self._columns
         if missing:
             raise LetterError(f"{path} is no table of dead letters: it has no {', '.join(sorted(missing))}")
 
     def read(
-        self, selection: Selection | None = None, *, columns: Sequence[str] = COLUMNS
+        self, selection: Selection | None = None, *, columns: Sequence[str] = (*COLUMNS, *LATER_COLUMNS)
     ) -> Iterator[Letter]:
         """Yield dead letters, those that were written first in front; memory holds one batch of a file.
 
@@ -179,20 +186,23 @@ class DeadLetterTable:
         for name, values in selection.columns().items():
             test = ds.field(name).isin(list(values))
             wanted = test if wanted is None else wanted & test
-        fragments = [(written[f.path], f.path, f) for f in self._table.to_pyarrow_dataset().get_fragments()]
+        columns = [name for name in columns if name in self._columns]
+        dataset = self._table.to_pyarrow_dataset()
+        fragments = [(written[f.path], f.path, f) for f in dataset.get_fragments()]
         for written_ms, _, fragment in sorted(fragments, key=lambda found: found[:2]):
             if selection.since_ms is not None and written_ms < selection.since_ms:
                 continue
             if selection.until_ms is not None and written_ms >= selection.until_ms:
                 continue
-            for batch in fragment.to_batches(columns=list(columns), filter=wanted):
+            for batch in fragment.to_batches(schema=dataset.schema, columns=columns, filter=wanted):
                 for row in batch.to_pylist():
                     yield row, written_ms
 
 
 def _letter(row: Mapping[str, Any], written_ms: int) -> Letter:
     where: Any = row.get("topic"), row.get("partition"), row.get("offset")
-    known = {k: row[k] for k in ("key", "event_time_ms", "value", "headers") if k in row}
+    optional = ("key", "event_time_ms", "value", "headers", *LATER_COLUMNS)
+    known = {name: row[name] for name in optional if name in row}
     return Letter(
         letter_id=row.get("_event_id") or _digest(row),
         written_ms=written_ms,

@@ -247,7 +247,8 @@ class Replay:
 
     def _record(self, letter: Letter, original: Original | None, summary: Summary) -> Outgoing | None:
         if original is None:
-            original = Original(_kafka_key(letter.key), letter.value, _kafka_headers(letter.headers))
+            key = _kafka_key(letter.key) if letter.kafka_key is None else letter.kafka_key
+            original = Original(key, letter.value, _kafka_headers(letter.headers))
         count = _count(original.headers) + 1
         if count > self._plan.most:
             summary.skip(f"replayed {self._plan.most} times already (--most sets the limit)")

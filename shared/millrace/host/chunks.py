@@ -15,7 +15,7 @@ import msgspec
 from millrace.host.runner import Emission
 
 #: Kinds of input rows.
-DATA, CONTROL, FUTURE = 0, 1, 2
+DATA, CONTROL, FUTURE, UNKNOWN_VERSION = 0, 1, 2, 3
 #: The output by which a process hands control events on to the next one of a chain.
 FORWARDED: Final = "$control"
 #: A control event on its way: bytes, identity in its source, headers.

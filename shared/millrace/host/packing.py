@@ -25,6 +25,7 @@ from millrace.host.chunks import (
     FORWARDED,
     FUTURE,
     NO_TIME,
+    UNKNOWN_VERSION,
     InputChunk,
     decode_forwarded,
     decode_output,
@@ -123,7 +124,7 @@ class Packer:
 
     The batches have the columns ``_value`` (the event's JSON), ``_source_id``, and, where they are
     wanted, ``_control`` (whether a row is a control event), ``_arrived`` (ms; infinite where a row does not
-    say when it came) and ``_headers``.
+    say when it came), ``_unknown_version`` and ``_headers``.
 
     Args:
         keys: Fields that make the key, with their types (str, int or bool).
@@ -167,7 +168,7 @@ class Packer:
         control = batch["_control"].to_pylist() if "_control" in names else None
         keys, times, groups = reader.read(values, control)
         kinds = self._kinds(batch, times, control)
-        headers = self._headers(batch["_headers"], keys, times) if "_headers" in names else None
+        headers = self._headers(batch["_headers"], keys, times, kinds) if "_headers" in names else None
         idle_at = _idle_at(values, control)
         if self.mark:
             marks = (
@@ -184,12 +185,15 @@ class Packer:
             chunks.append(InputChunk(part[0], part[1], of_kind, *part[3:]).encode())  # type: ignore[arg-type]
         return labels, newest, chunks
 
-    def _headers(self, column: pa.Array, keys: list[str | None], times: list[int]) -> list[str | None] | None:
+    def _headers(
+        self, column: pa.Array, keys: list[str | None], times: list[int], kinds: list[int] | None
+    ) -> list[str | None] | None:
         """Return the headers that are wanted as text: JSON of what is not text already."""
         count = len(keys)
-        wanted = range(count)
+        wanted: Sequence[int] = range(count)
         if not self.keep_all_headers:
-            wanted = [i for i in wanted if keys[i] is None or times[i] == NO_TIME]  # type: ignore[assignment]
+            odd = () if kinds is None else [i for i in wanted if kinds[i] in (FUTURE, UNKNOWN_VERSION)]
+            wanted = [*odd, *(i for i in wanted if keys[i] is None or times[i] == NO_TIME)]
         if not wanted:
             return None
         texts: list[str | None] = [None] * count
@@ -207,6 +211,10 @@ class Packer:
             ahead = np.array(times, dtype=np.float64) > arrived + self.skew_ms
             if ahead.any():
                 kinds = np.where(ahead, FUTURE, DATA)
+        if "_unknown_version" in batch.schema.names:
+            unknown = batch["_unknown_version"].to_numpy(zero_copy_only=False)
+            if unknown.any():
+                kinds = np.where(unknown, UNKNOWN_VERSION, DATA if kinds is None else kinds)
         if control is not None and any(control):
             at = np.array([bool(c) for c in control])
             kinds = np.where(at, CONTROL, DATA if kinds is None else kinds)

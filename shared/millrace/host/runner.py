@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from millrace.batch import Batch
-from millrace.dead_letters import DeadLetter, error_digest, one_line, position, readable_headers
+from millrace.dead_letters import DeadLetter, error_digest, kept_of, one_line, position
 from millrace.host.groups import context_key
 from millrace.host.rows import (
     Emission,
@@ -311,6 +311,7 @@ class Runner:
     ) -> None:
         """Put one event aside; ``timer_cause`` and ``index`` tell apart what has no position of its own."""
         topic, partition, offset = position(cause)
+        kept = kept_of(headers)
         letter = DeadLetter(
             reason=reason,
             stage=stage,
@@ -323,7 +324,9 @@ class Runner:
             partition=partition,
             offset=offset,
             value=raw if raw is None or self._inputs is None else unmarked(raw),
-            headers=readable_headers(headers),
+            headers=kept.headers,
+            kafka_key=kept.key,
+            timestamp_ms=kept.timestamp_ms,
         )
         root = cause or timer_cause
         identity = None if root is None else make_event_id(self._name, key or "", root, "dead_letters", index)

@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from millrace.dead_letters import VERSION_HEADER
 from millrace.host.groups import group_labels
 from millrace.host.packing import CHAINED_SCHEMA, Repacker
 from millrace.host.spark_input import KeyingError, ProcessInput, Source, key_types
@@ -57,6 +58,8 @@ def keyed(
     control: Column | None = None,
     arrived_at: str | Column | None = None,
     max_future_skew: str | int | timedelta | None = None,
+    record_key: str | Column | None = None,
+    versions: Sequence[str] | None = None,
     key_groups: int = 64,
     profile: Profile = "latency",
 ) -> KeyedStream:
@@ -80,6 +83,10 @@ def keyed(
         arrived_at: When an event was received (a timestamp), for ``max_future_skew``.
         max_future_skew: Events whose time is more than this after ``arrived_at`` go to the dead
             letters before the watermark sees them.
+        record_key: The Kafka key, a binary column: with ``arrived_at`` it goes into the dead letters
+            wherever the headers do.
+        versions: What the Kafka header ``schema_version`` may say; an event of another version goes to the
+            dead letters undecoded. One without the header is read. Needs Kafka's ``headers``.
         key_groups: Number of key groups; fixed for the life of a checkpoint.
         profile: ``latency``: a row per event. ``throughput``: events are packed by key group in front of
             the shuffle, which takes about half the CPU time per event and some milliseconds more per
@@ -105,8 +112,11 @@ def keyed(
         raise KeyingError("control rows need `value`, the column with their JSON")
     if max_future_skew is not None and arrived_at is None:
         raise KeyingError("max_future_skew needs `arrived_at`, the time events are compared with")
+    if versions is not None and headers is None:
+        raise KeyingError("versions need `headers`, one of which names an event's version")
     if key_groups < 1:
         raise KeyingError(f"key_groups must be at least 1, not {key_groups}")
+    given, arrived = _column(headers), _column(arrived_at)
     return KeyedStream(
         df=df,
         keys=keys,
@@ -114,18 +124,36 @@ def keyed(
         value=value,
         bound_ms=to_ms(out_of_orderness),
         source_id=_column(source_id),
-        headers=_column(headers),
+        headers=given if record_key is None else _record(given, _column(record_key), arrived),
         keep_all_headers=keep_headers == "all",
         control=control,
-        arrived_at=_column(arrived_at),
+        arrived_at=arrived,
         skew_ms=None if max_future_skew is None else to_ms(max_future_skew),
         key_groups=key_groups,
+        unknown_version=None if versions is None or given is None else _unknown_version(given, versions),
         profile=profile if value is not None else "latency",
     )
 
 
 def _column(column: str | Column | None) -> Column | None:
     return F.col(column) if isinstance(column, str) else column
+
+
+def _record(headers: Column | None, key: Column | None, arrived: Column | None) -> Column:
+    """Return what dead letters keep of a Kafka record; see :func:`millrace.dead_letters.kept_of`."""
+    columns = {"headers": headers, "key": key}
+    columns["timestamp"] = None if arrived is None else F.unix_millis(arrived.cast("timestamp"))
+    return F.struct(*[column.alias(name) for name, column in columns.items() if column is not None])
+
+
+def _unknown_version(headers: Column, versions: Sequence[str]) -> Column:
+    """Return whether Kafka headers name a version that is none of these.
+
+    Built of what Spark compiles: a lambda over the headers would be interpreted for every event.
+    """
+    at = F.array_position(headers["key"], VERSION_HEADER).cast("int")
+    found = F.get(headers["value"], at - 1)
+    return F.coalesce(~found.isin(*[F.lit(version.encode()) for version in versions]), F.lit(False))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from millrace.errors import UserError
-from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME
+from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME, UNKNOWN_VERSION
 from millrace.host.groups import group_labels
 from millrace.host.packing import FIRST_MS, LAST_MS, PACKED_SCHEMA, Packer
 from millrace.host.spark_types import struct_type
@@ -45,6 +45,7 @@ class Source:
     arrived_at: Column | None
     skew_ms: int | None
     key_groups: int
+    unknown_version: Column | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class ProcessInput:
         if self.source.skew_ms is not None and self.source.arrived_at is not None:
             arrived = F.unix_millis(self.source.arrived_at.cast("timestamp")).cast("double")
             columns.append(F.coalesce(arrived, F.lit(float("inf"))).alias("_arrived"))
+        if self.source.unknown_version is not None:
+            columns.append(self.source.unknown_version.alias("_unknown_version"))
         is_ms = self._event_time_is_ms()
         schema = struct_type(self.event_type)
         packer = Packer(
@@ -143,7 +146,8 @@ class ProcessInput:
                 > F.unix_millis(self.source.arrived_at.cast("timestamp")) + self.source.skew_ms,
                 F.lit(False),
             )
-        kind = F.when(control, CONTROL).when(future, FUTURE).otherwise(DATA)
+        unknown = F.lit(False) if self.source.unknown_version is None else self.source.unknown_version
+        kind = F.when(control, CONTROL).when(unknown, UNKNOWN_VERSION).when(future, FUTURE).otherwise(DATA)
         moves = F.when(F.col("_kind") == DATA, F.col("_time"))
         if self.source.control is not None and self.source.value is not None:
             text = F.col(self.source.value).cast("string")
@@ -183,7 +187,8 @@ class ProcessInput:
             headers = F.to_json(headers)
         if self.source.keep_all_headers:
             return headers
-        return F.when(F.col("_key").isNull() | F.col("_time").isNull(), headers)
+        unreadable = F.col("_key").isNull() | F.col("_time").isNull()
+        return F.when(unreadable | F.col("_kind").isin(FUTURE, UNKNOWN_VERSION), headers)
 
     def grouped(self, df: DataFrame, *, headers: bool | None = None, keep: tuple[str, ...] = ()) -> DataFrame:
         """Route every row to its key group, control rows to all, and keep what the worker needs.

@@ -12,12 +12,14 @@ from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from millrace.dead_letters import VERSION_HEADER, kept_of, reason_of
 from millrace.host.chunks import (
     CONTROL,
     DATA,
     FORWARDED,
     FUTURE,
     NO_TIME,
+    UNKNOWN_VERSION,
     Forwarded,
     InputChunk,
     decode_input,
@@ -309,13 +311,14 @@ class KeyGroupProcessor(StatefulProcessor):
             if kind == CONTROL:
                 self._read_control(raw, cause, header, batch)
                 continue
+            if kind == UNKNOWN_VERSION:  # whether its bytes fit a known version proves nothing
+                self._put_aside("unknown_version", "decode", _told_version(header), raw, cause, key, time,
+                                header)  # fmt: skip
+                continue
             try:
                 event = decode(raw)
-            except msgspec.ValidationError as error:
-                self._put_aside("schema", "decode", error, raw, cause, key, time, header)
-                continue
             except NOT_JSON as error:
-                self._put_aside("malformed", "decode", error, raw, cause, key, time, header)
+                self._put_aside(reason_of(error), "decode", error, raw, cause, key, time, header)
                 continue
             if time == NO_TIME or key is None:
                 what = "event time" if key is not None else "key"
@@ -342,8 +345,7 @@ class KeyGroupProcessor(StatefulProcessor):
                 batch.forwarded.append((raw, cause, header))
         except NOT_JSON as error:
             if batch.speaks:
-                reason = "schema" if isinstance(error, msgspec.ValidationError) else "malformed"
-                self._put_aside(reason, "broadcast", error, raw, cause, None, NO_TIME, header)
+                self._put_aside(reason_of(error), "broadcast", error, raw, cause, None, NO_TIME, header)
 
     def _put_aside(
         self,
@@ -419,6 +421,12 @@ class BoundedGroups(KeyGroupProcessor):
 def _control_order(row: Row) -> tuple[Any, ...]:
     """Sort control events the same way in every group: by partition and offset, else by identity."""
     return *cause_order(row.cause), row.raw
+
+
+def _told_version(header: str | None) -> str:
+    """Return what is wrong with an event of an unknown version."""
+    headers = msgspec.json.decode(kept_of(header).headers or "{}")
+    return f"{VERSION_HEADER} {headers.get(VERSION_HEADER, '')} is none that is read here"
 
 
 def _watermark(values: Any) -> int:

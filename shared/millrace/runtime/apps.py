@@ -71,6 +71,8 @@ class App:
             name ``events``) to its outputs; starts nothing.
         topics: Settings → the topics it reads and writes.
         demo: ``module:attribute`` of its :class:`~millrace.runtime.demo.DemoSpec`, if it has a demo.
+        evaluate: ``module:attribute`` of the typer app behind ``millrace evaluate <name>``, if it has one.
+        dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
     """
@@ -81,12 +83,20 @@ class App:
     build: Callable[[Mapping[str, DataFrame], Any], Outputs]
     topics: Callable[[Any], Topics]
     demo: str | None = None
+    evaluate: str | None = None
+    dashboard: str | None = None
     contracts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def list_apps() -> dict[str, str]:
     """Return the installed apps: name → ``module:attribute``."""
     return {e.name: e.value for e in sorted(entry_points(group=APPS_GROUP), key=lambda e: e.name)}
+
+
+def app_version(name: str) -> str:
+    """Return the version of the package that an app comes with; ``unknown`` where no package names it."""
+    found = [e.dist.version for e in entry_points(group=APPS_GROUP) if e.name == name and e.dist]
+    return found[0] if found else "unknown"
 
 
 def load_app(name: str) -> App:
@@ -100,7 +110,10 @@ def load_app(name: str) -> App:
         near = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(sorted(found)) or 'none'}"
         raise UnknownApp(f"there is no app '{name}'; {hint}")
-    app = found[name].load()
+    try:
+        app = found[name].load()
+    except ImportError as error:
+        raise UnknownApp(f"the app '{name}' ({found[name].value}) cannot be loaded: {error}") from error
     if not isinstance(app, App):
         raise UnknownApp(f"{found[name].value} is not a millrace App")
     return app

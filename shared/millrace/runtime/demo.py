@@ -58,6 +58,16 @@ class DemoRun:
         return self.folder / "ledger.jsonl"
 
 
+def _read_payments_ledger(path: Path) -> Ledger:
+    from millrace.testing.ledger import read_ledger
+
+    return read_ledger(path)
+
+
+def _sent(ledger: Any) -> int:
+    return int(ledger.summary.sent)
+
+
 @dataclass(frozen=True)
 class DemoSpec:
     """What an app adds to its demo; named by ``App.demo``.
@@ -68,13 +78,18 @@ class DemoSpec:
         alert_topic: Settings → topic whose records are shown as they come.
         alert_line: A record's value → what is shown of it.
         checks: Run, ledger and ids of the alerts seen on the topic → the checks to print.
+        read_ledger: Reads the generator's ledger; left out: that of one stream
+            (:func:`millrace.testing.ledger.read_ledger`).
+        sent: Ledger → messages that were sent, to all topics that the app reads.
     """
 
     settings: Callable[[str], Sequence[str]]
     generate: Callable[[DemoRun], Sequence[str]]
     alert_topic: Callable[[Any], str]
     alert_line: Callable[[bytes], AlertLine]
-    checks: Callable[[DemoRun, Ledger, set[str]], list[Check]]
+    checks: Callable[[DemoRun, Any, set[str]], list[Check]]
+    read_ledger: Callable[[Path], Any] = _read_payments_ledger
+    sent: Callable[[Any], int] = _sent
 
 
 @dataclass(frozen=True)
@@ -174,8 +189,6 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
         UserError: Something is missing or in use.
         MillraceError: The generator or the query failed, or was interrupted.
     """
-    from millrace.testing.ledger import read_ledger
-
     began = time.monotonic()
     folder = demo_folder(app.name)
     with _broker(options.bootstrap, folder) as (bootstrap, broker_ready, run_id):
@@ -187,7 +200,7 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
         finally:
             if run_id:
                 _delete_topics(app, settings)
-    return spec.checks(run, read_ledger(run.ledger), tail.ids)
+    return spec.checks(run, spec.read_ledger(run.ledger), tail.ids)
 
 
 def _settings(
@@ -253,16 +266,17 @@ def _stream(
     monitor = QueryMonitor()
     job = Job(app, run.settings, monitor=monitor, on_batch=monitor.on_batch, wait_for_broker=broker_ready)
     with _running(job) as thread:
-        with view.phase("broker and Spark"):
-            _wait_for(job.session_ready, thread)
+        with view.phase("broker"):
+            broker_ready()
         command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run)]
-        with (
-            Child(command, log_file=run.folder / "logs" / "generator.log") as generator,
-            tail,
-        ):
-            with view.phase("query"):
-                _wait_for(job.started, thread)
-            _watch(run, view, monitor, tail, generator, thread, began)
+        # Events may wait for Spark, so that the first alert has not to wait for the events.
+        with Child(command, log_file=run.folder / "logs" / "generator.log") as generator:
+            with view.phase("Spark"):
+                _wait_for(job.session_ready, thread)
+            with tail:
+                with view.phase("query"):
+                    _wait_for(job.started, thread)
+                _watch(spec, run, view, monitor, tail, generator, thread, began)
 
 
 class _JobThread(threading.Thread):
@@ -304,6 +318,7 @@ def _wait_for(event: threading.Event, thread: _JobThread) -> None:
 
 
 def _watch(
+    spec: DemoSpec,
     run: DemoRun,
     view: LiveView,
     monitor: QueryMonitor,
@@ -313,8 +328,6 @@ def _watch(
     began: float,
 ) -> None:
     """Show figures until the generator has ended and the app has caught up."""
-    from millrace.testing.ledger import read_ledger
-
     streaming_since = time.monotonic()
     sent: int | None = None
     ended_at = 0.0
@@ -334,7 +347,7 @@ def _watch(
                 raise UserError(
                     f"the generator ended with code {code}; see {run.folder / 'logs' / 'generator.log'}"
                 )
-            sent, ended_at = read_ledger(run.ledger).summary.sent, time.monotonic()
+            sent, ended_at = spec.sent(spec.read_ledger(run.ledger)), time.monotonic()
         if sent is not None:
             if snapshot.input_rows >= sent and snapshot.lag == 0:
                 return

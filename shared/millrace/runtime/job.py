@@ -19,7 +19,7 @@ from millrace.connectors.spark_writer import SparkWriter
 from millrace.errors import MillraceError, UserError
 from millrace.host.system import Drain
 from millrace.inspect.positions import kept_ids
-from millrace.runtime.apps import App
+from millrace.runtime.apps import App, app_version
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned
 from millrace.runtime.session import spark_session
@@ -242,11 +242,12 @@ class Job:
         kafka = self.settings.kafka
         limit = DeadLetterLimit(self.settings.stream.max_dead_letter_ratio)
         known = kept_ids(self.root)
-        places = {table: Path(self.table_path(table)) for table in outputs.tables.values()}
+        places = {table: Path(self.table_path(table)) for table in outputs.table_names().values()}
         written = {table: known[place] for table, place in places.items() if place in known}
-        small = DriverWriter(outputs, self.table_path, kafka.client_options(), app_id, limit, written)
+        stamp = {"dlq.app": self.app.name, "dlq.version": app_version(self.app.name)}
+        small = DriverWriter(outputs, self.table_path, kafka.client_options(), app_id, limit, written, stamp)
         small.prepare()
-        large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit, written)
+        large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit, written, stamp)
         records = self.settings.stream.driver_records
         return Router(small, large, driver_records=records, on_batch=self._after_batch, stop=self._stop)
 
@@ -360,4 +361,4 @@ def _first_line(text: str) -> str:
 def table_types(outputs: Outputs) -> dict[str, Any]:
     """Return the record type of every table: name → type."""
     types = outputs.stream.types
-    return {table: types[output] for output, table in outputs.tables.items()}
+    return {table: types[output] for output, table in outputs.table_names().items()}

@@ -47,7 +47,8 @@ class Fault(msgspec.Struct, tag_field="record", tag="fault", frozen=True, omit_d
         expected: What an app must do with it: side output ``late``, drop as ``duplicate``, ``dead_letter``.
         event_time_ms: Event time, ms since the epoch, UTC.
         detail: Which variant of malformed, e.g. ``missing_field:amount``.
-        reason: The dead letter's reason: ``malformed`` (no JSON) or ``schema`` (JSON against the contract).
+        reason: The dead letter's reason: ``malformed`` (no JSON), ``schema`` (JSON against the contract) or
+            ``range`` (a value outside of the contract's bounds).
         lateness_ms: How far a late event was behind the newest event sent before it, ms.
     """
 

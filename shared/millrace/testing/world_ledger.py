@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from generators.record_file import read_records
 from millrace.errors import UserError
+from millrace.testing.record_file import read_records
 
 
 class WorldRun(msgspec.Struct, tag_field="record", tag="run", frozen=True):

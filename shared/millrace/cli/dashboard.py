@@ -1,0 +1,69 @@
+"""`millrace dashboard [APP]`: what the apps do, live in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Live pages of the apps in a browser.")
+
+
+@app.command()
+def dashboard(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="Name of an app; all that are installed by default.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Where to listen; others than loopback need MILLRACE_DASHBOARD_TOKEN.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 8600,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the app's tables; default its storage.root, else its last demo."),
+    ] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option(help="Kafka broker (host:port), for lag and dispositions.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file (default ./millrace.yaml).")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s storage.root=/data/fraud.")
+    ] = None,
+) -> None:
+    """Serve the pages until Ctrl-C. They read tables, checkpoints and topics, and disturb no query.
+
+    On this machine everybody may look; what changes something takes the token in the printed address.
+    """
+    from millrace.dashboard.access import Access
+    from millrace.dashboard.serve import (
+        address_of,
+        configured_token,
+        listening_socket,
+        make_server,
+        open_page,
+        open_pages,
+    )
+    from millrace.errors import UserError
+    from millrace.runtime.apps import list_apps
+
+    if root is not None and name is None:
+        raise UserError("--root is the folder of one app: say which, e.g. millrace dashboard fraud --root …")
+    access = Access(host, configured_token())
+    sets = [*(overrides or ())] + ([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])
+    if name is None:
+        pages, broken = open_pages(list_apps(), config=config, overrides=sets)
+    else:
+        pages, broken = {name: open_page(name, root=root, config=config, overrides=sets)}, {}
+    if not pages:
+        raise UserError("no app can be shown: " + "; ".join(f"{n}: {why}" for n, why in broken.items()))
+    server = make_server(pages, broken, access)
+    listening = listening_socket(host, port)
+    typer.echo(f"dashboard: {address_of(listening)}/?token={access.token}  (Ctrl-C ends it)")
+    for app_name, page in pages.items():
+        typer.echo(f"  {app_name}: {page.data.root}")
+    for app_name, why in broken.items():
+        typer.echo(f"  {app_name} cannot be shown: {why}")
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        server.run(sockets=[listening])

@@ -1,0 +1,142 @@
+"""The panels that every app has: throughput, where the query stands, lag, dead letters, tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from millrace.dashboard.broker import BrokerAway
+from millrace.dashboard.data import AppData
+from millrace.dashboard.page import Panel
+from millrace.dashboard.progress import Progress, lag
+from millrace.dashboard.views import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Number,
+    Numbers,
+    Series,
+    Table,
+    TimeSeries,
+    View,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How long the throughput chart is, and its steps, ms.
+_SPAN_MS = 300_000
+_STEP_MS = 5_000
+_MOST_LINES = 5
+#: A query that has committed nothing for so long is said to stand still, ms.
+_SILENT_MS = 60_000
+
+
+def throughput(data: AppData) -> View | None:
+    """Return rows written per second, the tables with most rows first."""
+    tables = [(name, table) for name in data.table_names() if (table := data.table(name)) is not None]
+    most = [(n, t) for n, t in sorted(tables, key=lambda pair: -pair[1].rows)[:_MOST_LINES] if t.rows]
+    if not most:
+        return None
+    newest = most[0][1].newest_ms or 0
+    # A run that is over is shown as it was at its end, and the panel of the query says that it is over.
+    until = data.now_ms() if data.now_ms() - newest < _SPAN_MS else newest + _STEP_MS
+    until -= until % _STEP_MS
+    began = min(t.files[0].at_ms for _, t in most)
+    since = max(until - _SPAN_MS, began - _STEP_MS)
+    lines = tuple(Series(name, t.rates(since, until, _STEP_MS)) for name, t in most)
+    return TimeSeries(series=lines, kind="number", unit="rows/s")
+
+
+def standing(data: AppData) -> View | None:
+    """Return where the query stands, its lag included."""
+    progress = data.progress()
+    return None if progress is None else standing_of(data, progress, _lag(data, progress))
+
+
+def standing_of(data: AppData, progress: Progress, *more: Number) -> Numbers:
+    """Return the figures of where a query stands.
+
+    Args:
+        data: The app's data; its clock says how long ago the last commit was.
+        progress: Where the query stands.
+        more: Further figures behind them.
+    """
+    ago = max(0, data.now_ms() - progress.committed_ms)
+    silent = ago > _SILENT_MS
+    return Numbers(
+        (
+            Number(label="last commit", value=ago, kind="duration", unit="ago",
+                   tone="warn" if silent else "good", note="nothing since" if silent else ""),
+            Number(label="batch", value=progress.batch, kind="count"),
+            Number(label="batch takes", value=progress.batch_ms, kind="duration", note="median"),
+            Number(label="watermark", value=progress.watermark_ms, kind="time"),
+            *more,
+        )
+    )  # fmt: skip
+
+
+def _lag(data: AppData, progress: Progress) -> Number:
+    if data.broker is None:
+        read = sum(sum(p.values()) for p in progress.done.values())
+        return Number(label="read", value=read, kind="count", note="no broker named: lag is not known")
+    names = [topic.name for topic in data.app.topics(data.settings).reads]
+    try:
+        behind = lag(progress.done, data.broker.ends(names))
+    except BrokerAway as error:
+        return Number(label="lag", value=None, note=str(error), tone="warn")
+    total = sum(behind.values())
+    note = ", ".join(f"{topic} {n:,}" for topic, n in sorted(behind.items()) if n)
+    return Number(label="lag", value=total, kind="count", unit="records", note=note)
+
+
+def dead_letters(data: AppData) -> View | None:
+    """Return dead letters by reason."""
+    reasons: Counter[str] = Counter()
+    # An app of several processes may have a table for each.
+    for name in data.table_names():
+        table = data.table(name) if "dead_letters" in name else None
+        if table is not None:
+            counts: Counter[str] = table.fold("reasons", ["reason"], Counter, _add_reasons)
+            reasons += counts
+    late = data.table("late")
+    bars = [Bar(str(reason), count, tone="warn") for reason, count in reasons.most_common(12)]
+    if late is not None and late.rows:
+        bars.append(Bar("late (table late)", late.rows))
+    return Bars(bars=tuple(bars)) if bars else None
+
+
+def _add_reasons(counts: Counter[str], rows: pa.Table) -> Counter[str]:
+    counts.update(rows["reason"].to_pylist() if "reason" in rows.column_names else ())
+    return counts
+
+
+def tables(data: AppData) -> View | None:
+    """Return the tables with their rows and when they were last written."""
+    rows: list[list[Cell]] = []
+    for name in data.table_names():
+        if (table := data.table(name)) is not None:
+            rows.append([name, table.rows, table.version, table.newest_ms])
+    if not rows:
+        return None
+    columns = (
+        Column("table"),
+        Column("rows", "count"),
+        Column("version", "count"),
+        Column("last written", "time"),
+    )
+    return Table(columns=columns, rows=rows)
+
+
+COMMON_PANELS = (
+    Panel(
+        "standing", "Query", standing, width="full", empty="no batch was committed yet",
+        about="From the checkpoint's files. Lag: what the topics have after the last committed batch.",
+    ),
+    Panel("throughput", "Rows written per second", throughput,
+          about="From the logs of the tables, by the clock of the writer."),
+    Panel("dead-letters", "Dead letters", dead_letters, empty="none",
+          about="Events that could not be handled, by reason; the command dlq shows and replays them."),
+    Panel("tables", "Tables", tables, width="full", empty="no table yet"),
+)  # fmt: skip

@@ -1,0 +1,152 @@
+"""A page at work: panels are made once for everybody who looks, and only what changed is sent."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from millrace.dashboard.common_panels import COMMON_PANELS
+from millrace.dashboard.data import AppData
+from millrace.dashboard.page import Action, DashboardPage, Panel
+from millrace.dashboard.values import table_of
+from millrace.dashboard.views import Note, Table, Titled
+from millrace.dead_letters import one_line
+from millrace.errors import MillraceError, UserError
+
+log = logging.getLogger("millrace.dashboard")
+
+#: Most rows of a table that are shown.
+MOST_SHOWN = 100
+
+
+@dataclass
+class _Kept:
+    """What a panel showed last: its version, which counts changes, and its JSON."""
+
+    version: int
+    body: bytes
+
+
+class LivePage:
+    """The page of one app.
+
+    Args:
+        data: The app's data.
+        page: What the app adds.
+        interval_ms: How long what was made is taken again, ms.
+    """
+
+    def __init__(self, data: AppData, page: DashboardPage, *, interval_ms: int = 2_000) -> None:
+        self.data = data
+        self.page = page
+        self.interval_ms = interval_ms
+        self.panels: Sequence[Panel] = (*page.panels, *COMMON_PANELS)
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept] = {}
+        self._made_ms: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page needs to know before the first panel comes."""
+        page, action = self.page, self.page.action
+        return {
+            "app": self.data.app.name,
+            "summary": self.data.app.summary,
+            "root": str(self.data.root),
+            "broker": None if self.data.broker is None else self.data.broker.address,
+            "panels": [
+                {"id": p.id, "title": p.title, "about": p.about, "width": p.width} for p in self.panels
+            ],
+            "detail": None if page.detail is None else page.detail.label,
+            "action": None if action is None else _described(action),
+            "tables": self.data.table_names(),
+        }
+
+    def refresh(self) -> None:
+        """Make the panels anew, unless that was done a moment ago."""
+        with self._lock:
+            now = self.data.now_ms()
+            if self._made_ms is not None and 0 <= now - self._made_ms < self.interval_ms:
+                return
+            for panel in self.panels:
+                body = self._make(panel)
+                kept = self._kept.get(panel.id)
+                if kept is None:
+                    self._kept[panel.id] = _Kept(1, body)
+                elif kept.body != body:
+                    kept.version, kept.body = kept.version + 1, body
+            self._made_ms = self.data.now_ms()
+
+    def changed(self, seen: dict[str, int]) -> list[bytes]:
+        """Return the JSON of the panels that changed since ``seen``, and take note of them in it."""
+        with self._lock:
+            found = []
+            for panel in self.panels:
+                kept = self._kept.get(panel.id)
+                if kept is not None and seen.get(panel.id) != kept.version:
+                    seen[panel.id] = kept.version
+                    found.append(kept.body)
+            return found
+
+    def soon(self) -> None:
+        """Let the next :meth:`refresh` make everything anew: something was done."""
+        with self._lock:
+            self._made_ms = None
+
+    def detail(self, key: str) -> list[Titled]:
+        """Return what is shown of one key; empty where there is none."""
+        return [] if self.page.detail is None else list(self.page.detail.make(self.data, key))
+
+    def rows(self, table: str, number: int) -> Table | None:
+        """Return the latest rows of a table, the newest first, or ``None`` where there is no such table."""
+        if table not in self.data.table_names():  # a name from outside never becomes a path
+            return None
+        reader = self.data.table(table)
+        if reader is None:
+            return None
+        shown = reader.latest(min(number, MOST_SHOWN))
+        return table_of(shown, more=max(0, reader.rows - shown.num_rows))
+
+    def act(self, values: Mapping[str, object]) -> str:
+        """Do the page's action and return what is said about it.
+
+        Raises:
+            UserError: The page has none, or it was refused.
+        """
+        action = self.page.action
+        if action is None:
+            raise UserError(f"there is nothing to do on the page of {self.data.app.name}")
+        said = action.run(self.data, action.checked(values))
+        self.soon()
+        return said
+
+    def _make(self, panel: Panel) -> bytes:
+        try:
+            view = panel.make(self.data) or Note(panel.empty)
+        except MillraceError as error:
+            view = Note(str(error), tone="warn")
+        except Exception as error:  # a panel of an app must not take the others with it
+            log.warning("panel %s of %s: %s", panel.id, self.data.app.name, one_line(error), exc_info=True)
+            view = Note(f"this panel failed: {one_line(error)}", tone="bad")
+        return msgspec.json.encode({"id": panel.id, "view": view})
+
+
+def _described(action: Action) -> dict[str, Any]:
+    return {
+        "name": action.name,
+        "label": action.label,
+        "fields": [
+            {
+                "name": f.name,
+                "label": f.label or f.name,
+                "choices": None if f.choices is None else dict(f.choices),
+                "required": f.required,
+                "hidden": f.hidden,
+            }
+            for f in action.fields
+        ],
+    }

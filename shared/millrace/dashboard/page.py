@@ -1,0 +1,165 @@
+"""What an app adds to the dashboard: its panels, the detail of a key, and what may be done.
+
+An app names its page in ``App.dashboard`` (``module:attribute``)::
+
+    def late(data: AppData) -> View | None:
+        table = data.table("late")
+        return table and Numbers((Number(label="late events", value=table.rows, kind="count"),))
+
+    page = DashboardPage(panels=(Panel("late", "Late events", late),))
+
+A panel is a function of :class:`~millrace.dashboard.data.AppData`; it runs in the server every few
+seconds while somebody looks, and returns data (:mod:`millrace.dashboard.views`), or ``None`` as long as
+there is nothing to show. A panel that fails shows its error and harms no other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from millrace.dashboard.views import Titled, View
+from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    from millrace.dashboard.data import AppData
+    from millrace.runtime.apps import App
+
+#: Most characters of a value that a user sends with an action.
+LONGEST_VALUE = 500
+
+
+class ActionRefused(UserError):
+    """What a user asked for cannot be done; the message is shown to them."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a page.
+
+    Attributes:
+        id: Its identity in the page: lower-case letters, digits and hyphens.
+        title: Its heading.
+        make: Makes what it shows; ``None``: nothing yet.
+        about: What it says and how it is computed, in a sentence or two.
+        width: How much of a wide window it takes.
+        empty: What is said instead as long as there is nothing.
+    """
+
+    id: str
+    title: str
+    make: Callable[[AppData], View | None]
+    about: str = ""
+    width: Literal["third", "half", "full"] = "half"
+    empty: str = "nothing yet"
+
+
+@dataclass(frozen=True)
+class Detail:
+    """The view of one key, e.g. a card.
+
+    Attributes:
+        label: What a key is called.
+        make: Data and key → what is shown of it; empty: there is no such key.
+    """
+
+    label: str
+    make: Callable[[AppData, str], Sequence[Titled]]
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a user fills in for an action.
+
+    Attributes:
+        name: Its name.
+        label: What the page calls it.
+        choices: Value → label of what may be chosen; empty: free text.
+        required: Whether it must be filled in.
+        hidden: Whether it comes with the row and is not shown.
+    """
+
+    name: str
+    label: str = ""
+    choices: Mapping[str, str] | None = None
+    required: bool = True
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that can be done from the page, with the token only.
+
+    Attributes:
+        name: Its identity in the page.
+        label: What its button says.
+        fields: What is asked of the user.
+        run: Does it, and returns a sentence that is shown; raises :class:`ActionRefused`.
+    """
+
+    name: str
+    label: str
+    fields: tuple[Field, ...]
+    run: Callable[[AppData, Mapping[str, str]], str]
+
+    def checked(self, values: Mapping[str, object]) -> dict[str, str]:
+        """Return the values of the fields, or raise for what does not fit.
+
+        Raises:
+            ActionRefused: A field is missing, unknown, too long, or none of the choices.
+        """
+        names = {field.name for field in self.fields}
+        if unknown := sorted(set(values) - names):
+            raise ActionRefused(f"{self.label} has no field '{unknown[0][:40]}'")
+        found: dict[str, str] = {}
+        for field in self.fields:
+            value = values.get(field.name, "")
+            if not isinstance(value, str):
+                raise ActionRefused(f"{field.label or field.name} is not text")
+            value = value.strip()
+            if field.required and not value:
+                raise ActionRefused(f"{field.label or field.name} is missing")
+            if len(value) > LONGEST_VALUE:
+                raise ActionRefused(f"{field.label or field.name} is longer than {LONGEST_VALUE} characters")
+            if value and field.choices is not None and value not in field.choices:
+                raise ActionRefused(f"{field.label or field.name} is one of {', '.join(field.choices)}")
+            found[field.name] = value
+        return found
+
+
+@dataclass(frozen=True)
+class DashboardPage:
+    """The page of an app.
+
+    Attributes:
+        panels: Its panels, before those that every app has.
+        detail: The view of one key, if there is one.
+        action: What can be done with rows that carry values for it, if anything.
+        folders: Further folders with tables, relative to the app's root.
+    """
+
+    panels: tuple[Panel, ...] = ()
+    detail: Detail | None = None
+    action: Action | None = None
+    folders: tuple[str, ...] = ()
+
+
+def load_page(app: App) -> DashboardPage:
+    """Return an app's own page; an empty one where it has none.
+
+    Raises:
+        UserError: What the app names is no page.
+    """
+    target: str | None = getattr(app, "dashboard", None)
+    if target is None:
+        return DashboardPage()
+    module, _, attribute = target.partition(":")
+    try:
+        page = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"the dashboard of {app.name}, {target}, cannot be loaded: {error}") from error
+    if not isinstance(page, DashboardPage):
+        raise UserError(f"the dashboard of {app.name}, {target}, is not a DashboardPage")
+    return page

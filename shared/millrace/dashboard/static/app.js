@@ -1,0 +1,223 @@
+// The page: a list of apps, one app's panels live, the detail of a key, and what may be done.
+
+import { draw, el, time } from "/static/charts.js";
+
+const main = document.getElementById("main");
+const statusLine = document.getElementById("status");
+const detailBox = document.getElementById("detail");
+const actBox = document.getElementById("act");
+const session = { may_act: false, csrf: null };
+let current = null; // { name, about, source, timer, table }
+
+async function get(path) {
+  const response = await fetch(path, { headers: { accept: "application/json" } });
+  if (!response.ok) throw new Error(await reason(response));
+  return response.json();
+}
+
+async function reason(response) {
+  const text = await response.text();
+  try { return JSON.parse(text).error ?? text; } catch { return text.trim(); }
+}
+
+function tell(state, text) {
+  statusLine.dataset.state = state;
+  statusLine.textContent = text;
+}
+
+// -- where we are: #/, #/fraud, #/fraud/key/card-1 -----------------------------------------------
+
+function place() {
+  const [, app = "", what = "", ...rest] = location.hash.split("/");
+  const key = what === "key" ? decodeURIComponent(rest.join("/")) : null;
+  return { app: decodeURIComponent(app), key };
+}
+
+const linkTo = (app, key) => `#/${encodeURIComponent(app)}` + (key === undefined ? "" : `/key/${encodeURIComponent(key)}`);
+
+async function go() {
+  const { app, key } = place();
+  try {
+    if (app === "") await showApps();
+    else if (current?.name !== app) await showApp(app);
+    if (app !== "" && key !== null) await showDetail(app, key);
+    else if (detailBox.open) detailBox.close();
+  } catch (error) {
+    tell("lost", "not reachable");
+    if (current === null) main.replaceChildren(el("p", { class: "note bad" }, error.message));
+  }
+}
+
+function leave() {
+  current?.source?.close();
+  clearInterval(current?.timer);
+  current = null;
+}
+
+async function navigation(apps, name) {
+  document.getElementById("apps").replaceChildren(...apps.filter((a) => !a.error).map((a) =>
+    el("a", { href: linkTo(a.app), "aria-current": a.app === name ? "page" : null }, a.app)));
+  document.title = name ? `${name} · Millrace` : "Millrace";
+}
+
+async function showApps() {
+  leave();
+  const apps = await get("/api/apps");
+  await navigation(apps, "");
+  const cards = apps.map((a) => a.error
+    ? el("div", { class: "card" }, el("h2", {}, a.app), el("p", { class: "note warn" }, a.error))
+    : el("a", { href: linkTo(a.app), "data-app": a.app }, el("h2", {}, a.app), el("p", {}, a.summary),
+      el("p", { class: "about" }, a.tables ? `${a.tables} tables in ${a.root}` : `no tables yet in ${a.root}`)));
+  main.replaceChildren(el("div", { class: "cards", id: "app-cards" }, ...cards));
+  tell("live", "ready");
+}
+
+async function showApp(name) {
+  leave();
+  const [apps, about] = await Promise.all([get("/api/apps"), get(`/api/apps/${encodeURIComponent(name)}`)]);
+  Object.assign(session, await get("/api/session"));
+  current = { name, about, source: null, timer: 0, table: null };
+  await navigation(apps, name);
+  const panels = about.panels.map((p) =>
+    el("section", { class: `panel ${p.width}`, id: `panel-${p.id}`, "data-version": 0, "aria-labelledby": `title-${p.id}` },
+      el("h2", { id: `title-${p.id}` }, p.title),
+      p.about ? el("p", { class: "about" }, p.about) : null,
+      el("div", { class: "view" }, el("p", { class: "note" }, "…"))));
+  main.replaceChildren(
+    el("p", { class: "lead" }, el("b", {}, about.summary), ` Data: ${about.root}`, about.broker ? `, broker ${about.broker}` : ""),
+    ...(about.detail ? [searchBox(name, about.detail)] : []),
+    el("div", { class: "grid" }, ...panels, rowsPanel(name, about)));
+  listen(name);
+}
+
+function searchBox(name, label) {
+  const input = el("input", { id: "search", name: "key", placeholder: `${label}…`, "aria-label": label, autocomplete: "off" });
+  return el("form", {
+    class: "search", role: "search",
+    onsubmit: (event) => { event.preventDefault(); if (input.value.trim()) location.hash = linkTo(name, input.value.trim()); },
+  }, input, el("button", {}, `Show ${label.toLowerCase()}`));
+}
+
+function listen(name) {
+  const source = new EventSource(`/api/apps/${encodeURIComponent(name)}/events`);
+  current.source = source;
+  source.addEventListener("panel", (event) => putPanel(JSON.parse(event.data)));
+  source.addEventListener("beat", (event) => tell("live", `live, ${time(Number(event.data)).slice(11)}`));
+  source.addEventListener("error", () => tell("lost", "connection lost, trying again"));
+}
+
+function context(title) {
+  const { name, about } = current;
+  return {
+    title, action: about.action, mayAct: session.may_act, act: openAction,
+    link: about.detail ? (key) => linkTo(name, key) : null,
+  };
+}
+
+function putPanel({ id, view }) {
+  const panel = document.getElementById(`panel-${id}`);
+  if (!panel) return;
+  const focused = panel.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+  const scrolled = panel.querySelector(".scroll")?.scrollTop ?? 0;
+  panel.querySelector(".view").replaceChildren(draw(view, context(panel.querySelector("h2").textContent)));
+  panel.dataset.version = Number(panel.dataset.version) + 1;
+  const table = panel.querySelector(".scroll");
+  if (table) table.scrollTop = scrolled;
+  if (focused) panel.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+}
+
+// -- latest rows of each table -------------------------------------------------------------------
+
+function rowsPanel(name, about) {
+  const body = el("div", { class: "view", id: "rows-body" }, el("p", { class: "note" }, about.tables.length ? "choose a table" : "no table yet"));
+  const tabs = about.tables.map((table) => el("button", {
+    type: "button", "aria-pressed": "false", "data-table": table,
+    onclick: (event) => {
+      current.table = table;
+      for (const other of event.target.parentElement.children) other.setAttribute("aria-pressed", String(other === event.target));
+      loadRows(name, table, body);
+      clearInterval(current.timer);
+      current.timer = setInterval(() => loadRows(name, table, body), 5000);
+    },
+  }, table));
+  return el("section", { class: "panel full", id: "panel-rows", "aria-labelledby": "title-rows" },
+    el("h2", { id: "title-rows" }, "Latest rows"), el("div", { class: "tabs" }, ...tabs), body);
+}
+
+async function loadRows(name, table, body) {
+  try {
+    const view = await get(`/api/apps/${encodeURIComponent(name)}/tables/${encodeURIComponent(table)}?rows=20`);
+    if (current?.name === name && current.table === table) body.replaceChildren(draw({ ...view, type: "table" }, context(table)));
+  } catch (error) {
+    body.replaceChildren(el("p", { class: "note bad" }, error.message));
+  }
+}
+
+// -- one key -------------------------------------------------------------------------------------
+
+async function showDetail(app, key) {
+  document.getElementById("detail-title").textContent = `${current.about.detail ?? "Key"} ${key}`;
+  const body = document.getElementById("detail-body");
+  body.replaceChildren(el("p", { class: "note" }, "…"));
+  if (!detailBox.open) detailBox.showModal();
+  try {
+    const parts = await get(`/api/apps/${encodeURIComponent(app)}/detail?key=${encodeURIComponent(key)}`);
+    body.replaceChildren(...(parts.length
+      ? parts.map((part) => el("section", { class: "titled" }, el("h3", {}, part.title), draw(part.view, context(part.title))))
+      : [el("p", { class: "note" }, "nothing is known of it")]));
+  } catch (error) {
+    body.replaceChildren(el("p", { class: "note bad" }, error.message));
+  }
+}
+
+detailBox.addEventListener("close", () => { if (current && place().key !== null) location.hash = linkTo(current.name); });
+
+// -- doing something -----------------------------------------------------------------------------
+
+function openAction(values) {
+  const { action } = current.about;
+  const fields = action.fields.map((field) => {
+    const common = { name: field.name, required: field.required };
+    if (field.hidden) return el("input", { ...common, type: "hidden", value: values[field.name] ?? "" });
+    const input = field.choices
+      ? el("select", common, el("option", { value: "" }, "choose"), ...Object.entries(field.choices).map(([value, label]) => el("option", { value }, label)))
+      : el("input", { ...common, maxlength: 500, autocomplete: "off" });
+    if (values[field.name]) input.value = values[field.name];
+    return el("label", {}, field.label, input);
+  });
+  document.getElementById("act-title").textContent = `${action.label}: ${Object.values(values)[0] ?? ""}`;
+  document.getElementById("act-fields").replaceChildren(...fields);
+  said("", false);
+  document.getElementById("act-send").disabled = false;
+  actBox.showModal();
+}
+
+function said(text, done) {
+  const line = document.getElementById("act-said");
+  line.textContent = text;
+  line.className = done ? "done" : "";
+}
+
+document.getElementById("act-cancel").addEventListener("click", () => actBox.close());
+document.getElementById("act-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const send = document.getElementById("act-send");
+  const values = Object.fromEntries(new FormData(event.target));
+  send.disabled = true;
+  try {
+    const response = await fetch(`/api/apps/${encodeURIComponent(current.name)}/action`, {
+      method: "POST", body: JSON.stringify(values),
+      headers: { "content-type": "application/json", "x-millrace-csrf": session.csrf ?? "" },
+    });
+    if (!response.ok) throw new Error(await reason(response));
+    said((await response.json()).said, true);
+    setTimeout(() => actBox.close(), 1200);
+  } catch (error) {
+    said(error.message, false);
+    send.disabled = false;
+  }
+});
+
+window.addEventListener("hashchange", go);
+window.addEventListener("pagehide", leave);
+go();

@@ -1,0 +1,256 @@
+"""Delta tables for a page that is looked at every few seconds: only what is new is read.
+
+A table of a stream grows all the time, and a page must not read it all again at every look. So the
+log says how many rows came when (no file is opened for that), the newest rows come from the newest
+files, and sums over everything are folded forward file by file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+A = TypeVar("A")
+
+#: Most rows that a look may bring into memory at once.
+MOST_ROWS = 200_000
+#: A table is looked at again after this long, ms: several panels share one look.
+_FRESH_MS = 500
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table.
+
+    Attributes:
+        path: Where it is.
+        rows: Rows in it.
+        at_ms: When it was written, UTC milliseconds.
+    """
+
+    path: str
+    rows: int
+    at_ms: int
+
+
+@dataclass
+class _Fold:
+    """A sum over the files that were read so far."""
+
+    value: Any
+    files: set[str] = field(default_factory=set)
+
+
+class DeltaReader:
+    """A Delta table in a local folder, read without Spark; safe to use from several threads.
+
+    Args:
+        folder: The table's folder.
+        clock: Now, UTC milliseconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], int]) -> None:
+        from deltalake import DeltaTable
+
+        self.folder = folder
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._table = DeltaTable(str(folder))
+        self._folds: dict[str, _Fold] = {}
+        self._version = -1
+        self._looked_ms = 0
+        self._files: list[DataFile] = []
+        self._columns: tuple[str, ...] = ()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look for new versions; what was looked at half a second ago is taken as it is."""
+        with self._lock:
+            now = self._clock()
+            if self._version >= 0 and 0 <= now - self._looked_ms < _FRESH_MS:
+                return
+            self._looked_ms = now
+            if self._version >= 0:
+                self._table.update_incremental()
+            if self._table.version() == self._version:
+                return
+            self._version = self._table.version()
+            self._columns = tuple(f.name for f in self._table.schema().fields)
+            self._files = self._listed()
+
+    def _listed(self) -> list[DataFile]:
+        import pyarrow as pa
+
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        rows = actions.select(["path", "num_records", "modification_time"]).to_pylist()
+        found = [
+            DataFile(str(self.folder / unquote(r["path"])), r["num_records"] or 0, r["modification_time"])
+            for r in rows
+        ]
+        return sorted(found, key=lambda f: (f.at_ms, f.path))
+
+    @property
+    def version(self) -> int:
+        """The table's version."""
+        return self._version
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+        return self._columns
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has, by its log."""
+        with self._lock:
+            return sum(f.rows for f in self._files)
+
+    @property
+    def files(self) -> list[DataFile]:
+        """Its files, the oldest first."""
+        with self._lock:
+            return list(self._files)
+
+    @property
+    def newest_ms(self) -> int | None:
+        """When rows were last written, UTC milliseconds."""
+        with self._lock:
+            return self._files[-1].at_ms if self._files else None
+
+    def latest(self, rows: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows that were written last, in the order of writing.
+
+        Args:
+            rows: How many, at most.
+            columns: Which columns; those that the table does not have are left out. Default all.
+        """
+        import pyarrow as pa
+
+        wanted, found, count = min(rows, MOST_ROWS), [], 0
+        for file in reversed(self.files):
+            if count >= wanted:
+                break
+            part = self._read(file.path, columns)
+            if part is None or part.num_rows == 0:
+                continue
+            part = part.slice(max(0, part.num_rows - (wanted - count)))
+            found.append(part)
+            count += part.num_rows
+        if not found:
+            return self._nothing(columns)
+        return pa.concat_tables(reversed(found), promote_options="permissive")
+
+    def where(
+        self, column: str, value: str | int, *, limit: int, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Return rows with this value in a column; files are left out by their statistics.
+
+        Args:
+            column: The column.
+            value: The value.
+            limit: How many rows, at most.
+            columns: Which columns; default all.
+        """
+        import pyarrow.dataset as ds
+
+        if column not in self._columns:
+            return self._nothing(columns)
+        with self._lock:
+            dataset = self._table.to_pyarrow_dataset()
+        names = [c for c in (columns or self._columns) if c in self._columns]
+        found: pa.Table = dataset.to_table(columns=names, filter=ds.field(column) == value)
+        return found.slice(max(0, found.num_rows - limit))
+
+    def all(self, columns: Sequence[str] | None = None, *, most: int = MOST_ROWS) -> pa.Table:
+        """Return the whole table, as long as it is small; of a large one the latest rows.
+
+        Args:
+            columns: Which columns; default all.
+            most: How many rows, at most.
+        """
+        return self.latest(most, columns)
+
+    def fold(
+        self, name: str, columns: Sequence[str], start: Callable[[], A], step: Callable[[A, pa.Table], A]
+    ) -> A:
+        """Return a sum over all rows, to which each call adds only the files that are new.
+
+        Files that go away (a MERGE, a compaction, a restore) make it begin again, so over tables that are
+        merged into it costs a whole reading for every change.
+
+        Args:
+            name: Identity of the sum among those of this table.
+            columns: Columns that it needs; those that the table does not have are left out.
+            start: Makes the sum of nothing.
+            step: Sum and rows of a file → the sum with them; may change and return the same object.
+        """
+        with self._lock:
+            kept = self._folds.get(name)
+            now = {f.path for f in self._files}
+            if kept is None or not kept.files <= now:
+                kept = self._folds[name] = _Fold(start())
+            for file in self._files:
+                if file.path not in kept.files:
+                    part = self._read(file.path, columns)
+                    if part is None:
+                        continue
+                    kept.value = step(kept.value, part)
+                    kept.files.add(file.path)
+            value: A = kept.value
+            return value
+
+    def rates(self, since_ms: int, until_ms: int, step_ms: int) -> list[tuple[int, float]]:
+        """Return rows written per second, by wall clock, from the log alone.
+
+        Args:
+            since_ms: Begin, UTC milliseconds.
+            until_ms: End.
+            step_ms: Width of a step, ms.
+
+        Returns:
+            Begin of each whole step, and rows per second in it.
+        """
+        first, last = since_ms // step_ms, until_ms // step_ms
+        counts = dict.fromkeys(range(first, last), 0)
+        for file in self.files:
+            place = file.at_ms // step_ms
+            if place in counts:
+                counts[place] += file.rows
+        return [(place * step_ms, n * 1000 / step_ms) for place, n in counts.items()]
+
+    def _read(self, path: str, columns: Sequence[str] | None) -> pa.Table | None:
+        """Return a file's rows, or ``None`` where it is gone meanwhile."""
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(path) as file:
+                names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+                return file.read(columns=names)
+        except FileNotFoundError:
+            return None
+
+    def _nothing(self, columns: Sequence[str] | None) -> pa.Table:
+        import pyarrow as pa
+
+        whole = pa.schema(self._table.schema().to_arrow())
+        names = [c for c in (columns or self._columns) if c in self._columns]
+        return pa.schema([whole.field(n) for n in names]).empty_table()
+
+
+def open_table(folder: Path, clock: Callable[[], int]) -> DeltaReader | None:
+    """Return a reader of the table in a folder, or ``None`` where there is none yet."""
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    if not (folder / "_delta_log").is_dir():
+        return None
+    try:
+        return DeltaReader(folder, clock)
+    except (TableNotFoundError, DeltaError, FileNotFoundError):
+        return None

@@ -1,0 +1,179 @@
+"""What a panel shows, as data: numbers, time series, bars, tables, points, notes.
+
+An app's panels return these; how they look is the page's business, and the page puts every text in as
+text, so nothing that came with an event can become markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+#: How a number or a row is meant; the page gives it a colour *and* a word or a sign.
+Tone = Literal["plain", "good", "warn", "bad"]
+#: How a value is written: as it is, with thousands separators, as a share, as a time, …
+Kind = Literal["text", "count", "number", "share", "money", "time", "duration", "key"]
+Cell = str | int | float | bool | None
+
+
+class Number(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure.
+
+    Attributes:
+        label: What it is.
+        value: The figure; ``None``: not known.
+        kind: How it is written; a duration is in milliseconds, a time in UTC milliseconds.
+        unit: What stands behind it.
+        note: What else is to be said, in small print.
+        tone: How it is meant.
+    """
+
+    label: str
+    value: Cell
+    kind: Kind = "number"
+    unit: str = ""
+    note: str = ""
+    tone: Tone = "plain"
+
+
+class Numbers(msgspec.Struct, frozen=True, tag="numbers"):
+    """Figures side by side."""
+
+    items: tuple[Number, ...]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One line of a chart.
+
+    Attributes:
+        name: What it is.
+        points: Time (UTC milliseconds) and value, in order of time; a value of ``None`` is a gap.
+    """
+
+    name: str
+    points: Sequence[tuple[int, float | None]]
+
+
+class TimeSeries(msgspec.Struct, frozen=True, tag="series", kw_only=True):
+    """Lines over time.
+
+    Attributes:
+        series: The lines.
+        kind: How values are written.
+        unit: What stands behind them.
+        from_zero: Whether the axis begins at zero.
+        clock: Whether the times are those of events or of the wall clock; the page says which.
+    """
+
+    series: tuple[Series, ...]
+    kind: Kind = "number"
+    unit: str = ""
+    from_zero: bool = True
+    clock: Literal["wall clock", "event time"] = "wall clock"
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One bar.
+
+    Attributes:
+        label: What it is.
+        value: How long it is, from 0 on.
+        note: What stands behind it besides the value.
+        tone: How it is meant.
+    """
+
+    label: str
+    value: float
+    note: str = ""
+    tone: Tone = "plain"
+
+
+class Bars(msgspec.Struct, frozen=True, tag="bars", kw_only=True):
+    """Bars below each other, in the given order."""
+
+    bars: tuple[Bar, ...]
+    kind: Kind = "count"
+    unit: str = ""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a table.
+
+    Attributes:
+        name: Its heading.
+        kind: How values are written; ``key`` makes them links to the detail view.
+    """
+
+    name: str
+    kind: Kind = "text"
+
+
+class Table(msgspec.Struct, frozen=True, tag="table", kw_only=True):
+    """Rows.
+
+    Attributes:
+        columns: The columns.
+        rows: A value per column.
+        tones: How each row is meant; empty: all plain.
+        actions: Per row, the values that the page's action starts from (field → value); empty: none.
+        more: How many rows there are besides.
+    """
+
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[Cell]]
+    tones: Sequence[Tone] = ()
+    actions: Sequence[dict[str, str] | None] = ()
+    more: int = 0
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A point of a map or a scatter plot.
+
+    Attributes:
+        x: To the right; on a map the longitude.
+        y: Upwards; on a map the latitude.
+        label: What is said of it.
+        size: Relative size, 1 the usual.
+        tone: How it is meant.
+    """
+
+    x: float
+    y: float
+    label: str = ""
+    size: float = 1.0
+    tone: Tone = "plain"
+
+
+class Points(msgspec.Struct, frozen=True, tag="points", kw_only=True):
+    """Points on a plane: a map without a background, or one figure against another.
+
+    Attributes:
+        points: The points.
+        x_label: What the horizontal axis is.
+        y_label: What the vertical axis is.
+        is_map: Whether both axes have one scale (x shrunk by the cosine of the latitude).
+    """
+
+    points: Sequence[Point]
+    x_label: str = ""
+    y_label: str = ""
+    is_map: bool = False
+
+
+class Note(msgspec.Struct, frozen=True, tag="note"):
+    """A sentence, where there is nothing to show or something to say."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+View = Numbers | TimeSeries | Bars | Table | Points | Note
+
+
+class Titled(msgspec.Struct, frozen=True):
+    """A view with a heading, as the detail of a key is made of."""
+
+    title: str
+    view: View

@@ -1,0 +1,321 @@
+"""The dashboard in a real browser: live, safe, readable in any width and light."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from apps.fraud import dashboard
+from apps.fraud.app import app as fraud
+from apps.fraud.cases_store import case_view
+from millrace.dashboard.access import Access
+from millrace.dashboard.data import AppData
+from millrace.dashboard.live import LivePage
+from millrace.dashboard.page import DashboardPage, Panel
+from millrace.dashboard.serve import serving, wall_clock_ms
+from millrace.dashboard.views import Point, Points
+from millrace.runtime.settings import load_settings
+from tests.browser.conftest import PATIENCE_MS, Look
+from tests.unit.dashboard_cases import Clock, data_of, put
+from tests.unit.fraud_tables import EVIL, decisions, fraud_folder, put_decisions
+
+expect.set_options(timeout=PATIENCE_MS)
+
+CARS = DashboardPage(
+    panels=(
+        Panel("cars", "Cars", lambda data: Points(
+            points=[Point(13.3 + n / 100, 52.4 + n / 200, f"car {n}") for n in range(20)],
+            x_label="longitude", y_label="latitude", is_map=True,
+        )),
+    ),
+)  # fmt: skip
+
+
+class Served:
+    """A server with a full fraud folder and a small second app."""
+
+    def __init__(self, data: AppData, url: str, access: Access, rows: list[dict[str, Any]]) -> None:
+        self.data, self.root, self.url, self.access, self.rows = data, data.root, url, access, rows
+
+    @property
+    def with_token(self) -> str:
+        """The address that lets act."""
+        return f"{self.url}/?token={self.access.token}"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The fraud folder, made once; each test has a copy."""
+    root = tmp_path_factory.mktemp("made")
+    return root, fraud_folder(root, number=1_600)
+
+
+@pytest.fixture
+def served(made: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> Iterator[Served]:
+    root, rows = tmp_path / "fraud", made[1]
+    shutil.copytree(made[0], root)
+    put(tmp_path / "shop", "sales", [{"n": 1}])
+    settings = load_settings(fraud.settings, app="fraud", env={})
+    data = AppData(fraud, settings, root, wall_clock_ms, dashboard.page.folders)
+    pages = {
+        "fraud": LivePage(data, dashboard.page, interval_ms=300),
+        "shop": LivePage(data_of(tmp_path / "shop", clock=Clock(wall_clock_ms())), CARS, interval_ms=300),
+    }
+    with serving(pages) as (url, access):
+        yield Served(data, url, access, rows)
+
+
+def value(page: Page, panel: str, label: str) -> Any:
+    """The figure of a label in a panel."""
+    return page.locator(f"#panel-{panel} dl > div", has_text=label).locator("dd")
+
+
+def test_the_apps_are_listed_and_lead_to_their_pages(served: Served, look: Look) -> None:
+    page = look(served.url)
+    expect(page.locator("#app-cards a")).to_have_count(2)
+    page.locator("#app-cards a", has_text="fraud").click()
+    expect(page.locator("#status")).to_have_attribute("data-state", "live")
+    expect(value(page, "headline", "decisions")).to_contain_text(["0", "1,600"])
+    expect(page).to_have_title("fraud · Millrace")
+    for panel in dashboard.page.panels:
+        view = page.locator(f"#panel-{panel.id} .view > *").first
+        expect(view).not_to_have_text("…")
+        expect(view).not_to_contain_text("this panel failed")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_bars_are_as_long_as_their_values(served: Served, look: Look, width: int) -> None:
+    page = look(f"{served.url}/#/fraud", width=width)
+    expect(page.locator("#panel-reasons li")).to_have_count(6)
+    lengths = page.eval_on_selector_all(
+        "#panel-reasons li",
+        "rows => rows.map(r => [parseFloat(r.querySelector('.value').textContent),"
+        " r.querySelector('rect:not(.track)').getBoundingClientRect().width])",
+    )
+    longest = max(lengths)
+    for number, length in lengths:
+        assert length / longest[1] == pytest.approx(number / longest[0], abs=0.02)
+
+
+def test_new_rows_are_seen_without_loading_anew(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/fraud")
+    expect(page.locator("#panel-tables tr", has_text="transactions")).to_contain_text("1,600")
+    later = served.rows[-1]["event_time_ms"] + 60_000
+    put_decisions(served.root, decisions(4, 120, start=later))
+    expect(page.locator("#panel-tables tr", has_text="transactions")).to_contain_text("1,720")
+
+
+def test_a_card_is_shown_with_its_history_and_left_by_escape(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/fraud")
+    page.locator("#panel-queue a", has_text="card-0042").first.click()
+    dialog = page.locator("#detail")
+    expect(dialog).to_be_visible()
+    expect(dialog.locator("h3")).to_contain_text(["Cases", "History", "Purchases", "Score", "Features"])
+    expect(dialog.locator("svg[role=img]").first).to_have_attribute("aria-label", re.compile("amount"))
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert page.evaluate("location.hash") == "#/fraud"
+
+
+def test_a_card_can_be_looked_up(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/fraud")
+    page.locator("#search").fill("card-0007")
+    page.keyboard.press("Enter")
+    expect(page.locator("#detail-title")).to_have_text("Card card-0007")
+    expect(page.locator("#detail tbody tr").first).to_be_visible()
+
+
+def test_what_looks_like_markup_is_shown_as_text(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/fraud")
+    evil = page.locator("#panel-queue a", has_text=EVIL).first
+    expect(evil).to_have_text(EVIL)
+    evil.click()
+    expect(page.locator("#detail-title")).to_have_text(f"Card {EVIL}")
+    expect(page.locator("#detail tbody tr").first).to_be_visible()
+    page.keyboard.press("Escape")
+    page.locator("[data-table=alerts]").click()
+    expect(page.locator("#rows-body")).to_contain_text(EVIL)
+    assert page.evaluate("window.harmed") is None
+    assert page.locator("main img").count() == 0
+
+
+def test_without_the_token_nothing_can_be_decided(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/fraud")
+    button = page.locator("#panel-queue button").first
+    expect(button).to_be_disabled()
+    expect(button).to_have_attribute("title", re.compile("token"))
+
+
+def test_a_case_is_decided_and_leaves_the_queue(served: Served, look: Look) -> None:
+    page = look(served.with_token)
+    assert served.access.token not in page.url
+    page.goto(f"{served.url}/#/fraud")
+    first = page.locator("#panel-queue tbody tr").first
+    card = first.locator("a").inner_text()
+    rows = page.locator("#panel-queue tbody tr").count()
+    first.locator("button").click()
+    expect(page.locator("#act")).to_be_visible()
+    page.locator("#act select").select_option("fraud")
+    page.locator("#act input[name=by]").fill("eva")
+    page.locator("#act input[name=note]").fill("the holder <b>said</b> so")
+    page.locator("#act-send").click()
+    expect(page.locator("#act-said")).to_contain_text("is fraud, by eva")
+    expect(page.locator("#panel-queue tbody tr")).to_have_count(rows - 1)
+    expect(page.locator("#act")).to_be_hidden()
+    page.goto(f"{served.url}/#/fraud/key/{card}")
+    expect(page.locator("#detail tbody tr").first).to_contain_text("the holder <b>said</b> so")
+
+
+def test_a_decision_that_is_refused_says_why(served: Served, look: Look) -> None:
+    page = look(served.with_token)
+    page.goto(f"{served.url}/#/fraud")
+    page.locator("#panel-queue button").first.click()
+    page.locator("#act select").select_option("genuine")
+    page.locator("#act input[name=by]").fill("e" * 80)
+    page.locator("#act-send").click()
+    expect(page.locator("#act-said")).to_contain_text("not complete")
+    expect(page.locator("#act-send")).to_be_enabled()
+
+
+@contextlib.contextmanager
+def foreign_page() -> Iterator[str]:
+    """A page of somebody else on another port of this machine: cookies do not keep ports apart."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>foreign</title>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+_ATTACK = """async ([url, body]) => {
+    const said = [];
+    for (const [mode, type] of [
+        ['cors', 'application/json'], ['no-cors', 'text/plain'], ['no-cors', 'application/json'],
+    ]) {
+        try {
+            const headers = {'content-type': type};
+            const answer = await fetch(url, {method: 'POST', mode, credentials: 'include', body, headers});
+            said.push(answer.type + ' ' + answer.status);
+        } catch (error) { said.push('refused'); }
+    }
+    try { said.push((await fetch(url.replace('/action', ''), {credentials: 'include'})).status); }
+    catch (error) { said.push('refused'); }
+    return said;
+}"""
+
+
+def test_a_foreign_page_cannot_decide_nor_read_with_the_analysts_cookie(served: Served, look: Look) -> None:
+    view = case_view(served.data, dashboard.case_settings())
+    assert view is not None
+    body = json.dumps({"case_id": view.queue()[0].case.case_id, "verdict": "fraud", "by": "x", "note": ""})
+    with foreign_page() as foreign:
+        page = look(served.with_token, foreign=True)  # the analyst is logged in
+        page.goto(foreign)
+        said = page.evaluate(_ATTACK, [f"{served.url}/api/apps/fraud/action", body])
+    assert said == ["refused"] * 4  # and the page cannot even see how it was refused
+    assert not (served.root / "cases" / "tables").exists()
+
+
+def test_the_focus_stays_where_it_is_when_a_panel_changes(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/fraud")
+    link = page.locator("#panel-queue a", has_text="card-0007").first
+    link.focus()
+    version = page.locator("#panel-queue").get_attribute("data-version")
+    later = served.rows[-1]["event_time_ms"] + 60_000
+    put_decisions(served.root, decisions(6, 150, start=later))
+    expect(page.locator("#panel-queue")).not_to_have_attribute("data-version", version or "")
+    assert page.evaluate("document.activeElement.dataset.focus") == "key-card-0007"
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+def test_nothing_is_wider_than_the_window(served: Served, look: Look, width: int) -> None:
+    page = look(f"{served.url}/#/fraud", width=width)
+    expect(page.locator("#panel-queue tbody tr").first).to_be_visible()
+    page.locator("[data-table=transactions]").click()
+    expect(page.locator("#rows-body tbody tr").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    panels = page.locator(".panel")
+    for n in range(panels.count()):
+        box = panels.nth(n).bounding_box()
+        assert box
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width + 1
+
+
+_CONTRAST = """() => {
+    const linear = (v) => v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4;
+    const luminance = (rgb) => rgb.map(linear)
+        .reduce((sum, v, n) => sum + v * [0.2126, 0.7152, 0.0722][n], 0);
+    const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+    const behind = (node) => {
+        for (let at = node; at; at = at.parentElement) {
+            const colour = parse(getComputedStyle(at).backgroundColor);
+            if (colour.length === 3 || colour[3] > 0.99) return colour.slice(0, 3);
+        }
+        return [255, 255, 255];
+    };
+    const found = [];
+    for (const node of document.querySelectorAll('main *, header *, footer')) {
+        const own = [...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim());
+        if (!own || !node.getClientRects().length) continue;
+        const style = getComputedStyle(node);
+        const ink = parse(node instanceof SVGElement ? style.fill : style.color).slice(0, 3);
+        const [a, b] = [luminance(ink), luminance(behind(node))].sort((x, y) => y - x);
+        if (node.disabled) continue;
+        found.push([(a + 0.05) / (b + 0.05), node.tagName + ' ' + node.textContent.slice(0, 30)]);
+    }
+    return found.sort((x, y) => x[0] - y[0]).slice(0, 3);
+}"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_stands_out_from_its_ground(served: Served, look: Look, dark: bool) -> None:
+    """Contrast of at least 4.5 to 1: WCAG 2.2, criterion 1.4.3."""
+    page = look(f"{served.url}/#/fraud", dark=dark)
+    expect(page.locator("#panel-queue tbody tr").first).to_be_visible()
+    expect(page.locator("#panel-drift svg").first).to_be_visible()
+    worst = page.evaluate(_CONTRAST)
+    assert worst[0][0] >= 4.5, worst
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 150) is dark
+
+
+def test_points_are_drawn_to_one_scale(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/shop")
+    dots = page.locator("#panel-cars circle.point")
+    expect(dots).to_have_count(20)
+    boxes = [dots.nth(n).bounding_box() for n in (0, 19)]
+    assert boxes[0]
+    assert boxes[1]
+    east, north = boxes[1]["x"] - boxes[0]["x"], boxes[0]["y"] - boxes[1]["y"]
+    # 0.19° of longitude at 52.4° north is 0.116° of latitude; 0.095° lie between the two in latitude.
+    assert east / north == pytest.approx(0.19 * 0.61 / 0.095, rel=0.03)
+
+
+def test_a_server_that_is_gone_is_told(tmp_path: Path, look: Look) -> None:
+    put(tmp_path, "sales", [{"n": 1}])
+    with serving({"shop": LivePage(data_of(tmp_path), CARS, interval_ms=300)}) as (url, _):
+        page = look(f"{url}/#/shop")
+        expect(page.locator("#status")).to_have_attribute("data-state", "live")
+    expect(page.locator("#status")).to_have_attribute("data-state", "lost")
+    expect(page.locator("#panel-cars circle.point")).to_have_count(20)  # what was there stays

@@ -1,0 +1,123 @@
+"""Records in files through a real pipeline, and tables with one row per key by both writers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millrace import Context, KeyedProcess, Timer, arrival, keyed, value_state
+from millrace.connectors.router import Outputs, Upsert
+from millrace.errors import UserError
+from millrace.runtime.apps import App, Topic, Topics
+from millrace.runtime.replay import Record, RecordFiles, run_records
+from millrace.runtime.settings import AppSettings, load_settings
+
+
+class Click(msgspec.Struct):
+    user: str
+    at: int
+
+
+class Control(msgspec.Struct):
+    what: str
+
+
+class Total(msgspec.Struct):
+    user: str
+    clicks: int
+    closed: bool
+
+
+class Clicks(KeyedProcess[Click, Total]):
+    order = arrival(commutes=True)
+    control_type: ClassVar[object] = Control
+    clicks = value_state(int, default=0)
+
+    def process(self, event: Click, ctx: Context) -> None:
+        self.clicks.value += 1
+        ctx.timers.at(10_000_000, "close")
+        ctx.emit(Total(ctx.key, self.clicks.value, False))
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        ctx.emit(Total(ctx.key, self.clicks.value, True))
+        self.clicks.clear()
+
+
+def build(streams: Mapping[str, DataFrame], settings: AppSettings) -> Outputs:
+    stream = keyed(
+        streams["events"],
+        value="value",
+        by="user",
+        event_time="at",
+        source_id="source_id",
+        control=F.col("topic") == "control",
+        key_groups=4,
+    ).process(Clicks())
+    table = Upsert("totals", key=("user",), newest="clicks")
+    return Outputs(stream, {"main": table, "dead_letters": "dead_letters"}, {"main": "nobody"})
+
+
+def topics(settings: Any) -> Topics:
+    return Topics(reads=(Topic("clicks"), Topic("control", 1)), control="control")
+
+
+APP = App(name="clicks", summary="", settings=AppSettings, build=build, topics=topics)
+CLICKS = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("a", 5), ("b", 6)]
+
+
+def batches(size: int) -> list[list[Record]]:
+    records = [Record("clicks", msgspec.json.encode(Click(u, at)), u.encode()) for u, at in CLICKS]
+    records.append(Record("clicks", b"{broken"))
+    return [records[i : i + size] for i in range(0, len(records), size)]
+
+
+def settings(*overrides: str) -> AppSettings:
+    return load_settings(AppSettings, app="clicks", overrides=overrides)
+
+
+@pytest.mark.parametrize(("size", "driver_records"), [(2, 500_000), (3, 0)], ids=["driver", "spark"])
+def test_records_in_files_go_through_the_pipeline(
+    spark: SparkSession, tmp_path: Path, size: int, driver_records: int
+) -> None:
+    said = settings(f"stream.driver_records={driver_records}")
+    done = run_records(APP, said, tmp_path, batches(size), session=spark)
+
+    assert done.rows == len(CLICKS) + 2  # the broken one, and the end
+    totals = done.table("totals", ["user", "clicks", "closed"]).to_pylist()
+    assert sorted((r["user"], r["clicks"], r["closed"]) for r in totals) == [
+        ("a", 3, True),
+        ("b", 2, True),
+        ("c", 1, True),
+    ]
+    (letter,) = done.table("dead_letters").to_pylist()
+    assert letter["topic"] == "clicks"
+    assert done.batches == len(list((tmp_path / "records").iterdir()))
+    assert done.outputs["dead_letters"] == 1
+
+
+def test_without_the_end_timers_wait(spark: SparkSession, tmp_path: Path) -> None:
+    done = run_records(APP, settings(), tmp_path, batches(9), drain=False, session=spark)
+    assert done.table("totals")["closed"].to_pylist() == [False] * 3
+
+
+def test_no_records_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no records"):
+        run_records(APP, settings(), tmp_path, [])
+
+
+def test_offsets_go_on_per_topic(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    files = RecordFiles(tmp_path)
+    files.add([Record("a", b"1"), Record("b", b"2"), Record("a", b"3", headers=[("h", b"v")])])
+    files.add([])
+    files.add_columns("a", [b"4"])
+    first, second = (pq.read_table(p).to_pylist() for p in sorted(tmp_path.iterdir()))
+    assert [(r["topic"], r["offset"]) for r in (*first, *second)] == [("a", 0), ("b", 0), ("a", 1), ("a", 2)]
+    assert first[2]["headers"] == [{"key": "h", "value": b"v"}]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from generators.cli import app
+from generators.options import Target
+from generators.ridesharing import DOMAIN, kafka_loop
+from generators.ridesharing.kafka_loop import close_the_loop
+from generators.timing import Timing
+from millrace.errors import UserError
+
+TIMING = Timing(
+    event_rate=100.0,
+    speed=20.0,
+    events=None,
+    start_ms=1_767_369_600_000,
+    live=False,
+    until_ms=1_767_369_660_000,
+)
+VALUES: dict[str, Any] = {
+    "to": Target.kafka,
+    "resume": False,
+    "sample": None,
+    "dry_run": False,
+    "loop_suffix": ".demo-1",
+    "bootstrap": "nowhere:1",
+    "kafka_option": None,
+    "partitions": 2,
+}
+
+
+class Inbox:
+    """Takes the place of the broker."""
+
+    made: list[Any] = []  # noqa: RUF012
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        Inbox.made.append((arguments, more))
+
+    def poll(self, timeout_s: float) -> list[tuple[str, bytes]]:
+        return []
+
+
+def test_the_loop_reads_the_apps_topics_and_keeps_the_pace_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_loop, "KafkaInbox", Inbox)
+    domain, timing = close_the_loop(DOMAIN, VALUES, TIMING)
+    assert (timing.speed, timing.until_ms) == (None, TIMING.until_ms)
+    assert domain.simulate is not DOMAIN.simulate
+    (_, topics), more = Inbox.made[-1]
+    assert list(topics) == [
+        "ridesharing.offers.demo-1",
+        "ridesharing.assignments.demo-1",
+        "ridesharing.releases.demo-1",
+    ]
+    assert more["partitions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"to": Target.jsonl}, "over Kafka"),
+        ({"resume": True}, "without --resume"),
+        ({"sample": 3}, "without --resume"),
+        ({"dry_run": True}, "without --resume"),
+    ],
+)
+def test_what_contradicts_a_loop_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        close_the_loop(DOMAIN, VALUES | change, TIMING)
+
+
+def test_a_loop_needs_a_pace() -> None:
+    from dataclasses import replace
+
+    with pytest.raises(UserError, match="pace"):
+        close_the_loop(DOMAIN, VALUES, replace(TIMING, speed=None))
+
+
+def test_only_ridesharing_has_a_loop(tmp_path: Path) -> None:
+    runner = CliRunner()
+    assert "--loop" in runner.invoke(app, ["ridesharing", "--help"], env={"COLUMNS": "200"}).output
+    assert "--loop" not in runner.invoke(app, ["iot", "--help"], env={"COLUMNS": "200"}).output
+    refused = runner.invoke(app, ["ridesharing", "--loop", "--to", "jsonl", "--out", str(tmp_path / "x")])
+    assert isinstance(refused.exception, UserError)

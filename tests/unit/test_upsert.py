@@ -1,0 +1,106 @@
+"""Tables with one row per key: a batch's last record replaces the row, and the same batch changes nothing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
+from millrace.host.chunks import OutputChunk
+
+
+class Session(msgspec.Struct):
+    user: str
+    n: int
+    revision: int
+    clicks: int
+    gone: bool = False
+
+
+BY_REVISION = Upsert("sessions", key=("user", "n"), newest="revision", deleted="gone")
+
+
+def writer(folder: Path, upsert: Upsert = BY_REVISION) -> DriverWriter:
+    stream: Any = SimpleNamespace(types={"main": Session})
+    outputs = Outputs(stream, {"main": upsert})
+    return DriverWriter(outputs, lambda table: str(folder / table), {}, "a", DeadLetterLimit())
+
+
+def batch(*sessions: Session) -> OutputChunk:
+    payloads = [msgspec.json.encode(s) for s in sessions]
+    n = len(payloads)
+    ids = [f"{s.user}-{s.n}-{s.revision}" for s in sessions]
+    return OutputChunk(ids, [f"1:{s.user}" for s in sessions], [1] * n, b"\x01" * n, payloads)
+
+
+def rows(folder: Path) -> dict[tuple[str, int], tuple[int, int]]:
+    found = DeltaTable(str(folder / "sessions")).to_pyarrow_table().to_pylist()
+    assert len(found) == len({(r["user"], r["n"]) for r in found})
+    return {(r["user"], r["n"]): (r["revision"], r["clicks"]) for r in found}
+
+
+def test_the_newest_version_of_a_row_stays(tmp_path: Path) -> None:
+    into = writer(tmp_path)
+    into._write_table("main", batch(Session("a", 1, 2, 20), Session("a", 1, 1, 10), Session("b", 1, 1, 5)), 0)
+    into._write_table("main", batch(Session("a", 1, 1, 99), Session("b", 1, 2, 6), Session("a", 2, 1, 1)), 1)
+
+    assert rows(tmp_path) == {("a", 1): (2, 20), ("b", 1): (2, 6), ("a", 2): (1, 1)}
+
+
+def test_a_version_that_comes_again_replaces_itself(tmp_path: Path) -> None:
+    into = writer(tmp_path)
+    into._write_table("main", batch(Session("a", 1, 1, 10), Session("a", 1, 1, 11)), 0)
+
+    assert rows(tmp_path) == {("a", 1): (1, 11)}
+
+
+def test_a_deleted_row_goes_and_one_that_never_was_is_not_made(tmp_path: Path) -> None:
+    into = writer(tmp_path)
+    into._write_table("main", batch(Session("a", 1, 1, 10)), 0)
+    into._write_table("main", batch(Session("a", 1, 2, 0, gone=True), Session("b", 7, 1, 0, gone=True)), 1)
+    assert rows(tmp_path) == {}
+
+
+def test_an_old_deletion_does_not_remove_a_newer_row(tmp_path: Path) -> None:
+    into = writer(tmp_path)
+    into._write_table("main", batch(Session("a", 1, 3, 10)), 0)
+    into._write_table("main", batch(Session("a", 1, 2, 0, gone=True)), 1)
+    assert rows(tmp_path) == {("a", 1): (3, 10)}
+
+
+def test_the_same_batch_again_makes_no_commit(tmp_path: Path) -> None:
+    first = batch(Session("a", 1, 1, 10))
+    writer(tmp_path)._write_table("main", first, 0)
+    version = DeltaTable(str(tmp_path / "sessions")).version()
+    writer(tmp_path)._write_table("main", first, 0)
+    assert DeltaTable(str(tmp_path / "sessions")).version() == version
+
+
+def test_without_versions_the_record_that_comes_last_wins(tmp_path: Path) -> None:
+    into = writer(tmp_path, Upsert("sessions", key=("user", "n")))
+    into._write_table("main", batch(Session("a", 1, 5, 1), Session("a", 1, 4, 2)), 0)
+    into._write_table("main", batch(Session("a", 1, 1, 3)), 1)
+    assert rows(tmp_path) == {("a", 1): (1, 3)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_cut_into_batches_leaves_the_newest_versions(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    sent = [Session(chance.choice("abc"), chance.randrange(3), r, chance.randrange(99)) for r in range(60)]
+    wanted = {(s.user, s.n): (s.revision, s.clicks) for s in sent}
+    chance.shuffle(sent)
+    into = writer(tmp_path)
+    place = number = 0
+    while place < len(sent):
+        size = chance.randrange(1, 25)
+        into._write_table("main", batch(*sent[place : place + size]), number)
+        place, number = place + size, number + 1
+
+    assert rows(tmp_path) == wanted
