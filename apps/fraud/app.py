@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from apps.fraud.events import Alert, Control, Decision, Transaction
+from apps.fraud.events import Alert, Control, Correction, Decision, Transaction
 from apps.fraud.settings import FraudSettings
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -34,15 +34,18 @@ def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
 
 app = App(
     name="fraud",
-    summary="Card payments scored as they come: exact look-back windows, alerts with reasons.",
+    summary="Card payments decided on as they come: exact windows, rules changed while running, reasons.",
     settings=FraudSettings,
     build=build,
     topics=topics,
     demo="apps.fraud.demo:spec",
+    dashboard="apps.fraud.dashboard:page",
+    evaluate="apps.fraud.evaluate_cli:app",
     contracts={
         "transaction.v1": Transaction,
         "control.v1": Control,
         "decision.v1": Decision,
         "alert.v1": Alert,
+        "correction.v1": Correction,
     },
 )

@@ -11,19 +11,19 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-Kind = Literal["purchase", "refund", "top_up"]
-Action = Literal["approve", "review", "block"]
-ReasonCode = Literal[
-    "AMOUNT_DEVIATION",
-    "CARD_TESTING",
-    "SPREE",
-    "VELOCITY_1M",
-    "VELOCITY_1H",
-    "SPEND_1H",
-    "SPEND_24H",
-    "OVERDRAWN",
-]
+from apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace.rules import (
+    ApproveRule,
+    PublishRule,
+    PutListEntry,
+    RemoveListEntry,
+    RollbackRule,
+    SetRuleState,
+)
 
+Kind = Literal["purchase", "refund", "top_up"]
+Channel = Literal["terminal", "online"]
+Action = Literal["approve", "review", "block"]
 #: Amounts above this are refused; squares and sums of smaller ones fit the integers of the state.
 MAX_AMOUNT: Final = 1_000_000_000
 #: The end of the year 9999, UTC.
@@ -54,6 +54,15 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         currency: ISO 4217 code.
         kind: A purchase takes from the card's balance, a refund or top-up adds to it.
         event_time_ms: When it happened, UTC milliseconds.
+        customer_id: The holder of the card.
+        account_id: The account that pays; cards of a household may share it.
+        merchant_id: Who is paid.
+        channel: At a terminal or online.
+        latitude: Position of the terminal, degrees north; None online.
+        longitude: Position of the terminal, degrees east; None online.
+        device_id: The customer's device; None at a terminal.
+        ip: The device's address; None at a terminal.
+        address_id: Where the goods go; None at a terminal.
     """
 
     transaction_id: Identifier
@@ -65,6 +74,15 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     currency: Literal["EUR"]
     kind: Kind
     event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    customer_id: Identifier | None = None
+    account_id: Identifier | None = None
+    merchant_id: Identifier | None = None
+    channel: Channel | None = None
+    latitude: Annotated[float, Meta(ge=-90, le=90)] | None = None
+    longitude: Annotated[float, Meta(ge=-180, le=180)] | None = None
+    device_id: Identifier | None = None
+    ip: Annotated[str, Meta(min_length=2, max_length=45)] | None = None
+    address_id: Identifier | None = None
 
     def __post_init__(self) -> None:
         # The nearest double of a number with two decimals is what this division gives, exactly.
@@ -77,21 +95,21 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     """Why a transaction is suspicious.
 
     Attributes:
-        code: What was seen.
+        code: What was seen; ``RULE:`` and a rule's reason where a rule holds.
         value: The value of this transaction.
-        baseline: The same for this card as it usually is.
-        limit: The value from which on it counts, after this card's baseline and the thresholds.
-        weight: How much it adds to the score, 0 to 1.
+        baseline: The same for this card (terminal, device) as it usually is.
+        limit: The value from which on it counts, after the baseline and the thresholds.
+        weight: How much it adds to the score, 0 to 1; 0: told beside the others, as a comparison.
     """
 
-    code: ReasonCode
+    code: str
     value: float
     baseline: float
     limit: float
     weight: float
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """The main output: one per distinct transaction that came in time, with all that it rests on.
 
     Attributes:
@@ -111,7 +129,22 @@ class Decision(msgspec.Struct, frozen=True):
         balance: Balance of the card after this transaction.
         score: 0 (nothing suspicious) to 1.
         action: What to do.
-        reasons: Why; empty where nothing is suspicious.
+        reasons: Why, heaviest first; empty where nothing is suspicious. Where somebody must look there are at
+            least three: those of weight 0 compare the transaction with what is usual for the card.
+        customer_id: As in the transaction, like all fields down to ``address_id``.
+        card: What else is known of the card.
+        account: What is known of the account; None where that stage is left out or there is none. So for the
+            terminal, the device and the IP ``address``.
+        windows: What the rules' window functions gave, by their text.
+        rules: Rules in force that hold, as ``id@version``.
+        shadow_rules: Rules in shadow that would.
+        rules_version: Which set of rules was asked; empty: there was none.
+        rule_action: What the rules alone would do.
+        model_score: The model's probability of fraud; None without a model.
+        model_version: Which model.
+        features_version: Which definition of the features.
+        challenger_score: What the model in shadow would say; it has no effect.
+        challenger_version: Which model that is.
     """
 
     transaction_id: str
@@ -141,9 +174,33 @@ class Decision(msgspec.Struct, frozen=True):
     score: float
     action: Action
     reasons: list[Reason]
+    customer_id: str | None
+    account_id: str | None
+    merchant_id: str | None
+    channel: Channel | None
+    latitude: float | None
+    longitude: float | None
+    device_id: str | None
+    ip: str | None
+    address_id: str | None
+    card: CardFeatures
+    account: EntityFeatures | None
+    terminal: EntityFeatures | None
+    device: EntityFeatures | None
+    address: EntityFeatures | None
+    windows: dict[str, float]
+    rules: list[str]
+    shadow_rules: list[str]
+    rules_version: str
+    rule_action: Action
+    model_score: float | None
+    model_version: str | None
+    features_version: str
+    challenger_score: float | None
+    challenger_version: str | None
 
 
-class Alert(msgspec.Struct, frozen=True):
+class Alert(msgspec.Struct, frozen=True, gc=False):
     """A decision that somebody must look at.
 
     Attributes:
@@ -154,8 +211,16 @@ class Alert(msgspec.Struct, frozen=True):
         currency: ISO 4217 code.
         score: 0 to 1.
         action: ``review`` or ``block``.
-        reasons: Why, heaviest first.
+        reasons: Why, heaviest first; at least three.
         thresholds: All thresholds that were in force: name → value.
+        rules: Rules in force that hold, as ``id@version``.
+        rules_version: Which set of rules was asked.
+        model_score: The model's probability of fraud; None without a model.
+        model_version: Which model.
+        features_version: Which definition of the features.
+        terminal_id: As in the transaction, like the two that follow.
+        device_id: None at a terminal.
+        ip: None at a terminal.
     """
 
     card_id: str
@@ -167,6 +232,45 @@ class Alert(msgspec.Struct, frozen=True):
     action: Action
     reasons: list[Reason]
     thresholds: dict[str, float]
+    rules: list[str]
+    rules_version: str
+    model_score: float | None
+    model_version: str | None
+    features_version: str
+    terminal_id: str
+    device_id: str | None
+    ip: str | None
+
+
+class Correction(msgspec.Struct, frozen=True):
+    """What a transaction that came late would have been; no decision that was issued is changed.
+
+    Attributes:
+        transaction_id: The late transaction.
+        card_id: Its card.
+        event_time_ms: When it happened, UTC milliseconds.
+        lateness_ms: How far it was behind the watermark.
+        amount: Amount in currency units.
+        kind: Purchase, refund or top-up.
+        would_be: What the card's own history would have said at its time.
+        score: The score of that.
+        reasons: Its reasons.
+        decided_after: Decisions of this card that were issued for a later time of the 24 hours after it, and
+            did not know it.
+        until_ms: The last of them.
+    """
+
+    transaction_id: str
+    card_id: str
+    event_time_ms: int
+    lateness_ms: int
+    amount: float
+    kind: Kind
+    would_be: Action
+    score: float
+    reasons: list[Reason]
+    decided_after: int
+    until_ms: int
 
 
 class SetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="set_threshold"):
@@ -191,4 +295,13 @@ class ResetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_t
     name: str
 
 
-Control = SetThreshold | ResetThreshold
+Control = (
+    SetThreshold
+    | ResetThreshold
+    | PublishRule
+    | SetRuleState
+    | ApproveRule
+    | RollbackRule
+    | PutListEntry
+    | RemoveListEntry
+)

@@ -1,94 +1,108 @@
-"""The card monitor: one decision per transaction, alerts where somebody must look."""
+"""The card's stage: duplicates out, the card's own features, and the decision if no stage follows."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copy
+from bisect import bisect_right
 
 from apps.fraud.card import DAY_MS, Account, Recent
-from apps.fraud.events import (
-    Action,
-    Alert,
-    Control,
-    Decision,
-    Reason,
-    SetThreshold,
-    Transaction,
-    to_cents,
-)
-from apps.fraud.features import Features, observe
-from apps.fraud.scoring import THRESHOLD_NAMES, action_for, assess, thresholds_with
-from millrace import (
-    BroadcastContext,
-    Context,
-    KeyedProcess,
-    Timer,
-    arrival,
-    broadcast_state,
-    days,
-    side_output,
-    value_state,
-)
-from millrace.errors import UserError
+from apps.fraud.card_history import card_features, counted, moved
+from apps.fraud.events import Correction, Decision, Transaction, to_cents
+from apps.fraud.features import observe
+from apps.fraud.geo import Place
+from apps.fraud.history import MAX_KEPT_OF_CARD, History, Look
+from apps.fraud.rulebook import Windows
+from apps.fraud.scorer import Observed
+from apps.fraud.scoring import action_for, assess, thresholds_with
+from apps.fraud.stages import Enriched, Stage, UnknownThreshold
+from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+
+__all__ = ["CardMonitor", "CardStage", "UnknownThreshold"]
 
 _EXPIRE = "expire"
 
 
-class UnknownThreshold(UserError):
-    """A control event names a threshold that does not exist."""
-
-
-class CardMonitor(KeyedProcess[Transaction, Decision]):
-    """Decides on every transaction of a card by the card's own history.
+class _Cards(Stage):
+    """What is kept of a card, and what is known at each of its transactions.
 
     A transaction that was decided on in the last 24 hours is a duplicate: it goes to the dead letters
     and changes nothing. One behind the watermark goes to ``late``: its moment to be decided on has
-    passed, and it changes no feature.
+    passed, and it changes no feature; ``corrections`` says what it would have been.
     """
 
     # A decision cannot wait for the watermark. The topic's key is the card, so a partition brings a
     # card's transactions in the order of their happening; what little disorder a producer adds is
     # seen by nobody else than the transactions that it concerns (see DISCUSSION.md).
     order = arrival(in_order_per_key=True)
-    control_type: ClassVar[object] = Control
 
     account = value_state(Account, ttl=days(90))
     recent = value_state(Recent)
-    overrides = broadcast_state(str, float)
-    alerts = side_output(Alert)
+    history = value_state(History, ttl=days(31))
+    place = value_state(Place, ttl=days(90))
+    corrections = side_output(Correction)
 
     def process(self, event: Transaction, ctx: Context) -> None:
-        """Decide on one transaction."""
+        """Find out what is known of the card at one transaction."""
         recent = self._recent(event, ctx)
         if recent is None:
             return
         account = self.account.value or Account()
         purchase = event.kind == "purchase"
-        features = observe(account, recent, ctx.event_time, to_cents(event.amount), purchase=purchase)
+        cents = to_cents(event.amount)
+        own = observe(account, recent, ctx.event_time, cents, purchase=purchase)
         self.account.value = account  # its 90 days begin anew
-        thresholds = self.overrides.view(thresholds_with)
-        score, reasons = assess(features, event.amount, thresholds, purchase=purchase)
-        action = action_for(score, thresholds) if reasons else "approve"
-        ctx.emit(_decision(event, features, score, action, reasons))
-        if action != "approve":
-            ctx.output(
-                self.alerts,
-                Alert(
-                    event.card_id,
-                    event.transaction_id,
-                    event.event_time_ms,
-                    event.amount,
-                    event.currency,
-                    score,
-                    action,
-                    reasons,
-                    thresholds.as_dict(),
-                ),
-            )
+        bought = cents if purchase else 0
+        history, place = self.history.value, self.place.value
+        look = Look(history, ctx.event_time)
+        card = card_features(look, event, bought, place)
+        windows = Windows({}, self.rules_now().asked.get("card"), look, event, bought)
+        if purchase:
+            history = counted(history, event, cents)
+            history.prune(ctx.watermark, MAX_KEPT_OF_CARD)
+            self.history.value = history
+            if event.latitude is not None:
+                limit = self.overrides.view(thresholds_with).travel_kmh
+                now_at = moved(event, place, card, limit)
+                if now_at is not None:
+                    self.place.value = now_at
+        self.hand_on(Observed(event, own, card, None, None, None, None, windows), ctx)
+
+    def hand_on(self, seen: Observed, ctx: Context) -> None:
+        """Decide, or hand on to the next stage."""
+        raise NotImplementedError
 
     def on_late(self, event: Transaction, ctx: Context) -> None:
-        """Put a late transaction aside, once."""
-        if self._recent(event, ctx) is not None:
-            self.emit_late(event, ctx)
+        """Put a late transaction aside, once, with what it would have been."""
+        recent = self._recent(event, ctx)
+        if recent is None:
+            return
+        self.emit_late(event, ctx)
+        thresholds = self.overrides.view(thresholds_with)
+        # On copies: an issued decision must not change, nor the features of those to come.
+        account = copy.deepcopy(self.account.value) or Account()
+        purchase = event.kind == "purchase"
+        own = observe(
+            account, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
+        )
+        score, reasons = assess(own, event.amount, thresholds, purchase=purchase)
+        look = Look(self.history.value, ctx.event_time)
+        last = bisect_right(look.times, ctx.event_time + DAY_MS)
+        ctx.output(
+            self.corrections,
+            Correction(
+                event.transaction_id,
+                event.card_id,
+                event.event_time_ms,
+                ctx.watermark - ctx.event_time,
+                event.amount,
+                event.kind,
+                action_for(score, thresholds),
+                score,
+                reasons,
+                last - look.end,
+                look.times[last - 1] if last > look.end else event.event_time_ms,
+            ),
+        )
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Forget the last 24 hours of a card once they are over."""
@@ -98,17 +112,6 @@ class CardMonitor(KeyedProcess[Transaction, Decision]):
             ctx.timers.at(recent.until, _EXPIRE)
         else:
             self.recent.clear()
-
-    def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
-        """Set or reset a threshold, for all cards."""
-        if control.name not in THRESHOLD_NAMES:
-            raise UnknownThreshold(
-                f"there is no threshold '{control.name}'; there are {', '.join(sorted(THRESHOLD_NAMES))}"
-            )
-        if isinstance(control, SetThreshold):
-            self.overrides.put(control.name, control.value)
-        else:
-            self.overrides.remove(control.name)
 
     def _recent(self, event: Transaction, ctx: Context) -> Recent | None:
         """Return the card's last 24 hours, this transaction remembered; ``None`` for a duplicate."""
@@ -127,36 +130,38 @@ class CardMonitor(KeyedProcess[Transaction, Decision]):
         return None
 
 
-def _decision(
-    event: Transaction, f: Features, score: float, action: Action, reasons: list[Reason]
-) -> Decision:
-    # By position: names take longer to be matched, and mypy sees a wrong number or type.
-    return Decision(
-        event.transaction_id,
-        event.card_id,
-        event.terminal_id,
-        event.mcc,
-        event.country,
-        event.amount,
-        event.currency,
-        event.kind,
-        event.event_time_ms,
-        f.purchases_before,
-        f.mean_before,
-        f.std_before,
-        f.median_before,
-        f.per_hour_before,
-        f.zscore,
-        f.count_1m,
-        f.sum_1m,
-        f.count_1h,
-        f.sum_1h,
-        f.count_24h,
-        f.sum_24h,
-        f.small_count_1m,
-        f.large_count_5m,
-        f.balance,
-        score,
-        action,
-        reasons,
-    )
+class CardMonitor(_Cards, KeyedProcess[Transaction, Decision]):
+    """Decides on every transaction of a card by the card's own history: the only stage, or none follows."""
+
+    def hand_on(self, seen: Observed, ctx: Context) -> None:
+        """Decide."""
+        self.decide_now(seen, ctx)
+
+
+class CardStage(_Cards, KeyedProcess[Transaction, Enriched]):
+    """The first of several stages: what is known of the card goes on with the transaction."""
+
+    name = "CardMonitor"
+
+    def hand_on(self, seen: Observed, ctx: Context) -> None:
+        """Hand on to the next stage."""
+        tx = seen.tx
+        windows: dict[str, float] = {}
+        for text in self.rules_now().asked.get("card") or ():
+            value = seen.windows[text]
+            if value is not None:
+                windows[text] = value
+        none = f"-{tx.card_id}"
+        ctx.emit(
+            Enriched(
+                tx.card_id,
+                tx.account_id or none,
+                tx.terminal_id,
+                tx.device_id or none,
+                tx.ip or none,
+                tx,
+                seen.own,
+                seen.card,
+                windows,
+            )
+        )

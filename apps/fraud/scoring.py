@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.events import Action, Reason, ReasonCode
+from apps.fraud.events import Action, Reason
 from apps.fraud.features import Features
 
 #: How much each reason adds: the score is 1 - Π(1 - weight).
-WEIGHTS: Final[dict[ReasonCode, float]] = {
+WEIGHTS: Final[dict[str, float]] = {
     "CARD_TESTING": 0.9,
     "SPREE": 0.8,
     "AMOUNT_DEVIATION": 0.75,
@@ -21,6 +21,14 @@ WEIGHTS: Final[dict[ReasonCode, float]] = {
     "VELOCITY_1H": 0.5,
     "SPEND_24H": 0.5,
     "OVERDRAWN": 0.1,
+    "IMPOSSIBLE_TRAVEL": 0.9,
+    "SMALL_THEN_LARGE": 0.85,
+    "SHARED_DEVICE": 0.7,
+    "SHARED_TERMINAL": 0.2,
+    "NEW_DEVICE": 0.3,
+    "NEW_ADDRESS": 0.15,
+    "MODEL": 0.0,
+    "BLOCK_LIST": 0.0,
 }
 
 
@@ -43,6 +51,16 @@ class Thresholds(msgspec.Struct, frozen=True):
         spend_1h_extra: … and so many mean purchases on top, in an hour …
         spend_24h_extra: … or a day …
         spend_ratio: … if this purchase itself is so many times the mean.
+        travel_kmh: Nobody travels faster, km/h …
+        travel_km: … over at least so many km.
+        small_amount: A purchase of at most this …
+        large_amount: … and within a minute one of at least this is a card that was tried first.
+        device_cards: A device that so many cards used in 24 hours is shared by strangers.
+        terminal_testing: Purchases of a terminal in an hour that look like a burst, with …
+        terminal_ratio: … so many times the purchases of an hour that its 30 days tell.
+        new_ratio: A device or address that is new to the card counts from so many times the card's mean on.
+        model_review: From this probability of the model on somebody must look …
+        model_block: … and from this one on the transaction is blocked.
     """
 
     review_score: float = 0.5
@@ -60,6 +78,16 @@ class Thresholds(msgspec.Struct, frozen=True):
     spend_1h_extra: float = 10
     spend_24h_extra: float = 20
     spend_ratio: float = 1.5
+    travel_kmh: float = 1_000
+    travel_km: float = 150
+    small_amount: float = 1
+    large_amount: float = 500
+    device_cards: float = 4
+    terminal_testing: float = 30
+    terminal_ratio: float = 10
+    new_ratio: float = 2
+    model_review: float = 0.5
+    model_block: float = 0.95
 
     def as_dict(self) -> dict[str, float]:
         """Return name → value of all of them."""
@@ -175,7 +203,7 @@ def _usual(
 
 
 def _velocity(
-    found: list[Reason], code: ReasonCode, count: int, usual: _Usual | None, extra: float, t: Thresholds
+    found: list[Reason], code: str, count: int, usual: _Usual | None, extra: float, t: Thresholds
 ) -> None:
     if usual is not None:
         expected, deviation, _ = usual
@@ -185,7 +213,7 @@ def _velocity(
 
 
 def _spend(
-    found: list[Reason], code: ReasonCode, spent: float, usual: _Usual | None, extra: float, t: Thresholds
+    found: list[Reason], code: str, spent: float, usual: _Usual | None, extra: float, t: Thresholds
 ) -> None:
     if usual is not None:
         expected, deviation, mean = usual
@@ -195,5 +223,5 @@ def _spend(
             found.append(_reason(code, spent, expected * mean, limit))
 
 
-def _reason(code: ReasonCode, value: float, baseline: float, limit: float) -> Reason:
+def _reason(code: str, value: float, baseline: float, limit: float) -> Reason:
     return Reason(code, float(value), baseline, float(limit), WEIGHTS[code])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pathlib import Path
+
+from pydantic import Field, field_validator
 
 from millrace.runtime.settings import AppSettings, Section
 
@@ -17,7 +19,64 @@ class FraudTopics(Section):
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
 
 
+class FeatureSettings(Section):
+    """What is kept of whom."""
+
+    entities: str = Field(
+        default="",
+        description="entities with a stage of their own beside the card's, with commas, in this order: "
+        "account, terminal, device, ip; part of the checkpoint. Each adds a shuffle",
+    )
+
+    @field_validator("entities")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        named = names_of(value)
+        known = ("account", "terminal", "device", "ip")
+        if set(named) - set(known) or len(set(named)) < len(named):
+            raise ValueError(f"name each of {', '.join(known)} at most once")
+        return ",".join(named)
+
+    @property
+    def stages(self) -> list[str]:
+        """The entities with a stage of their own."""
+        return names_of(self.entities)
+
+
+class ModelSettings(Section):
+    """Which models are asked."""
+
+    registry: str = Field(
+        default="",
+        description="MLflow registry, e.g. sqlite:///models/registry.db: its champion decides along with the "
+        "rules, its challenger is recorded; part of the checkpoint. Without it: rules only",
+    )
+    name: str = Field(default="fraud", description="name of the registered model")
+
+
+class PrivacySettings(Section):
+    """How card numbers are kept out of tables, topics, dead letters and logs."""
+
+    token_key_file: Path | None = Field(
+        default=None,
+        description="file with the key (32 bytes or more) by which card numbers become tokens before "
+        "anything is kept; without it identifiers are taken to be tokens already",
+    )
+
+
+def names_of(value: str) -> list[str]:
+    """Return the names in a text with commas.
+
+    >>> names_of(" terminal, device,")
+    ['terminal', 'device']
+    """
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
 class FraudSettings(AppSettings):
     """What the fraud app can be told."""
 
     topics: FraudTopics = FraudTopics()
+    features: FeatureSettings = FeatureSettings()
+    model: ModelSettings = ModelSettings()
+    privacy: PrivacySettings = PrivacySettings()

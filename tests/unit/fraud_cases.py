@@ -20,19 +20,27 @@ _ids = count()
 
 
 def transaction(
-    at: int, amount: float, *, id: str = "", card: str = "card-1", kind: Kind = "purchase"
+    at: int,
+    amount: float,
+    *,
+    id: str = "",
+    card: str = "card-1",
+    kind: Kind = "purchase",
+    terminal: str = "terminal-1",
+    **more: Any,
 ) -> Transaction:
     """A transaction ``at`` ms after the start; without an id it gets one of its own."""
     return Transaction(
         transaction_id=id or f"tx-{next(_ids)}",
         card_id=card,
-        terminal_id="terminal-1",
+        terminal_id=terminal,
         mcc="5411",
         country="DE",
         amount=amount,
         currency="EUR",
         kind=kind,
         event_time_ms=START_MS + at,
+        **more,
     )
 
 

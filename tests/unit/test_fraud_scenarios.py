@@ -12,6 +12,7 @@ import pytest
 
 from apps.fraud.events import Transaction
 from generators.fraud import FraudProfile, fraud_events
+from generators.payments import PaymentsProfile, simulate
 from tests.unit.fraud_cases import (
     HOUR,
     MINUTE,
@@ -21,6 +22,7 @@ from tests.unit.fraud_cases import (
     send,
     transaction,
 )
+from tests.unit.fraud_chain import Chain
 
 #: A card in life, one in a demo whose time is pressed together, and a very busy one.
 PACES = [8 * HOUR, 20 * SECOND, 2 * SECOND]
@@ -84,7 +86,7 @@ def test_every_fraud_of_a_generated_stream_is_caught_with_few_false_alarms(seed:
     complete: set[str] = set()
     target = driver(out_of_orderness_ms=2 * SECOND)
     batch: list[Transaction] = []
-    for message in fraud_events(FraudProfile(seed=seed, events=30_000, cards=500, fraud_rate=1)):
+    for message in fraud_events(FraudProfile(seed=seed, events=20_000, cards=400, fraud_rate=1.5)):
         batch.append(decode(message.value))
         if message.episode is not None:
             found = episodes[message.episode.episode_id]
@@ -99,3 +101,25 @@ def test_every_fraud_of_a_generated_stream_is_caught_with_few_false_alarms(seed:
     assert len(complete) >= 15
     assert [e for e in complete if not episodes[e] & alerted] == []
     assert len(alerted - frauds) <= 0.1 * len(alerted)
+
+
+def test_what_only_places_devices_and_other_entities_show_is_caught_in_the_payments_world() -> None:
+    profile = PaymentsProfile(
+        seed=2, transactions=3_000, event_rate=0.02, cards=100, terminals=60, fraud_rate=12, fraud_scale=0.3
+    )
+    events = [e for e in simulate(profile) if e.stream == "transactions"]
+    chain = Chain(("device",), out_of_orderness_ms=MINUTE)
+    for first in range(0, len(events), 50):
+        batch = events[first : first + 50]
+        chain.send(*(msgspec.convert(e.event, Transaction, from_attributes=True) for e in batch))
+    alerted = {alert.transaction_id for alert in chain.alerts}
+    frauds: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for event in events:
+        for truth in event.truths:
+            frauds[truth.kind, truth.truth_id].add(event.event.transaction_id)
+    for kind in ("card_testing", "small_then_large", "impossible_travel", "device_ring"):
+        members = [ids for (of, _), ids in frauds.items() if of == kind]
+        assert members, kind
+        assert all(ids & alerted for ids in members), kind
+    false = alerted - set().union(*frauds.values())
+    assert len(false) <= 0.15 * len(alerted)

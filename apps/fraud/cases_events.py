@@ -1,0 +1,248 @@
+"""Contracts of the case work: alerts and dispositions come in; cases, the queue and labels go out.
+
+The contract of an alert here is a part of what the alerts topic carries: further fields of it are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+Verdict = Literal["fraud", "genuine", "unclear"]
+Status = Literal["open", "fraud", "genuine", "unclear", "expired"]
+Place = Literal["queued", "waiting", "done", "gone"]
+LabelSource = Literal["feedback", "correction"]
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
+TimeMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+
+#: The queue of all cases, as long as there is one team.
+ONE_QUEUE: Final = "cards"
+
+
+class AlertReason(msgspec.Struct, frozen=True, gc=False):
+    """Why a transaction was alerted; see the alert's own contract."""
+
+    code: str
+    value: float | None = None
+    baseline: float | None = None
+    limit: float | None = None
+    weight: float | None = None
+
+    @property
+    def beside(self) -> bool:
+        """Whether it only stands beside the others: a comparison with what is usual, suspicious or not.
+
+        >>> AlertReason("AMOUNT", 9.0, 8.0, 0.0, 0.0).beside, AlertReason("SPREE", 4.0, 1.0, 4.0, 0.8).beside
+        (True, False)
+        """
+        return self.weight == 0 and self.limit == 0 and not self.code.startswith("RULE:")
+
+
+class AlertSeen(msgspec.Struct, frozen=True):
+    """An alert, key ``card_id``.
+
+    Attributes:
+        card_id: The card, as a token.
+        transaction_id: The transaction.
+        event_time_ms: When it happened, UTC milliseconds.
+        amount: Amount in currency units.
+        score: How suspicious it is by the built-in reasons, 0 to 1.
+        action: ``review`` or ``block``.
+        reasons: Why, heaviest first.
+        terminal_id: Where, if the alert says so.
+        customer_id: Holder of the card, if the alert says so.
+        model_score: A model's probability of fraud, if there was a model.
+    """
+
+    card_id: Identifier
+    transaction_id: Identifier
+    event_time_ms: TimeMs
+    amount: float
+    score: Annotated[float, Meta(ge=0, le=1)]
+    action: str
+    reasons: list[AlertReason] = msgspec.field(default_factory=list)
+    terminal_id: str | None = None
+    customer_id: str | None = None
+    model_score: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+
+class Disposition(msgspec.Struct, frozen=True, gc=False):
+    """What an analyst decided on a case, key ``card_id``.
+
+    Attributes:
+        disposition_id: Its identity; a repeat of the same decision repeats it.
+        case_id: The case.
+        card_id: Its card.
+        verdict: The decision; ``unclear`` closes the case without a label.
+        by: Who decided.
+        at_ms: When, UTC milliseconds.
+        note: What else is to be known.
+    """
+
+    disposition_id: Identifier
+    case_id: Identifier
+    card_id: Identifier
+    verdict: Verdict
+    by: Annotated[str, Meta(min_length=1, max_length=64)]
+    at_ms: TimeMs
+    note: Annotated[str, Meta(max_length=500)] = ""
+
+
+class CaseTransaction(msgspec.Struct, frozen=True, gc=False):
+    """An alerted transaction of a case.
+
+    Attributes:
+        transaction_id: The transaction.
+        event_time_ms: When it happened, UTC milliseconds.
+        amount: Amount in currency units.
+        score: How suspicious it was, 0 to 1.
+        action: ``review`` or ``block``.
+        terminal_id: Where; empty if not known.
+        label_id: The label that the disposition gave it; empty before.
+    """
+
+    transaction_id: str
+    event_time_ms: int
+    amount: float
+    score: float
+    action: str
+    terminal_id: str = ""
+    label_id: str = ""
+
+
+class CaseReason(msgspec.Struct, frozen=True, gc=False):
+    """A reason of a case's alerts.
+
+    Attributes:
+        code: What was seen.
+        alerts: In how many of the alerts.
+        value: The value of the last of them.
+        baseline: The card's own, beside it.
+        beside: Whether it is a comparison only, suspicious or not.
+    """
+
+    code: str
+    alerts: int
+    value: float | None
+    baseline: float | None
+    beside: bool = False
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A case as it is now; a row with a higher ``revision`` replaces one of the same ``case_id``.
+
+    Attributes:
+        case_id: Its identity: card and first alert.
+        card_id: The card.
+        customer_id: Its holder, if known.
+        queue: The queue it is in.
+        status: ``open``, a verdict, or ``expired``: nobody looked in time.
+        opened_ms: Time of its first alert, UTC milliseconds.
+        updated_ms: When this revision came about.
+        alerts: Number of its alerts.
+        amount: Sum of the alerted amounts, currency units.
+        score: The largest suspicion of its alerts, 0 to 1.
+        priority: What is expected to be saved by looking: the queue's order.
+        reasons: What was seen, the most frequent first.
+        transactions: The alerted transactions, in the order in which they came.
+        verdict_by: Who decided.
+        verdict_ms: When, UTC milliseconds.
+        note: What the analyst noted.
+        revision: Counts the changes, from 1.
+    """
+
+    case_id: str
+    card_id: str
+    customer_id: str | None
+    queue: str
+    status: Status
+    opened_ms: int
+    updated_ms: int
+    alerts: int
+    amount: float
+    score: float
+    priority: float
+    reasons: list[CaseReason]
+    transactions: list[CaseTransaction]
+    verdict_by: str | None
+    verdict_ms: int | None
+    note: str
+    revision: int
+
+
+class CaseLabel(msgspec.Struct, frozen=True, gc=False):
+    """What a disposition says of one transaction: feedback of an investigator, as a label, key ``card_id``.
+
+    Attributes:
+        label_id: Its identity.
+        event_time_ms: When it became known, UTC milliseconds.
+        transaction_id: The transaction.
+        transaction_time_ms: When that happened.
+        card_id: Its card.
+        terminal_id: Its terminal; ``unknown`` where the alert did not say.
+        is_fraud: Whether it is held to be a fraud from now on.
+        source: ``feedback``, or ``correction`` of an earlier one.
+        corrects: The label that a correction reverses.
+    """
+
+    label_id: str
+    event_time_ms: int
+    transaction_id: str
+    transaction_time_ms: int
+    card_id: str
+    terminal_id: str
+    is_fraud: bool
+    source: LabelSource
+    corrects: str | None = None
+
+
+class QueueEntry(msgspec.Struct, frozen=True, gc=False):
+    """Where a case stands; a row with a higher ``revision`` replaces one of the same ``case_id``.
+
+    Attributes:
+        case_id: The case.
+        card_id: Its card.
+        queue: The queue.
+        day_ms: The day for which this holds, UTC milliseconds of its begin.
+        place: ``queued``: among those that the day's capacity is for; ``waiting``: below them; ``done``:
+            decided; ``gone``: expired, or put out because too many waited.
+        priority: What is expected to be saved by looking; the queue is ordered by it, highest first.
+        revision: Counts the changes of this entry, from 1.
+    """
+
+    case_id: str
+    card_id: str
+    queue: str
+    day_ms: int
+    place: Place
+    priority: float
+    revision: int
+
+
+class QueueDay(msgspec.Struct, frozen=True, gc=False):
+    """A day of the queue that is over.
+
+    Attributes:
+        queue: The queue.
+        day_ms: The day, UTC milliseconds of its begin.
+        capacity: How many cases could be looked at.
+        opened: Cases opened on this day.
+        decided: Cases decided on this day.
+        confirmed: Of them, frauds.
+        expired: Cases that nobody looked at in time.
+        put_out: Cases that were put out because too many waited.
+        left: Cases open at its end.
+    """
+
+    queue: str
+    day_ms: int
+    capacity: int
+    opened: int
+    decided: int
+    confirmed: int
+    expired: int
+    put_out: int
+    left: int

@@ -1,0 +1,301 @@
+"""The fraud page of the dashboard: the queue, what alerts were worth, models, drift, rules, one card."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from apps.fraud import dashboard_card, dashboard_model
+from apps.fraud.cases_app import NAME, FraudCasesSettings
+from apps.fraud.cases_live import Ranked
+from apps.fraud.cases_store import FOLDER, TABLES, case_view
+from apps.fraud.cases_store import dispose as decide
+from apps.fraud.dashboard_data import (
+    ACTIONS,
+    STEP_MS,
+    alerts,
+    decided,
+    joined_steps,
+    judged,
+    labels,
+    precision,
+    running_precision,
+    summed,
+)
+from millrace.dashboard.common_panels import standing_of
+from millrace.dashboard.data import AppData
+from millrace.dashboard.page import Action, ActionRefused, DashboardPage, Detail, Field, Panel
+from millrace.dashboard.progress import read_progress
+from millrace.dashboard.values import median
+from millrace.dashboard.views import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Number,
+    Numbers,
+    Series,
+    Table,
+    TimeSeries,
+    View,
+)
+from millrace.errors import UserError
+from millrace.runtime.settings import load_settings
+
+_POINTS: Final = 60
+_RATE_MS: Final = 30_000
+_SHOWN: Final = 25
+_VERDICTS: Final = {"fraud": "fraud", "genuine": "genuine", "unclear": "unclear: close without a label"}
+_settings: dict[str, FraudCasesSettings] = {}
+
+
+def case_settings() -> FraudCasesSettings:
+    """Return the settings of the case work, as file and environment give them."""
+    if NAME not in _settings:
+        _settings[NAME] = load_settings(FraudCasesSettings, app=NAME)
+    return _settings[NAME]
+
+
+def headline(data: AppData) -> View | None:
+    """Return the figures that one wants to see first."""
+    table = data.table("transactions")
+    if table is None:
+        return None
+    now = data.now_ms()
+    recent = table.rates(now - _RATE_MS, now, _RATE_MS // 6)
+    rate = sum(r for _, r in recent) / max(1, len(recent))
+    alert_table = data.table("alerts")
+    raised = 0 if alert_table is None else alert_table.rows
+    known = judged(data, case_settings())
+    share = precision(known)
+    view = case_view(data, case_settings())
+    queued = [] if view is None else view.queue()
+    return Numbers(
+        (
+            Number(label="decisions per second", value=round(rate, 1), note="last 30 s"),
+            Number(label="decisions", value=table.rows, kind="count"),
+            Number(label="alerts", value=raised, kind="count",
+                   note=f"{raised / table.rows:.2%} of decisions" if table.rows else ""),
+            Number(label="in the queue", value=len(queued), kind="count",
+                   note=f"of {case_settings().cases.capacity} a day"),
+            Number(label="to be saved by looking", value=sum(r.case.priority for r in queued), kind="money",
+                   note="EUR expected, whole queue"),
+            Number(label="precision so far", value=share, kind="share", note=f"{len(known):,} labelled"),
+        )
+    )  # fmt: skip
+
+
+def queue(data: AppData) -> View | None:
+    """Return the day's queue, with what can be decided."""
+    view = case_view(data, case_settings())
+    if view is None or not view.ranked:
+        return None
+    shown = view.queue()
+    columns = (
+        Column("rank", "count"), Column("card", "key"), Column("why"), Column("alerts", "count"),
+        Column("amount", "money"), Column("score"), Column("priority", "money"), Column("opened", "time"),
+    )  # fmt: skip
+    return Table(
+        columns=columns,
+        rows=[_queue_row(r) for r in shown[:_SHOWN]],
+        tones=[
+            "bad" if any(t.action == "block" for t in r.case.transactions) else "plain"
+            for r in shown[:_SHOWN]
+        ],
+        actions=[{"case_id": r.case.case_id} for r in shown[:_SHOWN]],
+        more=max(0, len(shown) - _SHOWN),
+    )
+
+
+def _queue_row(r: Ranked) -> list[Cell]:
+    why = ", ".join(f"{reason.code} ×{reason.alerts}" if reason.alerts > 1 else reason.code
+                    for reason in r.case.reasons[:3] if not reason.beside)  # fmt: skip
+    case = r.case
+    return [
+        r.rank,
+        case.card_id,
+        why,
+        case.alerts,
+        case.amount,
+        f"{case.score:.2f}",
+        case.priority,
+        case.opened_ms,
+    ]
+
+
+def flagged(data: AppData) -> View | None:
+    """Return what was not approved, over event time."""
+    found = decided(data)
+    if found is None or not found.actions:
+        return None
+    groups = joined_steps(list(found.actions), _POINTS)
+    width_min = (groups[1][0] - groups[0][0] if len(groups) > 1 else STEP_MS) / 60_000
+    lines = []
+    for n, action in enumerate(ACTIONS[1:], 1):
+        points = []
+        for begin, steps in groups:
+            counts = summed(found.actions, steps)
+            points.append((begin, 0.0 if counts is None else float(counts[n]) / width_min))
+        lines.append(Series(action, points))
+    return TimeSeries(series=tuple(lines), unit="per minute", clock="event time")
+
+
+def precision_so_far(data: AppData) -> View | None:
+    """Return the precision of the labelled alerts up to a time."""
+    line = running_precision(judged(data, case_settings()))
+    if not line:
+        return None
+    return TimeSeries(series=(Series("precision", line),), kind="share", clock="event time")
+
+
+def label_delay(data: AppData) -> View | None:
+    """Return how long it took until something was known of a transaction."""
+    delays = sorted(found.delay_ms for found in labels(data, case_settings()).values())
+    if not delays:
+        return None
+
+    def at(share: float) -> float:
+        return float(delays[min(len(delays) - 1, int(share * len(delays)))])
+
+    bars = tuple(Bar(f"{share:.0%} within", at(share)) for share in (0.1, 0.25, 0.5, 0.75, 0.9))
+    return Bars(bars=bars, kind="duration")
+
+
+def reasons(data: AppData) -> View | None:
+    """Return what alerts were raised for, and what became of them."""
+    counts: Counter[str] = Counter()
+    for alert in alerts(data).values():
+        counts.update(alert.codes)
+    if not counts:
+        return None
+    hits: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    for j in judged(data, case_settings()):
+        known.update(j.alert.codes)
+        hits.update(j.alert.codes if j.is_fraud else ())
+    bars = []
+    for code, n in counts.most_common(12):
+        note = f"{hits[code]} of {known[code]} labelled are fraud" if known[code] else ""
+        bars.append(Bar(code, n, note))
+    return Bars(bars=tuple(bars))
+
+
+def worth(data: AppData) -> View | None:
+    """Return what the decisions were worth, as far as labels tell."""
+    known = labels(data, case_settings())
+    if not known:
+        return None
+    raised = alerts(data)
+    caught = [raised[i].amount for i, label in known.items() if label.is_fraud and i in raised]
+    missed = sum(1 for i, label in known.items() if label.is_fraud and i not in raised)
+    blocked = [i for i, a in raised.items() if a.action == "block"]
+    wrong = sum(1 for i in blocked if i in known and not known[i].is_fraud)
+    found = decided(data)
+    total = sum(int(c.sum()) for c in found.actions.values()) if found else 0
+    days = (
+        (max(found.actions) - min(found.actions) + 1) * STEP_MS / 86_400_000 if found and found.actions else 0
+    )
+    return Numbers(
+        (
+            Number(label="fraud alerted", value=round(sum(caught), 2), kind="money",
+                   note=f"EUR in {len(caught)} payments", tone="good"),
+            Number(label="fraud not alerted", value=missed, kind="count", note="payments",
+                   tone="warn" if missed else "plain"),
+            Number(label="blocked wrongly", value=wrong, kind="count", note=f"of {len(blocked)} blocked",
+                   tone="bad" if wrong else "plain"),
+            Number(label="false-block rate", value=wrong / total if total else None, kind="share",
+                   note="of all decisions, known so far"),
+            Number(label="alerts per day", value=round(len(raised) / days, 1) if days else None),
+            Number(label="label delay", value=median([label.delay_ms for label in known.values()]),
+                   kind="duration", note="median"),
+        )
+    )  # fmt: skip
+
+
+def rule_effects(data: AppData) -> View | None:
+    """Return how often each rule held, in force or in shadow."""
+    found = decided(data)
+    if found is None or not (found.rules or found.shadow):
+        return None
+    hits: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    for j in judged(data, case_settings()):
+        known.update(j.alert.rules)
+        hits.update(j.alert.rules if j.is_fraud else ())
+    rows: list[list[Cell]] = []
+    for state, counts in (("in force", found.rules), ("shadow", found.shadow)):
+        for name, n in counts.most_common(_SHOWN):
+            judged_by = known[name] if state == "in force" else 0
+            share = hits[name] / judged_by if judged_by else None
+            rows.append([name, state, n, judged_by or None, share])
+    columns = (Column("rule"), Column("state"), Column("held", "count"), Column("labelled alerts", "count"),
+               Column("precision", "share"))  # fmt: skip
+    return Table(columns=columns, rows=rows)
+
+
+def case_work(data: AppData) -> View | None:
+    """Return where the case work stands, where it runs as a stream."""
+    progress = read_progress(data.root / FOLDER)
+    return None if progress is None else standing_of(data, progress)
+
+
+def do_dispose(data: AppData, values: Mapping[str, str]) -> str:
+    """Decide on a case, as the page's form says."""
+    try:
+        said = decide(
+            data, case_settings(), values["case_id"], values["verdict"],  # type: ignore[arg-type]
+            by=values["by"], note=values["note"],
+        )  # fmt: skip
+    except UserError as error:
+        raise ActionRefused(str(error)) from error
+    return f"{said.case_id} is {said.verdict}, by {said.by}"
+
+
+def _panel(
+    id: str, title: str, make: Callable[[AppData], View | None], about: str = "", **more: str
+) -> Panel:
+    return Panel(id, title, make, about, **more)  # type: ignore[arg-type]
+
+
+page = DashboardPage(
+    panels=(
+        _panel("headline", "Now", headline, width="full", empty="nothing was decided yet"),
+        _panel("queue", "Review queue", queue, width="full", empty="no open case",
+               about="A case is a card's alerts; ranked by what is expected to be saved by looking: score × "
+               "(amount + exposure). Red: a payment was blocked."),
+        _panel("flagged", "Review and block", flagged, about="Payments that were not approved."),
+        _panel("reasons", "Reasons of alerts", reasons, empty="no alert yet",
+               about="How often each reason stood on an alert, and what labels say."),
+        _panel("precision", "Precision so far", precision_so_far, empty="no alert has a label yet",
+               about="Share of frauds among all labelled alerts up to a time."),
+        _panel("worth", "Economics", worth, empty="no label yet",
+               about="By the labels that are known so far; later ones will change it."),
+        _panel("label-delay", "Label delay", label_delay, empty="no label yet",
+               about="From a transaction to the first that was known of it."),
+        _panel("models", "Champion and challenger", dashboard_model.models, empty="no model was at work yet",
+               about="Prequential: each model judged on transactions that it had not seen."),
+        _panel("drift", "Drift", dashboard_model.drift, empty="too few decisions to compare",
+               about="Population stability index against the first quarter of the time: below 0.1 stable, "
+               "above 0.25 changed."),
+        _panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
+               about="How often rules held; precision of the alerts that they stand on."),
+        _panel("rule-audit", "Rule changes", dashboard_model.rule_audit, width="full",
+               empty="no rule was changed yet", about="Who changed what, the newest first."),
+        _panel("case-work", "Case work", case_work, width="full",
+               empty="no stream of it here: cases are made in memory, of alerts and dispositions",
+               about="The query that keeps cases, queue and labels."),
+    ),
+    detail=Detail("Card", lambda data, key: dashboard_card.card(data, key, case_settings())),
+    action=Action(
+        "dispose", "Decide",
+        (
+            Field("case_id", "Case", hidden=True),
+            Field("verdict", "Verdict", choices=_VERDICTS),
+            Field("by", "Your name"),
+            Field("note", "Note", required=False),
+        ),
+        do_dispose,
+    ),
+    folders=(TABLES,),
+)  # fmt: skip

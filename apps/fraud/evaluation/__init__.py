@@ -1,0 +1,1 @@
+"""Holding the fraud app to recorded payments whose frauds are known."""

@@ -1,0 +1,89 @@
+"""`millrace fraud lists put|remove|show`: values that are blocked, allowed or looked for, until a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apps.fraud.rules_cli import Bootstrap, By, Overrides, Root, _iso, _now_ms, _send, _settings, _who
+
+app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
+
+Name = Annotated[str, typer.Argument(metavar="LIST", help="blocked, allowed, or one that rules look into.")]
+Value = Annotated[
+    str, typer.Argument(help="On blocked and allowed kind:value, e.g. card:card-1, device:d-7, ip:10.0.0.1.")
+]
+For = Annotated[str, typer.Option("--for", help="How long, e.g. 12h or 30d, from --from on.")]
+From = Annotated[
+    str | None, typer.Option("--from", help="Event time from which --for counts; default the clock's now.")
+]
+
+
+@app.command()
+def put(
+    name: Name,
+    value: Value,
+    for_: For = "30d",
+    from_: From = None,
+    note: Annotated[str, typer.Option(help="Why.")] = "",
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Put a value on a list; it is off again by itself."""
+    from apps.fraud.desk import ALLOWED, BLOCKED
+    from apps.fraud.rules_cli import _time_ms
+    from millrace.errors import UserError
+    from millrace.rules import PutListEntry
+    from millrace.time.durations import to_ms
+
+    if name in (BLOCKED, ALLOWED) and value.partition(":")[0] not in _KINDS:
+        raise UserError(f"{value}: on {name} write kind:value, with one of {', '.join(_KINDS)} before it")
+    until = (_time_ms(from_) or _now_ms()) + to_ms(for_)
+    event = PutListEntry(name, value, until, _who(by), _now_ms(), note)
+    _send(_settings(bootstrap, root, overrides), lambda book: [event])
+    typer.echo(f"{value} is on {name} until {_iso(until)}")
+
+
+@app.command()
+def remove(
+    name: Name,
+    value: Value,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Take a value off a list."""
+    from millrace.rules import RemoveListEntry
+
+    event = RemoveListEntry(name, value, _who(by), _now_ms())
+    _send(_settings(bootstrap, root, overrides), lambda book: [event])
+    typer.echo(f"{value} is off {name}")
+
+
+@app.command()
+def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
+    """What is on the lists, by the control topic; what has ended since is shown with its end."""
+    from apps.fraud.control_topic import ControlTopic
+
+    for name, values in sorted(ControlTopic(_settings(bootstrap, root, overrides)).read().lists.items()):
+        for value, until in sorted(values.items()):
+            typer.echo(f"{name:<16} {value:<40} until {_iso(until)}")
+
+
+@app.command()
+def token(
+    number: Annotated[str, typer.Argument(help="A card number.")],
+    key_file: Annotated[Path, typer.Option(help="The key, as in privacy.token_key_file.")],
+) -> None:
+    """Print the token under which a card number stands in tables, lists and cases."""
+    from apps.fraud.tokens import Tokens, read_key
+
+    typer.echo(Tokens(read_key(key_file)).replaced(number.encode()).decode())
+
+
+_KINDS = ("card", "terminal", "device", "ip", "account")

@@ -1,0 +1,150 @@
+"""Models of the live stream: trained on what decisions rested on, and asked by the pipeline.
+
+The table ``transactions`` keeps every decision with the features it rested on, so a model is trained on the
+very numbers that it will be asked about: there is no second way to compute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from apps.fraud.feature_types import CardFeatures, EntityFeatures
+from apps.fraud.features import Features
+from apps.fraud.model.estimator import ModelSpec
+from apps.fraud.model.forest import BrokenModel
+from apps.fraud.model.scorer import CHAMPION, POLL_S, ModelHolder, RegistryScorer, Status
+from apps.fraud.model.source import LoadedModel, RegistrySource
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from apps.fraud.scorer import Observed
+
+#: Entities that a decision may know something of, by the names of its columns.
+ENTITIES: Final = ("account", "terminal", "device", "address")
+#: Stands for what is not known: below all that is.
+UNKNOWN: Final = -1.0
+
+#: Features of the live stream: a name of its own, or with a point the field of a column.
+LIVE_INPUTS: Final = (
+    "amount",
+    *Features.__struct_fields__,
+    *(f"card.{name}" for name in CardFeatures.__struct_fields__),
+    *(f"{entity}.{name}" for entity in ENTITIES for name in EntityFeatures.__struct_fields__),
+)
+LIVE_MODEL: Final = ModelSpec("live", LIVE_INPUTS, 100)
+#: Name under which models of the live stream are registered.
+LIVE_NAME: Final = "fraud"
+#: Columns of the table of decisions that training reads.
+LIVE_COLUMNS: Final = (
+    "transaction_id",
+    "event_time_ms",
+    "card_id",
+    "kind",
+    "action",
+    "amount",
+    *Features.__struct_fields__,
+    "card",
+    *ENTITIES,
+)
+
+
+def flat(decisions: pd.DataFrame) -> pd.DataFrame:
+    """Return decisions as training takes them: a column per feature, and ``customer_id`` for the card.
+
+    Args:
+        decisions: Columns :data:`LIVE_COLUMNS` of the table ``transactions``.
+    """
+    import pandas as pd
+
+    purchases = decisions[decisions["kind"] == "purchase"].reset_index(drop=True)
+    found = {
+        "transaction_id": purchases["transaction_id"],
+        "event_time_ms": purchases["event_time_ms"].astype("int64"),
+        "customer_id": purchases["card_id"],
+        "is_fraud": pd.Series([None] * len(purchases), dtype=object),
+        "alerted": purchases["action"] != "approve",
+    }
+    for name in LIVE_INPUTS:
+        column, _, inside = name.partition(".")
+        values = purchases[column]
+        if inside:
+            values = pd.Series([UNKNOWN if v is None else v.get(inside) for v in values], dtype=object)
+        found[name] = pd.to_numeric(values, errors="coerce").fillna(UNKNOWN).astype("float32")
+    return pd.DataFrame(found)
+
+
+def row_of(observed: Observed, inputs: Sequence[str]) -> list[float]:
+    """Return the features of one transaction, in the order that a model takes."""
+    return [UNKNOWN if (value := _GETTERS[name](observed)) is None else float(value) for name in inputs]
+
+
+def _getter(name: str) -> Callable[[Any], Any]:
+    column, _, inside = name.partition(".")
+    if inside:
+
+        def of_entity(observed: Any) -> Any:
+            entity = getattr(observed, column)
+            return None if entity is None else getattr(entity, inside)
+
+        return of_entity
+    if name == "amount":
+        return lambda observed: observed.tx.amount
+    return lambda observed: getattr(observed.own, name)
+
+
+_GETTERS: Final = {name: _getter(name) for name in LIVE_INPUTS}
+
+
+@dataclass(frozen=True)
+class _LiveSource(RegistrySource):
+    """A registry whose models must take what the live stream has."""
+
+    def load(self, version: str) -> LoadedModel:
+        model = super().load(version)
+        if foreign := [name for name in model.inputs if name not in _GETTERS]:
+            raise BrokenModel(f"version {version} takes {foreign[0]}, which the live stream has not")
+        return model
+
+
+@dataclass(frozen=True)
+class StreamScorer:
+    """The pipeline's scorer: the model under an alias of the registry; travels to workers.
+
+    Attributes:
+        uri: The registry.
+        alias: Whose model.
+        name: Name of the registered model.
+        poll_s: How often the registry is asked, seconds.
+    """
+
+    uri: str
+    alias: str = CHAMPION
+    name: str = LIVE_NAME
+    poll_s: float = POLL_S
+
+    def score(self, observed: Sequence[Observed]) -> Sequence[tuple[float, str] | None]:
+        """Return probability and model version of each transaction, ``None`` without a model."""
+        return score_with(self._holder(), observed)
+
+    def status(self) -> Status:
+        """Return how this worker's scorer stands."""
+        return self._holder().status()
+
+    def _holder(self) -> ModelHolder:
+        return RegistryScorer(_LiveSource(self.uri, self.name), self.alias, self.poll_s).holder()
+
+
+def score_with(holder: ModelHolder, observed: Sequence[Observed]) -> Sequence[tuple[float, str] | None]:
+    """Return probability and version of each transaction by the model that a holder has."""
+    model = holder.model  # one for all of them, whatever happens meanwhile
+    if model is None:
+        return [None] * len(observed)
+    rows = [row_of(one, model.inputs) for one in observed]
+    if len(rows) == 1:
+        return [(model.score(rows[0]), model.version)]
+    return [(p, model.version) for p in model.score_many(np.array(rows, dtype=np.float32)).tolist()]

@@ -1,0 +1,404 @@
+"""What fraud rules can say, and which windows each stage must compute for the rules that are in force."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from apps.fraud.card_history import DEVICES, IPS, LINKS, TERMINALS, links_of
+from apps.fraud.events import Transaction
+from apps.fraud.feature_types import CardFeatures, EntityFeatures
+from apps.fraud.features import Features
+from apps.fraud.history import HORIZON_MS, Look, link_of
+from millrace.rules import (
+    Constant,
+    Entry,
+    Field,
+    FieldName,
+    Function,
+    InForce,
+    Language,
+    Rule,
+    Use,
+    Window,
+    Word,
+    listed,
+    view_of,
+)
+
+#: Entities that have a stage of their own beside the card's: name → field of the transaction.
+ENTITIES: Final[Mapping[str, str]] = {
+    "account": "account_id",
+    "terminal": "terminal_id",
+    "device": "device_id",
+    "ip": "ip",
+}
+#: A card with one of these: computed where the card's history is.
+PAIRS: Final = {"card_terminal": TERMINALS, "card_device": DEVICES, "card_ip": IPS}
+_COLUMNS: Final = {"terminal": TERMINALS, "device": DEVICES, "ip": IPS}
+_SMALLEST_BEFORE: Final = "smallest_before"
+
+#: What a stage computes for rules: text of the use → function of look, transaction and cents.
+Asked = dict[str, Callable[[Look, Transaction, int], float | None]]
+
+
+class Windows(dict[str, "float | None"]):
+    """Values of window functions by their text; ``None`` where none can be had.
+
+    Args:
+        known: Those of earlier stages.
+        asked: Those that are computed here, when a rule asks.
+        look: The history they are computed from.
+        tx: The transaction.
+        cents: Its amount if it is a purchase, else 0.
+    """
+
+    __slots__ = ("_asked", "_cents", "_look", "_tx")
+
+    def __init__(
+        self,
+        known: Mapping[str, float | None],
+        asked: Asked | None = None,
+        look: Look | None = None,
+        tx: Transaction | None = None,
+        cents: int = 0,
+    ) -> None:
+        super().__init__(known)
+        self._asked, self._look, self._tx, self._cents = asked, look, tx, cents
+
+    def __missing__(self, text: str) -> float | None:
+        function = self._asked.get(text) if self._asked else None
+        if function is None or self._look is None or self._tx is None:
+            return None
+        value = function(self._look, self._tx, self._cents)
+        self[text] = None if value is None else float(value)
+        return self[text]
+
+    def plain(self) -> dict[str, float]:
+        """Return those that are there."""
+        return {text: value for text, value in self.items() if value is not None}
+
+
+class Facts:
+    """What a rule is asked about: everything that is known at a transaction.
+
+    Attributes:
+        tx: The transaction.
+        own: The card's totals and last 24 hours.
+        card: The card's last 30 days.
+        account: The account; None where there is none, or its stage is left out. So for the others.
+        terminal: The terminal.
+        device: The device.
+        address: The IP address.
+        windows: What window functions gave, by their text.
+        lists: List → value → event time until which it is on it, ms.
+        event_time_ms: Event time, ms.
+        score: Score of the built-in reasons.
+        model_score: The model's; None without a model.
+    """
+
+    __slots__ = (
+        "account", "address", "card", "device", "event_time_ms", "lists", "model_score", "own",
+        "score", "terminal", "tx", "windows",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tx: Transaction,
+        own: Features,
+        card: CardFeatures,
+        entities: tuple[EntityFeatures | None, ...],
+        windows: Windows,
+        lists: Mapping[str, Mapping[str, int]],
+        score: float,
+        model_score: float | None,
+    ) -> None:
+        self.tx, self.own, self.card, self.windows, self.lists = tx, own, card, windows, lists
+        self.account, self.terminal, self.device, self.address = entities
+        self.event_time_ms, self.score, self.model_score = tx.event_time_ms, score, model_score
+
+
+def text_of(use: Use) -> str:
+    """Return a window function's text, by which its value is known.
+
+    >>> text_of(Use("sum", ("amount", "card", 600_000)))
+    'sum(amount, card, 600000)'
+    """
+    name = _SMALLEST_BEFORE if use.name == "small_then_large" else use.name
+    arguments = use.arguments[2:] if use.name == "small_then_large" else use.arguments
+    return f"{name}({', '.join(map(str, arguments))})"
+
+
+def _bind(name: str) -> Callable[..., Callable[[Any], Any]]:
+    def bind(*arguments: Any) -> Callable[[Facts], float | None]:
+        text = text_of(Use(name, arguments))
+        return lambda facts: facts.windows[text]
+
+    return bind
+
+
+def _small_then_large(small: float, large: float, window_ms: int) -> Callable[[Facts], bool]:
+    text = text_of(Use("small_then_large", (small, large, window_ms)))
+
+    def holds(facts: Facts) -> bool:
+        if facts.tx.amount < large or facts.tx.kind != "purchase":
+            return False
+        least = facts.windows[text]
+        return least is not None and least <= small
+
+    return holds
+
+
+_ANY: Final = Word(("card", *ENTITIES, *PAIRS))
+_WHOLE: Final = Word(("card", *ENTITIES))
+_AMOUNT: Final = FieldName("number", ("amount",))
+_WINDOW: Final = Window(1_000, HORIZON_MS)
+_DISTINCT: Final = Word(("card", "terminal", "device", "ip"))
+
+
+_OWN: Final = (
+    "purchases_before", "count_1m", "sum_1m", "count_1h", "sum_1h", "count_24h", "sum_24h",
+    "small_count_1m", "large_count_5m", "balance",
+)  # fmt: skip
+_OWN_OR_MISSING: Final = (
+    "mean_before", "std_before", "median_before", "per_hour_before", "zscore",
+)  # fmt: skip
+_CARD_MISSING: Final = frozenset(
+    {"gap_s", "gap_median_s", "max_30d", "min_1m", "device_before", "ip_before", "km", "kmh"}
+)
+_TEXTS: Final = {"card": "card_id", "terminal": "terminal_id"}
+_MAYBE_TEXTS: Final = {
+    "customer": "customer_id",
+    "account": "account_id",
+    "merchant": "merchant_id",
+    "channel": "channel",
+    "device": "device_id",
+    "ip": "ip",
+    "address": "address_id",
+}
+
+
+def _fields() -> dict[str, Field]:
+    own = {name: Field("number", attribute=f"own.{name}") for name in _OWN}
+    own |= {name: Field("number", nullable=True, attribute=f"own.{name}") for name in _OWN_OR_MISSING}
+    card = {
+        name: Field("number", nullable=name in _CARD_MISSING, attribute=f"card.{name}")
+        for name in CardFeatures.__struct_fields__
+        if name not in ("fastest_kmh", "truncated")
+    }
+    texts = {name: name for name in ("mcc", "country", "kind", "currency")} | _TEXTS
+    maybe = _MAYBE_TEXTS
+    return {
+        "amount": Field("number", attribute="tx.amount", about="of the transaction, currency units"),
+        **{name: Field("text", attribute=f"tx.{of}") for name, of in texts.items()},
+        **{name: Field("text", nullable=True, attribute=f"tx.{of}") for name, of in maybe.items()},
+        "score": Field("number", about="of the built-in reasons, 0 to 1"),
+        "model_score": Field("number", nullable=True, about="the model's probability of fraud"),
+        **own,
+        **card,
+    }
+
+
+FIELDS: Final = _fields()
+_DIFFERENT: Final = "different cards of an entity; terminals, devices, ips of a card"
+_TESTED: Final = "a purchase of at least the second after one of at most the first"
+
+
+def _window(name: str, *parameters: Word | FieldName, about: str) -> Function:
+    return Function(name, (*parameters, _WINDOW), "number", _bind(name), nullable=True, about=about)
+
+
+LANGUAGE: Final = Language(
+    FIELDS,
+    (
+        _window("count", _ANY, about="purchases, this one included"),
+        _window("sum", _AMOUNT, _ANY, about="of purchases, this one included"),
+        _window("mean", _AMOUNT, _WHOLE, about="of purchases, this one included"),
+        _window("largest", _AMOUNT, _WHOLE, about="purchase"),
+        _window("smallest", _AMOUNT, _WHOLE, about="purchase"),
+        _window("distinct", _DISTINCT, _WHOLE, about=_DIFFERENT),
+        Function(
+            "small_then_large",
+            (Constant("number"), Constant("number"), _WINDOW),
+            "boolean",
+            _small_then_large,
+            about=_TESTED,
+            implies=lambda small, large, window_ms: ("amount", large),
+        ),
+        listed(FIELDS),
+    ),
+    actions=("review", "block", "approve"),
+    two_person=frozenset({"block"}),
+)
+
+
+def entity_of(use: Use) -> str:
+    """Return the stage that computes a use: ``card`` or one of :data:`ENTITIES`; empty: none does."""
+    if use.name == "small_then_large":
+        return "card"
+    if use.name not in ("count", "sum", "mean", "largest", "smallest", "distinct"):
+        return ""
+    entity = str(use.arguments[-2])
+    return "card" if entity in PAIRS else entity
+
+
+def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
+    """Return what computes a use: of the look before a purchase, the purchase, its cents (or 0)."""
+    *_, entity, window = use.arguments
+    name = use.name
+    if name == "small_then_large":
+        return lambda look, tx, cents: _units(look.smallest(window))
+    if entity in PAIRS:
+        return _of_pair(name, PAIRS[entity], window)
+    if name == "count":
+        return _count(window)
+    if name == "sum":
+        return _sum(window)
+    if name == "mean":
+        return lambda look, tx, cents: _mean(look, window, cents)
+    if name == "largest":
+        return lambda look, tx, cents: max(look.largest(window), cents) / 100
+    if name == "smallest":
+        return lambda look, tx, cents: _units(_least(look.smallest(window), cents))
+    what = use.arguments[0]
+    if entity == "card":
+        if what == "card":
+            return lambda look, tx, cents: 1.0
+        column = _COLUMNS[what]
+        return lambda look, tx, cents: _different(
+            look.links(look.start(window), LINKS)[column::LINKS], links_of(tx)[column] if cents else 0
+        )
+    if what == "card":
+        return lambda look, tx, cents: _different(
+            look.links(look.start(window), 1), link_of(tx.card_id) if cents else 0
+        )
+    return lambda look, tx, cents: None
+
+
+def _count(window: int) -> Callable[[Look, Transaction, int], float]:
+    def compute(look: Look, tx: Transaction, cents: int) -> float:
+        # As Look.count, without its calls: rules ask for it more than for all else.
+        end = look.end
+        return end - bisect_right(look.times, look.time - window, 0, end) + (cents > 0)
+
+    return compute
+
+
+def _sum(window: int) -> Callable[[Look, Transaction, int], float]:
+    def compute(look: Look, tx: Transaction, cents: int) -> float:
+        end, totals = look.end, look.totals
+        return (totals[end] - totals[bisect_right(look.times, look.time - window, 0, end)] + cents) / 100
+
+    return compute
+
+
+def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction, int], float | None]:
+    def compute(look: Look, tx: Transaction, cents: int) -> float | None:
+        link = links_of(tx)[column]
+        if not link:
+            return None
+        start = look.start(window)
+        links = look.links(start, LINKS)[column::LINKS]
+        if name == "count":
+            return links.count(link) + (cents > 0)
+        same = (a for a, of in zip(look.amounts(start), links, strict=True) if of == link)
+        return (sum(same) + cents) / 100
+
+    return compute
+
+
+def _different(links: list[int], this: int) -> float:
+    found = {*links, this}
+    return float(len(found) - (0 in found))
+
+
+def _mean(look: Look, window: int, cents: int) -> float | None:
+    n = look.count(window) + (cents > 0)
+    return (look.total(window) + cents) / n / 100 if n else None
+
+
+def _least(before: int | None, cents: int) -> int | None:
+    return min(v for v in (before, cents or None) if v is not None) if before or cents else None
+
+
+def _units(cents: int | None) -> float | None:
+    return None if cents is None else cents / 100
+
+
+class Rules(NamedTuple):
+    """The rules that are kept, ready for every stage.
+
+    Attributes:
+        in_force: To be asked.
+        asked: Stage → what it computes for them.
+        version: Which set of rules this is, as a short text; empty: none.
+    """
+
+    in_force: InForce
+    asked: dict[str, Asked]
+    version: str
+
+
+def make_rules(in_force: InForce, entries: Mapping[str, Entry]) -> Rules:
+    """Return rules with what each stage must compute for them."""
+    uses = {use for match in in_force.rules for use in match.condition.uses}
+    stages: dict[str, Asked] = {}
+    for text, use in sorted({text_of(u): u for u in uses}.items()):
+        if stage := entity_of(use):
+            stages.setdefault(stage, {})[text] = asked(use)
+    asked_now = sorted((m.rule.id, m.version, m.rule.when, m.rule.action) for m in in_force.rules)
+    steps = [(id, v.number, v.plan) for id, e in sorted(entries.items()) for v in e.versions]
+    digest = hashlib.blake2b(repr((asked_now, steps)).encode(), digest_size=5).hexdigest()
+    return Rules(in_force, stages, digest if asked_now else "")
+
+
+_ready = view_of(LANGUAGE)
+_made: dict[int, tuple[InForce, Rules]] = {}
+
+
+def rules_view(entries: Iterable[tuple[str, Entry]]) -> Rules:
+    """Return the rules ready to be asked; what was made is kept by content, once per worker."""
+    kept = dict(entries)
+    in_force = _ready(kept.items())
+    found = _made.get(id(in_force))
+    if found is None or found[0] is not in_force:
+        if len(_made) >= 16:
+            _made.clear()
+        found = _made[id(in_force)] = (in_force, make_rules(in_force, kept))
+    return found[1]
+
+
+def compute(asked: Asked | None, windows: dict[str, float], look: Look, tx: Transaction, cents: int) -> None:
+    """Add to ``windows`` what rules ask of a stage."""
+    if asked:
+        for text, function in asked.items():
+            value = function(look, tx, cents)
+            if value is not None:
+                windows[text] = float(value)
+
+
+def check_reach(rule: Rule, entities: Iterable[str]) -> list[str]:
+    """Return what a rule asks for that no stage computes: there it is missing, and the rule may never hold.
+
+    Args:
+        rule: A rule that the language accepts.
+        entities: The stages that run beside the card's.
+
+    >>> check_reach(Rule("r", "count(device, 1 h) > 5", "review"), ["terminal"])
+    ["the stage 'device' does not run: count(device, 3600000) is missing"]
+    """
+    reach = {"card", "", *entities}
+    uses = sorted(LANGUAGE.condition(rule.when).uses, key=text_of)
+    found = [
+        f"the stage '{entity_of(u)}' does not run: {text_of(u)} is missing"
+        for u in uses
+        if entity_of(u) not in reach
+    ]
+    found += [
+        f"{text_of(u)} is always missing: an entity counts its cards"
+        for u in uses
+        if u.name == "distinct" and entity_of(u) not in ("card", "") and u.arguments[0] != "card"
+    ]
+    return found

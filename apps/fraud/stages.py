@@ -1,0 +1,126 @@
+"""What the stages of the fraud app share: control events, and the record that goes from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from apps.fraud.desk import decide
+from apps.fraud.events import Alert, Control, Decision, ResetThreshold, SetThreshold, Transaction
+from apps.fraud.feature_types import CardFeatures, EntityFeatures
+from apps.fraud.features import Features
+from apps.fraud.rulebook import LANGUAGE, Rules, rules_view
+from apps.fraud.scorer import Observed, Scorer
+from apps.fraud.scoring import THRESHOLD_NAMES, thresholds_with
+from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, side_output
+from millrace.errors import UserError
+from millrace.rules import Entry, PutListEntry, RemoveListEntry, apply_list, apply_rule
+
+Scored = tuple[float, str] | None
+
+
+class UnknownThreshold(UserError):
+    """A control event names a threshold that does not exist."""
+
+
+class Enriched(msgspec.Struct, gc=False):
+    """A transaction on its way through the stages, with what is known so far.
+
+    Attributes:
+        card_key: The card.
+        account_key: The key of the account's stage: the account, or, where there is none, something of the
+            card's own, so that what has none is not all at one place. So for the others.
+        terminal_key: The key of the terminal's stage.
+        device_key: The key of the device's stage.
+        ip_key: The key of the address's stage.
+        tx: The transaction.
+        own: The card's totals and last 24 hours.
+        card: The card's last 30 days.
+        windows: What the rules' window functions gave.
+        account: What the account's stage found.
+        terminal: What the terminal's stage found.
+        device: What the device's stage found.
+        address: What the address's stage found.
+    """
+
+    card_key: str
+    account_key: str
+    terminal_key: str
+    device_key: str
+    ip_key: str
+    tx: Transaction
+    own: Features
+    card: CardFeatures
+    windows: dict[str, float]
+    account: EntityFeatures | None = None
+    terminal: EntityFeatures | None = None
+    device: EntityFeatures | None = None
+    address: EntityFeatures | None = None
+
+    def observed(self) -> Observed:
+        """Return all that is known."""
+        return Observed(
+            self.tx, self.own, self.card, self.account, self.terminal, self.device, self.address, self.windows
+        )
+
+
+class Stage(KeyedProcess[Any, Any]):
+    """A stage that knows rules, lists and thresholds; the last of a chain decides.
+
+    Args:
+        scorer: A model, for the stage that decides; None: rules only.
+        challenger: A model in shadow.
+    """
+
+    control_type: ClassVar[object] = Control
+
+    overrides = broadcast_state(str, float)
+    rules = broadcast_state(str, Entry)
+    lists = broadcast_state(str, dict[str, int])
+    alerts = side_output(Alert)
+
+    def __init__(self, scorer: Scorer | None = None, challenger: Scorer | None = None) -> None:
+        self._scorer, self._challenger = scorer, challenger
+
+    def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
+        """Set or reset a threshold, change a rule or a list, for all keys."""
+        if isinstance(control, SetThreshold | ResetThreshold):
+            self._set_threshold(control)
+        elif isinstance(control, PutListEntry | RemoveListEntry):
+            apply_list(control, self.lists, now_ms=ctx.watermark)
+        else:
+            apply_rule(LANGUAGE, control, self.rules)
+
+    def _set_threshold(self, control: SetThreshold | ResetThreshold) -> None:
+        if control.name not in THRESHOLD_NAMES:
+            known = ", ".join(sorted(THRESHOLD_NAMES))
+            raise UnknownThreshold(f"there is no threshold '{control.name}'; there are {known}")
+        if isinstance(control, SetThreshold):
+            self.overrides.put(control.name, control.value)
+        else:
+            self.overrides.remove(control.name)
+
+    def rules_now(self) -> Rules:
+        """Return the rules that are kept, ready to be asked."""
+        return self.rules.view(rules_view)
+
+    def scored(self, seen: Sequence[Observed]) -> Iterator[tuple[Observed, Scored, Scored]]:
+        """Yield each transaction with what the model and the challenger say."""
+        nothing: Sequence[Scored] = [None] * len(seen)
+        scores = nothing if self._scorer is None else self._scorer.score(seen)
+        others = nothing if self._challenger is None else self._challenger.score(seen)
+        return zip(seen, scores, others, strict=True)
+
+    def decided(self, seen: Observed, model: Scored, challenger: Scored) -> tuple[Decision, Alert | None]:
+        """Decide by what is kept of thresholds, rules and lists."""
+        thresholds = self.overrides.view(thresholds_with)
+        return decide(seen, thresholds, self.rules_now(), self.lists.view(dict), model, challenger)
+
+    def decide_now(self, seen: Observed, ctx: Context) -> None:
+        """Decide on one transaction, and emit what comes of it."""
+        decision, alert = self.decided(*next(self.scored([seen])))
+        ctx.emit(decision)
+        if alert is not None:
+            ctx.output(self.alerts, alert)

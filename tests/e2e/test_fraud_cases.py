@@ -1,0 +1,104 @@
+"""The case work on a real broker and real tables, compared with the same processes in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from apps.fraud.cases import CaseBook
+from apps.fraud.cases_app import CaseSettings
+from apps.fraud.cases_events import AlertSeen, Case, CaseLabel, Disposition, QueueEntry
+from apps.fraud.cases_queue import ReviewQueue
+from millrace.host.memory import MemoryChain
+from millrace.testing.kafka import TopicFactory, consume_all, produce
+from tests.e2e.fraud_runs import MILLRACE, Command
+from tests.unit.cases_cases import HOUR, alert, history
+
+CASES = (*MILLRACE, "fraud", "cases")
+CAPACITY = 3
+
+
+def run(folder: Path, *words: str) -> str:
+    command = Command([*CASES, *words, "--root", str(folder)], folder)
+    assert command.wait() == 0, command.err
+    return command.out
+
+
+def rows(folder: Path, table: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (
+        DeltaTable(str(folder / "cases" / "tables" / table)).to_pyarrow_table().to_pylist()
+    )
+    return found
+
+
+def in_memory(
+    alerts: Iterable[AlertSeen], dispositions: Iterable[Disposition]
+) -> tuple[dict[str, Case], dict[str, QueueEntry], dict[str, CaseLabel]]:
+    chain = MemoryChain(CaseBook(CaseSettings().rules()), ("queue", ReviewQueue(CAPACITY)))
+    events = [(a.card_id, a.event_time_ms, a, "alerts") for a in alerts]
+    events += [(d.card_id, d.at_ms, d, "dispositions") for d in dispositions]  # type: ignore[misc]
+    emissions = chain.run_batch(sorted(events, key=lambda e: e[1])) + chain.drain()
+
+    def last(output: str, tp: Any, key: str) -> dict[str, Any]:
+        records = [msgspec.json.decode(e.payload, type=tp) for e in emissions if e.output == output]
+        return {getattr(r, key): r for r in records}
+
+    return (
+        last("CaseBook.book", Case, "case_id"),
+        last("main", QueueEntry, "case_id"),
+        last("CaseBook.labels", CaseLabel, "label_id"),
+    )
+
+
+@pytest.mark.matrix
+def test_alerts_become_cases_and_a_disposition_comes_back_as_labels(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    """Alerts in, a run; an analyst decides by the command; another run to the end."""
+    names = ("alerts", "dispositions", "control", "labels", "dead_letters")
+    topics = {name: topic_factory(prefix=f"cases-{name}") for name in names}
+    sets = [f"topics.{name}={topic}" for name, topic in topics.items()]
+    sets += ["stream.out_of_orderness=1h", f"cases.capacity={CAPACITY}", "spark.shuffle_partitions=2"]
+    shared = ["--bootstrap", kafka_bootstrap, *(word for one in sets for word in ("-s", one))]
+    alerts = sorted((a for a in history(3) if isinstance(a, AlertSeen)), key=lambda a: a.event_time_ms)
+    alerts.append(alert(22 * 24 * HOUR, "tx-last", card="card-9"))
+    # The topic is at least once: each alert comes twice.
+    values = [(a.card_id, msgspec.json.encode(a)) for a in alerts]
+    produce(kafka_bootstrap, topics["alerts"], [*values, *values])
+
+    run(tmp_path, "run", "--until-end", "--no-drain", *shared)
+    still_open = [row for row in rows(tmp_path, "cases") if row["status"] == "open"]
+    chosen = max(still_open, key=lambda row: row["priority"])["case_id"]
+    said = run(tmp_path, "dispose", chosen, "--verdict", "fraud", "--by", "eva", *shared)
+    assert "the topic and the journal" in said
+    run(tmp_path, "run", "--until-end", *shared)
+
+    (disposition,) = [msgspec.convert(r, Disposition) for r in rows(tmp_path, "dispositions")]
+    cases, entries, labels = in_memory(alerts, [disposition])
+    assert {r["case_id"]: r["status"] for r in rows(tmp_path, "cases")} == {
+        i: c.status for i, c in cases.items()
+    }
+    assert cases[chosen].status == "fraud"
+    found = {row["case_id"]: row for row in rows(tmp_path, "cases")}
+    for case_id, case in cases.items():
+        row = found[case_id]
+        assert (row["alerts"], row["amount"], row["priority"], row["revision"]) == (
+            case.alerts, case.amount, case.priority, case.revision,
+        )  # fmt: skip
+    assert {r["case_id"]: r["place"] for r in rows(tmp_path, "queue")} == {
+        i: e.place for i, e in entries.items()
+    }
+    on_topic = [json.loads(m.value() or b"") for m in consume_all(kafka_bootstrap, topics["labels"])]
+    assert (
+        {x["label_id"] for x in on_topic}
+        == set(labels)
+        == {r["label_id"] for r in rows(tmp_path, "case_labels")}
+    )
+    assert all(x["is_fraud"] for x in on_topic)
+    assert {r["reason"] for r in rows(tmp_path, "dead_letters")} == {"duplicate"}

@@ -1,0 +1,53 @@
+"""Alerts and dispositions for the tests of the case work."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from apps.fraud.cases import CaseRules, case_id_of
+from apps.fraud.cases_events import AlertReason, AlertSeen, Disposition, Verdict
+
+START_MS = 1_767_225_600_000  # a midnight
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+RULES = CaseRules(gap_ms=DAY, open_for_ms=7 * DAY, followed_ms=2 * DAY, kept_ms=10 * DAY, exposure=100.0)
+
+
+def alert(
+    at: int,
+    tx: str,
+    *,
+    card: str = "card-1",
+    amount: float = 50.0,
+    score: float = 0.8,
+    action: str = "review",
+    codes: tuple[str, ...] = ("SPREE",),
+) -> AlertSeen:
+    """An alert ``at`` ms after the start."""
+    reasons = [AlertReason(code, 4.0, 1.0) for code in codes]
+    return AlertSeen(card, tx, START_MS + at, amount, score, action, reasons, terminal_id="t-1")
+
+
+def said(
+    at: int, first_tx: str, verdict: Verdict, *, card: str = "card-1", by: str = "eva", id: str = ""
+) -> Disposition:
+    """A disposition of the case that the alert of ``first_tx`` opened."""
+    case_id = case_id_of(card, first_tx)
+    return Disposition(id or f"d-{card}-{first_tx}-{verdict}-{at}", case_id, card, verdict, by, START_MS + at)
+
+
+def event(what: AlertSeen | Disposition) -> tuple[str, int, Any]:
+    at = what.event_time_ms if isinstance(what, AlertSeen) else what.at_ms
+    return what.card_id, at, what
+
+
+def history(seed: int, *, cards: int = 4, alerts: int = 40, days: int = 20) -> list[AlertSeen | Disposition]:
+    """Random alerts, some of whose cases are decided, some of them twice."""
+    random = Random(seed)
+    found: list[AlertSeen | Disposition] = []
+    for n in range(alerts):
+        card = f"card-{random.randrange(cards)}"
+        at = random.randrange(days * DAY // MINUTE) * MINUTE + n  # no two at the same time
+        amount = random.randrange(1, 500) / 2
+        found.append(alert(at, f"tx-{n}", card=card, amount=amount, score=random.randrange(50, 100) / 100))
+    return found

@@ -1,0 +1,110 @@
+"""The fraud app's stages in memory, with rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+
+from apps.fraud.entity_stages import stages
+from apps.fraud.events import Alert, Correction, Decision, Transaction
+from apps.fraud.scorer import Scorer
+from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.runner import Emission
+from tests.unit.fraud_cases import DAY, HOUR, MINUTE, transaction
+
+ALL = ("account", "terminal", "device", "ip")
+
+
+class Chain:
+    """All stages, as a pipeline wires them.
+
+    Args:
+        entities: The stages after the card's.
+        out_of_orderness_ms: How far the watermark stays behind, ms.
+        scorer: A model.
+    """
+
+    def __init__(
+        self,
+        entities: Sequence[str] = ALL,
+        *,
+        out_of_orderness_ms: int = 0,
+        scorer: Scorer | None = None,
+    ) -> None:
+        first, rest = stages(entities, scorer)
+        self.chain = MemoryChain(first, *rest, out_of_orderness_ms=out_of_orderness_ms)
+        self.emissions: list[Emission] = []
+
+    def control(self, *events: Any) -> None:
+        """Bring control events, as one batch."""
+        for host in self.chain.hosts:
+            self.emissions += [
+                e._replace(output=f"{host.runner.process.name}.{e.output}") for e in host.broadcast(*events)
+            ]
+
+    def send(self, *transactions: Transaction) -> None:
+        """Send transactions as one batch."""
+        self.emissions += self.chain.run_batch([(t.card_id, t.event_time_ms, t) for t in transactions])
+
+    def restart(self) -> None:
+        """Go on from snapshots, as after a crash."""
+        kept = [host.snapshot() for host in self.chain.hosts]
+        for place, host in enumerate(self.chain.hosts):
+            new = MemoryHost(host.runner.process, out_of_orderness_ms=host._bound)
+            new.restore(kept[place])
+            self.chain.hosts[place] = new
+
+    def of(self, output: str) -> list[bytes]:
+        """Return what came out of an output, of whichever stage."""
+        return [e.payload for e in self.emissions if e.output.rpartition(".")[2] == output]
+
+    @property
+    def decisions(self) -> list[Decision]:
+        return [msgspec.json.decode(p, type=Decision) for p in self.of("main")]
+
+    @property
+    def alerts(self) -> list[Alert]:
+        return [msgspec.json.decode(p, type=Alert) for p in self.of("alerts")]
+
+    @property
+    def corrections(self) -> list[Correction]:
+        return [msgspec.json.decode(p, type=Correction) for p in self.of("corrections")]
+
+    @property
+    def dead(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(p) for p in self.of("dead_letters")]
+
+
+def some_life(random: Random, number: int, *, cards: int = 4, span: int = 40 * DAY) -> list[Transaction]:
+    """Transactions of a few cards that share terminals, devices and addresses; no two at one instant."""
+    found = []
+    at = 0
+    for _ in range(number):
+        at += random.choice([1, 2, MINUTE // 2, MINUTE, HOUR, DAY // 2, span // number])
+        card = random.randrange(cards)
+        online = random.random() < 0.5
+        kind = random.choices(["purchase", "refund", "top_up"], [8, 1, 1])[0]
+        amount = random.choice([0.5, 1.0, 7.5, 20.0, 33.33, 600.0])
+        more: dict[str, Any] = {"account_id": f"a-{card // 2}", "channel": "online" if online else "terminal"}
+        if online:
+            more |= {"device_id": f"d-{random.randrange(3)}", "ip": f"10.0.0.{random.randrange(3)}"}
+        else:
+            more |= {"latitude": random.choice([52.5, 48.1]), "longitude": 13.4}
+        terminal = f"t-{random.randrange(3)}"
+        found.append(
+            transaction(at, amount, card=f"c-{card}", kind=kind, terminal=terminal, **more)  # type: ignore[arg-type]
+        )
+    return found
+
+
+def cut(random: Random, transactions: Iterable[Transaction]) -> list[list[Transaction]]:
+    """Return the transactions in batches of random length."""
+    batches: list[list[Transaction]] = [[]]
+    for tx in transactions:
+        if random.random() < 0.3:
+            batches.append([])
+        batches[-1].append(tx)
+    return [batch for batch in batches if batch]

@@ -1,0 +1,470 @@
+"""Scores, models and their exchange: without MLflow, Spark or files of any size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date
+from random import Random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from sklearn.ensemble import (  # type: ignore[import-untyped]
+    ExtraTreesClassifier,
+    RandomForestClassifier,
+)
+from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
+from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
+
+from apps.fraud.labels import DAY_MS
+from apps.fraud.model.drift import MeanWatch, age_days, profile_of, psi, shifts
+from apps.fraud.model.estimator import MODEL, Calibration, decide
+from apps.fraud.model.feedback import TwoModels, alert_precision_of_days, feedback_of, train_two
+from apps.fraud.model.forest import BrokenModel, Forest
+from apps.fraud.model.metrics import card_precision, recall_at
+from apps.fraud.model.monitor import days_of
+from apps.fraud.model.prequential import Day, Outcome, PrequentialMetrics, measure
+from apps.fraud.model.promotion import CannotCompare, compare
+from apps.fraud.model.scorer import ModelHolder, Score
+from apps.fraud.model.source import LoadedModel, RegistryUnreachable
+from apps.fraud.model.training import CannotTrain, Examples, examples, train
+from apps.fraud.model.weeks import week
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant, leaks
+
+
+def data(rows: int = 400, features: int = 3, seed: int = 0) -> tuple[npt.NDArray[np.float32], Any]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, features)).astype(np.float32)
+    return x, x[:, 0] + rng.normal(scale=0.5, size=rows) > 1
+
+
+# -- forests as arrays ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [ExtraTreesClassifier, RandomForestClassifier])
+@pytest.mark.parametrize("leaf", [1, 5])
+def test_a_forest_as_arrays_scores_as_scikit_learn_does(kind: Any, leaf: int) -> None:
+    x, fraud = data()
+    model = make_pipeline(kind(7, min_samples_leaf=leaf, random_state=1)).fit(x, fraud)
+    forest = Forest.of(model, 3)
+    others = data(seed=9)[0]
+    expected = model.predict_proba(others)[:, 1]
+    np.testing.assert_allclose(forest.score_many(others), expected, rtol=0, atol=1e-12)
+    one_by_one = [forest.score(row) for row in others.tolist()]
+    np.testing.assert_allclose(one_by_one, expected, rtol=0, atol=1e-12)
+
+
+@dataclass
+class Tree:
+    """A tree as a file may claim it to be."""
+
+    children_left: Any = field(default_factory=lambda: np.array([1, -1, -1]))
+    children_right: Any = field(default_factory=lambda: np.array([2, -1, -1]))
+    feature: Any = field(default_factory=lambda: np.array([0, -2, -2]))
+    threshold: Any = field(default_factory=lambda: np.array([0.5, -2.0, -2.0]))
+    value: Any = field(default_factory=lambda: np.array([[[0.5, 0.5]], [[1.0, 0.0]], [[0.0, 1.0]]]))
+    node_count: int = 3
+    max_depth: int = 1
+
+
+class Trees:
+    classes_ = (False, True)
+
+    def __init__(self, tree: Tree) -> None:
+        self.estimators_ = [type("Estimator", (), {"tree_": tree})()]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"children_left": np.array([7, -1, -1])},
+        {"children_left": np.array([-5, -1, -1])},
+        {"children_right": np.array([0, -1, -1])},
+        {"children_right": np.array([2, -1, 1])},
+        {"feature": np.array([3, -2, -2])},
+        {"feature": np.array([-1, -2, -2])},
+        {"value": np.array([[[0.5, 0.5]], [[np.nan, 0.0]], [[0.0, 1.0]]])},
+        {"value": np.array([[[0.5, 0.5]], [[0.0, 0.0]], [[0.0, 1.0]]])},
+        {"threshold": np.array([0.5])},
+    ],
+)
+def test_a_tree_that_leads_outside_of_itself_is_refused(wrong: dict[str, Any]) -> None:
+    assert Forest.of(Trees(Tree()), 3).score([1.0, 0.0, 0.0]) == 1.0
+    with pytest.raises(BrokenModel, match="outside"):
+        Forest.of(Trees(Tree(**wrong)), 3)
+
+
+def test_what_is_no_forest_is_refused() -> None:
+    with pytest.raises(BrokenModel, match="no forest"):
+        Forest.of(object(), 3)
+
+
+# -- exchange of models ---------------------------------------------------------------------------
+
+
+class Models:
+    """A registry that can fail."""
+
+    def __init__(self) -> None:
+        self.current: str | None = None
+        self.broken: set[str] = set()
+        self.down = False
+        self.loads: list[str] = []
+
+    def version(self, alias: str) -> str | None:
+        if self.down:
+            raise RegistryUnreachable("down")
+        return self.current
+
+    def load(self, version: str) -> LoadedModel:
+        self.loads.append(version)
+        if version in self.broken:
+            raise BrokenModel(f"{version} is broken")
+        tree = Tree()
+        tree.value = np.array([[[0.5, 0.5]], [[1.0, 0.0]], [[0.0, 1.0]]])
+        return LoadedModel(version, ("amount",), Forest.of(Trees(tree), 1))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Paid:
+    amount: float
+
+
+@pytest.fixture
+def models() -> Models:
+    return Models()
+
+
+def holder(models: Models, clock: Clock) -> ModelHolder:
+    return ModelHolder(models, poll_s=0.5, clock=clock)
+
+
+def polled(held: ModelHolder, clock: Clock) -> str | None:
+    clock.now += 0.5
+    held.poll()
+    return held.status().version
+
+
+def test_without_a_model_there_is_no_score(models: Models) -> None:
+    clock = Clock()
+    held = holder(models, clock)
+    assert polled(held, clock) is None
+    assert held.score(Paid(1.0)) is None
+
+
+def test_a_model_is_exchanged_when_its_alias_moves(models: Models) -> None:
+    clock = Clock()
+    held = holder(models, clock)
+    models.current = "1"
+    assert polled(held, clock) == "1"
+    score = held.score(Paid(1.0))
+    assert isinstance(score, Score)
+    assert score.version == "1"
+    assert score.probability > 0.99
+    models.current = "2"
+    assert polled(held, clock) == "2"
+    assert held.status().swaps == 2
+    assert models.loads == ["1", "2"]
+
+
+def test_the_registry_is_not_asked_more_often_than_told(models: Models) -> None:
+    clock = Clock()
+    held = holder(models, clock)
+    polled(held, clock)
+    models.current = "1"
+    clock.now += 0.4
+    held.poll()
+    assert held.status().version is None
+
+
+def test_the_last_good_model_stays_when_the_new_one_is_broken(models: Models) -> None:
+    clock = Clock()
+    held = holder(models, clock)
+    models.current, models.broken = "1", {"2"}
+    polled(held, clock)
+    models.current = "2"
+    assert [polled(held, clock) for _ in range(3)] == ["1", "1", "1"]
+    status = held.status()
+    assert (status.failures, models.loads) == (1, ["1", "2"])
+    assert "2 is broken" in status.error
+    models.current = "3"
+    assert polled(held, clock) == "3"
+    assert held.status().error == ""
+
+
+def test_the_last_good_model_stays_while_the_registry_is_down_and_each_failure_counts(models: Models) -> None:
+    clock = Clock()
+    held = holder(models, clock)
+    models.current = "1"
+    polled(held, clock)
+    models.down = True
+    assert [polled(held, clock) for _ in range(3)] == ["1", "1", "1"]
+    assert held.status().failures == 3
+    models.down = False
+    assert polled(held, clock) == "1"
+    assert held.status().error == ""
+
+
+def test_an_alias_that_is_taken_away_leaves_the_rules_alone(models: Models) -> None:
+    clock = Clock()
+    held = holder(models, clock)
+    models.current = "1"
+    polled(held, clock)
+    models.current = None
+    assert polled(held, clock) is None
+
+
+# -- measures -------------------------------------------------------------------------------------
+
+
+def test_card_precision_equals_a_plain_ranking() -> None:
+    rng = Random(1)
+    rows = [(rng.randrange(4), rng.randrange(12), rng.random(), rng.random() < 0.2) for _ in range(300)]
+    frame = pd.DataFrame(rows, columns=["day", "card", "score", "fraud"])
+    found: set[int] = set()
+    expected = []
+    for _, of_day in frame.groupby("day"):
+        left = of_day[~of_day.card.isin(found)].groupby("card")[["score", "fraud"]].max()
+        top = left.sort_values("score", ascending=False).head(3)
+        expected.append(top.fraud.sum() / 3)
+        found |= set(top.index[top.fraud])
+    columns = [frame[name].to_numpy() for name in ("fraud", "score", "card", "day")]
+    got = card_precision(columns[0], columns[1], columns[2], columns[3], top=3)
+    assert got == pytest.approx(np.mean(expected))
+
+
+def test_recall_at_few_false_positives() -> None:
+    scores = np.concatenate([np.arange(1000), [998.5, 999.5, 3]])
+    fraud = np.array([False] * 1000 + [True] * 3)
+    assert recall_at(fraud, scores, 0.001) == pytest.approx(2 / 3)
+
+
+def test_the_handbooks_weeks_leave_out_cards_that_were_known() -> None:
+    start = date(2018, 8, 8)
+    first = (start - date(1970, 1, 1)).days
+    days = np.repeat(np.arange(first - 14, first + 7), 3)
+    cards = np.tile([1, 2, 3], 21)
+    fraud = ((days == first - 5) & (cards == 1)) | ((days == first - 10) & (cards == 2))
+    found = week(start, days, cards, fraud)
+    assert set(days[found.train]) == set(range(first - 14, first - 7))
+    assert 2 not in cards[found.test]  # in the training week
+    of_first = days[found.test][cards[found.test] == 1]
+    assert of_first.tolist() == [first, first + 1, first + 2]  # known eight days after the fraud
+    assert (cards[found.test] == 3).sum() == 7
+
+
+def test_a_calibrated_score_keeps_its_order_and_means_a_probability() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.01, 0.6, 20_000)
+    fraud = rng.random(20_000) < p
+    squeezed = p**2
+    curve = Calibration.fit(squeezed, fraud)
+    got = curve(squeezed)
+    np.testing.assert_allclose([curve.one(s) for s in squeezed[:50]], got[:50], rtol=1e-12)
+    assert (np.diff(got[np.argsort(squeezed)]) >= 0).all()
+    for low in (0.1, 0.3, 0.5):
+        bin_ = (got >= low) & (got < low + 0.1)
+        assert fraud[bin_].mean() == pytest.approx(got[bin_].mean(), abs=0.04)
+    assert decide(np.array([0.0, 1.0])).tolist() == ["approve", "block"]
+
+
+# -- prequential ----------------------------------------------------------------------------------
+
+
+def outcomes(rows: int, seed: int = 0) -> list[Outcome]:
+    rng = Random(seed)
+    found = []
+    for _ in range(rows):
+        fraud = rng.random() < 0.1
+        score = min(1.0, max(0.0, round(rng.gauss(0.6 if fraud else 0.3, 0.2), 3)))
+        at = rng.randrange(3 * DAY_MS)
+        found.append(Outcome("champion", at, f"card-{rng.randrange(150)}", score, fraud, score > 0.5))
+    return found
+
+
+def events_of(found: list[Outcome]) -> list[tuple[str, int, Outcome]]:
+    return [(o.model, o.event_time_ms + 2 * DAY_MS, o) for o in found]
+
+
+def test_measures_of_a_day_equal_scikit_learns() -> None:
+    found = outcomes(3_000)
+    driver = TestDriver(PrequentialMetrics(7 * DAY_MS), out_of_orderness_ms=5 * DAY_MS)
+    driver.send_batch(events_of(found))
+    driver.drain()
+    days = sorted(driver.values(), key=lambda d: d.day_ms)
+    assert [d.day_ms for d in days] == [0, DAY_MS, 2 * DAY_MS]
+    for day in days:
+        of_day = [o for o in found if o.event_time_ms // DAY_MS == day.day_ms // DAY_MS]
+        fraud, score = [o.is_fraud for o in of_day], [o.score for o in of_day]
+        assert day.rows == len(of_day)
+        assert day.auc == pytest.approx(roc_auc_score(fraud, score))
+        assert day.ap == pytest.approx(average_precision_score(fraud, score))
+        alerts = [o.is_fraud for o in of_day if o.alerted]
+        assert day.alert_precision == pytest.approx(sum(alerts) / len(alerts))
+        best: dict[str, tuple[float, bool]] = {}
+        for o in of_day:
+            s, f = best.get(o.card, (0.0, False))
+            best[o.card] = (max(s, o.score), f or o.is_fraud)
+        top = sorted(best.values(), reverse=True)[:100]
+        assert day.cp100 == pytest.approx(sum(f for _, f in top) / 100)
+
+
+def test_a_day_is_judged_once_in_any_order_and_then_forgotten() -> None:
+    events = events_of(outcomes(200, seed=2))
+    invariant(PrequentialMetrics(7 * DAY_MS), events, bound_ms=3 * DAY_MS, runs=6)
+    assert leaks(PrequentialMetrics(7 * DAY_MS), events, bound_ms=3 * DAY_MS) == []
+
+
+def test_an_outcome_of_a_day_that_was_judged_is_late() -> None:
+    driver = TestDriver(PrequentialMetrics(DAY_MS))
+    driver.send("m", Outcome("m", 5, "c", 0.5, True), at=10)
+    driver.advance_watermark(3 * DAY_MS)
+    driver.send("m", Outcome("m", 6, "c", 0.5, True), at=3 * DAY_MS + 5)
+    assert len(driver.values()) == len(driver.values("late")) == 1
+
+
+def test_measures_that_mean_nothing_are_null() -> None:
+    empty = measure("m", 0, Day())
+    assert (empty.rows, empty.auc, empty.ap, empty.cp100, empty.alert_precision) == (
+        0,
+        None,
+        None,
+        None,
+        None,
+    )
+    assert measure("m", 0, Day(genuine={500: 3})).auc is None
+
+
+# -- promotion, drift, feedback, training ---------------------------------------------------------
+
+
+def two_models(gain: float, days: int = 14) -> tuple[Any, Any, Any, Any]:
+    rng = np.random.default_rng(3)
+    fraud = rng.random(days * 150) < 0.05
+    day = np.repeat(np.arange(days), 150)
+    champion = fraud + rng.normal(scale=0.7, size=len(fraud))
+    challenger = fraud * (1 + gain) + rng.normal(scale=0.7, size=len(fraud))
+    return fraud, champion, challenger, day
+
+
+def test_only_a_gain_that_is_no_accident_is_proven() -> None:
+    assert compare(*two_models(1.0), rounds=40).proven
+    assert not compare(*two_models(-0.5), rounds=40).proven
+    same = two_models(0.0)
+    assert not compare(same[0], same[1], same[1], same[3], rounds=40).proven
+
+
+def test_too_little_cannot_be_compared() -> None:
+    with pytest.raises(CannotCompare, match="5 days"):
+        compare(*two_models(1.0, days=3))
+
+
+def test_a_shift_of_a_feature_is_found_and_noise_is_not() -> None:
+    rng = np.random.default_rng(1)
+    profile = profile_of(rng.normal(size=(5_000, 2)), ("steady", "moved"))
+    now = {"steady": rng.normal(size=2_000), "moved": rng.normal(loc=1.0, size=2_000)}
+    found = shifts(profile, now)
+    assert [(s.feature, s.shifted) for s in found] == [("moved", True), ("steady", False)]
+    assert psi([1.0], [0.5, 0.5], [0.0, 2.0]) == pytest.approx(0.0)
+    assert age_days(0, 3 * DAY_MS) == 3.0
+
+
+def test_a_change_of_the_mean_is_told_once_and_none_where_there_is_none() -> None:
+    rng = np.random.default_rng(2)
+    watch = MeanWatch("labels")
+    assert watch.add_all((rng.random(2_000) < 0.05).astype(float)) == 0
+    assert watch.add_all((rng.random(1_000) < 0.25).astype(float)) >= 1
+    assert watch.mean == pytest.approx(0.25, abs=0.05)
+
+
+def known(days: int, seed: int = 0, per_day: int = 60) -> Examples:
+    rng = np.random.default_rng(seed)
+    rows = days * per_day
+    at = np.sort(rng.integers(0, days * DAY_MS, rows))
+    x = rng.normal(size=(rows, len(MODEL.inputs))).astype(np.float32)
+    return Examples(x, x[:, 0] > 1.3, rng.integers(0, 50, rows), at, x[:, 1] > 1)
+
+
+def test_training_judges_a_model_on_days_it_has_not_seen() -> None:
+    trained = train(known(30), 3 * DAY_MS)
+    assert trained.validation.auc > 0.9
+    assert (trained.rows, trained.until_ms) == (1_800, int(known(30).at[-1]))
+    assert set(trained.profile) == set(MODEL.inputs)
+
+
+def test_too_few_frauds_teach_nothing() -> None:
+    few = known(3, per_day=10)
+    with pytest.raises(CannotTrain, match="not enough"):
+        train(few, DAY_MS)
+
+
+def frame_of(rows: list[tuple[str, int, bool | None]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["transaction_id", "event_time_ms", "is_fraud"])
+    table["customer_id"] = "c"
+    for name in MODEL.inputs:
+        table[name] = 0.0
+    return table
+
+
+def test_examples_know_only_what_was_known_then() -> None:
+    features = frame_of([("a", 0, None), ("b", DAY_MS, None), ("c", 9 * DAY_MS, None)])
+    labels = pd.DataFrame(
+        [("a", DAY_MS, True), ("a", 4 * DAY_MS, False), ("b", 9 * DAY_MS, True), ("b", 20 * DAY_MS, False)],
+        columns=["transaction_id", "event_time_ms", "is_fraud"],
+    )
+    at_3 = examples(features, 3 * DAY_MS, DAY_MS, labels=labels)
+    assert at_3.fraud.tolist() == [True, False]
+    at_9 = examples(features, 9 * DAY_MS, DAY_MS, labels=labels)
+    assert at_9.fraud.tolist() == [False, True]
+    assert (
+        len(examples(features, 9 * DAY_MS, DAY_MS, labels=labels, days=7)) == 0 or at_9.at.max() <= 8 * DAY_MS
+    )
+
+
+def test_examples_of_recorded_history_carry_their_labels() -> None:
+    features = frame_of([("b", DAY_MS, True), ("a", 0, False), ("c", 3 * DAY_MS, True)])
+    found = examples(features, 3 * DAY_MS, 2 * DAY_MS)
+    assert found.fraud.tolist() == [False, True]
+
+
+def test_feedback_and_delayed_labels_make_two_models() -> None:
+    delayed, feedback = known(10, seed=1), feedback_of(known(20, seed=2), 5 * DAY_MS)
+    assert feedback.alerted.all()
+    assert feedback.at.min() >= 5 * DAY_MS
+    two = train_two(feedback, delayed)
+    rows = known(5, seed=3)
+    late = two.delayed.predict_proba(rows.x)[:, 1]
+    soon = two.feedback.predict_proba(rows.x)[:, 1]  # type: ignore[union-attr]
+    np.testing.assert_allclose(two.score_many(rows.x), (late + soon) / 2)
+    alone = TwoModels(two.delayed, None)
+    np.testing.assert_allclose(alone.score_many(rows.x), late)
+    assert train_two(known(1, per_day=5), delayed).feedback is None
+    assert alert_precision_of_days([0.9, 0.1, 0.8], [1, 0, 1], [0, 0, 1], 2) == [0.5, 1.0]
+
+
+def test_the_days_of_a_model_are_those_that_it_has_not_seen_and_that_are_over() -> None:
+    x, fraud = data(features=len(MODEL.inputs))
+    forest = Forest.of(ExtraTreesClassifier(5, random_state=0).fit(x, fraud), len(MODEL.inputs))
+    seen = known(10)
+    about = {"profile": profile_of(seen.x, MODEL.inputs)}
+    model = LoadedModel("3", MODEL.inputs, forest, Calibration(1.0, 0.0), 4 * DAY_MS + 5, about)
+    found = list(days_of("champion", model, seen, seen.alerted.tolist(), 9 * DAY_MS))
+    assert [day.day_ms // DAY_MS for day in found] == [5, 6, 7, 8]
+    assert [round(day.age_days, 3) for day in found] == [2.0, 3.0, 4.0, 5.0]
+    for day in found:
+        rows = seen.at // DAY_MS == day.day_ms // DAY_MS
+        scores = np.round(model.score_many(seen.x[rows]), 3)
+        assert day.ap == pytest.approx(average_precision_score(seen.fraud[rows], scores))
+        right = seen.fraud[rows][seen.alerted[rows]]
+        assert day.alert_precision == pytest.approx(right.mean())
+        assert (day.version, day.shifted, day.drifted in MODEL.inputs) == ("3", day.shifted, True)
