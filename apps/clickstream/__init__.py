@@ -1,0 +1,1 @@
+"""Clickstream: sessions, funnels, offers at the right moment and top products of a web shop."""

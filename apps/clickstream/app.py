@@ -1,0 +1,58 @@
+"""The clickstream app as the runtime knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, Refund
+from apps.clickstream.offers import Offer
+from apps.clickstream.settings import ClickstreamSettings
+from millrace.runtime.apps import App, Topic, Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.connectors.router import Outputs
+
+
+def topics(settings: ClickstreamSettings) -> Topics:
+    """Return the topics of the app; control topics have one partition, so that they are in order."""
+    names, partitions = settings.topics, settings.topics.partitions
+    streams = (names.clicks, names.customers, names.consents, names.refunds, names.erasures)
+    return Topics(
+        reads=(
+            *(Topic(name, partitions) for name in streams),
+            Topic(names.forget, 1),
+            Topic(names.control, 1),
+        ),
+        writes=(Topic(names.offers, partitions), Topic(names.dead_letters, 1)),
+        control=names.control,
+    )
+
+
+def build(streams: Mapping[str, DataFrame], settings: ClickstreamSettings) -> Outputs:
+    """Wire the pipeline (see :func:`apps.clickstream.pipeline.build`); Spark is imported only here."""
+    from apps.clickstream.pipeline import build as wire
+
+    return wire(streams, settings)
+
+
+app = App(
+    name="clickstream",
+    summary="A web shop's clicks: sessions, funnels, left carts, offers with caps, top products.",
+    settings=ClickstreamSettings,
+    build=build,
+    topics=topics,
+    demo="apps.clickstream.demo:spec",
+    evaluate="apps.clickstream.evaluate_cli:app",
+    contracts={
+        "click.v1": Click,
+        "customer.v1": Customer,
+        "consent.v1": Consent,
+        "refund.v1": Refund,
+        "erasure.v1": Erasure,
+        "forget.v1": Forget,
+        "offer.v1": Offer,
+    },
+)

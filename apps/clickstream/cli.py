@@ -1,0 +1,51 @@
+"""``millrace clickstream …``: what operators do with the app."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Operate the clickstream app.")
+
+
+@app.callback()
+def clickstream() -> None:
+    """Operate the clickstream app."""
+
+
+@app.command()
+def forget(
+    user: Annotated[str, typer.Argument(help="The account that is to be forgotten.")],
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", help="The broker that the app reads from.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="Time of the request, ISO 8601; by default that of the newest click."),
+    ] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Settings, key=value.")] = None,
+    tables_only: Annotated[
+        bool, typer.Option("--tables-only", help="Send no request: the app has forgotten the person already.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The proof, JSON.")] = None,
+) -> None:
+    """Remove a person from state, by a request on the app's topic, and from the tables; show what is left.
+
+    Exit code 1 if something is left.
+    """
+    from apps.clickstream.forget import run
+
+    raise typer.Exit(run(user, bootstrap=bootstrap, at=at, sets=sets or [], tables_only=tables_only, out=out))
+
+
+@app.command()
+def uplift(
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Settings, key=value.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The report, JSON.")] = None,
+) -> None:
+    """Say what each offer has added to purchases, against its control arm, with a 95 % interval."""
+    from apps.clickstream.uplift import run
+
+    run(sets=sets or [], out=out)

@@ -1,0 +1,236 @@
+"""Counting in shards: what is viewed and sold, who is there, and which visits end; per sliding window.
+
+An item is always counted by the same shard, so the best of all items are among the best of the shards. What
+is not an item (categories, devices, sources, visitors) is counted by many and added up later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from apps.clickstream.acts import Act
+
+MINUTE_MS: Final = 60_000
+_HOUR: Final = 60
+#: Name of a window → its length and how often one ends, minutes.
+SPANS: Final[dict[str, tuple[int, int]]] = {"5m": (5, 1), "1h": (60, 5), "24h": (1440, 60)}
+#: So many items of each shard and board are told: as many as a board has places.
+PLACES: Final = 10
+
+#: Per item: views, pieces sold, revenue in cents.
+Numbers = list[int]
+Pane = dict[str, Numbers]
+
+
+class Shard(msgspec.Struct, array_like=True, gc=False):
+    """What a shard has counted, by the start of panes (minutes since the epoch).
+
+    Attributes:
+        minutes: Panes of a minute, for the last minutes.
+        fives: Panes of five minutes, for the last hour.
+        hours: Panes of an hour, for the last day.
+        categories: Category of each item that is counted.
+        there: Minute → how many visitors were there in it, by device.
+        now: Minute → how many were there in the five minutes before it, by device.
+        visits: Hour → source → visits, engaged, converted, orders, views, revenue in cents.
+    """
+
+    minutes: dict[int, Pane] = msgspec.field(default_factory=dict)
+    fives: dict[int, Pane] = msgspec.field(default_factory=dict)
+    hours: dict[int, Pane] = msgspec.field(default_factory=dict)
+    categories: dict[str, str] = msgspec.field(default_factory=dict)
+    there: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
+    now: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
+    visits: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
+
+    def count(self, act: Act) -> None:
+        """Add what an act says."""
+        minute = act.at_ms // MINUTE_MS
+        if act.quantity:
+            item, numbers = act.subject, _NUMBERS[act.stage]
+            self.categories[item] = act.category
+            for panes, size in ((self.minutes, 1), (self.fives, 5), (self.hours, 60)):
+                pane = panes.setdefault(minute - minute % size, {})
+                sums = pane.get(item)
+                if sums is None:
+                    sums = pane[item] = [0, 0, 0]
+                sums[numbers] += act.quantity
+                sums[2] += act.cents
+        if act.device:
+            there = self.there.setdefault(minute, {})
+            there[act.device] = there.get(act.device, 0) + 1
+            for end in range(act.lo_ms // MINUTE_MS, act.hi_ms // MINUTE_MS + 1):
+                now = self.now.setdefault(end, {})
+                now[act.device] = now.get(act.device, 0) + 1
+
+    def visit(self, act: Act) -> None:
+        """Add a visit that is over."""
+        hour = act.at_ms // MINUTE_MS // _HOUR * _HOUR
+        sums = self.visits.setdefault(hour, {}).setdefault(act.subject, [0] * 6)
+        counts = act.counts
+        new = (1, counts["engaged"], counts["converted"], counts["orders"], counts["views"], act.cents)
+        for place, number in enumerate(new):
+            sums[place] += number
+
+    def window(self, span: str, end: int) -> Pane:
+        """Return the sums of the window that ends at a minute."""
+        length, _ = SPANS[span]
+        panes, size = {"5m": (self.minutes, 1), "1h": (self.fives, 5), "24h": (self.hours, 60)}[span]
+        found = [panes[start] for start in range(end - length, end, size) if start in panes]
+        return _added(found)
+
+    def forget(self, before: int) -> None:
+        """Drop the panes that no window after a minute needs."""
+        for panes, length in ((self.minutes, 5), (self.fives, 60), (self.hours, 1440)):
+            for start in [s for s in panes if s < before - length]:
+                del panes[start]
+        for kept in (self.there, self.now, self.visits):
+            for start in [s for s in kept if s < before - _HOUR]:
+                del kept[start]
+        if not self.hours:
+            self.categories.clear()
+
+    def next_end(self, after: int) -> int | None:
+        """Return the next minute at which a window with something in it ends, or something can be dropped."""
+        ends = []
+        for span, panes, size in (("5m", self.minutes, 1), ("1h", self.fives, 5), ("24h", self.hours, 60)):
+            length, every = SPANS[span]
+            # Of the panes that some window to come still has, the oldest; ends and panes are aligned.
+            first = min((start for start in panes if start + length > after), default=None)
+            if first is not None:
+                ends.append(-(-max(after + 1, first + size) // every) * every)
+        ends += [start + 1 for start in self.there if start >= after]
+        ends += [end for end in self.now if end > after]
+        ends += [start + _HOUR for start in self.visits if start + _HOUR > after]
+        return min(ends, default=None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is kept."""
+        return not (self.minutes or self.fives or self.hours or self.there or self.now or self.visits)
+
+
+class ItemFeatures(msgspec.Struct, frozen=True, gc=False):
+    """Features of an item at a full hour; a row by ``item_id``, the latest holds.
+
+    Attributes:
+        item_id: The item.
+        category: Its category.
+        views_1h: Views in the hour before.
+        sold_1h: Pieces sold in it.
+        views_24h: Views in the day before.
+        sold_24h: Pieces sold in it.
+        revenue_24h_cents: What they cost.
+        price_cents: What a piece of them cost on average; 0 where none was sold.
+        as_of_ms: The full hour, UTC ms.
+    """
+
+    item_id: str
+    category: str
+    views_1h: int
+    sold_1h: int
+    views_24h: int
+    sold_24h: int
+    revenue_24h_cents: int
+    price_cents: int
+    as_of_ms: int
+
+
+def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
+    """Yield the features of a shard's items at a full hour; at other minutes nothing.
+
+    Args:
+        shard: The shard.
+        end: Minute since the epoch.
+    """
+    if end % _HOUR:
+        return
+    hour = shard.window("1h", end)
+    for item, (views, sold, cents) in sorted(shard.window("24h", end).items()):
+        views_1h, sold_1h, _ = hour.get(item, (0, 0, 0))
+        yield ItemFeatures(
+            item, shard.categories.get(item, ""), views_1h, sold_1h, views, sold, cents,
+            cents // sold if sold else 0, end * MINUTE_MS,
+        )  # fmt: skip
+
+
+_NUMBERS: Final = {"view": 0, "sold": 1}
+
+
+def _added(panes: Iterable[Pane]) -> Pane:
+    sums: Pane = {}
+    for pane in panes:
+        for item, (views, sold, cents) in pane.items():
+            mine = sums.get(item)
+            if mine is None:
+                sums[item] = [views, sold, cents]
+            else:
+                mine[0] += views
+                mine[1] += sold
+                mine[2] += cents
+    return sums
+
+
+def best(window: Pane, place: int) -> list[tuple[str, int]]:
+    """Return the items with the largest numbers, of equals the lesser name first.
+
+    Args:
+        window: Sums by item.
+        place: Which number counts.
+
+    Example:
+        >>> best({"b": [2, 0, 0], "a": [2, 1, 0], "c": [1, 0, 0]}, 0)[:2]
+        [('a', 2), ('b', 2)]
+    """
+    found = [(item, numbers[place]) for item, numbers in window.items() if numbers[place]]
+    found.sort(key=lambda entry: (-entry[1], entry[0]))
+    return found[:PLACES]
+
+
+def tell(shard: Shard, name: str, end: int, revision: int) -> Iterator[Act]:
+    """Yield what the windows that end at a minute have to say to the boards.
+
+    Args:
+        shard: The shard.
+        name: Its key.
+        end: Minute since the epoch.
+        revision: Grows with every correction.
+    """
+    for span, (length, every) in SPANS.items():
+        if end % every:
+            continue
+        window = shard.window(span, end)
+        if not window:
+            continue
+        yield from _told(name, f"views/{span}", dict(best(window, 0)), end, length, revision)
+        yield from _told(name, f"sold/{span}", dict(best(window, 1)), end, length, revision)
+        categories: dict[str, Numbers] = {}
+        for item, numbers in window.items():
+            sums = categories.setdefault(shard.categories.get(item, ""), [0, 0, 0])
+            for place in range(3):
+                sums[place] += numbers[place]
+        views = {c: n[0] for c, n in categories.items() if n[0]}
+        yield from _told(name, f"categories/{span}", views, end, length, revision)
+        revenue = {c: n[2] for c, n in categories.items() if n[2]}
+        yield from _told(name, f"revenue/{span}", revenue, end, length, revision)
+    yield from _told(name, "visitors/1m", shard.there.get(end - 1, {}), end, 1, revision)
+    yield from _told(name, "visitors/now", shard.now.get(end, {}), end, 5, revision)
+    if end % _HOUR == 0:
+        visits = shard.visits.get(end - _HOUR, {})
+        for place, name in enumerate(("visits", "engaged", "converted", "orders", "views", "revenue")):
+            counts = {source: numbers[place] for source, numbers in visits.items() if numbers[place]}
+            yield from _told(name, f"sources.{name}/1h", counts, end, _HOUR, revision)
+
+
+def _told(
+    name: str, board: str, counts: dict[str, int], end: int, length: int, revision: int
+) -> Iterator[Act]:
+    if counts:
+        hi = end * MINUTE_MS
+        yield Act(
+            f"b:{board}:{hi}", "window", hi - 1, visitor=name, subject=board,
+            lo_ms=hi - length * MINUTE_MS, hi_ms=hi, counts=dict(sorted(counts.items())), revision=revision,
+        )  # fmt: skip

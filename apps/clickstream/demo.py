@@ -1,0 +1,116 @@
+"""The clickstream app's demo: what is sent, what is shown, and what must come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from apps.clickstream.ledger_checks import check_ledger, equal
+from apps.clickstream.offers import Offer
+from apps.clickstream.settings import ClickstreamSettings
+from millrace.cli.live_panels import AlertLine
+from millrace.cli.report import Check
+from millrace.runtime.demo import DemoRun, DemoSpec
+from millrace.testing.world_ledger import ReadLedger, read_world_ledger
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What the generator sends.
+STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures")
+_MINUTE_MS: Final = 60_000
+_CART_TIMEOUT_MS: Final = 15 * _MINUTE_MS
+_decode_offer = msgspec.json.Decoder(Offer).decode
+
+
+def settings(run_id: str) -> list[str]:
+    """Return settings for the run: topics of its own on a broker that others use."""
+    names = ClickstreamSettings().topics
+    topics = [name for name in type(names).model_fields if name != "partitions"]
+    own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
+    # Two hours of event time pass in a minute: four minutes are two seconds between topics.
+    return [*own, "stream.out_of_orderness=4m", "cart_timeout=15m"]
+
+
+def generate(run: DemoRun) -> Sequence[str]:
+    """Return the generator's arguments: a minute of clock time is two hours of event time."""
+    topics = run.settings.topics
+    arguments: dict[str, object] = {
+        "--rate": run.rate,
+        "--duration": f"{run.duration_s:g}s",
+        "--seed": run.seed,
+        "--speed": 120,
+        "--people": 2_000,
+        "--items": 1_000,
+        "--duplicates": 0.01,
+        "--malformed": 0.002,
+        "--bootstrap": run.bootstrap,
+        "--partitions": topics.partitions,
+        "--ledger": run.ledger,
+    }
+    streams = [part for name in STREAMS for part in ("--topic", f"{name}={getattr(topics, name)}")]
+    return ["clickstream", "--quiet", *(str(part) for pair in arguments.items() for part in pair), *streams]
+
+
+def offer_line(value: bytes) -> AlertLine:
+    """Return what is shown of an offer."""
+    offer = _decode_offer(value)
+    at = datetime.fromtimestamp(offer.at_ms / 1000, UTC)
+    return AlertLine(f"{at:%H:%M:%S}", offer.person, f"{offer.rule}: {offer.offer} ({offer.arm})")
+
+
+def table(folder: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a table of the run."""
+    from deltalake import DeltaTable
+
+    wanted = None if columns is None else list(columns)
+    return DeltaTable(str(folder / "tables" / name)).to_pyarrow_table(columns=wanted)
+
+
+def said_until(checkpoint: Path) -> int:
+    """Return up to when everything has been said, UTC ms: the watermark of the last batch that was committed.
+
+    The demo ends once all has been read; what the last events complete would be said by the next batch.
+    """
+    batches = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
+    if not batches:
+        return 0
+    lines = (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()
+    return int(msgspec.json.decode(lines[1])["batchWatermarkMs"])
+
+
+def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]:
+    """Compare the tables with the ledger.
+
+    Args:
+        run: The run.
+        ledger: What the generator did.
+        offer_ids: Identities of the offers seen on the topic.
+    """
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = table(run.folder, name).to_pylist()
+        return found
+
+    end = said_until(run.folder / "checkpoint")
+    sent = {row["_event_id"] for row in rows("offers")}
+    return [
+        *check_ledger(rows, ledger, end_ms=end, cart_timeout_ms=_CART_TIMEOUT_MS),
+        equal("nothing that was late", 0, len(rows("late"))),
+        equal("offers on the topic = rows in offers", len(sent), len(offer_ids & sent)),
+    ]
+
+
+spec = DemoSpec(
+    settings=settings,
+    generate=generate,
+    alert_topic=lambda settings: settings.topics.offers,
+    alert_line=offer_line,
+    checks=checks,
+    read_ledger=read_world_ledger,
+    sent=lambda ledger: ledger.summary.sent,
+)

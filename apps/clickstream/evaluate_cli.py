@@ -1,0 +1,113 @@
+"""``millrace evaluate clickstream …``: sessions compared with those that others expect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Sessions compared, exactly, with those that others expect.")
+
+_File = {"exists": True, "dir_okay": False, "readable": True}
+Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="The report, JSON.")]
+Rows = Annotated[Path | None, typer.Option("--sessions", dir_okay=False, help="The sessions found, Parquet.")]
+
+
+@app.command()
+def sessions(
+    events: Annotated[Path, typer.Option("--events", **_File, help="Snowplow's events, CSV.")],
+    expected_sessions: Annotated[Path, typer.Option("--expected-sessions", **_File, help="CSV.")],
+    expected_page_views: Annotated[Path, typer.Option("--expected-page-views", **_File, help="CSV.")],
+    expected_users: Annotated[Path, typer.Option("--expected-users", **_File, help="CSV.")],
+    out: Out,
+    rows: Rows = None,
+) -> None:
+    """Snowplow's web events through the pipeline, against the rows that Snowplow's own model makes."""
+    from apps.clickstream.evaluation import evaluate_sessions
+
+    report = evaluate_sessions(
+        events, expected_sessions, expected_page_views, expected_users, rows_to=rows, say=_say
+    )
+    _save(report, out)
+    table = [(name, *(report[name][k] for k in ("expected", "matching", "mismatches")))
+             for name in ("sessions", "page_views", "users")]  # fmt: skip
+    _show("Snowplow's web model", ("table", "expected", "matching", "mismatches"), table)
+    for d in report["differences"][:10]:
+        typer.echo(f"{d['table']} {d['key']}: {d['column']} is {d['found']}, expected {d['expected']}")
+
+
+@app.command()
+def sessionize(
+    clicks: Annotated[
+        Path,
+        typer.Option("--clicks", **_File, help="Parquet: session_id (the visitor), item_id, event_time."),
+    ],
+    out: Out,
+    gap: Annotated[str, typer.Option("--gap", help="A longer pause begins a new session.")] = "30m",
+    rows: Rows = None,
+) -> None:
+    """Cut clicks into sessions, against pandas."""
+    from apps.clickstream.evaluation import evaluate_sessionize
+    from apps.clickstream.offer_rules import duration_ms
+
+    report = evaluate_sessionize(clicks, duration_ms(gap), rows_to=rows, say=_say)
+    _save(report, out)
+    shown = ("clicks", "visitors", "sessions", "expected_sessions", "mismatches", "events_per_s")
+    _show(f"Sessions, gap {gap}", shown, [tuple(report[name] for name in shown)])
+
+
+@app.command()
+def shop(
+    events: Annotated[
+        Path,
+        typer.Option(
+            "--events", exists=True, file_okay=False, help="Folder of a generated shop, JSON lines."
+        ),
+    ],
+    out: Out,
+    ledger: Annotated[Path | None, typer.Option("--ledger", **_File, help="Its ledger of truth.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Messages per batch.")] = 50_000,
+    bound: Annotated[str, typer.Option(help="How far events may come out of order.")] = "2m",
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Settings, key=value.")] = None,
+) -> None:
+    """A generated shop through the whole app: events per second, and every table against the ledger."""
+    from apps.clickstream.evaluation_shop import evaluate_shop
+    from millrace.cli.report import print_checks
+
+    report, checks = evaluate_shop(
+        events, ledger=ledger, batch=batch, bound=bound, sets=tuple(sets or ()), say=_say
+    )
+    _save(report, out)
+    shown = ("messages", "batches", "seconds", "events_per_s", "warm_events_per_s")
+    _show("The shop", shown, [tuple(report[name] for name in shown)])
+    if checks:
+        print_checks("Against the ledger", checks)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _save(report: dict[str, Any], out: Path) -> None:
+    import msgspec
+
+    from millrace.errors import UserError
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+
+
+def _show(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "table" else "right")
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,136 @@
+"""What is kept of a browser, and what the process of visitors is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from apps.clickstream.acts import share_of
+from apps.clickstream.events import ShopEvent
+from apps.clickstream.funnels import PURCHASE, Funnel
+from apps.clickstream.rules import GA4, SessionRules
+from apps.clickstream.sessions import Session, SessionBook
+
+MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 3_600_000
+#: A visitor is "now" in the shop for so many minutes after a click.
+NOW_MINUTES: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisitorRules:
+    """What the visitor's process is told.
+
+    Attributes:
+        sessions: When a session ends.
+        session_lateness_ms: How long after its end late events may change a session, ms.
+        provisional_ms: How often a session that is not over has a row, ms.
+        repeats_ms: For how long a repeat of an event is known as one, ms.
+        rate_events: So many events …
+        rate_ms: … in less than this are a bot's, ms.
+        funnels: What sessions are measured by.
+        experiment: Name of the experiment that says which arm a visitor is in.
+        control: Share of the control arm.
+        in_order: Whether events wait for the watermark, and are handled in exact order of time.
+    """
+
+    sessions: SessionRules = GA4
+    session_lateness_ms: int = _HOUR_MS
+    provisional_ms: int = MINUTE_MS
+    repeats_ms: int = _HOUR_MS
+    rate_events: int = 15
+    rate_ms: int = 10_000
+    funnels: tuple[Funnel, ...] = (PURCHASE,)
+    experiment: str = "offers"
+    control: float = 0.2
+    in_order: bool = False
+
+
+class Known(msgspec.Struct, array_like=True, gc=False):
+    """What is kept of a browser.
+
+    Attributes:
+        consent: Purposes that are allowed, as bits.
+        user_id: The account that it is known to be of.
+        book: Its sessions.
+        seen: Events of the last time, and their times: repeats are told by them.
+        times: Times of the last events, ms, for their rate.
+        bot: Why it is a bot; empty where it is not.
+        minutes: The last minutes in which it was there.
+        first: Its first touch: campaign; empty for none.
+        first_ms: When that was.
+        last: Its last touch.
+        last_ms: When that was.
+        past: Its last sessions, while nobody is known by it.
+    """
+
+    consent: int = 0
+    user_id: str | None = None
+    book: SessionBook = msgspec.field(default_factory=SessionBook)
+    seen: dict[str, int] = msgspec.field(default_factory=dict)
+    times: list[int] = msgspec.field(default_factory=list)
+    bot: str = ""
+    minutes: list[int] = msgspec.field(default_factory=list)
+    first: str = ""
+    first_ms: int = 0
+    last: str = ""
+    last_ms: int = 0
+    past: list[Session] = msgspec.field(default_factory=list)
+
+    def touch(self, campaign: str, at_ms: int) -> bool:
+        """Take down a touch; return whether it is the first or the last one now."""
+        news = False
+        if not self.first or (at_ms, campaign) < (self.first_ms, self.first):
+            self.first, self.first_ms, news = campaign, at_ms, True
+        if not self.last or (at_ms, campaign) > (self.last_ms, self.last):
+            self.last, self.last_ms, news = campaign, at_ms, True
+        return news
+
+
+def campaign_of(event: ShopEvent) -> str | None:
+    """Return source, medium and campaign of a landing as one text; ``None`` for what is none.
+
+    >>> campaign_of(ShopEvent("customers", "u", 0, user_id="u", change_id="c", gender="f", birth_year=1980,
+    ...                       country="DE", utm_source="google", utm_medium="cpc"))
+    'google / cpc / (none)'
+    """
+    source = event.utm_source
+    if source is None:
+        return None
+    return f"{source} / {event.utm_medium or '(none)'} / {event.utm_campaign or '(none)'}"
+
+
+def newly_covered(minutes: Sequence[int], minute: int) -> tuple[int, int]:
+    """Return for which moments "in the last five minutes" holds that did not before.
+
+    Args:
+        minutes: The minutes in which a visitor was there.
+        minute: Another one.
+
+    Returns:
+        The first and the last full minute at which the visitor is there by it; the first is after the
+        last where there is none.
+
+    Example:
+        >>> newly_covered([], 10), newly_covered([8], 10), newly_covered([12], 10), newly_covered([9, 11], 10)
+        ((11, 15), (14, 15), (11, 12), (15, 11))
+    """
+    low, high = minute + 1, minute + NOW_MINUTES
+    for other in minutes:
+        if other < minute:
+            low = max(low, other + NOW_MINUTES + 1)
+        elif other > minute:
+            high = min(high, other)
+    return low, high
+
+
+def arm_of(person: str, rules: VisitorRules) -> str:
+    """Return the arm of the experiment that a person is in: always the same.
+
+    >>> arm_of("u:1", VisitorRules(control=1.0)), arm_of("u:1", VisitorRules(control=0.0))
+    ('control', 'offer')
+    """
+    return "control" if share_of(person, rules.experiment) < rules.control else "offer"

@@ -1,0 +1,236 @@
+"""Offers of one person: which rule has matched, what caps allow, in which arm, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from apps.clickstream.acts import Act, share_of
+from apps.clickstream.offer_rules import OfferRule, duration_ms
+from millrace.patterns import skip_past_last
+from millrace.patterns.automaton import compile_pattern
+from millrace.patterns.buffer import kept_type
+from millrace.patterns.matcher import Matcher
+
+#: Partial matches that a rule may have of one person; of more, the oldest go.
+_MOST: Final = 32
+#: A purchase this soon after an offer counts for it, ms.
+OUTCOME_MS: Final = 7 * 86_400_000
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """An offer to a person, or that none was made to somebody of the control arm.
+
+    Attributes:
+        offer_id: Its identity: hangs on rule, person and event alone, so a replay gives the same.
+        rule: The rule.
+        offer: What is offered.
+        arm: ``offer`` or ``control``.
+        person: ``u:`` and the account, or ``v:`` and the browser.
+        visitor_id: The browser to show it in.
+        cart_id: The cart that was left, if the rule is about one.
+        at_ms: Time of the event that completed the rule, UTC ms.
+        why: Step → the event that was taken for it, and what it was.
+    """
+
+    offer_id: str
+    rule: str
+    offer: str
+    arm: str
+    person: str
+    visitor_id: str
+    cart_id: str | None
+    at_ms: int
+    why: dict[str, str]
+
+
+class OfferOutcome(msgspec.Struct, frozen=True, gc=False):
+    """What came of an offer, or of its absence; a row by ``offer_id``.
+
+    Attributes:
+        offer_id: The offer.
+        rule: Its rule.
+        arm: ``offer`` or ``control``.
+        converted: Whether something was bought within 7 days.
+        order_id: What was bought first.
+        cents: Its value, cents.
+        decided_ms: When that was, or the 7 days were over.
+    """
+
+    offer_id: str
+    rule: str
+    arm: str
+    converted: bool
+    order_id: str | None
+    cents: int
+    decided_ms: int
+
+
+class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An offer whose outcome is not known yet."""
+
+    offer_id: str
+    rule: str
+    arm: str
+    at_ms: int
+
+
+class OfferState(msgspec.Struct, gc=False):
+    """What is kept of a person for offers.
+
+    Attributes:
+        partials: Rule → its partial matches.
+        made: Rule → times of its offers within the time of its cap, ms.
+        last_ms: Time of the last offer of any rule.
+        waiting: Offers whose outcome is not known.
+        before: Rule → kind and subject of the event that it saw last.
+        withdrawn: Browser → when consent was withdrawn there.
+    """
+
+    partials: dict[str, Any] = msgspec.field(default_factory=dict)
+    made: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    last_ms: int = 0
+    waiting: list[Waiting] = msgspec.field(default_factory=list)
+    before: dict[str, str] = msgspec.field(default_factory=dict)
+    withdrawn: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+Kept: Any = kept_type(Act)
+
+
+class KeptOffers(OfferState, gc=False):
+    """The same, with the partial matches typed, as it is stored."""
+
+    partials: dict[str, Kept] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    rule: OfferRule
+    matcher: Matcher
+    counts: frozenset[str]
+    cap_ms: int
+    cool_ms: int
+
+
+class OfferBook:
+    """Applies rules to a person's events, in order of time.
+
+    Args:
+        rules: The rules; of several that match at one event, the first one is taken.
+    """
+
+    def __init__(self, rules: tuple[OfferRule, ...]) -> None:
+        self.rules = rules
+        self._compiled = []
+        for rule in rules:
+            rule.check()
+            automaton = compile_pattern(rule.pattern())
+            matcher = Matcher(automaton, Act, skip_past_last(), duration_ms(rule.within), _MOST)
+            cap, cool = duration_ms(rule.cap_within), duration_ms(rule.cool_down)
+            self._compiled.append(_Compiled(rule, matcher, frozenset(rule.counts), cap, cool))
+
+    def take(self, state: KeptOffers, act: Act) -> Offer | None:
+        """Let an event go on with every rule; return the offer that it completes.
+
+        Args:
+            state: What is kept of the person; changed in place.
+            act: The event.
+        """
+        made: Offer | None = None
+        for one in self._compiled:
+            rule = one.rule
+            if act.kind not in one.counts:
+                continue
+            if rule.skip_repeats:
+                this = f"{act.kind} {act.subject}"
+                if state.before.get(rule.name) == this:
+                    continue
+                state.before[rule.name] = this
+            kept, found = one.matcher.take(state.partials.get(rule.name), act, act.at_ms)
+            if kept is not None and kept.live:
+                if len(kept.live) > _MOST:
+                    one.matcher.limit(kept)
+                state.partials[rule.name] = kept
+            else:
+                state.partials.pop(rule.name, None)
+            if found and made is None and self._allowed(one, state, act.at_ms):
+                made = self._make(one, state, act, found[0].matched)
+        return made
+
+    def _allowed(self, one: _Compiled, state: KeptOffers, at_ms: int) -> bool:
+        if state.last_ms and at_ms - state.last_ms < one.cool_ms:
+            return False
+        times = [t for t in state.made.get(one.rule.name, ()) if at_ms - t < one.cap_ms]
+        return len(times) < one.rule.cap
+
+    def _make(self, one: _Compiled, state: KeptOffers, act: Act, matched: dict[str, list[Act]]) -> Offer:
+        rule, at = one.rule, act.at_ms
+        arm = "control" if share_of(act.person, rule.name) < rule.control else "offer"
+        names = "\0".join((rule.name, act.person, act.cause, act.kind))
+        identity = hashlib.blake2b(names.encode(), digest_size=12).hexdigest()
+        state.made[rule.name] = [*(t for t in state.made.get(rule.name, ()) if at - t < one.cap_ms), at]
+        state.last_ms = at
+        state.waiting.append(Waiting(identity, rule.name, arm, at))
+        return Offer(
+            identity,
+            rule.name,
+            rule.offer,
+            arm,
+            act.person,
+            act.visitor,
+            act.subject if act.kind == "abandoned" else None,
+            at,
+            {step: ", ".join(_said(a) for a in acts) for step, acts in matched.items()},
+        )
+
+    @staticmethod
+    def bought(state: KeptOffers, act: Act) -> list[OfferOutcome]:
+        """Return the outcomes that a purchase decides."""
+        decided = [w for w in state.waiting if w.at_ms < act.at_ms <= w.at_ms + OUTCOME_MS]
+        state.waiting = [w for w in state.waiting if w not in decided]
+        return [
+            OfferOutcome(w.offer_id, w.rule, w.arm, True, act.subject, act.cents, act.at_ms) for w in decided
+        ]
+
+    @staticmethod
+    def over(state: KeptOffers, now_ms: int) -> list[OfferOutcome]:
+        """Return the outcomes that time has decided: nothing was bought."""
+        decided = [w for w in state.waiting if w.at_ms + OUTCOME_MS <= now_ms]
+        state.waiting = [w for w in state.waiting if w not in decided]
+        return [OfferOutcome(w.offer_id, w.rule, w.arm, False, None, 0, now_ms) for w in decided]
+
+    def tidy(self, state: KeptOffers, now_ms: int) -> int | None:
+        """Drop what is over; return when there is something to drop next, ms, ``None``: nothing is left."""
+        dues: list[int] = []
+        for one in self._compiled:
+            name = one.rule.name
+            kept = state.partials.get(name)
+            if kept is not None:
+                one.matcher.expire(kept, now_ms)
+                deadline = one.matcher.deadline(kept)
+                if deadline is None or not kept.live:
+                    del state.partials[name]
+                else:
+                    dues.append(deadline)
+            if name not in state.partials:
+                state.before.pop(name, None)  # what begins anew has nothing before it
+            times = [t for t in state.made.get(name, ()) if now_ms - t < one.cap_ms]
+            if times:
+                state.made[name] = times
+                dues.append(times[-1] + one.cap_ms)
+            else:
+                state.made.pop(name, None)
+        dues += [w.at_ms + OUTCOME_MS for w in state.waiting]
+        longest = max((one.cool_ms for one in self._compiled), default=0)
+        if state.last_ms and state.last_ms + longest > now_ms:
+            dues.append(state.last_ms + longest)
+        return min(dues) if dues else None
+
+
+def _said(act: Act) -> str:
+    what = " ".join(part for part in (act.kind, act.category, act.subject) if part)
+    return f"{what} at {act.at_ms} ({act.cause})"

@@ -1,0 +1,208 @@
+"""Persons: where they came from, what they look at, what they paid for; features for later use."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Final
+
+import msgspec
+
+from apps.clickstream.acts import Act
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 86_400_000
+#: So many of the last items are kept.
+LAST_ITEMS: Final = 10
+#: Rolling counts are kept by the hour for so long, ms.
+ROLLING_MS: Final = 7 * DAY_MS
+_EVENTS: Final = {"view": 0, "search": 1, "add_to_cart": 2, "checkout": 3, "purchase": 4}
+
+
+class Touch(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
+    """A landing that somebody was brought by.
+
+    Attributes:
+        at_ms: When, ms.
+        label: Source, medium and campaign.
+    """
+
+    at_ms: int
+    label: str
+
+
+class Person(msgspec.Struct, array_like=True, gc=False):
+    """What is kept of a person.
+
+    Attributes:
+        visitors: Browsers that are known to be this person's → since when, ms.
+        firsts: Browser → its first touch.
+        lasts: Browser → its last touches.
+        purchases: Purchases that wait until all before them is known.
+        carts: The last carts, so that they can be forgotten, too.
+        gender: As stated with the account.
+        birth_year: As stated with the account.
+        hours: Hour → views, searches, adds to the cart, steps of the checkout, purchases.
+        items: The last items viewed: (time, item), latest last.
+        categories: Category → views in all.
+        viewed_cents: Sum of the prices of what was viewed, cents.
+        viewed: How many views that are.
+        spent_cents: Money spent, cents.
+        orders: Orders in all.
+        seen_ms: Time of the latest event, ms.
+        written_ms: When its row was last written.
+        revision: How many rows have been written.
+    """
+
+    visitors: dict[str, int] = msgspec.field(default_factory=dict)
+    firsts: dict[str, Touch] = msgspec.field(default_factory=dict)
+    lasts: dict[str, list[Touch]] = msgspec.field(default_factory=dict)
+    purchases: list[Act] = msgspec.field(default_factory=list)
+    carts: list[str] = msgspec.field(default_factory=list)
+    gender: str = ""
+    birth_year: int = 0
+    hours: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    items: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    categories: dict[str, int] = msgspec.field(default_factory=dict)
+    viewed_cents: int = 0
+    viewed: int = 0
+    spent_cents: int = 0
+    orders: int = 0
+    seen_ms: int = 0
+    written_ms: int = 0
+    revision: int = 0
+
+    def observe(self, act: Act) -> None:
+        """Let an act count for the profile; order makes no difference."""
+        place = _EVENTS.get(act.kind)
+        if place is None:
+            return
+        hour = act.at_ms // HOUR_MS
+        counts = self.hours.get(hour)
+        if counts is None:
+            counts = self.hours[hour] = [0] * len(_EVENTS)
+            for old in [h for h in self.hours if h < hour - ROLLING_MS // HOUR_MS]:
+                del self.hours[old]
+        counts[place] += 1
+        if act.kind == "view" and act.subject:
+            insort(self.items, (act.at_ms, act.subject))
+            del self.items[:-LAST_ITEMS]
+            self.categories[act.category] = self.categories.get(act.category, 0) + 1
+            self.viewed_cents += act.cents
+            self.viewed += 1
+        elif act.kind == "purchase":
+            self.spent_cents += act.cents
+            self.orders += 1
+        if act.at_ms > self.seen_ms:
+            self.seen_ms = act.at_ms
+
+    def touched(self, act: Act) -> None:
+        """Take down the touches of a browser."""
+        if act.first:
+            first = Touch(act.first_ms, act.first)
+            before = self.firsts.get(act.visitor)
+            self.firsts[act.visitor] = first if before is None else min(before, first)
+        if act.last:
+            lasts = self.lasts.setdefault(act.visitor, [])
+            last = Touch(act.last_ms, act.last)
+            if last not in lasts:
+                insort(lasts, last)
+                del lasts[:-4]  # one may be after a purchase that still waits
+
+    def attribution(self, purchase: Act) -> tuple[str, str]:
+        """Return the first and last touch of a purchase, over all browsers known by then; empty for none."""
+        firsts = dict(self.firsts)
+        lasts = [touch for own in self.lasts.values() for touch in own]
+        if purchase.first:
+            firsts[f"{purchase.visitor} itself"] = Touch(purchase.first_ms, purchase.first)
+        if purchase.last:
+            lasts.append(Touch(purchase.last_ms, purchase.last))
+        at = purchase.at_ms
+        first = min((t for t in firsts.values() if t.at_ms <= at), default=None)
+        last = max((t for t in lasts if t.at_ms <= at), default=None)
+        return (first.label if first else ""), (last.label if last else "")
+
+    def features(self, now_ms: int) -> dict[str, int]:
+        """Return what rules of offers may ask about a person.
+
+        Args:
+            now_ms: The moment, ms.
+        """
+        day = now_ms // HOUR_MS - 23
+        sums = [0] * len(_EVENTS)
+        for hour, counts in self.hours.items():
+            if hour >= day:
+                for place, number in enumerate(counts):
+                    sums[place] += number
+        return {
+            "views_24h": sums[0],
+            "adds_24h": sums[2],
+            "orders_7d": sum(counts[4] for counts in self.hours.values()),
+            "orders": self.orders,
+            "price_level_cents": self.viewed_cents // self.viewed if self.viewed else 0,
+        }
+
+
+class Profile(msgspec.Struct, frozen=True, gc=False):
+    """Features of a person; a row by ``person``, the highest ``revision`` holds.
+
+    Attributes:
+        person: ``u:`` and the account, or ``v:`` and the browser.
+        visitors: Browsers that are known to be this person's.
+        views_1d: Item views of the last 24 hours, by whole hours; so for the others.
+        searches_1d: Searches.
+        adds_1d: Items put into the cart.
+        orders_7d: Orders of the last 7 days.
+        orders: Orders in all.
+        spent_cents: Money spent, cents.
+        last_items: The last items viewed, latest first.
+        top_category: The category viewed most; of equals the lesser name.
+        price_level_cents: Mean price of what was viewed.
+        seen_ms: Time of the latest event, UTC ms.
+        revision: Grows with every row.
+        deleted: Nothing may be known of this person any more.
+    """
+
+    person: str
+    visitors: list[str]
+    views_1d: int
+    searches_1d: int
+    adds_1d: int
+    orders_7d: int
+    orders: int
+    spent_cents: int
+    last_items: list[str]
+    top_category: str
+    price_level_cents: int
+    seen_ms: int
+    revision: int
+    deleted: bool = False
+
+
+def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
+    """Return the row of a person.
+
+    Args:
+        name: The person, as the part of a key after ``p:``.
+        person: What is kept.
+        deleted: Whether the row is to go.
+    """
+    if deleted:
+        return Profile(name, [], 0, 0, 0, 0, 0, 0, [], "", 0, 0, person.revision, True)
+    hour = person.seen_ms // HOUR_MS
+    day = [counts for h, counts in person.hours.items() if hour - 24 < h <= hour]
+    top = min(person.categories.items(), key=lambda e: (-e[1], e[0]), default=("", 0))[0]
+    return Profile(
+        name,
+        sorted(person.visitors),
+        sum(c[0] for c in day),
+        sum(c[1] for c in day),
+        sum(c[2] for c in day),
+        sum(c[4] for c in person.hours.values()),
+        person.orders,
+        person.spent_cents,
+        [item for _, item in reversed(person.items)],
+        top,
+        person.viewed_cents // person.viewed if person.viewed else 0,
+        person.seen_ms,
+        person.revision,
+    )

@@ -1,0 +1,108 @@
+"""Rows of the tables about visitors: sessions, identities, erasures."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+
+class SessionRow(msgspec.Struct, frozen=True, gc=False):
+    """A session; a row by ``session_id``, the highest ``revision`` holds.
+
+    Attributes:
+        session_id: Visitor and start.
+        visitor_id: Cookie of the browser.
+        user_id: The account that the browser is known to be of; written into earlier rows, too.
+        number: Which session of this browser; of one that is not over, which it will be.
+        start_ms: Time of the first event, UTC ms.
+        end_ms: Time of the last one.
+        events: How many.
+        page_views: Page views among them.
+        attention_s: Time of attention that page pings tell of.
+        is_engaged: Whether somebody was really there, by the rule set.
+        is_converted: Whether something was bought.
+        added: Items put into the cart, less those taken out.
+        orders: Purchases.
+        revenue_cents: Their value.
+        campaign: Source, medium and campaign; ``None``: direct.
+        landing_page: Address of the first page.
+        exit_page: Address of the last page.
+        device: Kind of device.
+        rules: The rule set.
+        close_reason: Why it ended; empty while it is provisional.
+        is_final: Whether it is over.
+        ignored: Events that came too late for it by the rule set.
+        bot: Why it is a bot's: ``user_agent`` or ``rate``; empty where it is not.
+        revision: Grows with every row of the visitor.
+        deleted: The row is none any more: it has merged with another, or begins earlier.
+    """
+
+    session_id: str
+    visitor_id: str
+    user_id: str | None
+    number: int
+    start_ms: int
+    end_ms: int
+    events: int
+    page_views: int
+    attention_s: int
+    is_engaged: bool
+    is_converted: bool
+    added: int
+    orders: int
+    revenue_cents: int
+    campaign: str | None
+    landing_page: str
+    exit_page: str
+    device: str
+    rules: str
+    close_reason: str
+    is_final: bool
+    ignored: int
+    bot: str
+    revision: int
+    deleted: bool = False
+
+
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """A browser is known to be a person's; a row by ``visitor_id``, the highest ``revision`` holds.
+
+    Attributes:
+        visitor_id: Cookie of the browser.
+        user_id: The account.
+        linked_ms: Since when, UTC ms.
+        revision: Grows with every row of the visitor.
+        deleted: It is known no more: consent was withdrawn, or the person forgotten.
+    """
+
+    visitor_id: str
+    user_id: str
+    linked_ms: int
+    revision: int
+    deleted: bool = False
+
+
+class Erased(msgspec.Struct, frozen=True, gc=False):
+    """Something was forgotten: the audit of erasures, in which nobody is named.
+
+    Attributes:
+        request_id: The request.
+        subject_digest: :func:`digest_of` what was forgotten: a browser, an account or a cart.
+        had_state: Whether anything was known.
+        at_ms: When it was asked for, UTC ms.
+    """
+
+    request_id: str
+    subject_digest: str
+    had_state: bool
+    at_ms: int
+
+
+def digest_of(name: str) -> str:
+    """Return a digest by which somebody who has a name can tell that it is meant.
+
+    >>> digest_of("u1") == digest_of("u1") != digest_of("u2")
+    True
+    """
+    return hashlib.sha256(name.encode()).hexdigest()[:32]

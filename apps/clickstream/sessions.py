@@ -1,0 +1,300 @@
+"""Sessions of one visitor: a small book that events are entered into, in whatever order they come.
+
+Where nothing but a pause ends a session, entering commutes: every field is a sum, a least, a greatest or a
+set, and an event between two sessions merges them. Rules that look at more (midnight, campaigns, a longest
+length) need the events in order of time.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from apps.clickstream.rules import SessionRules
+
+#: So many times are kept per session and step of a funnel; a step's earliest ones count.
+MOST_MARKS: Final = 8
+_UNWRITTEN: Final = -1
+
+
+class Session(msgspec.Struct, array_like=True, gc=False):
+    """A session that is open, or that late events may still change.
+
+    Attributes:
+        start_ms: Time of the first event, ms.
+        end_ms: Time of the last one.
+        events: How many.
+        views: Page views among them.
+        buckets: The heartbeats in which pings came.
+        ping_pages: The pages that sent them, as short hashes.
+        converted: Whether a conversion happened.
+        added: Items put into the cart, minus those taken out.
+        orders: Purchases.
+        cents: Their value.
+        campaign: Source, medium and campaign of its earliest landing; ``None``: direct.
+        campaign_ms: When that was.
+        landing: Address of its first page.
+        exit: Address of its last page.
+        exit_ms: When that was seen.
+        device: Kind of device.
+        client: The tracker's name of it.
+        closed: Why it has ended; empty while it is open.
+        number: Which one of its visitor, once it has ended.
+        ignored: Events that came too late for it.
+        bot: Why it is a bot's; empty where it is not.
+        user_id: Whose it is, where that may be known.
+        marks: Steps of funnels: step → times, ms.
+        written_ms: Its start as it stands in its row; -1: it has none.
+        reported_ms: Time of the event that the row was last written at.
+    """
+
+    start_ms: int
+    end_ms: int
+    events: int = 0
+    views: int = 0
+    buckets: list[int] = msgspec.field(default_factory=list)
+    ping_pages: list[int] = msgspec.field(default_factory=list)
+    converted: bool = False
+    added: int = 0
+    orders: int = 0
+    cents: int = 0
+    campaign: str | None = None
+    campaign_ms: int = 0
+    landing: str = ""
+    exit: str = ""
+    exit_ms: int = 0
+    device: str = ""
+    client: str | None = None
+    closed: str = ""
+    number: int = 0
+    ignored: int = 0
+    bot: str = ""
+    user_id: str | None = None
+    marks: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    written_ms: int = _UNWRITTEN
+    reported_ms: int = 0
+
+    @property
+    def written(self) -> bool:
+        """Whether a row has been written for it."""
+        return self.written_ms != _UNWRITTEN
+
+    def span(self, at_ms: int, page: str) -> None:
+        """Make it reach an event.
+
+        Args:
+            at_ms: The event's time, ms.
+            page: Address of the event's page.
+        """
+        if at_ms < self.start_ms or not self.events:
+            self.start_ms = at_ms
+            self.landing = page
+        if at_ms >= self.end_ms:
+            self.end_ms = at_ms
+        if at_ms >= self.exit_ms:
+            self.exit = page
+            self.exit_ms = at_ms
+        self.events += 1
+
+    def ping(self, bucket: int, page: int) -> None:
+        """Count a ping, by its heartbeat and page."""
+        if bucket not in self.buckets:
+            insort(self.buckets, bucket)
+        if page not in self.ping_pages:
+            insort(self.ping_pages, page)
+
+    def arrive(self, campaign: str, at_ms: int) -> None:
+        """Take down a landing through a campaign; the earliest one is the session's."""
+        if self.campaign is None or (at_ms, campaign) < (self.campaign_ms, self.campaign):
+            self.campaign, self.campaign_ms = campaign, at_ms
+
+    def mark(self, step: str, at_ms: int, *, first_only: bool) -> None:
+        """Take down a step of a funnel; of the first step the earliest time is enough."""
+        times = self.marks.get(step)
+        if times is None:
+            self.marks[step] = [at_ms]
+        elif first_only:
+            if at_ms < times[0]:
+                times[0] = at_ms
+        else:
+            insort(times, at_ms)
+            del times[MOST_MARKS:]
+
+    def absorb(self, later: Session) -> None:
+        """Take in the session after this one: an event has come that belongs to both."""
+        self.end_ms = max(self.end_ms, later.end_ms)
+        self.events += later.events
+        self.views += later.views
+        self.buckets = sorted({*self.buckets, *later.buckets})
+        self.ping_pages = sorted({*self.ping_pages, *later.ping_pages})
+        self.converted = self.converted or later.converted
+        self.added += later.added
+        self.orders += later.orders
+        self.cents += later.cents
+        if later.campaign is not None:
+            self.arrive(later.campaign, later.campaign_ms)
+        if later.exit_ms >= self.exit_ms:
+            self.exit, self.exit_ms = later.exit, later.exit_ms
+        self.bot = self.bot or later.bot
+        self.user_id = later.user_id or self.user_id
+        for step, times in later.marks.items():
+            mine = sorted([*self.marks.get(step, ()), *times])
+            self.marks[step] = mine[:MOST_MARKS]
+        self.closed = self.closed and later.closed
+
+    def attention_s(self, rules: SessionRules) -> int:
+        """Return the time of attention that pings tell of, whole seconds."""
+        return rules.attention_s(len(self.buckets), len(self.ping_pages))
+
+    def engaged(self, rules: SessionRules) -> bool:
+        """Tell whether somebody was really there."""
+        return rules.engaged(
+            views=self.views,
+            length_ms=self.end_ms - self.start_ms,
+            attention_s=self.attention_s(rules),
+            converted=self.converted,
+        )
+
+
+class SessionBook(msgspec.Struct, array_like=True, gc=False):
+    """The sessions of a visitor that can still change, in order of time; mostly one.
+
+    Attributes:
+        sessions: They.
+        ended: How many the visitor has had that are over.
+        revision: How many rows have been written for them.
+    """
+
+    sessions: list[Session] = msgspec.field(default_factory=list)
+    ended: int = 0
+    revision: int = 0
+
+    def enter(self, at_ms: int, rules: SessionRules) -> tuple[Session, list[Session]]:
+        """Find the session of an event by rules that commute; the caller enters the event into it.
+
+        Args:
+            at_ms: Time of the event, ms.
+            rules: When a session ends.
+
+        Returns:
+            Its session, and those that are part of it from now on.
+        """
+        sessions, gap = self.sessions, rules.gap_ms or 0
+        if sessions:
+            last = sessions[-1]
+            if last.start_ms - gap <= at_ms <= last.end_ms + gap and (
+                len(sessions) == 1 or at_ms > sessions[-2].end_ms + gap
+            ):
+                last.closed = ""
+                return last, []
+            near = [s for s in sessions if s.start_ms - gap <= at_ms <= s.end_ms + gap]
+            if near:
+                kept, *merged = near
+                kept.closed = ""
+                for later in merged:
+                    kept.absorb(later)
+                    sessions.remove(later)
+                return kept, merged
+        return self._open(at_ms, None), []
+
+    def in_time(self, at_ms: int, rules: SessionRules, watermark: int, lateness_ms: int) -> bool:
+        """Tell whether a late event's session may still change: the one that it would be in is judged.
+
+        Args:
+            at_ms: Time of the event, ms.
+            rules: When a session ends.
+            watermark: How far time has come, ms.
+            lateness_ms: How long after its end a session may change, ms.
+        """
+        gap = rules.gap_ms or 0
+        end = at_ms
+        for session in self.sessions:
+            if session.start_ms - gap <= at_ms <= session.end_ms + gap:
+                end = max(end, session.end_ms)
+        return end + gap + lateness_ms > watermark
+
+    def follow(
+        self, at_ms: int, rules: SessionRules, campaign: str | None, client: str | None
+    ) -> tuple[Session | None, Session | None]:
+        """Find the session of an event that no other is later than, by any rules.
+
+        Args:
+            at_ms: Time of the event, ms.
+            rules: When a session ends.
+            campaign: Campaign that the event brings.
+            client: The tracker's name of the event's session.
+
+        Returns:
+            Its session, ``None`` where it is put aside; and the session that it ended, if any.
+        """
+        last = self.sessions[-1] if self.sessions else None
+        if last is None:
+            return self._open(at_ms, client), None
+        if last.closed and not (rules.quarantine and last.client == client):
+            return self._open(at_ms, client), None
+        why = rules.breaks(
+            last.start_ms, last.end_ms, last.campaign, last.client, at_ms, campaign, client
+        )  # fmt: skip
+        if why is None and not last.closed:
+            return last, None
+        if why is None or why == "quarantined":
+            last.ignored += 1
+            return None, None
+        if last.closed:
+            return self._open(at_ms, client), None
+        self._end(last, why)
+        return self._open(at_ms, client), last
+
+    def _open(self, at_ms: int, client: str | None) -> Session:
+        opened = Session(at_ms, at_ms, client=client)
+        self.sessions.append(opened)
+        if len(self.sessions) > 1:
+            self.sessions.sort(key=_start)
+        return opened
+
+    def _end(self, session: Session, why: str) -> None:
+        session.closed = why
+        if not session.number:
+            self.ended += 1
+            session.number = self.ended
+
+    def expire(self, watermark: int, rules: SessionRules, lateness_ms: int) -> Iterator[Session]:
+        """Close what time has ended, forget what nothing can change any more.
+
+        Args:
+            watermark: How far time has come, ms.
+            rules: When a session ends.
+            lateness_ms: How long after its end a session may still change, ms.
+
+        Yields:
+            Sessions that are over, but were not before.
+        """
+        kept = []
+        for session in self.sessions:
+            over = _over(session, rules)
+            if not session.closed and over <= watermark:
+                self._end(session, "inactivity" if rules.gap_ms is not None else "max_length")
+                yield session
+            if not session.closed or over + lateness_ms > watermark:
+                kept.append(session)
+        self.sessions = kept
+
+    def due(self, rules: SessionRules, lateness_ms: int) -> int | None:
+        """Return when :meth:`expire` has something to do next, ms; ``None``: never."""
+        if not self.sessions:
+            return None
+        return min(_over(s, rules) + (lateness_ms if s.closed else 0) for s in self.sessions)
+
+
+def _start(session: Session) -> int:
+    return session.start_ms
+
+
+def _over(session: Session, rules: SessionRules) -> int:
+    if rules.gap_ms is not None:
+        return session.end_ms + rules.gap_ms
+    # The last instant belongs to it.
+    return session.start_ms + rules.ends_after() + 1

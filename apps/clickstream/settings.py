@@ -1,0 +1,103 @@
+"""Settings of the clickstream app beside those that every app has."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from apps.clickstream.entities import EntityRules
+from apps.clickstream.funnels import PURCHASE, Funnel
+from apps.clickstream.known import VisitorRules
+from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
+from apps.clickstream.rules import rules_named
+from millrace.runtime.settings import AppSettings, Duration, Section
+from millrace.time import ms
+
+
+class ClickstreamTopics(Section):
+    """Names of the app's Kafka topics, and their partitions where the app creates them."""
+
+    clicks: str = "clickstream.clicks"
+    customers: str = "clickstream.customers"
+    consents: str = "clickstream.consents"
+    refunds: str = "clickstream.refunds"
+    erasures: str = "clickstream.erasures"
+    forget: str = Field(default="clickstream.forget", description="cookies and carts to be forgotten")
+    control: str = "clickstream.control"
+    offers: str = Field(default="clickstream.offers", description="out: offers, for a page to listen to")
+    dead_letters: str = "clickstream.dead-letters"
+    partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
+
+
+class SessionSettings(Section):
+    """When a session ends."""
+
+    rules: Literal["ga4", "universal", "snowplow"] = "ga4"
+    gap: Duration = Field(default=timedelta(minutes=30), description="a longer pause begins a new session")
+    zone: str = Field(default="UTC", description="whose midnight ends a session, by the rules 'universal'")
+    lateness: Duration = Field(default=timedelta(hours=1), description="how long late events may change one")
+    provisional: Duration = Field(default=timedelta(minutes=1), description="between rows of an open one")
+
+
+class VisitorSettings(Section):
+    """What is a repeat, what is a bot, and in which order events are handled."""
+
+    repeats: Duration = Field(default=timedelta(hours=1), description="how long an event's id is known")
+    in_order: bool = Field(
+        default=False, description="wait for the watermark: exact also where consents come by a slower topic"
+    )
+    rate_events: int = Field(default=15, ge=2, description="so many events …")
+    rate_within: Duration = Field(default=timedelta(seconds=10), description="… in less are a bot's")
+
+
+class FunnelSettings(Section):
+    """A funnel; see :class:`apps.clickstream.funnels.Funnel`."""
+
+    name: str = PURCHASE.name
+    steps: tuple[str, ...] = PURCHASE.steps
+    within: Duration = timedelta(hours=1)
+    strict: bool = False
+
+
+class OfferSettings(Section):
+    """Which offers are made."""
+
+    rules: Path | None = Field(default=None, description="file, JSON or YAML; without it the built-in")
+    control: float = Field(default=0.2, ge=0, le=1, description="share of the control arm in funnels")
+
+
+class ClickstreamSettings(AppSettings):
+    """What the clickstream app can be told."""
+
+    topics: ClickstreamTopics = ClickstreamTopics()
+    sessions: SessionSettings = SessionSettings()
+    visitors: VisitorSettings = VisitorSettings()
+    funnels: tuple[FunnelSettings, ...] = (FunnelSettings(),)
+    offers: OfferSettings = OfferSettings()
+    cart_timeout: Duration = Field(default=timedelta(minutes=30), description="a cart idle longer is left")
+
+    def visitor_rules(self) -> VisitorRules:
+        """Return what the process of visitors is told."""
+        sessions, own = self.sessions, self.visitors
+        return VisitorRules(
+            sessions=rules_named(sessions.rules, gap_ms=ms(sessions.gap), zone=sessions.zone),
+            session_lateness_ms=ms(sessions.lateness),
+            provisional_ms=ms(sessions.provisional),
+            repeats_ms=ms(own.repeats),
+            rate_events=own.rate_events,
+            rate_ms=ms(own.rate_within),
+            funnels=tuple(Funnel(f.name, f.steps, ms(f.within), f.strict) for f in self.funnels),
+            control=self.offers.control,
+            in_order=own.in_order,
+        )
+
+    def entity_rules(self) -> EntityRules:
+        """Return what the process of persons, carts and shards is told."""
+        return EntityRules(cart_timeout_ms=ms(self.cart_timeout))
+
+    def offer_rules(self) -> tuple[OfferRule, ...]:
+        """Return the rules of offers."""
+        return DEFAULT_RULES if self.offers.rules is None else read_rules(self.offers.rules)

@@ -1,0 +1,487 @@
+"""The visitor: one browser's clicks without repeats and bots, as sessions, with consent, and whose it is."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from apps.clickstream.acts import Act, Kind, shard_of
+from apps.clickstream.bots import is_crawler
+from apps.clickstream.consent import WITHDRAWN, ConsentChange, changed, may_offer, may_stitch, names
+from apps.clickstream.events import ShopEvent, to_cents
+from apps.clickstream.funnels import FunnelResult, result, step_of
+from apps.clickstream.known import (
+    MINUTE_MS,
+    NOW_MINUTES,
+    Known,
+    VisitorRules,
+    arm_of,
+    campaign_of,
+    newly_covered,
+)
+from apps.clickstream.rows import Erased, Identity, SessionRow, digest_of
+from apps.clickstream.sessions import Session, SessionBook
+from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace.process import EVENT_TIME_ORDER
+
+_TICK: Final = "tick"
+#: So many sessions of a browser that nobody is known by are kept, to be given a name later.
+_PAST: Final = 5
+_TO_PERSON: Final = frozenset({"page_view", "search", "add_to_cart", "remove_from_cart", "checkout"})
+_KINDS: Final[dict[str, Kind]] = {"page_view": "view", "remove_from_cart": "view"}
+
+
+_NOTHING: Final = Known()
+
+
+class Visitors(KeyedProcess[ShopEvent, Act]):
+    """Keeps what is known of a browser, and tells the next process what concerns whom.
+
+    Args:
+        rules: What it is told; sessions must be such that order makes no difference to them.
+    """
+
+    name = "Visitors"
+    # Every field of a session is a sum, a least, a greatest or a set, and a row that an event of an earlier
+    # time changes is written again: what stands in the tables in the end hangs on the events alone.
+    order = arrival(corrects=True)
+    known = value_state(Known, ttl=days(395))
+    sessions = side_output(SessionRow)
+    funnels = side_output(FunnelResult)
+    consents = side_output(ConsentChange)
+    identities = side_output(Identity)
+    erasures = side_output(Erased)
+
+    def __init__(self, rules: VisitorRules | None = None) -> None:
+        self._rules = rules or VisitorRules()
+        funnels = self._rules.funnels
+        later = {step for f in funnels for step in f.steps[1:]}
+        self._first_steps = {f.steps[0] for f in funnels} - later
+        self._steps = {step for f in funnels for step in f.steps}
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def process(self, event: ShopEvent, ctx: Context) -> None:
+        """Handle an event that is in time."""
+        if event.stream == "clicks":
+            known = self._first_of_its_kind(event, ctx)
+            if known is not None:
+                self._click(event, known, ctx)
+        else:
+            self._other(event, ctx)
+
+    def on_late(self, event: ShopEvent, ctx: Context) -> None:
+        """Let a late click change what it still may; the other streams are never too late."""
+        if event.stream != "clicks":
+            self._other(event, ctx)
+            return
+        rules = self._rules
+        known = self.known.value
+        if ctx.event_time <= ctx.watermark - rules.repeats_ms:
+            self.emit_late(event, ctx)  # whether it is a repeat cannot be told any more
+            return
+        book = SessionBook() if known is None else known.book
+        in_time = rules.sessions.commutes and book.in_time(
+            ctx.event_time, rules.sessions, ctx.watermark, rules.session_lateness_ms
+        )
+        fresh = self._first_of_its_kind(event, ctx)
+        if fresh is None:
+            return
+        if in_time:
+            self._click(event, fresh, ctx)
+        else:
+            self.known.value = fresh
+            self.emit_late(event, ctx)
+            if not fresh.bot and not is_crawler(event.user_agent or ""):
+                self._count(event, fresh, ctx)
+
+    def _first_of_its_kind(self, event: ShopEvent, ctx: Context) -> Known | None:
+        """Return what is known, the event remembered; ``None`` for a repeat."""
+        known = self.known.value
+        at = ctx.event_time
+        if known is None:
+            known = Known()
+        seen, identity = known.seen, event.event_id or event.identity
+        if seen:
+            if identity in seen:
+                ctx.dead_letter("duplicate", f"event {identity} has come before")
+                return None
+            horizon = ctx.watermark - self._rules.repeats_ms
+            while seen and seen[oldest := next(iter(seen))] <= horizon:
+                del seen[oldest]
+        seen[identity] = at
+        if ctx.timers.pending(_TICK) is None:
+            ctx.timers.at(at + self._rules.sessions.ends_after(), _TICK)
+        return known
+
+    def _session_of(
+        self, event: ShopEvent, known: Known, campaign: str | None, ctx: Context
+    ) -> Session | None:
+        session, merged = known.book.enter(ctx.event_time, self._rules.sessions)
+        if merged or (session.number and ctx.event_time < session.start_ms):
+            self._merged(session, merged, known, ctx)
+        return session
+
+    def _click(self, event: ShopEvent, known: Known, ctx: Context) -> None:
+        rules, at = self._rules, ctx.event_time
+        kind = event.event_type or ""
+        campaign = campaign_of(event)
+        crawler = is_crawler(event.user_agent or "")
+        if not crawler and not known.bot and self._too_fast(known, at):
+            known.bot = "rate"
+        session = self._session_of(event, known, campaign, ctx)
+        self.known.value = known
+        if session is None:
+            return
+        over, opened = bool(session.number), not session.events
+        self._enter(session, event, campaign, at)
+        if crawler or known.bot:
+            session.bot = "user_agent" if crawler else known.bot
+        else:
+            self._known_person(event, known, campaign, ctx)
+            session.user_id = known.user_id
+            self._count(event, known, ctx)
+            self._tell(event, known, kind, ctx)
+        if over and ctx.event_time <= ctx.watermark:
+            ctx.timers.at(known.book.due(rules.sessions, rules.session_lateness_ms) or at, _TICK)
+            if session.closed or session.end_ms + rules.sessions.ends_after() <= ctx.watermark:
+                session.closed = session.closed or "inactivity"
+                self._finish(session, known, ctx)
+        elif opened:
+            session.reported_ms = at
+        elif at - session.reported_ms >= rules.provisional_ms:
+            session.reported_ms = at
+            self._write(session, known, ctx)
+
+    def _enter(self, session: Session, event: ShopEvent, campaign: str | None, at: int) -> None:
+        """Let an event count for its session; order makes no difference."""
+        rules = self._rules.sessions
+        kind, page = event.event_type or "", event.page_url or ""
+        session.span(at, page)
+        session.device = event.device or ""
+        if kind == "page_view":
+            session.views += 1
+        elif kind == "page_ping":
+            session.ping(at // rules.heartbeat_ms, crc32(page.encode()))
+        if kind in rules.conversions:
+            session.converted = True
+        if campaign is not None:
+            session.arrive(campaign, at)
+        step = step_of(kind, event.page_type or "", event.step)
+        if step is not None and step in self._steps:
+            session.mark(step, at, first_only=step in self._first_steps)
+        if kind == "purchase":
+            session.orders += 1
+            session.cents += to_cents(event.amount or 0.0)
+        elif kind == "add_to_cart":
+            session.added += event.quantity or 0
+        elif kind == "remove_from_cart":
+            session.added -= event.quantity or 0
+
+    def _too_fast(self, known: Known, at: int) -> bool:
+        times, most = known.times, self._rules.rate_events
+        if not times or at >= times[-1]:
+            times.append(at)
+        else:
+            insort(times, at)
+        if len(times) < most:
+            return False
+        del times[: len(times) - most]
+        return times[-1] - times[0] < self._rules.rate_ms
+
+    # -- whose it is ------------------------------------------------------------------------------
+
+    def _known_person(self, event: ShopEvent, known: Known, campaign: str | None, ctx: Context) -> None:
+        at = ctx.event_time
+        touched = campaign is not None and known.touch(campaign, at)
+        user = event.user_id
+        if user and user != known.user_id and may_stitch(known.consent):
+            known.user_id = user
+            touched = True
+            self._identity(known, user, ctx)
+            for past in (*known.past, *known.book.sessions):
+                past.user_id = user
+                if past.written:
+                    self._write(past, known, ctx)
+            known.past = []
+        if touched and known.user_id is not None:
+            self._act(
+                ctx, f"p:u:{known.user_id}", "link", event.event_id or "", known,
+                first=known.first, first_ms=known.first_ms, last=known.last, last_ms=known.last_ms,
+            )  # fmt: skip
+
+    def _identity(self, known: Known, user: str, ctx: Context, *, deleted: bool = False) -> None:
+        known.book.revision += 1
+        row = Identity(ctx.key, user, ctx.event_time, known.book.revision, deleted)
+        ctx.output(self.identities, row, revision=known.book.revision)
+
+    def person(self, known: Known, visitor: str) -> str:
+        """Return whom an event concerns: the account where that is known and allowed, or the browser."""
+        return f"u:{known.user_id}" if known.user_id is not None else f"v:{visitor}"
+
+    # -- what others are told ---------------------------------------------------------------------
+
+    def _act(
+        self, ctx: Context, key: str, kind: Kind, cause: str, known: Known, *,
+        subject: str = "", category: str = "", device: str = "", stage: str = "", cents: int = 0,
+        quantity: int = 0, first: str = "", first_ms: int = 0, last: str = "", last_ms: int = 0,
+        lo_ms: int = 0, hi_ms: int = 0, counts: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        # By position: names take longer to be matched, and most events come through here.
+        ctx.emit(
+            Act(
+                key, kind, ctx.event_time, cause, ctx.key, self.person(known, ctx.key), subject, category,
+                device, stage, cents, quantity, lo_ms, hi_ms, first_ms, first, last_ms, last,
+                may_offer(known.consent), "", 0, counts or {},
+            )
+        )  # fmt: skip
+
+    def _count(self, event: ShopEvent, known: Known, ctx: Context) -> None:
+        """Tell the shards what is viewed and sold, and who is there."""
+        kind, at, cause = event.event_type, ctx.event_time, event.event_id or ""
+        minute = at // MINUTE_MS
+        minutes = known.minutes
+        low = high = 0
+        news = minute not in minutes
+        if news:
+            low, high = newly_covered(minutes, minute)
+            insort(minutes, minute)
+            del minutes[: -2 * NOW_MINUTES]
+            low, high = low * MINUTE_MS, high * MINUTE_MS
+        item, device = event.item_id, event.device if news and event.device else ""
+        if kind == "page_view" and item is not None:
+            # Presence goes along where there is a message anyway: shards are added up.
+            ctx.emit(
+                Act(shard_of(item), "count", at, cause, "", "", item, event.category or "", device, "view",
+                    0, 1, low, high)
+            )  # fmt: skip
+        elif news:
+            ctx.emit(Act(shard_of(ctx.key), "count", at, cause, "", "", "", "", device, "", 0, 0, low, high))
+        if kind == "purchase":
+            for line in event.lines:
+                cents = to_cents(line.price) * line.quantity
+                ctx.emit(
+                    Act(shard_of(line.item_id), "count", at, cause, "", "", line.item_id, line.category, "",
+                        "sold", cents, line.quantity)
+                )  # fmt: skip
+
+    def _tell(self, event: ShopEvent, known: Known, kind: str, ctx: Context) -> None:
+        """Tell the cart and the person."""
+        cause, cents, quantity = event.event_id or "", 0, event.quantity or 1
+        if kind == "purchase":
+            cents, quantity = to_cents(event.amount or 0.0), sum(line.quantity for line in event.lines)
+        elif event.price is not None:
+            cents = to_cents(event.price)
+        if event.cart_id is not None and kind in _CART:
+            worth = cents * quantity * _CART[kind]
+            stage = event.step or _STAGE.get(kind, "cart")
+            self._act(ctx, f"c:{event.cart_id}", "cart", cause, known, stage=stage, cents=worth,
+                      subject=event.item_id or "")  # fmt: skip
+        key = f"p:{self.person(known, ctx.key)}"
+        if kind == "purchase":
+            self._act(ctx, key, "purchase", cause, known, subject=event.order_id or "", cents=cents,
+                      quantity=quantity, first=known.first, first_ms=known.first_ms, last=known.last,
+                      last_ms=known.last_ms, stage=event.cart_id or "")  # fmt: skip
+        elif may_stitch(known.consent) and kind in _TO_PERSON and (event.item_id or kind != "page_view"):
+            told: Kind = _KINDS.get(kind, kind)  # type: ignore[arg-type]
+            self._act(ctx, key, told, cause, known, subject=event.item_id or event.query or "",
+                      category=event.category or "", cents=cents, quantity=quantity,
+                      stage=event.step or event.cart_id or "", device=event.device or "")  # fmt: skip
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _merged(self, session: Session, merged: Sequence[Session], known: Known, ctx: Context) -> None:
+        """Take back the rows of sessions that are part of another now."""
+        for gone in merged:
+            if gone.written:
+                self._withdraw(gone, known, ctx)
+
+    def _write(self, session: Session, known: Known, ctx: Context) -> None:
+        if session.written and session.written_ms != session.start_ms:
+            self._withdraw(session, known, ctx)
+        session.written_ms = session.start_ms
+        self._row(session, session.start_ms, known, ctx)
+
+    def _withdraw(self, session: Session, known: Known, ctx: Context) -> None:
+        self._row(session, session.written_ms, known, ctx, deleted=True)
+        self._funnel_rows(session, session.written_ms, known, ctx, deleted=True)
+
+    def _row(
+        self, session: Session, start_ms: int, known: Known, ctx: Context, *, deleted: bool = False
+    ) -> None:
+        book, rules = known.book, self._rules.sessions
+        book.revision += 1
+        row = SessionRow(
+            f"{ctx.key}:{start_ms}", ctx.key, session.user_id, session.number or book.ended + 1,
+            session.start_ms, session.end_ms, session.events, session.views, session.attention_s(rules),
+            session.engaged(rules), session.converted, session.added, session.orders, session.cents,
+            session.campaign, session.landing, session.exit, session.device, rules.name,
+            "merged" if deleted else session.closed, bool(session.closed) and not deleted,
+            session.ignored, session.bot, book.revision, deleted,
+        )  # fmt: skip
+        ctx.output(self.sessions, row, revision=book.revision)
+
+    def _funnel_rows(
+        self, session: Session, start_ms: int, known: Known, ctx: Context, *, deleted: bool = False
+    ) -> None:
+        if session.bot:
+            return
+        arm = arm_of(self.person(known, ctx.key), self._rules)
+        for funnel in self._rules.funnels:
+            row = result(funnel, session.marks, f"{ctx.key}:{start_ms}", ctx.key, arm, known.book.revision,
+                         deleted=deleted)  # fmt: skip
+            if row is not None:
+                ctx.output(self.funnels, row, revision=known.book.revision)
+
+    def _finish(self, session: Session, known: Known, ctx: Context) -> None:
+        """Write the final row of a session, its way through the funnels, and count it."""
+        self._write(session, known, ctx)
+        self._funnel_rows(session, session.start_ms, known, ctx)
+        if known.user_id is None and not session.bot:
+            known.past = [s for s in known.past if s.start_ms != session.start_ms][1 - _PAST :]
+            known.past.append(msgspec.structs.replace(session, marks={}))
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Close what has ended; forget repeats that cannot come any more."""
+        known = self.known.value
+        if known is None:
+            return
+        rules = self._rules
+        for session in known.book.expire(timer.at, rules.sessions, rules.session_lateness_ms):
+            self._finish(session, known, ctx)
+            self._visited(session, ctx)
+        seen = known.seen
+        horizon = timer.at - rules.repeats_ms
+        if seen and min(seen.values()) <= horizon:
+            known.seen = seen = {identity: at for identity, at in seen.items() if at > horizon}
+        due = known.book.due(rules.sessions, rules.session_lateness_ms)
+        if due is None and not seen:
+            known.times, known.minutes, known.bot = [], [], ""
+            if known == _NOTHING:
+                self.known.clear()
+                return
+        else:
+            # Never at this very time again: what is due then has been done.
+            last = max(seen.values(), default=0) + rules.repeats_ms
+            ctx.timers.at(max(due if due is not None else last, timer.at + 1), _TICK)
+        self.known.value = known
+
+    def _visited(self, session: Session, ctx: Context) -> None:
+        """Count a visit that is over, in the hour in which it ended."""
+        if session.bot:
+            return
+        source = session.campaign or "direct"
+        counts = {
+            "engaged": int(session.engaged(self._rules.sessions)),
+            "converted": int(session.converted),
+            "orders": session.orders,
+            "views": session.views,
+        }
+        ctx.emit(
+            Act(shard_of(ctx.key), "visit", ctx.event_time, "", "", "", source, "", session.device, "",
+                session.cents, 1, counts=counts)
+        )  # fmt: skip
+
+    # -- the other streams ------------------------------------------------------------------------
+
+    def _other(self, event: ShopEvent, ctx: Context) -> None:
+        if event.stream == "forget":
+            self._forget(event, self.known.value, ctx)
+            return
+        known = self._first_of_its_kind(event, ctx)
+        if known is None:
+            return
+        self.known.value = known
+        if event.stream == "consents":
+            self._consent(event, known, ctx)
+        elif event.stream == "customers":
+            ctx.emit(
+                Act(f"p:u:{event.user_id}", "customer", ctx.event_time, event.identity,
+                    gender=event.gender or "", birth_year=event.birth_year or 0)
+            )  # fmt: skip
+        elif event.stream == "refunds":
+            cents = to_cents(event.amount or 0.0)
+            ctx.emit(
+                Act(f"o:{event.order_id}", "refund", ctx.event_time, event.identity,
+                    subject=event.refund_id or "", cents=cents)
+            )  # fmt: skip
+        else:
+            ctx.emit(
+                Act(f"p:u:{event.user_id}", "erase", ctx.event_time, event.identity, subject=event.identity)
+            )
+
+    def _consent(self, event: ShopEvent, known: Known, ctx: Context) -> None:
+        before = known.consent
+        known.consent = after = changed(before, event.purposes or (), granted=bool(event.granted))
+        ctx.output(
+            self.consents,
+            ConsentChange(
+                event.identity, ctx.key, event.user_id or None, bool(event.granted),
+                list(event.purposes or ()),
+                names(after), bool(before & ~after), ctx.event_time,
+            ),
+        )  # fmt: skip
+        if may_offer(before) and not may_offer(after):
+            known.consent = after = after | WITHDRAWN
+        # Whoever is given leave for the first time has nothing that must be lifted.
+        if may_offer(before) != may_offer(after) and after & WITHDRAWN:
+            self._act(ctx, f"p:{self.person(known, ctx.key)}", "consent", event.identity, known,
+                      stage="granted" if may_offer(after) else "withdrawn")  # fmt: skip
+        if may_stitch(before) and not may_stitch(after):
+            self._unlink(event, known, ctx)
+        self.known.value = known
+
+    def _unlink(self, event: ShopEvent, known: Known, ctx: Context) -> None:
+        """From now on the browser is nobody's, and what was kept of its person on its account goes."""
+        self._act(ctx, f"p:v:{ctx.key}", "erase", event.identity, known, subject=event.identity)
+        if known.user_id is not None:
+            self._act(ctx, f"p:u:{known.user_id}", "link", event.identity, known, stage="withdrawn")
+            self._identity(known, known.user_id, ctx, deleted=True)
+            known.user_id = None
+
+    def _forget(self, event: ShopEvent, known: Known | None, ctx: Context) -> None:
+        subject = event.key
+        erased = Erased(event.identity, digest_of(subject), known is not None, ctx.event_time)
+        ctx.output(self.erasures, erased)
+        if known is not None and known.user_id is not None:
+            self._identity(known, known.user_id, ctx, deleted=True)
+        self.known.clear()
+        ctx.timers.delete(_TICK)
+        whole = subject if subject.startswith(("c:", "p:")) else f"p:v:{subject}"
+        ctx.emit(Act(whole, "erase", ctx.event_time, event.identity, subject=event.identity))
+
+
+_CART: Final[dict[str, int]] = {"add_to_cart": 1, "remove_from_cart": -1, "checkout": 0, "purchase": 0}
+_STAGE: Final = {"purchase": "bought"}
+
+
+class VisitorsInOrder(Visitors):
+    """The same in order of time: for rules that look at it, and where topics differ on what was first."""
+
+    name = "VisitorsInOrder"
+    order = EVENT_TIME_ORDER
+
+    def _session_of(
+        self, event: ShopEvent, known: Known, campaign: str | None, ctx: Context
+    ) -> Session | None:
+        if self._rules.sessions.commutes:
+            return super()._session_of(event, known, campaign, ctx)
+        client = event.client_session_id if self._rules.sessions.client else None
+        book = known.book
+        session, ended = book.follow(ctx.event_time, self._rules.sessions, campaign, client)
+        if ended is not None:
+            self._finish(ended, known, ctx)
+            self._visited(ended, ctx)
+        return session
+
+
+def visitors(rules: VisitorRules) -> Visitors:
+    """Return the process for some rules."""
+    waits = rules.in_order or not rules.sessions.commutes
+    return VisitorsInOrder(rules) if waits else Visitors(rules)

@@ -1,0 +1,172 @@
+"""The clickstream app on a real broker and Delta, compared with the same processes in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from apps.clickstream.forget import delete_rows, left_rows, requests, subject_of, wait_for_audit
+from apps.clickstream.known import VisitorRules
+from apps.clickstream.settings import ClickstreamSettings
+from generators.engine.simulated import Simulated
+from millrace.runtime.settings import load_settings
+from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
+from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, until
+from tests.unit.clickstream_app_cases import Run, as_read, run_app, world
+
+EVENTS = 1_500
+STREAMS = ("clicks", "customers", "consents", "refunds", "erasures")
+#: Table → the output in memory, and the key of its rows where they replace each other.
+TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sessions": ("VisitorsInOrder.sessions", ("session_id",)),
+    "funnels": ("VisitorsInOrder.funnels", ("funnel", "session_id")),
+    "identities": ("VisitorsInOrder.identities", ("visitor_id",)),
+    "consents": ("VisitorsInOrder.consents", ()),
+    "abandonments": ("Entities.abandonments", ()),
+    "profiles": ("Entities.profiles", ("person",)),
+    "items": ("Entities.items", ("item_id",)),
+    "offers": ("main", ()),
+    "boards": ("boards", ("board", "window_end_ms", "rank")),
+    "attributions": ("attributions", ("order_id",)),
+}
+
+
+class Shop:
+    """A run of the app with topics of its own.
+
+    Args:
+        bootstrap: The broker.
+        make: Makes topics.
+        folder: An empty folder.
+    """
+
+    def __init__(self, bootstrap: str, make: TopicFactory, folder: Path) -> None:
+        self.bootstrap = bootstrap
+        self.root = folder / "app"
+        names = ClickstreamSettings().topics
+        self.topics = {
+            name: make(1, prefix=f"click-{name}", config={"retention.ms": "-1"})
+            for name in type(names).model_fields
+            if name != "partitions"
+        }
+        self.sent: tuple[Simulated, ...] = ()
+
+    def send(self, simulated: tuple[Simulated, ...]) -> None:
+        """Send events, every 50th click twice, and two records that nobody can read."""
+        by_topic: dict[str, list[Record]] = defaultdict(list)
+        for n, one in enumerate(simulated):
+            raw = msgspec.json.encode(one.event)
+            record = Record(raw, one.key.encode(), timestamp_ms=one.event_time_ms)
+            by_topic[one.stream] += [record] * (2 if n % 50 == 0 and one.stream == "clicks" else 1)
+        by_topic["clicks"] += [Record(b'{"event_id":', b"v", timestamp_ms=simulated[-1].event_time_ms)]
+        by_topic["refunds"] += [Record(b"{}", b"v", timestamp_ms=simulated[-1].event_time_ms)]
+        for stream, records in by_topic.items():
+            produce(self.bootstrap, self.topics[stream], records)
+        self.sent = simulated
+
+    @property
+    def sets(self) -> list[str]:
+        return [
+            f"storage.root={self.root}",
+            f"kafka.bootstrap={self.bootstrap}",
+            "spark.quick_start=true",
+            "spark.key_groups=8",
+            "stream.out_of_orderness=30 days",
+            "stream.max_offsets_per_trigger=700",
+            "visitors.in_order=true",
+            *(f"topics.{name}={topic}" for name, topic in self.topics.items()),
+        ]
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["clickstream", "--master", "local[2]", *(f"--set={item}" for item in self.sets)]
+
+    def run(self, *options: str) -> None:
+        with Command(
+            [*MILLRACE, "run", "--until-end", *options, *self.arguments], self.root.parent
+        ) as command:
+            assert command.wait() == 0, f"{command.out}\n{command.err}"
+            command.check_nothing_left()
+
+
+def bare(row: dict[str, Any]) -> bytes:
+    """A row without what says how it was written."""
+    kept = {}
+    for name, value in row.items():
+        if name != "revision" and not name.startswith("_"):
+            kept[name] = dict(value) if name == "why" else value
+    return msgspec.json.encode(kept, order="deterministic")
+
+
+def check_tables(shop: Shop, expected: Run) -> None:
+    for name, (output, key) in TABLES.items():
+        rows = expected.table(output, *key) if key else expected.rows(output)
+        found, wanted = Counter(map(bare, table(shop.root, name))), Counter(map(bare, rows))
+        assert wanted, name
+        assert (name, found - wanted, wanted - found) == (name, Counter(), Counter())
+
+
+def reference() -> Run:
+    return run_app(
+        as_read(world(EVENTS)), bound_ms=30 * 86_400_000, visitor_rules=VisitorRules(in_order=True)
+    )
+
+
+def test_the_tables_are_those_of_the_processes_in_memory_and_bad_records_are_put_aside(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    shop = Shop(kafka_bootstrap, topic_factory, tmp_path)
+    shop.send(world(EVENTS))
+    shop.run()
+    check_tables(shop, reference())
+    letters = table(shop.root, "dead_letters")
+    repeats = sum(n % 50 == 0 and one.stream == "clicks" for n, one in enumerate(shop.sent))
+    reasons = Counter(row["reason"] for row in letters)
+    assert reasons.pop("duplicate") == repeats
+    assert reasons.total() == 2
+    assert reasons.keys() <= {"malformed", "schema"}
+    offers = consume_all(kafka_bootstrap, shop.topics["offers"])
+    ids = [row["offer_id"] for row in table(shop.root, "offers")]
+    assert Counter(msgspec.json.decode(m.value() or b"{}")["offer_id"] for m in offers) == Counter(ids)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("point", "batch"), [("state", 1), ("topics", 2), ("table", 2), ("tables", 1)])
+def test_a_run_that_is_killed_goes_on_to_the_same_tables(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, point: str, batch: int
+) -> None:
+    shop = Shop(kafka_bootstrap, topic_factory, tmp_path)
+    shop.send(world(EVENTS))
+    script = [sys.executable, "-m", "tests.crash.killed_run", point, str(batch), *shop.arguments]
+    with Command(script, shop.root.parent) as command:
+        assert command.wait() == -9, f"{command.out}\n{command.err}"
+        command.until_gone()
+    assert committed_batches(shop.root)[-1:] == [batch - 1]
+    shop.run()
+    check_tables(shop, reference())
+
+
+@pytest.mark.matrix
+def test_a_person_who_asks_to_be_forgotten_is_in_no_state_and_no_table(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    shop = Shop(kafka_bootstrap, topic_factory, tmp_path)
+    shop.send(world(EVENTS))
+    shop.run("--no-drain")
+    settings = load_settings(ClickstreamSettings, app="clickstream", overrides=shop.sets)
+    people = {s.event.user_id for s in shop.sent if s.stream == "customers"}
+    until(lambda: bool(people), "somebody has an account")
+    user = sorted(people)[0]
+    subject = subject_of(settings, user)
+    asked = requests(subject, "request-1", shop.sent[-1].event_time_ms)
+    records = [Record(msgspec.json.encode(one), one.subject.encode()) for one in asked]
+    produce(kafka_bootstrap, shop.topics["forget"], records)
+    shop.run()
+    assert wait_for_audit(settings, "request-1", subject) == []
+    delete_rows(settings, subject)
+    assert not any(left_rows(settings, subject).values())

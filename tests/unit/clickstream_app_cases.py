@@ -1,0 +1,163 @@
+"""The web shop's streams as the clickstream app reads them, and runs of the app in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from apps.clickstream.acts import Act
+from apps.clickstream.entities import Entities, EntityRules
+from apps.clickstream.events import ShopEvent, from_topic
+from apps.clickstream.known import VisitorRules
+from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from apps.clickstream.reactions import Reactions
+from apps.clickstream.visitor import visitors
+from generators.clickstream import ClickstreamProfile, simulate
+from generators.engine.simulated import Simulated, Truth
+from millrace.host.memory import MemoryChain
+from millrace.testing import TestDriver
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+START = 1_767_225_600_000
+PHONE = "Mozilla/5.0 (Linux; Android 15; Pixel 9) AppleWebKit/537.36 Chrome/142.0 Mobile Safari/537.36"
+_encode = msgspec.json.encode
+Events = list[tuple[str, int, ShopEvent]]
+
+
+def click(
+    at: int, kind: str = "page_view", visitor: str = "v1", *, id: str | None = None, **fields: Any
+) -> ShopEvent:
+    """A click at so many ms after the start."""
+    page = {"add_to_cart": "item", "remove_from_cart": "cart", "purchase": "checkout"}.get(kind, "item")
+    given: dict[str, Any] = {
+        "event_type": kind,
+        "page_type": page,
+        "page_url": "https://shop.example/x",
+        "client_session_id": "s1",
+        "client_session_number": 1,
+        "client_time_ms": START + at,
+        "device": "mobile",
+        "user_agent": PHONE,
+    }
+    identity = id or f"{visitor}-{kind}-{at}"
+    return ShopEvent(
+        "clicks", visitor, START + at, event_id=identity, visitor_id=visitor, **{**given, **fields}
+    )
+
+
+def consent(
+    at: int,
+    purposes: Sequence[str] = ("analytics", "personalisation", "marketing"),
+    visitor: str = "v1",
+    *,
+    granted: bool = True,
+    user: str | None = None,
+) -> ShopEvent:
+    return ShopEvent(
+        "consents",
+        visitor,
+        START + at,
+        consent_id=f"consent-{visitor}-{at}",
+        visitor_id=visitor,
+        user_id=user,
+        purposes=tuple(purposes),  # type: ignore[arg-type]
+        granted=granted,
+    )
+
+
+def keyed(*events: ShopEvent) -> Events:
+    return [(e.key, e.event_time_ms, e) for e in events]
+
+
+def send(driver: TestDriver, *events: ShopEvent) -> None:
+    driver.send_batch(keyed(*events))
+
+
+def as_read(simulated: Iterable[Simulated]) -> Events:
+    """The events as the app reads them from its topics."""
+    return [
+        (s.key, s.event_time_ms, from_topic(s.stream, s.key, _encode(s.event)))  # type: ignore[arg-type]
+        for s in simulated
+    ]
+
+
+class Run:
+    """What a run of the whole app gives, by output."""
+
+    def __init__(self, emissions: Iterable[Any], empty: bool) -> None:
+        self.emissions = list(emissions)
+        self.empty = empty
+
+    def rows(self, output: str) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(e.payload) for e in self.emissions if e.output == output]
+
+    def table(self, output: str, *key: str) -> list[dict[str, Any]]:
+        """The rows that hold, as an upserted table has them."""
+        newest: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in self.rows(output):
+            name = tuple(row[k] for k in key)
+            version = "revision" if "revision" in row else "as_of_ms"
+            if name not in newest or row[version] >= newest[name][version]:
+                newest[name] = row
+        return [row for row in newest.values() if not row.get("deleted")]
+
+
+def run_app(
+    events: Events,
+    *,
+    batch: int = 5_000,
+    bound_ms: int = 0,
+    visitor_rules: VisitorRules | None = None,
+    entity_rules: EntityRules | None = None,
+    offers: tuple[OfferRule, ...] = DEFAULT_RULES,
+    drain: bool = True,
+) -> Run:
+    """Run the three processes over events in the order that they come."""
+    chain = MemoryChain(
+        visitors(visitor_rules or VisitorRules()),
+        ("key", Entities(entity_rules)),
+        ("key", Reactions(offers)),
+        out_of_orderness_ms=bound_ms,
+    )
+    found: list[Any] = []
+    for start in range(0, len(events), batch):
+        found += chain.run_batch(events[start : start + batch])
+    if drain:
+        found += chain.drain()
+    return Run(found, chain.is_empty())
+
+
+PROFILE = ClickstreamProfile(
+    seed=23,
+    event_rate=0.4,
+    people=300,
+    items=400,
+    boundaries=0.08,
+    campaign_changes=0.05,
+    shared=0.05,
+    erasures=0.0,
+    conversion=0.5,
+    recovery=0.25,
+    refunds=0.5,
+    bots=0.1,
+    heartbeat_s=0,
+)
+
+
+@cache
+def world(events: int = 4_500, **changes: Any) -> tuple[Simulated, ...]:
+    """A part of a day of the shop."""
+    return tuple(simulate(replace(PROFILE, events=events, **changes)))
+
+
+def truths(simulated: Iterable[Simulated], kind: str) -> dict[str, Truth]:
+    """The truths of a kind, by identity."""
+    return {t.truth_id: t for s in simulated for t in s.truths if t.kind == kind}
+
+
+def act(key: str, kind: str, at: int, **fields: Any) -> Act:
+    return Act(key, kind, START + at, **fields)  # type: ignore[arg-type]

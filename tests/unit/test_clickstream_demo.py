@@ -1,0 +1,71 @@
+"""The demo's own parts, and the evaluation of a generated shop without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from apps.clickstream import demo
+from apps.clickstream.evaluation_shop import read_shop
+from apps.clickstream.offers import Offer
+from apps.clickstream.settings import ClickstreamSettings
+from apps.clickstream.snowplow_files import BadFile
+from generators.cli import app as generate
+from millrace.runtime.demo import DemoRun
+
+
+def test_the_demo_sends_every_stream_to_the_apps_own_topics(tmp_path: Path) -> None:
+    run = DemoRun("broker:1", tmp_path, ClickstreamSettings(), 60.0, 500, 7)
+    arguments = demo.generate(run)
+    topics = [arguments[n + 1] for n, part in enumerate(arguments) if part == "--topic"]
+    assert topics == [f"{name}=clickstream.{name}" for name in demo.STREAMS]
+    (tmp_path / "out").mkdir()
+    dry = [*arguments, "--dry-run", "--to", "jsonl", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(generate, [part for part in dry if part != "--quiet"])
+    assert result.exit_code == 0, result.output
+
+
+def test_on_a_shared_broker_the_demo_has_topics_of_its_own() -> None:
+    own = [text for text in demo.settings("abc") if text.startswith("topics.")]
+    assert len(own) == len(ClickstreamSettings().topics.__class__.model_fields) - 1
+    assert all(text.endswith(".demo-abc") for text in own)
+    assert not any(text.startswith("topics.") for text in demo.settings(""))
+
+
+def test_an_offer_is_shown_with_its_rule_and_arm() -> None:
+    offer = Offer("id", "cart-left", "ten-percent", "control", "u:ann", "v1", None, 0, {})
+    line = demo.offer_line(msgspec.json.encode(offer))
+    assert (line.at, line.key, line.reasons) == ("00:00:00", "u:ann", "cart-left: ten-percent (control)")
+
+
+def test_a_shops_files_are_read_in_the_order_of_sending(tmp_path: Path) -> None:
+    clicks = [{"visitor_id": "v1", "event_time_ms": at} for at in (5, 30, 20, 40)]
+    (tmp_path / "clicks.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, clicks)) + b"\n{broken\n")
+    consents = [{"visitor_id": "v2", "user_id": "u", "event_time_ms": 25}]
+    (tmp_path / "consents.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, consents)) + b"\n")
+    found = [(at, stream, key) for at, stream, key, _ in read_shop(tmp_path)]
+    assert found == [
+        (5, "clicks", "v1"),
+        (25, "consents", "v2"),
+        (30, "clicks", "v1"),
+        (20, "clicks", "v1"),
+        (40, "clicks", "v1"),
+        (40, "clicks", "unreadable"),
+    ]
+    with pytest.raises(BadFile, match="no clicks"):
+        list(read_shop(tmp_path / "nowhere"))
+
+
+def test_what_has_been_said_is_what_the_last_committed_batch_knew(tmp_path: Path) -> None:
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "offsets").mkdir()
+    assert demo.said_until(tmp_path) == 0
+    for batch, watermark in ((0, 0), (9, 500), (10, 900), (11, 2_000)):
+        text = f'v1\n{{"batchWatermarkMs":{watermark},"conf":{{}}}}\n{{}}'
+        (tmp_path / "offsets" / str(batch)).write_text(text)
+    for batch in (0, 9, 10):
+        (tmp_path / "commits" / str(batch)).touch()
+    assert demo.said_until(tmp_path) == 900

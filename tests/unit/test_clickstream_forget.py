@@ -1,0 +1,75 @@
+"""Forgetting a person in the tables: what is deleted, and what is found to be left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from apps.clickstream.forget import app_settings, delete_rows, left_rows, requests, run, subject_of
+from apps.clickstream.settings import ClickstreamSettings
+from millrace.errors import UserError
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ClickstreamSettings:
+    tables = {
+        "sessions": {"visitor_id": ["v1", "v2", "v3"], "user_id": ["ann", None, "bob"], "end_ms": [1, 2, 3]},
+        "identities": {"visitor_id": ["v1", "v2", "v3"], "user_id": ["ann", "ann", "bob"]},
+        "abandonments": {"visitor_id": ["v1", "v3"], "user_id": ["ann", None], "cart_id": ["c1", "c2"]},
+        "profiles": {"person": ["u:ann", "v:v2", "u:bob"], "views_1d": [1, 2, 3]},
+        "dead_letters": {"key": ["2:v1", "2:v3"], "value": [b"{v1}", b"{v3}"]},
+        "late": {"event": [{"visitor_id": "v2", "user_id": None}, {"visitor_id": "v3", "user_id": "bob"}]},
+    }
+    for name, columns in tables.items():
+        write_deltalake(str(tmp_path / "tables" / name), pa.table(columns))
+    return app_settings(None, [f"storage.root={tmp_path}"])
+
+
+def test_a_persons_browsers_and_carts_are_found(settings: ClickstreamSettings) -> None:
+    subject = subject_of(settings, "ann")
+    assert (subject.visitors, subject.carts) == (("v1", "v2"), ("c1",))
+    assert [one.subject for one in requests(subject, "r", 5)] == ["p:u:ann", "v1", "v2", "c:c1"]
+
+
+def test_its_rows_go_and_all_others_stay(settings: ClickstreamSettings) -> None:
+    subject = subject_of(settings, "ann")
+    assert sum(left_rows(settings, subject).values()) == 9
+    gone = delete_rows(settings, subject)
+    assert {name: n for name, n in gone.items() if n} == {
+        "sessions": 2,
+        "identities": 2,
+        "abandonments": 1,
+        "profiles": 2,
+        "dead_letters": 1,
+        "late": 1,
+    }
+    assert not any(left_rows(settings, subject).values())
+    assert sum(left_rows(settings, subject_of(settings, "bob")).values()) > 4
+
+
+def test_what_the_deletion_does_not_know_is_found(settings: ClickstreamSettings, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "tables" / "notes"), pa.table({"text": ["seen v1 today", "nothing"]}))
+    subject = subject_of(settings, "ann")
+    delete_rows(settings, subject)
+    assert {name: n for name, n in left_rows(settings, subject).items() if n} == {"notes": 1}
+
+
+def test_the_command_says_whether_something_is_left(
+    settings: ClickstreamSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets, out = [f"storage.root={tmp_path}"], tmp_path / "proof.json"
+    assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=out) == 0
+    assert "nothing is left" in capsys.readouterr().out
+    assert "ann" not in out.read_text()
+    write_deltalake(str(tmp_path / "tables" / "notes"), pa.table({"text": ["bob"]}))
+    assert run("bob", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 1
+
+
+def test_without_a_broker_the_state_cannot_be_asked(settings: ClickstreamSettings, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="which broker"):
+        run("ann", bootstrap=None, at=None, sets=[f"storage.root={tmp_path}"], tables_only=False, out=None)
+    with pytest.raises(UserError, match="no time"):
+        run("ann", bootstrap=None, at="soon", sets=[f"storage.root={tmp_path}"], tables_only=True, out=None)
