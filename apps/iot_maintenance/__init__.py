@@ -1,0 +1,1 @@
+"""Condition monitoring for fleets of machines: status as of event time, alarms, liveness, KPIs."""

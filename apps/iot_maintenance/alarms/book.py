@@ -1,0 +1,189 @@
+"""The rules that are in force at a time, by what they look at."""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
+from millrace.errors import UserError
+from millrace.rules import Entry
+
+if TYPE_CHECKING:
+    from apps.iot_maintenance.alarms.engine import Alarms
+
+
+class RuleFileError(UserError):
+    """A file of alarm rules cannot be read, or one of its rules is none."""
+
+
+class RuleSet:
+    """The rules of one time, ready to be asked.
+
+    Args:
+        rules: The rules, and whether each is only tried.
+    """
+
+    def __init__(self, rules: Iterable[tuple[AlarmRule, bool]]) -> None:
+        compiled = [CompiledRule(rule, shadow=shadow) for rule, shadow in rules]
+        self.by_id: dict[str, CompiledRule] = {c.rule.id: c for c in compiled}
+        #: Rules that look at each reading, by quantity.
+        self.of: dict[str, tuple[CompiledRule, ...]] = {}
+        for c in self.by_id.values():
+            if c.rule.source == "reading":
+                for quantity in c.rule.quantities:
+                    self.of[quantity] = (*self.of.get(quantity, ()), c)
+        self.machine = self._from("machine")
+        self.errors = self._from("error")
+        self.quality = self._from("quality")
+        self.silence = self._from("silence")
+        #: Quantities that rules over a whole machine look at.
+        self.together = frozenset(q for c in self.machine for q in c.rule.quantities)
+        #: Shortest wait for data by quantity, ms.
+        self.no_data: dict[str, int] = {
+            q: min(level.no_data_ms for c in found for level in c.levels if level.no_data_ms)
+            for q, found in self.of.items()
+            if any(c.no_data for c in found)
+        }
+        #: Quantity → values between which no rule of its readings begins to hold; of limits alone.
+        self.safe: dict[str, tuple[float, float]] = {q: _safe(found) for q, found in self.of.items()
+                                                     if all(c.by_limits for c in found)}  # fmt: skip
+        self._names: dict[str, tuple[str, ...]] = {}
+        told = msgspec.json.encode([(c.rule, c.shadow) for c in compiled])
+        #: The same for the same rules.
+        self.version: str = blake2b(told, digest_size=6).hexdigest()
+
+    def _from(self, source: str) -> tuple[CompiledRule, ...]:
+        return tuple(c for c in self.by_id.values() if c.rule.source == source)
+
+    def concern(self, quantity: str, alarms: Alarms) -> bool:
+        """Return whether a reading of a quantity can change an alarm that something has happened to."""
+        conditions = alarms.conditions
+        if not conditions:
+            return False
+        if alarms.rules != self.version:
+            return True
+        names = self._names.get(quantity)
+        if names is None:
+            rules = (*self.of.get(quantity, ()), *self.quality)
+            names = self._names[quantity] = tuple(rule.name_for(quantity) for rule in rules)
+        return any(name in conditions for name in names)
+
+    def rule_of(self, alarm: str) -> CompiledRule | None:
+        """Return the rule of an alarm by its name on its machine."""
+        return self.by_id.get(alarm.partition("/")[0])
+
+
+def _safe(rules: Iterable[CompiledRule]) -> tuple[float, float]:
+    """Return the least and the largest value for which no level of any of these rules begins to hold."""
+    levels = [level for rule in rules for level in rule.levels]
+    low = max((level.below for level in levels if level.below is not None), default=-inf)
+    high = min((level.above for level in levels if level.above is not None), default=inf)
+    return low, high
+
+
+class RuleBook:
+    """Rules over time: what was there at the start, and what has been published since.
+
+    Args:
+        defaults: Rules that are there from the start, until a rule of their id is published.
+        entries: Rules that have been published, by id.
+
+    Example:
+        >>> from apps.iot_maintenance.alarms.rule import Level
+        >>> book = RuleBook([AlarmRule("hot", (Level(above=80.0),), quantities=("oil_temperature",))], ())
+        >>> [rule.rule.id for rule in book.at(0).of["oil_temperature"]]
+        ['hot']
+    """
+
+    def __init__(self, defaults: Sequence[AlarmRule], entries: Iterable[tuple[str, Entry]]) -> None:
+        self._defaults = tuple(defaults)
+        self._entries = dict(entries)
+        steps = {s.from_ms for e in self._entries.values() for v in e.versions for s in v.plan}
+        #: Times (ms) at which the rules change.
+        self._times = sorted(steps | {0})
+        self._sets: dict[int, RuleSet] = {}
+
+    def at(self, time: int) -> RuleSet:
+        """Return the rules in force at an event time (ms)."""
+        place = bisect_right(self._times, time) - 1 if len(self._times) > 1 else 0
+        found = self._sets.get(place)
+        if found is None:
+            found = self._sets[place] = RuleSet(self._in_force(self._times[max(place, 0)]))
+        return found
+
+    def _in_force(self, time: int) -> list[tuple[AlarmRule, bool]]:
+        rules = [(rule, False) for rule in self._defaults if not self._replaced(rule.id, time)]
+        for entry in self._entries.values():
+            for version in entry.versions:
+                state = version.state_at(time)
+                if state in ("active", "shadow"):
+                    rules.append((_decode(version.rule.when), state == "shadow"))
+        return rules
+
+    def _replaced(self, rule_id: str, time: int) -> bool:
+        """Whether a published version has taken a default's place: from its first active state on."""
+        entry = self._entries.get(rule_id)
+        if entry is None:
+            return False
+        return any(
+            step.from_ms <= time and step.state not in ("draft", "shadow")
+            for version in entry.versions
+            for step in version.plan
+        )
+
+
+_decode: Final = msgspec.json.Decoder(AlarmRule).decode
+_entries_encoder: Final = msgspec.msgpack.Encoder()
+
+
+def book_of(defaults: tuple[AlarmRule, ...], entries: list[tuple[str, Any]]) -> RuleBook:
+    """Return the book of these rules; equal rules give the same one, compiled once per worker."""
+    return _book(defaults, _entries_encoder.encode(entries))
+
+
+@functools.lru_cache(maxsize=16)
+def _book(defaults: tuple[AlarmRule, ...], entries: bytes) -> RuleBook:
+    return RuleBook(defaults, msgspec.msgpack.decode(entries, type=list[tuple[str, Entry]]))
+
+
+def read_rules(path: Path) -> list[AlarmRule]:
+    """Return the alarm rules of a YAML or JSON file: a list, or one under the key ``rules``.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RuleFileError: It cannot be read, or a rule of it is none; says which and why.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RuleFileError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise RuleFileError(f"{path}: {' '.join(str(error).split())}") from None
+    listed = found.get("rules") if isinstance(found, dict) else found
+    if not isinstance(listed, list):
+        raise RuleFileError(f"{path} is no list of rules")
+    rules: list[AlarmRule] = []
+    for number, item in enumerate(listed, start=1):
+        name = item.get("id", "?") if isinstance(item, dict) else "?"
+        try:
+            rule = msgspec.convert(item, AlarmRule)
+            CompiledRule(rule)
+        except (msgspec.ValidationError, UserError) as error:
+            hint = "; quote words such as off, on, yes and no" if "`bool`" in str(error) else ""
+            raise RuleFileError(f"{path}: rule {number} ({name}): {error}{hint}") from None
+        if any(other.id == rule.id for other in rules):
+            raise RuleFileError(f"{path}: rule {number}: there are two rules '{rule.id}'")
+        rules.append(rule)
+    return rules

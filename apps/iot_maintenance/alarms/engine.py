@@ -1,0 +1,413 @@
+"""The alarms of one machine or gateway: from readings, faults, time and operators to their history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from apps.iot_maintenance.alarms.book import RuleSet
+from apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condition
+from apps.iot_maintenance.alarms.record import AlarmEvent, Change
+from apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule, Facts
+from apps.iot_maintenance.assets import place_of
+from apps.iot_maintenance.signals import Signal
+from millrace.time import NEVER
+
+_SHELVED: Final = {0: "", ONE_SHOT: "one_shot"}
+
+
+class Alarms(msgspec.Struct, array_like=True):
+    """All alarms of one entity that something has happened to.
+
+    Attributes:
+        conditions: Their states by name.
+        due: When the first of them changes by itself, ms; ``NEVER``: none does.
+        rules: Version of the rules that they were last judged by.
+        told_at: Time of the last history row, ms.
+        told: How many rows of that time there are.
+        acted: Actions taken at ``acted_at``.
+        acted_at: Time of the last action, ms.
+        suppressed_until: All alarms are suppressed by an operator until then, ms; 0: not.
+    """
+
+    conditions: dict[str, Condition] = {}
+    due: int = NEVER
+    rules: str = ""
+    told_at: int = -1
+    told: int = 0
+    acted: list[str] = []
+    acted_at: int = -1
+    suppressed_until: int = 0
+
+
+class Engine:
+    """Judges the alarms of one entity at one instant.
+
+    Args:
+        alarms: Their state; changed.
+        rules: The rules in force.
+        entity: The machine or gateway.
+        at: Now, ms.
+        status: The machine's status now.
+        emit: Takes each row of the history.
+
+    Example:
+        >>> from apps.iot_maintenance.alarms.rule import AlarmRule, Level
+        >>> hot = AlarmRule("hot", (Level(above=80.0, dead_band=5.0),), quantities=("oil",))
+        >>> rules = RuleSet([(hot, False)])
+        >>> alarms, rows = Alarms(), []
+        >>> for at, value in enumerate([79.0, 81.0, 76.0, 75.0]):
+        ...     facts = Facts(at)
+        ...     facts.quantity, facts.value = "oil", value
+        ...     Engine(alarms, rules, "m1", at, None, rows.append).reading(facts)
+        >>> [(row.event_time_ms, row.change, row.value) for row in rows]
+        [(1, 'active', 81.0), (3, 'inactive', 75.0)]
+    """
+
+    __slots__ = ("alarms", "at", "emit", "entity", "rules", "status")
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        rules: RuleSet,
+        entity: str,
+        at: int,
+        status: str | None,
+        emit: Callable[[AlarmEvent], None],
+    ) -> None:
+        self.alarms, self.rules, self.entity = alarms, rules, entity
+        self.at, self.status, self.emit = at, status, emit
+        if alarms.conditions and alarms.rules != rules.version:
+            self._reconcile()
+
+    # -- what is judged ------------------------------------------------------------------------
+
+    def reading(self, facts: Facts) -> None:
+        """Judge a reading that is to be believed."""
+        found = self.rules.of.get(facts.quantity)
+        if found is not None:
+            self._judge(found, facts, facts.quantity)
+
+    def machine(self, facts: Facts) -> None:
+        """Judge the machine's latest readings together."""
+        self._judge(self.rules.machine, facts, "")
+
+    def error(self, facts: Facts) -> None:
+        """Judge an error; it is over at once."""
+        self._judge(self.rules.errors, facts, "", momentary=True)
+
+    def fault(self, quantity: str, reason: str, *, bad: bool) -> None:
+        """Take what has been found of a sensor: the alarm of its quality."""
+        self._told(self.rules.quality, quantity, bad, reason)
+
+    def silent(self, name: str, *, silent: bool, reason: str = "") -> None:
+        """Take that a sensor or device is silent, or heard again."""
+        self._told(self.rules.silence, name, silent, reason)
+
+    def no_data(self, quantity: str, since: int) -> None:
+        """Take that there has been no reading of a quantity since a time, ms."""
+        for rule in self.rules.of.get(quantity, ()):
+            waits = [level.no_data_ms for level in rule.levels if level.no_data_ms]
+            if waits and self.at - since >= min(waits):
+                name = rule.name_for(quantity)
+                condition = self.alarms.conditions.get(name) or self._new(name, rule)
+                for level, state in zip(rule.levels, condition.levels, strict=True):
+                    if level.no_data_ms and self.at - since >= level.no_data_ms and not state.holds:
+                        state.holds, state.since = True, self.at
+                self._advance(name, condition, rule)
+
+    def time(self) -> None:
+        """Let time pass: delays, shelving, repeated alarms."""
+        if self.alarms.due > self.at:
+            return
+        self.alarms.due = NEVER
+        self._all()
+
+    def status_changed(self) -> None:
+        """Look at all alarms again: the machine does something else now."""
+        self._all()
+
+    def _all(self) -> None:
+        for name in sorted(self.alarms.conditions):
+            rule = self.rules.rule_of(name)
+            if rule is not None:
+                self._advance(name, self.alarms.conditions[name], rule)
+
+    def _judge(
+        self, rules: Iterable[CompiledRule], facts: Facts, quantity: str, *, momentary: bool = False
+    ) -> None:
+        conditions = self.alarms.conditions
+        for rule in rules:
+            if rule.kinds and facts.kind not in rule.kinds:
+                continue
+            name = rule.names[quantity] if quantity else rule.rule.id
+            condition = conditions.get(name)
+            if condition is None:
+                if not rule.trips(facts):
+                    continue
+                condition = self._new(name, rule)
+            condition.judge(rule, facts, self.at)
+            if facts.value is not None:
+                condition.value = facts.value
+            self._advance(name, condition, rule)
+            if momentary:
+                for state in condition.levels:
+                    state.raw = False
+
+    def _told(self, rules: Iterable[CompiledRule], subject: str, holds: bool, reason: str) -> None:
+        for rule in rules:
+            if rule.rule.quantities and subject not in rule.rule.quantities:
+                continue
+            name = rule.name_for(subject)
+            condition = self.alarms.conditions.get(name)
+            if condition is None:
+                if not holds:
+                    continue
+                condition = self._new(name, rule)
+            condition.told_holds(rule, holds, self.at)
+            if holds:
+                condition.reason = reason
+            self._advance(name, condition, rule)
+
+    def _new(self, name: str, rule: CompiledRule) -> Condition:
+        self.alarms.rules = self.rules.version
+        condition = self.alarms.conditions[name] = new_condition(rule)
+        condition.suppressed_until = self.alarms.suppressed_until
+        return condition
+
+    # -- the life of an alarm ------------------------------------------------------------------
+
+    def _advance(self, name: str, condition: Condition, rule: CompiledRule) -> None:
+        """Do everything that is due for one alarm."""
+        at = self.at
+        if condition.shelved and condition.shelve_ends <= at:
+            condition.shelved = condition.shelve_ends = 0
+            self._tell(name, condition, rule, "unshelve", reason="its time is over")
+        if 0 < condition.suppressed_until <= at:
+            condition.suppressed_until = 0
+            self._tell(name, condition, rule, "unsuppress", reason="its time is over")
+        by_status = self.status in rule.suppress_in
+        if by_status != condition.by_status:
+            condition.by_status = by_status
+            if condition.retain:
+                self._tell(name, condition, rule, "suppress" if by_status else "unsuppress")
+        level = condition.settle(rule, at)
+        if level != condition.level:
+            self._move(name, condition, rule, level)
+        if condition.level:
+            self._go_on(name, condition, rule)
+        if condition.idle:
+            del self.alarms.conditions[name]
+            return
+        due = condition.due(rule, at)
+        if due < self.alarms.due:
+            self.alarms.due = due
+
+    def _move(self, name: str, condition: Condition, rule: CompiledRule, level: int) -> None:
+        """Bring an alarm to another level."""
+        was, condition.level = condition.level, level
+        if not level:
+            condition.next_alarm = condition.escalates = 0
+            self._tell(name, condition, rule, "inactive")
+            condition.first = False
+            if condition.shelved == ONE_SHOT:
+                condition.shelved = condition.shelve_ends = 0
+                self._tell(name, condition, rule, "unshelve", reason="shelved once, and now inactive")
+            return
+        severity = rule.levels[level - 1].severity
+        if was:
+            condition.severity = severity
+            if level > was and rule.rule.ack:
+                condition.acked, condition.silenced = False, False
+            self._tell(name, condition, rule, "raised" if level > was else "lowered")
+            return
+        condition.severity, condition.since, condition.alarms = severity, self.at, 0
+        condition.acked, condition.confirmed, condition.silenced = not rule.rule.ack, True, False
+        condition.latched = rule.rule.latched
+        condition.next_alarm = self.at + rule.re_alarm_ms if rule.re_alarm_ms else 0
+        condition.escalates = self.at + rule.escalate_ms if rule.escalate_ms else 0
+        condition.first = bool(rule.rule.group) and self._is_first(name, rule.rule.group)
+        self._tell(name, condition, rule, "active")
+
+    def _is_first(self, name: str, group: str) -> bool:
+        for other, condition in self.alarms.conditions.items():
+            rule = self.rules.rule_of(other)
+            if other != name and condition.level and rule is not None and rule.rule.group == group:
+                return False
+        return True
+
+    def _go_on(self, name: str, condition: Condition, rule: CompiledRule) -> None:
+        """Escalate an alarm that nobody has seen, and raise one again that stays."""
+        if condition.escalates and condition.escalates <= self.at:
+            condition.escalates = 0
+            if not condition.acked and condition.severity < rule.escalated:
+                condition.severity = rule.escalated
+                self._tell(name, condition, rule, "escalated")
+        if condition.next_alarm and condition.next_alarm <= self.at:
+            condition.alarms += 1
+            more = rule.rule.re_alarm is not None and condition.alarms < rule.rule.re_alarm.times
+            condition.next_alarm = condition.next_alarm + rule.re_alarm_ms if more else 0
+            if condition.told:
+                condition.acked, condition.silenced = not rule.rule.ack, False
+                self._tell(name, condition, rule, "re_alarm")
+
+    def _reconcile(self) -> None:
+        """Fit alarms to rules that have changed; those whose rule is gone are removed."""
+        self.alarms.rules = self.rules.version
+        for name in sorted(self.alarms.conditions):
+            condition, rule = self.alarms.conditions[name], self.rules.rule_of(name)
+            quantity = name.partition("/")[2]
+            of = rule.rule.quantities if rule is not None else ()
+            if rule is not None and (not quantity or not of or quantity in of):
+                condition.fit(len(rule.levels))
+                condition.level = min(condition.level, len(rule.levels))
+                self.alarms.due = min(self.alarms.due, self.at)
+                continue
+            del self.alarms.conditions[name]
+            if condition.retain:
+                condition.level, condition.acked, condition.confirmed = 0, True, True
+                condition.latched = False
+                self._tell(name, condition, rule, "removed", reason="its rule is gone")
+
+    # -- operators -----------------------------------------------------------------------------
+
+    def act(self, action: Signal) -> None:
+        """Do what an operator asks for; what makes no sense is recorded as rejected."""
+        alarms = self.alarms
+        if action.event_time_ms != alarms.acted_at:
+            alarms.acted_at, alarms.acted = action.event_time_ms, []
+        if action.action_id in alarms.acted:
+            return
+        alarms.acted.append(action.action_id)
+        if action.alarm == "*":
+            if action.verb in ("suppress", "unsuppress"):
+                until = self.at + action.duration_ms if action.duration_ms > 0 else NEVER
+                alarms.suppressed_until = until if action.verb == "suppress" else 0
+            for name in sorted(alarms.conditions):
+                rule = self.rules.rule_of(name)
+                if rule is not None and not _refused(alarms.conditions[name], action):
+                    self._apply(name, rule, action)
+            return
+        rule = self.rules.rule_of(action.alarm)
+        quantity = action.alarm.partition("/")[2]
+        if rule is None or (rule.rule.source == "reading" and quantity not in rule.rule.quantities):
+            self._reject(action, rule, "there is no such alarm")
+            return
+        condition = alarms.conditions.get(action.alarm) or new_condition(rule)
+        if why := _refused(condition, action):
+            self._reject(action, rule, why)
+            return
+        if action.alarm not in alarms.conditions:
+            self._new(action.alarm, rule)
+        self._apply(action.alarm, rule, action)
+
+    def _apply(self, name: str, rule: CompiledRule, action: Signal) -> None:
+        condition = self.alarms.conditions[name]
+        verb = action.verb
+        if verb == "ack":
+            condition.acked, condition.silenced = True, True
+            condition.confirmed = not rule.rule.confirm
+        elif verb == "confirm":
+            condition.confirmed = True
+        elif verb == "shelve":
+            longest = self.at + rule.max_shelve_ms
+            condition.shelved = self.at + action.duration_ms if action.duration_ms > 0 else ONE_SHOT
+            condition.shelve_ends = min(condition.shelved, longest) if action.duration_ms > 0 else longest
+        elif verb == "unshelve":
+            condition.shelved = condition.shelve_ends = 0
+        elif verb == "suppress":
+            condition.suppressed_until = self.at + action.duration_ms if action.duration_ms > 0 else NEVER
+        elif verb == "unsuppress":
+            condition.suppressed_until = 0
+        elif verb in ("out_of_service", "in_service"):
+            condition.out_of_service = verb == "out_of_service"
+        elif verb == "reset":
+            condition.latched = False
+        elif verb == "silence":
+            condition.silenced = True
+        if verb is not None:
+            self._tell(name, condition, rule, verb, action=action)
+        self._advance(name, condition, rule)
+
+    def _reject(self, action: Signal, rule: CompiledRule | None, why: str) -> None:
+        condition = self.alarms.conditions.get(action.alarm) or Condition([])
+        self._tell(action.alarm, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action)
+
+    # -- history -------------------------------------------------------------------------------
+
+    def _tell(
+        self,
+        name: str,
+        condition: Condition,
+        rule: CompiledRule | None,
+        change: Change,
+        *,
+        reason: str = "",
+        action: Signal | None = None,
+    ) -> None:
+        alarms = self.alarms
+        if alarms.told_at != self.at:
+            alarms.told_at, alarms.told = self.at, 0
+        number, alarms.told = alarms.told, alarms.told + 1
+        level = condition.level
+        rule_id, _, quantity = name.partition("/")
+        shadow = rule is not None and rule.shadow
+        # By position: a row is made for every change of every alarm.
+        self.emit(
+            AlarmEvent(
+                f"{self.entity}:{name}",
+                self.entity,
+                name,
+                rule_id,
+                quantity,
+                "process" if rule is None else rule.category,
+                change,
+                self.at,
+                number,
+                level > 0,
+                condition.acked,
+                condition.confirmed,
+                condition.retain,
+                condition.latched,
+                _SHELVED.get(condition.shelved, "timed"),
+                condition.suppressed,
+                condition.out_of_service,
+                condition.silenced,
+                level > 0 and condition.told and not shadow,
+                condition.first,
+                shadow,
+                level,
+                SEVERITIES[condition.severity],
+                condition.value,
+                rule.levels[level - 1].limit if rule is not None and level else None,
+                condition.since if level else None,
+                reason or condition.reason,
+                action.operator if action is not None else "",
+                action.comment if action is not None else "",
+                "" if rule is None else rule.rule.title,
+                self.status or "",
+                *place_of(self.entity),
+            )
+        )
+
+
+def _refused(condition: Condition, action: Signal) -> str:
+    """Return why an action makes no sense now; empty if it does."""
+    verb = action.verb
+    if verb == "ack" and condition.acked:
+        return "it is acknowledged, or there is nothing to acknowledge"
+    if verb == "confirm" and condition.confirmed:
+        return "there is nothing to confirm"
+    if verb == "unshelve" and not condition.shelved:
+        return "it is not shelved"
+    if verb == "unsuppress" and not condition.suppressed_until:
+        return "no operator has suppressed it"
+    if verb == "in_service" and not condition.out_of_service:
+        return "it is in service"
+    if verb == "reset" and not condition.latched:
+        return "it is not latched"
+    if verb == "reset" and condition.level:
+        return "it is active"
+    return ""

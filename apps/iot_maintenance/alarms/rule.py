@@ -1,0 +1,402 @@
+"""Alarm rules: what is written, and what is made of it.
+
+A rule has levels, from mild to severe. Each level is a condition with a dead-band and delays of its own: the
+alarm's level is the most severe whose condition has lasted for its on-delay and has not been away for its
+off-delay. So "raise at once, critical after a minute, step down after two, clear after five" is two levels
+with one threshold.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from apps.iot_maintenance.alarms.schedule import Schedule
+from millrace.errors import UserError
+from millrace.rules import Constant, Field, Function, Language, RuleError
+from millrace.time.durations import to_ms
+
+Severity = Literal["low", "medium", "high", "critical"]
+SEVERITIES: Final = ("low", "medium", "high", "critical")
+#: What a rule looks at: every reading of its quantities; the machine's latest readings together, once an
+#: instant; errors; what is wrong with a sensor; what is silent.
+Source = Literal["reading", "machine", "error", "quality", "silence"]
+Category = Literal["process", "sensor", "liveness"]
+
+_RuleId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+_Duration = str | int
+
+
+class Repeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """So many occurrences within a time, the present one included."""
+
+    count: Annotated[int, Meta(ge=1, le=100)]
+    within: _Duration
+
+
+class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One level of a rule: a limit, an expression, or no data.
+
+    Attributes:
+        severity: How severe it is.
+        above: It holds above this value, until the value is at or below it less the dead-band.
+        below: It holds below this value, until the value is at or above it plus the dead-band.
+        dead_band: See there; in the value's unit.
+        when: Or an expression for which it holds.
+        until: With ``when``: it goes on to hold until this does; unless given, while ``when`` holds.
+        no_data: Or it holds when there has been no reading for so long.
+        on_delay: It must have held for so long.
+        off_delay: It must have been away for so long.
+        repeat: It must have occurred so often within a time.
+    """
+
+    severity: Severity = "medium"
+    above: float | None = None
+    below: float | None = None
+    dead_band: Annotated[float, Meta(ge=0)] = 0.0
+    when: str = ""
+    until: str = ""
+    no_data: _Duration = 0
+    on_delay: _Duration = 0
+    off_delay: _Duration = 0
+    repeat: Repeat | None = None
+
+
+class ReAlarm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An alarm that stays active is raised again, as if it were new (OPC UA Part 9: ReAlarmTime)."""
+
+    every: _Duration
+    times: Annotated[int, Meta(ge=1, le=1000)] = 3
+
+
+class Escalate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An alarm that nobody has acknowledged for so long becomes more severe."""
+
+    after: _Duration
+    severity: Severity
+
+
+class AlarmRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An alarm rule as its author writes it.
+
+    Attributes:
+        id: Its name.
+        levels: From mild to severe.
+        source: What it looks at.
+        quantities: Of ``reading``, ``quality``, ``silence``: one alarm each (empty for the last two: of all).
+            Of ``machine``: the names that its expressions use.
+        kinds: Kinds of machines that it is for; empty: all.
+        title: What is shown.
+        suppress_in: In these statuses of the machine its alarms are suppressed.
+        schedule: When it is in force; always unless given.
+        ack: Whether an operator must acknowledge it.
+        confirm: Whether acknowledging must be confirmed.
+        latched: Whether it stays until an operator resets it.
+        re_alarm: Whether it is raised again while it stays.
+        escalate: Whether it becomes more severe while nobody acknowledges it.
+        group: Of the alarms of a group on a machine, the first to come is marked.
+        max_shelve: Longest time that it may be shelved for.
+    """
+
+    id: _RuleId
+    levels: Annotated[tuple[Level, ...], Meta(min_length=1, max_length=8)]
+    source: Source = "reading"
+    quantities: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    title: str = ""
+    suppress_in: tuple[str, ...] = ()
+    schedule: Schedule | None = None
+    ack: bool = True
+    confirm: bool = False
+    latched: bool = False
+    re_alarm: ReAlarm | None = None
+    escalate: Escalate | None = None
+    group: str = ""
+    max_shelve: _Duration = "8h"
+
+
+class Facts:
+    """What an expression is asked about: the present reading, and what is known of its machine.
+
+    Attributes:
+        value: The reading's value; of an error, none.
+        rate: Change since the reading before, per minute.
+        average: Moving average by count.
+        average_by_time: Moving average by time.
+        trend: Slope, per hour.
+        zscore: How unusual the value is.
+        minimum: Least value since maintenance.
+        maximum: Largest value since maintenance.
+        quantity: What is measured.
+        status: The machine's status.
+        kind: The machine's kind.
+        code: The error's code.
+        latest: Latest good value by quantity.
+        known: What is known of the machine at this time.
+        at: This time, ms.
+    """
+
+    __slots__ = (
+        "at",
+        "average",
+        "average_by_time",
+        "code",
+        "kind",
+        "known",
+        "latest",
+        "maximum",
+        "minimum",
+        "quantity",
+        "rate",
+        "status",
+        "trend",
+        "value",
+        "zscore",
+    )
+
+    def __init__(self, at: int, *, status: str | None = None, kind: str = "") -> None:
+        self.at = at
+        self.status, self.kind = status, kind
+        self.value: float | None = None
+        self.rate: float | None = None
+        self.average: float | None = None
+        self.average_by_time: float | None = None
+        self.trend: float | None = None
+        self.zscore: float | None = None
+        self.minimum: float | None = None
+        self.maximum: float | None = None
+        self.quantity = self.code = ""
+        self.latest: Mapping[str, float] = {}
+        self.known: Any = None
+
+    def __getattr__(self, quantity: str) -> float | None:
+        # Only for what is no slot: quantities as names in expressions over several sensors.
+        return self.latest.get(quantity)
+
+
+def _days_since(component: str) -> Callable[[Facts], float | None]:
+    def found(facts: Facts) -> float | None:
+        last = None if facts.known is None else facts.known.last_maintenance_ms.get(component)
+        return None if last is None else (facts.at - last) / 86_400_000
+
+    return found
+
+
+def _errors(code: str) -> Callable[[Facts], float]:
+    def found(facts: Facts) -> float:
+        counts = {} if facts.known is None else facts.known.errors_24h
+        return float(counts.get(code, 0) if code != "*" else sum(counts.values()))
+
+    return found
+
+
+def _attribute(name: str) -> Callable[[Facts], str | None]:
+    return lambda facts: None if facts.known is None else facts.known.attributes.get(name)
+
+
+_NUMBERS: Final = (
+    "value",
+    "rate",
+    "average",
+    "average_by_time",
+    "trend",
+    "zscore",
+    "minimum",
+    "maximum",
+)
+_FUNCTIONS: Final = (
+    Function("age_days", (Constant("text"),), "number", _days_since, True, "days since it was replaced"),
+    Function("errors", (Constant("text"),), "number", _errors, False, "errors of a code in 24 h, '*': all"),
+    Function("attribute", (Constant("text"),), "text", _attribute, True, "a machine's master data"),
+)
+_TEXTS: Final = {
+    "status": Field("text", nullable=True, about="the machine's status"),
+    "kind": Field("text", about="the machine's kind"),
+    "quantity": Field("text", about="what is measured"),
+}
+
+
+@functools.lru_cache(maxsize=256)
+def language(source: Source, quantities: tuple[str, ...] = ()) -> Language:
+    """Return what expressions of a rule can speak of.
+
+    >>> language("machine", ("flow", "pressure")).condition("flow > 80 and pressure < 2").text
+    'flow > 80 and pressure < 2'
+    """
+    if source == "machine":
+        numbers = {q: Field("number", nullable=True, about="latest good value") for q in quantities}
+        return Language({**_TEXTS, **numbers}, _FUNCTIONS)
+    if source == "error":
+        return Language({**_TEXTS, "code": Field("text", about="the error's code")}, _FUNCTIONS)
+    return Language({**_TEXTS, **{n: Field("number", nullable=True) for n in _NUMBERS}}, _FUNCTIONS)
+
+
+class CompiledLevel:
+    """A level, ready to be asked.
+
+    Args:
+        level: The level.
+        rule: Its rule.
+    """
+
+    __slots__ = (
+        "above",
+        "below",
+        "level",
+        "limit",
+        "no_data_ms",
+        "off_above",
+        "off_below",
+        "off_delay_ms",
+        "on_delay_ms",
+        "repeat",
+        "severity",
+        "until",
+        "when",
+        "within_ms",
+    )
+
+    def __init__(self, level: Level, rule: AlarmRule) -> None:
+        self.level = level
+        self.severity = SEVERITIES.index(level.severity)
+        self.above, self.below = level.above, level.below
+        self.off_above = None if level.above is None else level.above - level.dead_band
+        self.off_below = None if level.below is None else level.below + level.dead_band
+        self.limit = level.above if level.above is not None else level.below
+        words = language(rule.source, rule.quantities)
+        self.when = words.condition(level.when).holds if level.when else None
+        self.until = words.condition(level.until).holds if level.until else None
+        self.no_data_ms = to_ms(level.no_data)
+        self.on_delay_ms, self.off_delay_ms = to_ms(level.on_delay), to_ms(level.off_delay)
+        self.repeat = level.repeat.count if level.repeat else 0
+        self.within_ms = to_ms(level.repeat.within) if level.repeat else 0
+        self._check(rule)
+
+    def _check(self, rule: AlarmRule) -> None:
+        level = self.level
+        ways = sum(
+            (level.above is not None or level.below is not None, bool(level.when), bool(level.no_data))
+        )
+        fed = rule.source in ("quality", "silence")  # told from outside, by the fault or the silence itself
+        if ways != (0 if fed and not level.when else 1):
+            raise RuleError(
+                "a level has one condition: above/below, when, or no_data"
+                + (" (or none, of quality and silence)" if fed else ""),
+                rule=rule.id,
+            )
+        if (self.limit is not None or self.no_data_ms) and rule.source != "reading":
+            raise RuleError(f"limits and no_data are of readings, not of {rule.source}", rule=rule.id)
+        if level.until and not level.when:
+            raise RuleError("until goes with when", rule=rule.id)
+
+    def holds(self, facts: Facts, before: bool) -> bool:
+        """Return whether the condition holds; ``before``: whether it has so far (hysteresis)."""
+        when = self.when
+        if when is not None:
+            if before and self.until is not None:
+                return not self.until(facts)
+            return when(facts)
+        value = facts.value
+        if value is None:
+            return before
+        if before:
+            return (self.off_above is not None and value > self.off_above) or (
+                self.off_below is not None and value < self.off_below
+            )
+        return (self.above is not None and value > self.above) or (
+            self.below is not None and value < self.below
+        )
+
+
+class CompiledRule:
+    """A rule, ready to be asked.
+
+    Args:
+        rule: The rule.
+        shadow: Whether it is only tried: its alarms are recorded and never announced.
+
+    Raises:
+        RuleError: The rule contradicts itself, or an expression is none.
+    """
+
+    __slots__ = (
+        "by_limits",
+        "category",
+        "escalate_ms",
+        "escalated",
+        "kinds",
+        "levels",
+        "max_shelve_ms",
+        "names",
+        "no_data",
+        "re_alarm_ms",
+        "rule",
+        "shadow",
+        "suppress_in",
+    )
+
+    def __init__(self, rule: AlarmRule, *, shadow: bool = False) -> None:
+        if rule.source in ("reading", "machine") and not rule.quantities:
+            raise RuleError(f"a rule on {rule.source}s names its quantities", rule=rule.id)
+        self.rule, self.shadow = rule, shadow
+        try:
+            self.levels = tuple(CompiledLevel(level, rule) for level in rule.levels)
+            self.re_alarm_ms = to_ms(rule.re_alarm.every) if rule.re_alarm else 0
+            self.escalate_ms = to_ms(rule.escalate.after) if rule.escalate else 0
+            self.max_shelve_ms = to_ms(rule.max_shelve)
+        except RuleError as error:
+            raise error.of(rule.id) from None
+        except UserError as error:
+            raise RuleError(str(error), rule=rule.id) from None
+        severities = [level.severity for level in self.levels]
+        if severities != sorted(severities):
+            raise RuleError("levels stand from mild to severe", rule=rule.id)
+        if rule.re_alarm and not self.re_alarm_ms:
+            raise RuleError("re_alarm needs a time", rule=rule.id)
+        self.escalated = SEVERITIES.index(rule.escalate.severity) if rule.escalate else 0
+        self.kinds = frozenset(rule.kinds)
+        self.suppress_in = frozenset(rule.suppress_in)
+        self.category: Category = {"quality": "sensor", "silence": "liveness"}.get(rule.source, "process")  # type: ignore[assignment]
+        #: Whether only limits say when it begins to hold.
+        self.by_limits = all(not level.when or level.no_data_ms for level in self.levels)
+        self.no_data = any(level.no_data_ms for level in self.levels)
+        self.names = {q: f"{rule.id}/{q}" for q in rule.quantities}
+
+    def name_for(self, quantity: str) -> str:
+        """Return the name, on its machine, of the alarm of a quantity."""
+        return self.names.get(quantity) or (f"{self.rule.id}/{quantity}" if quantity else self.rule.id)
+
+    def trips(self, facts: Facts) -> bool:
+        """Return whether any level's condition begins to hold."""
+        return any(level.holds(facts, False) for level in self.levels)
+
+
+def read_rule(text: str) -> AlarmRule:
+    """Return the rule that a JSON text writes.
+
+    Raises:
+        RuleError: It is none; says why.
+    """
+    try:
+        return msgspec.json.decode(text, type=AlarmRule)
+    except msgspec.MsgspecError as error:
+        raise RuleError(f"this is no alarm rule: {error}") from None
+
+
+class AlarmLanguage(Language):
+    """Lets the life cycle that all rules share keep alarm rules: their condition is the rule as JSON."""
+
+    def condition(self, text: str) -> Any:
+        """Return the compiled rule.
+
+        Raises:
+            RuleError: The text is no alarm rule.
+        """
+        return CompiledRule(read_rule(text))
+
+
+ALARM_LANGUAGE: Final = AlarmLanguage({})

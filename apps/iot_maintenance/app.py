@@ -1,0 +1,75 @@
+"""The iot app as the runtime knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from apps.iot_maintenance.alarms.record import AlarmEvent
+from apps.iot_maintenance.events import (
+    Action,
+    Equipment,
+    Heartbeat,
+    MachineError,
+    Maintenance,
+    Reading,
+    Status,
+)
+from apps.iot_maintenance.plant import AlarmKpi, AssetHealth
+from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from apps.iot_maintenance.settings import IotSettings
+from millrace.rules import RuleEvent
+from millrace.runtime.apps import App, Topic, Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.connectors.router import Outputs
+
+
+def topics(settings: IotSettings) -> Topics:
+    """Return the topics of the app; the control topic has one partition, so that it is in order."""
+    names, partitions = settings.topics, settings.topics.partitions
+    events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions")
+    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts"]
+    if names.enriched:
+        results.append("enriched")
+    return Topics(
+        reads=(*(Topic(getattr(names, name), partitions) for name in events), Topic(names.control, 1)),
+        writes=(*(Topic(getattr(names, name), partitions) for name in results), Topic(names.dead_letters, 1)),
+        control=names.control,
+    )
+
+
+def build(streams: Mapping[str, DataFrame], settings: IotSettings) -> Outputs:
+    """Wire the pipeline (see :func:`apps.iot_maintenance.pipeline.build`); Spark is imported only here."""
+    from apps.iot_maintenance.pipeline import build as wire
+
+    return wire(streams, settings)
+
+
+app = App(
+    name="iot",
+    summary="Machines watched: status as of event time, alarms that replay, silence noticed, KPIs.",
+    settings=IotSettings,
+    build=build,
+    topics=topics,
+    demo="apps.iot_maintenance.demo:spec",
+    evaluate="apps.iot_maintenance.evaluate_cli:app",
+    contracts={
+        "reading.v1": Reading,
+        "status.v1": Status,
+        "maintenance.v1": Maintenance,
+        "machine_error.v1": MachineError,
+        "equipment.v1": Equipment,
+        "heartbeat.v1": Heartbeat,
+        "action.v1": Action,
+        "control.v1": RuleEvent,
+        "enriched_reading.v1": EnrichedReading,
+        "alarm.v1": AlarmEvent,
+        "liveness.v1": Liveness,
+        "shift_kpi.v1": ShiftKpi,
+        "alarm_kpi.v1": AlarmKpi,
+        "asset_health.v1": AssetHealth,
+    },
+)

@@ -1,0 +1,139 @@
+"""``millrace evaluate iot …``: the app on published data, through its real pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from apps.iot_maintenance.evaluation.stream import Engine
+from millrace.errors import UserError
+from millrace.time.durations import to_ms
+
+app = typer.Typer(no_args_is_help=True, help="The iot app on published data, through its real pipeline.")
+
+OutOption = Annotated[Path, typer.Option("--out", help="Where the report goes, as JSON.")]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="spark: the app's own pipeline; memory: its monitor alone, no JVM.")
+]
+
+
+@app.command("azure-join")
+def azure_join(
+    data: Annotated[Path, typer.Option(help="Folder with telemetry_*.parquet, errors_*.csv, maint_*.csv, …")],
+    out: OutOption,
+    grace: Annotated[str, typer.Option(help="How far behind facts still correct, e.g. 24h.")] = "24h",
+    shuffle_seed: Annotated[int, typer.Option(help="Where the order of arrival comes from.")] = 1,
+    late_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of facts that come after their readings.")
+    ] = 0.01,
+    features: Annotated[Path | None, typer.Option(help="Where the joined rows go, as Parquet.")] = None,
+    engine: EngineOption = "spark",
+) -> None:
+    """The latest status as of event time, compared with merge_asof: Azure predictive maintenance."""
+    from apps.iot_maintenance.evaluation.azure import evaluate
+
+    chosen = _engine(engine)
+    grace_ms = to_ms(grace)
+    if grace_ms < 60_000:
+        raise UserError("a grace below a minute leaves no room for disorder")
+    with _progress("azure-join") as told:
+        report, found = evaluate(
+            data, grace_ms=grace_ms, seed=shuffle_seed, late_share=late_share, engine=chosen, told=told
+        )
+    if features is not None:
+        features.parent.mkdir(parents=True, exist_ok=True)
+        found.to_parquet(features, index=False)
+    _write(out, report)
+    _show("azure-join", msgspec.structs.asdict(report))
+
+
+@app.command("ai4i")
+def ai4i(
+    data: Annotated[Path, typer.Option(help="The file ai4i2020.csv.")],
+    out: OutOption = Path("ai4i.json"),
+    engine: EngineOption = "spark",
+) -> None:
+    """The documented failure rules as alarm expressions: AI4I 2020."""
+    from apps.iot_maintenance.evaluation.ai4i import evaluate
+
+    chosen = _engine(engine)
+    with _progress("ai4i") as told:
+        reports = evaluate(data, engine=chosen, told=told)
+    _write(out, reports)
+    shown = {
+        mode: f"{r.matched} of {r.expected} matched, {r.false} false, of which the rule implies {r.implied}"
+        for mode, r in reports.items()
+    }
+    _show("ai4i", shown)
+
+
+@app.command("alarms")
+def alarms(
+    series: Annotated[list[Path], typer.Option(help="A NAB series; give it several times, or a folder.")],
+    windows: Annotated[Path, typer.Option(help="combined_windows.json.")],
+    out: OutOption = Path("alarms.json"),
+    more: Annotated[list[Path] | None, typer.Argument(help="Further series.")] = None,
+    engine: EngineOption = "spark",
+) -> None:
+    """Dead-band and delays against the bare threshold: Numenta Anomaly Benchmark."""
+    from apps.iot_maintenance.evaluation.nab import evaluate
+
+    chosen = _engine(engine)
+    files = [
+        file
+        for path in (*series, *(more or ()))
+        for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path])
+    ]
+    if not files:
+        raise UserError("no series: name files, or folders with .csv files")
+    with _progress("alarms") as told:
+        report = evaluate(files, windows, engine=chosen, told=told)
+    _write(out, report)
+    shown: dict[str, Any] = {
+        name: f"{part.transitions} transitions, {part.windows_hit} of {report.windows} windows hit"
+        for name, part in (("bare", report.bare), ("filtered", report.filtered))
+    }
+    _show("alarms", {**shown, "fewer": f"{report.fewer:.1%}", "series": report.series})
+
+
+def _engine(name: str) -> Engine:
+    if name == "spark":
+        return "spark"
+    if name == "memory":
+        return "memory"
+    raise UserError(f"there is no engine '{name}'; there are spark and memory")
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many batches are done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
+
+
+def _write(path: Path, report: Any) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _show(title: str, values: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False)
+    for name, value in values.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int | float) else str(value))
+    Console().print(table)

@@ -1,0 +1,1 @@
+"""Evaluations of the iot app on published data; the data are arguments, never part of the app."""

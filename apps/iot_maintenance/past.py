@@ -1,0 +1,171 @@
+"""What was known of a machine at any time within the grace: status, maintenance, errors, master data.
+
+A join over one right stream would not do: a reading meets four kinds of facts at once, one of them by
+component, one as a count over a window that slides with the reading, and maintenance only strictly before
+it. Their versions stand side by side in one state, so that a reading is one look-up, and a late fact of any
+kind corrects a reading once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from operator import itemgetter
+from typing import Final
+
+import msgspec
+
+DAY_MS: Final = 86_400_000
+#: How far back errors are counted, ms.
+ERRORS_MS: Final = DAY_MS
+
+_at = itemgetter(0)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What held for a machine at one time.
+
+    Attributes:
+        status: Its status, ``None`` before the first.
+        status_since_ms: Since when.
+        kind: Kind of machine, empty if nobody has said.
+        attributes: Its other master data.
+        last_maintenance_ms: Component → when it was last replaced, strictly before.
+        errors_24h: Error code → how often in the 24 hours up to then, that instant included.
+    """
+
+    status: str | None = None
+    status_since_ms: int | None = None
+    kind: str = ""
+    attributes: dict[str, str] = {}
+    last_maintenance_ms: dict[str, int] = {}
+    errors_24h: dict[str, int] = {}
+
+
+class Past(msgspec.Struct, array_like=True):
+    """Versions of everything that is known of a machine.
+
+    Attributes:
+        statuses: Time (ms) and status, in order.
+        equipment: Time (ms), kind and attributes as JSON, in order.
+        replaced: Component → times (ms) of replacement, in order.
+        errors: Time (ms), code and identity, in order.
+
+    Example:
+        >>> past = Past()
+        >>> past.put_status(100, "running") and past.put_maintenance(200, "seal")
+        True
+        >>> past.as_of(200).status, past.as_of(200).last_maintenance_ms, past.as_of(201).last_maintenance_ms
+        ('running', {}, {'seal': 200})
+    """
+
+    statuses: list[tuple[int, str]] = []
+    equipment: list[tuple[int, str, str]] = []
+    replaced: dict[str, list[int]] = {}
+    errors: list[tuple[int, str, str]] = []
+
+    def put_status(self, at: int, status: str) -> bool:
+        """Add a status valid from ``at`` (ms); return whether it is news.
+
+        Of two of one instant the greater text is taken, whichever comes first.
+        """
+        return _put(self.statuses, (at, status))
+
+    def put_equipment(self, at: int, kind: str, attributes: dict[str, str]) -> bool:
+        """Add master data valid from ``at`` (ms); return whether it is news."""
+        packed = msgspec.json.encode(attributes, order="deterministic").decode()
+        return _put(self.equipment, (at, kind, packed))
+
+    def put_maintenance(self, at: int, component: str) -> bool:
+        """Add a replacement; return whether it is news."""
+        times = self.replaced.setdefault(component, [])
+        place = bisect_left(times, at)
+        if place < len(times) and times[place] == at:
+            return False
+        times.insert(place, at)
+        return True
+
+    def put_error(self, at: int, code: str, error_id: str) -> bool:
+        """Add an error; return whether it is news."""
+        found = (at, code, error_id)
+        place = bisect_left(self.errors, found)
+        if place < len(self.errors) and self.errors[place] == found:
+            return False
+        self.errors.insert(place, found)
+        return True
+
+    def status_at(self, at: int) -> str | None:
+        """Return the status that held at ``at`` (ms)."""
+        statuses = self.statuses
+        if statuses and statuses[-1][0] <= at:
+            return statuses[-1][1]
+        place = bisect_right(statuses, at, key=_at)
+        return statuses[place - 1][1] if place else None
+
+    def kind_at(self, at: int) -> str:
+        """Return the kind of machine that held at ``at`` (ms), empty if nobody has said."""
+        place = bisect_right(self.equipment, at, key=_at)
+        return self.equipment[place - 1][1] if place else ""
+
+    def as_of(self, at: int) -> Known:
+        """Return what held at ``at`` (ms)."""
+        statuses = self.statuses
+        place = bisect_right(statuses, at, key=_at)
+        since, status = statuses[place - 1] if place else (None, None)
+        kind, attributes = "", _NONE
+        if self.equipment:
+            place = bisect_right(self.equipment, at, key=_at)
+            if place:
+                _, kind, packed = self.equipment[place - 1]
+                attributes = msgspec.json.decode(packed, type=dict[str, str])
+        last = {}
+        for component, times in self.replaced.items():
+            place = len(times) if times[-1] < at else bisect_left(times, at)
+            if place:
+                last[component] = times[place - 1]
+        return Known(status, since, kind, attributes, last, self._errors(at))
+
+    def _errors(self, at: int) -> dict[str, int]:
+        errors = self.errors
+        if not errors:
+            return {}
+        counts: dict[str, int] = {}
+        for place in range(bisect_right(errors, at, key=_at) - 1, -1, -1):
+            found, code, _ = errors[place]
+            if found <= at - ERRORS_MS:
+                break
+            counts[code] = counts.get(code, 0) + 1
+        return counts
+
+    def prune(self, before: int) -> None:
+        """Forget what no reading at or after ``before`` (ms) can ask for."""
+        _keep_from(self.statuses, before)
+        _keep_from(self.equipment, before)
+        for times in self.replaced.values():
+            # Strictly before: of times before the bound the last one is still the answer.
+            del times[: max(bisect_left(times, before) - 1, 0)]
+        del self.errors[: bisect_right(self.errors, before - ERRORS_MS, key=_at)]
+
+
+_NONE: Final[dict[str, str]] = {}
+
+
+def _put(versions: list[tuple], item: tuple) -> bool:  # type: ignore[type-arg]
+    """Add a version; the greatest of one instant stays. Return whether it is news."""
+    if not versions or versions[-1][0] < item[0]:
+        versions.append(item)
+        return True
+    place = bisect_left(versions, item[0], key=_at)
+    if place < len(versions) and versions[place][0] == item[0]:
+        if versions[place] >= item:
+            return False
+        versions[place] = item
+        return True
+    insort(versions, item)
+    return True
+
+
+def _keep_from(versions: list[tuple], before: int) -> None:  # type: ignore[type-arg]
+    """Drop versions that were replaced at or before ``before`` (ms)."""
+    place = bisect_right(versions, before, key=_at)
+    if place > 1:
+        del versions[: place - 1]

@@ -1,0 +1,316 @@
+"""The monitor of machines and gateways: joins, judges, counts and alarms, in the order of event time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+from typing import Any, Final
+
+from apps.iot_maintenance.alarms.rule import ALARM_LANGUAGE, Facts
+from apps.iot_maintenance.past import DAY_MS, Known
+from apps.iot_maintenance.quality import Judged, Limits, Sensor
+from apps.iot_maintenance.records import EnrichedReading
+from apps.iot_maintenance.running import Running
+from apps.iot_maintenance.shifts import ShiftState
+from apps.iot_maintenance.signals import ERROR, HEARTBEAT, MAINTENANCE, OPERATOR, READING, STATUS, Signal
+from apps.iot_maintenance.state import Kept, Machine, corrected, pack, unpack
+from apps.iot_maintenance.watch import ALARMS, LIVE, SHIFT, TOGETHER, WATCH, Monitoring, Watch
+from millrace import BroadcastContext, Context, Timer
+from millrace.rules import apply_rule
+from millrace.time import NEVER
+
+__all__ = ["MachineMonitor", "Monitoring"]
+
+_at = attrgetter("at")
+_NO_LIMITS: Final = Limits()
+
+
+class MachineMonitor(Watch):
+    """Watches machines, and the gateways that they are heard through.
+
+    The key is a machine for all but heartbeats, whose key is the gateway. What comes behind the watermark
+    but within the grace is joined, and corrects what should have known it; it is in no alarm, statistic or
+    KPI, which are what they were when their time passed.
+
+    Args:
+        monitoring: What to do.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the state hangs on."""
+        return {"grace_ms": self._m.grace_ms}
+
+    def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
+        """Change the rules; they hold from the event time that the change names."""
+        apply_rule(ALARM_LANGUAGE, control, self.rules)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def process(self, event: Signal, ctx: Context) -> None:
+        """Handle an event in its place in time."""
+        name = event.stream
+        if name == READING:
+            self._reading(event, ctx)
+        elif name == HEARTBEAT:
+            self._heartbeat(event, ctx)
+        elif name == OPERATOR:
+            engine = self._engine(ctx)
+            engine.act(event)
+            self._wake(ctx)
+        else:
+            self._fact(name, event, ctx)
+
+    def on_late(self, event: Signal, ctx: Context) -> None:
+        """Join what is within the grace; an operator's action takes effect now."""
+        at, name = ctx.event_time, event.stream
+        if name == OPERATOR:
+            engine = self._engine(ctx, at=ctx.watermark)
+            engine.act(event)
+            self._wake(ctx)
+        elif name == HEARTBEAT or at + self._m.grace_ms <= ctx.watermark:
+            self.emit_late(event, ctx)
+        elif name == READING:
+            self._late_reading(event, ctx)
+        else:
+            self._late_fact(name, event, ctx)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Do what is due."""
+        name = timer.name
+        if name == ALARMS:
+            self._engine(ctx).time()
+            self._wake(ctx)
+        elif name == TOGETHER:
+            self._together(ctx)
+        elif name == WATCH:
+            self._watch(ctx)
+        elif name == LIVE:
+            self._look(ctx)
+        elif name == SHIFT:
+            self._close_shift(ctx)
+        else:
+            self._tidy(ctx)
+
+    # -- readings ------------------------------------------------------------------------------
+
+    def _reading(self, event: Signal, ctx: Context) -> None:
+        at, quantity = ctx.event_time, event.quantity
+        machine = self._opened(ctx)
+        sensor = machine.sensors.get(quantity)
+        if sensor is None:
+            sensor = machine.sensors[quantity] = Sensor()
+            machine.running[quantity] = Running()
+            machine.gateway = event.gateway_id
+            if not machine.mark:
+                machine.mark = self._m.kinds_by_quantity.get(quantity, "")
+        elif sensor.at == at:
+            ctx.dead_letter("duplicate", f"sensor {event.sensor_id} has a reading of this time")
+            return
+        before_at, before = sensor.at, sensor.value
+        limits = self._m.limits.get(quantity, _NO_LIMITS)
+        judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge)
+        running = machine.running[quantity]
+        zscore = None
+        if judged.value is not None:
+            zscore = running.add(at, judged.value)
+        known = machine.past.as_of(at)
+        row = self._row(event, machine, known, judged, running, zscore)
+        ctx.emit(row)
+        if self._m.grace_ms:
+            self._keep(machine, row, ctx)
+        self._judge(event, machine, known, judged, running, zscore, before_at, before, ctx)
+        if machine.watch_at == NEVER and sensor.interval:
+            self._watch_from(machine, at + self._timeout(sensor), ctx)
+
+    def _judge(
+        self,
+        event: Signal,
+        machine: Machine,
+        known: Known,
+        judged: Judged,
+        running: Running,
+        zscore: float | None,
+        before_at: int,
+        before: float,
+        ctx: Context,
+    ) -> None:
+        """Let the alarms see a reading: process alarms what is believed, sensor alarms what is not."""
+        at, quantity = ctx.event_time, event.quantity
+        rules = self._rules(at)
+        wrong = judged.quality == "bad" or judged.fault in ("unit", "spike")
+        looks = judged.value is not None and quantity in rules.of
+        if looks and rules.no_data and quantity in rules.no_data:
+            self._watch_from(machine, at + rules.no_data[quantity], ctx)
+        alarms = self.conditions.value
+        held = alarms is not None and rules.concern(quantity, alarms)
+        if not (wrong or held or machine.silences or quantity in rules.together):
+            safe = rules.safe.get(quantity)
+            # Nearly all readings end here: no rule can take an interest in them.
+            if not looks or (safe is not None and safe[0] <= judged.value <= safe[1]):  # type: ignore[operator]
+                return
+        engine = self._engine(ctx, status=known.status, rules=rules)
+        if machine.silences:
+            self._heard(event, machine, engine, ctx)
+        if wrong or held:
+            engine.fault(quantity, judged.fault, bad=wrong)
+        if looks:
+            facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
+            facts.quantity, facts.value, facts.known = quantity, judged.value, known
+            facts.zscore, facts.trend = zscore, running.trend
+            facts.minimum, facts.maximum = running.low, running.high
+            facts.average, facts.average_by_time = running.average, running.average_by_time
+            if judged.value is not None and before_at >= 0 and running.count > 1:
+                facts.rate = (judged.value - before) * 60_000 / (at - before_at)
+            engine.reading(facts)
+        if quantity in rules.together:
+            ctx.timers.at(at, TOGETHER)
+        self._wake(ctx)
+
+    def _together(self, ctx: Context) -> None:
+        """Judge the machine's readings together, once all of an instant are there."""
+        machine = self.machine.value
+        if machine is None:
+            return
+        known = machine.past.as_of(ctx.event_time)
+        engine = self._engine(ctx, status=known.status)
+        facts = Facts(ctx.event_time, status=known.status, kind=known.kind or machine.mark)
+        facts.known = known
+        facts.latest = {q: sensor.value for q, sensor in machine.sensors.items() if sensor.count}
+        engine.machine(facts)
+        self._wake(ctx)
+
+    def _row(
+        self,
+        event: Signal,
+        machine: Machine,
+        known: Known,
+        judged: Judged,
+        running: Running | None,
+        zscore: float | None,
+        *,
+        late: bool = False,
+    ) -> EnrichedReading:
+        at = event.event_time_ms
+        # By position: one is made for every reading.
+        return EnrichedReading(
+            event.reading_id,
+            event.sensor_id,
+            event.machine_id,
+            event.quantity,
+            event.value,
+            event.unit,
+            at,
+            0,
+            False,
+            late,
+            judged.quality,
+            judged.fault,
+            known.status,
+            known.status_since_ms,
+            known.kind or machine.mark,
+            known.attributes,
+            known.last_maintenance_ms,
+            {component: (at - last) / DAY_MS for component, last in known.last_maintenance_ms.items()},
+            known.errors_24h,
+            None if running is None else running.average,
+            None if running is None else running.average_by_time,
+            None if running is None else running.trend,
+            None if running is None else running.low,
+            None if running is None else running.high,
+            zscore,
+        )
+
+    # -- corrections ---------------------------------------------------------------------------
+
+    def _keep(self, machine: Machine, row: EnrichedReading, ctx: Context) -> None:
+        """Keep a reading for as long as a late fact may correct its row."""
+        kept = machine.kept
+        kept.add(Kept(row.event_time_ms, 0, pack(row)))
+        if kept.sealed:
+            kept.forget(ctx.watermark - self._m.grace_ms)
+
+    def _late_reading(self, event: Signal, ctx: Context) -> None:
+        machine = self._opened(ctx)
+        at, kept = ctx.event_time, machine.kept.all()
+        low, high = bisect_left(kept, at, key=_at), bisect_right(kept, at, key=_at)
+        if any(unpack(k.row).quantity == event.quantity for k in kept[low:high]):
+            ctx.dead_letter("duplicate", f"sensor {event.sensor_id} has a reading of this time")
+            return
+        # By itself, without what came before and after it.
+        limits = self._m.limits.get(event.quantity, _NO_LIMITS)
+        judged = Sensor().judge(at, event.value, event.unit, limits)
+        row = self._row(event, machine, machine.past.as_of(at), judged, None, None, late=True)
+        ctx.emit(row)
+        kept.insert(high, Kept(at, 0, pack(row)))
+        machine.kept.replace(kept)
+
+    def _late_fact(self, name: str, event: Signal, ctx: Context) -> None:
+        """Take a fact that came late, and correct the rows of readings that should have known it."""
+        machine = self._opened(ctx)
+        past, at = machine.past, ctx.event_time
+        kept = machine.kept.all()
+        after = kept[bisect_left(kept, at, key=_at) :]
+        before = [past.as_of(k.at) for k in after]
+        if not machine.learn(name, event):
+            ctx.dead_letter("duplicate", f"this {name.rpartition('.')[2]} has come before")
+            return
+        changed = False
+        for k, was in zip(after, before, strict=True):
+            now = past.as_of(k.at)
+            if now != was:
+                changed = True
+                k.revision += 1
+                row = corrected(unpack(k.row), now, k.revision, machine.mark)
+                ctx.emit(row, on_time=False, revision=k.revision)
+        if changed:
+            machine.kept.replace(kept)
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def _fact(self, name: str, event: Signal, ctx: Context) -> None:
+        """Take a fact in its place in time."""
+        machine = self._opened(ctx)
+        at = ctx.event_time
+        if not machine.learn(name, event):
+            ctx.dead_letter("duplicate", f"this {name.rpartition('.')[2]} has come before")
+            return
+        if name == STATUS:
+            self._count_status(machine, event, ctx)
+        elif name == MAINTENANCE:
+            for running in machine.running.values():
+                running.maintained()
+        if name == ERROR:
+            rules = self._rules(at)
+            if rules.errors:
+                known = machine.past.as_of(at)
+                facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
+                facts.code, facts.known = event.code, known
+                self._engine(ctx, status=known.status, rules=rules).error(facts)
+        elif self.conditions.value is not None:
+            self._engine(ctx).status_changed()
+        self._wake(ctx)
+
+    def _count_status(self, machine: Machine, event: Signal, ctx: Context) -> None:
+        at, calendar = ctx.event_time, self._m.calendar
+        shift = machine.shift
+        if shift is None or at > shift.end:
+            start, end = calendar.shift(at)
+            if shift is None:
+                shift = machine.shift = ShiftState(start, end, event.status, at)
+            else:
+                shift.resume(at, start, end)
+        if ctx.timers.pending(SHIFT) is None:
+            ctx.timers.at(shift.end, SHIFT)
+        shift.change(at, event.status, event.produced, event.rejected)
+
+    def _close_shift(self, ctx: Context) -> None:
+        machine = self.machine.value
+        if machine is None or machine.shift is None:
+            return
+        shift = machine.shift
+        if not shift.heard and machine.seen < shift.start:
+            return  # nothing was heard in a whole shift: it goes on with the next status
+        kind = machine.past.kind_at(ctx.event_time) or machine.mark
+        kpi = shift.close(ctx.key, self._m.calendar, self._m.ideal_per_h.get(kind))
+        ctx.output(self.shifts, kpi)
+        ctx.timers.at(shift.end, SHIFT)

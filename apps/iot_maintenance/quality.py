@@ -1,0 +1,264 @@
+"""Is a reading to be believed: good, uncertain or bad, and why.
+
+Judged by what the sensor has measured before: a value that is not there, out of the physical range, in
+another unit, the same again and again, noisier than the sensor is, or a jump. A jump is *uncertain* until
+the next reading: if that stays there, the level has moved; if it is back, the one between was a spike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+Quality = Literal["good", "uncertain", "bad"]
+#: Why a reading is not good; of ``spike`` it is the reading before that was.
+Fault = Literal["", "missing", "range", "unit", "stuck", "noise", "rate", "spike", "gap"]
+
+#: So many equal values in a row are a stuck sensor.
+STUCK: Final = 6
+#: A step of so many times the sensor's usual one is a jump.
+JUMP: Final = 12.0
+#: The last steps so many times as large as usual are noise.
+LOUD: Final = 5.0
+#: So many steps are looked at for noise; the sensor's own measure is believed from ``LEARN`` values on.
+STEPS: Final = 6
+LEARN: Final = 30
+#: An interval so many times the usual one is a gap.
+GAP: Final = 3.0
+#: Nothing that is measured is larger; squares and sums of what is smaller stay finite.
+_HUGE: Final = 1e15
+#: Weight of the newest step, and interval, in the usual one.
+_ALPHA: Final = 0.05
+
+#: Unit → other units it is mistaken for: factor and offset that make the right value of the wrong one.
+_OTHER: Final[Mapping[str, tuple[tuple[str, float, float], ...]]] = {
+    "degC": (("degF", 5 / 9, -160 / 9), ("K", 1.0, -273.15)),
+    "bar": (("psi", 1 / 14.5038, 0.0), ("kPa", 0.01, 0.0)),
+    "mm/s": (("in/s", 25.4, 0.0),),
+    "A": (("mA", 0.001, 0.0),),
+    "kW": (("W", 0.001, 0.0),),
+    "rpm": (("Hz", 60.0, 0.0),),
+    "m3/h": (("l/min", 0.06, 0.0),),
+}
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of a quantity before anything is measured.
+
+    Attributes:
+        unit: Its unit; empty: that of a sensor's first reading.
+        low: Nothing less is physically possible.
+        high: Nothing more is.
+    """
+
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+
+class Judged(NamedTuple):
+    """What a reading is worth.
+
+    Attributes:
+        quality: Whether it is to be believed.
+        fault: Why not.
+        value: The value in the sensor's unit that statistics and process alarms may use, ``None`` for none.
+    """
+
+    quality: Quality
+    fault: Fault
+    value: float | None
+
+
+class Sensor(msgspec.Struct, array_like=True, gc=False):
+    """What a sensor has been like so far.
+
+    Attributes:
+        at: Time of its last reading, ms; -1 before the first.
+        value: Its last believed value.
+        raw: Its last value as it came.
+        unit: Its unit.
+        count: Values judged.
+        step: Its usual step from value to value.
+        interval: Its usual interval, ms.
+        same: How often the last value has come in a row.
+        suspect: A jump that waits for the next reading.
+        wrong_unit: Place of the unit that its values seem to be in, from 1; 0: the right one.
+        loud: The last steps in tenths of the usual one, newest last; whole numbers are kept in less space.
+    """
+
+    at: int = -1
+    value: float = 0.0
+    raw: float | None = None
+    unit: str = ""
+    count: int = 0
+    step: float = 0.0
+    interval: float = 0.0
+    same: int = 1
+    suspect: float | None = None
+    wrong_unit: int = 0
+    loud: tuple[int, ...] = ()
+
+    def judge(self, at: int, value: float | None, unit: str, limits: Limits, follow: bool = True) -> Judged:
+        """Judge a reading and remember it.
+
+        Args:
+            at: Its time, ms; not before the one before.
+            value: Its value.
+            unit: The unit it says it is in.
+            limits: What is known of the quantity.
+            follow: Whether to judge it by those before it, too.
+
+        Example:
+            >>> sensor = Sensor()
+            >>> sensor.judge(0, 21.0, "degC", Limits(high=150.0))
+            Judged(quality='good', fault='', value=21.0)
+            >>> sensor.judge(1000, 70.7, "degF", Limits(high=150.0))
+            Judged(quality='uncertain', fault='unit', value=21.5)
+            >>> sensor.judge(2000, None, "degC", Limits()).fault
+            'missing'
+            >>> sensor.judge(3000, 500.0, "degC", Limits(high=150.0)).fault
+            'range'
+        """
+        late = self._keep_time(at)
+        if value is None:
+            return _MISSING
+        if not self.unit:
+            self.unit = limits.unit or unit
+        converted = False
+        if unit != self.unit:
+            right = _convert(value, unit, self.unit)
+            if right is None:
+                return Judged("bad", "unit", None)
+            value, converted = right, True
+        if (
+            abs(value) > _HUGE
+            or (limits.high is not None and value > limits.high)
+            or (limits.low is not None and value < limits.low)
+        ):
+            self.raw = value
+            return _IMPOSSIBLE
+        if not follow:
+            self.count, self.value = self.count + 1, value
+            return Judged("uncertain", "unit", value) if converted else Judged("good", "", value)
+        found = self._follow(value)
+        if converted and found.value is not None:
+            return Judged("uncertain", "unit", found.value)
+        if late and found is not None and found.quality == "good" and not found.fault:
+            return Judged("uncertain", "gap", found.value)
+        return found
+
+    def _keep_time(self, at: int) -> bool:
+        """Remember when the reading came; return whether there was a gap before it."""
+        if self.at < 0:
+            self.at = at
+            return False
+        took = at - self.at
+        self.at = at
+        usual = self.interval
+        if not usual:
+            self.interval = float(took)
+            return False
+        late = took > GAP * usual and self.count >= STEPS
+        # A gap counts as a long interval, not as what it is: else the sensor would be forgiven the next.
+        self.interval = usual + _ALPHA * (min(took, 2.0 * usual) - usual)
+        return late
+
+    def _follow(self, value: float) -> Judged:
+        """Judge a value by those before it."""
+        before, self.raw = self.raw, value
+        if not self.count or before is None:
+            self.count, self.value = self.count + 1, value
+            return Judged("good", "", value)
+        self.same = self.same + 1 if value == before else 1
+        learned = self.count >= LEARN and self.step > 0.0
+        if self.same >= STUCK and learned:
+            return Judged("bad", "stuck", None)
+        size = abs(value - before)
+        if learned:
+            self.loud = loud = (*self.loud[1 - STEPS :], _tenths((value - before) / self.step))
+            if size > LOUD * self.step and _is_noise(loud):
+                self.suspect, self.value = None, value
+                return Judged("bad", "noise", None)
+            away = abs(value - self.value)
+            if self.wrong_unit:
+                return self._in_wrong_unit(value)
+            if away > JUMP * self.step:
+                return self._jumped(value, away)
+            if self.suspect is not None:
+                first, before, self.suspect, self.value = self.suspect, self.value, None, value
+                if abs(value - before) < abs(value - first):
+                    return Judged("good", "spike", value)  # back where it was: the one between was no level
+                return Judged("good", "", value)
+        self._learn(size)
+        self.value = value
+        return Judged("good", "", value)
+
+    def _learn(self, size: float) -> None:
+        self.count += 1
+        if self.count <= LEARN:
+            self.step += (size - self.step) / (self.count - 1)
+        else:
+            self.step += _ALPHA * (min(size, 4.0 * self.step) - self.step)
+
+    def _jumped(self, value: float, away: float) -> Judged:
+        """Judge a value that is far from the last believed one."""
+        first, self.suspect = self.suspect, value
+        seems = self._seems(value)
+        if first is None or abs(value - first) > max(0.5 * away, JUMP * self.step):
+            return Judged("uncertain", "rate", None)
+        self.suspect = None
+        if seems and seems == self._seems(first):
+            self.wrong_unit = seems
+            return self._in_wrong_unit(value)
+        self.value = value
+        return Judged("good", "", value)
+
+    def _in_wrong_unit(self, value: float) -> Judged:
+        """Judge a value of a sensor that seems to measure in another unit than it says."""
+        _, factor, offset = _OTHER[self.unit][self.wrong_unit - 1]
+        right = value * factor + offset
+        if abs(right - self.value) <= self._near(self.value):
+            self.value = right
+            return Judged("bad", "unit", None)
+        self.wrong_unit = 0
+        self.value = value
+        return Judged("good", "", value)
+
+    def _seems(self, value: float) -> int:
+        """Return the place of the unit in which the value would be what was before, from 1; 0 for none."""
+        if abs(self.value) <= 2.0 * JUMP * self.step:
+            return 0  # near nothing every unit says the same
+        for place, (_, factor, offset) in enumerate(_OTHER.get(self.unit, ()), start=1):
+            if abs(value * factor + offset - self.value) <= self._near(self.value):
+                return place
+        return 0
+
+    def _near(self, value: float) -> float:
+        return max(0.05 * abs(value), 0.25 * JUMP * self.step)
+
+
+def _is_noise(steps: tuple[int, ...]) -> bool:
+    """Return whether steps are large, and to and fro: a ramp is none."""
+    if len(steps) < STEPS or median(map(abs, steps)) <= 10 * LOUD:
+        return False
+    return abs(sum(steps)) < 0.5 * sum(map(abs, steps))
+
+
+def _tenths(step: float) -> int:
+    return int(max(-3200.0, min(3200.0, step)) * 10.0)
+
+
+_IMPOSSIBLE: Final = Judged("bad", "range", None)
+_MISSING: Final = Judged("bad", "missing", None)
+
+
+def _convert(value: float, unit: str, wanted: str) -> float | None:
+    """Return a value in the unit that is wanted, ``None`` where nobody knows how."""
+    for name, factor, offset in _OTHER.get(wanted, ()):
+        if name == unit:
+            return value * factor + offset
+    return None

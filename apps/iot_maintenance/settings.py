@@ -1,0 +1,147 @@
+"""Settings of the iot app beside those that every app has."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import Field, field_validator
+
+from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
+from apps.iot_maintenance.alarms.schedule import zone
+from apps.iot_maintenance.process import Monitoring
+from apps.iot_maintenance.quality import Limits
+from apps.iot_maintenance.shifts import Calendar
+from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
+from millrace.time import ms
+
+#: Alarm rules, limits and kinds of the app itself.
+DEFAULTS = Path(__file__).with_name("defaults.yaml")
+
+
+class IotTopics(Section):
+    """Names of the app's Kafka topics, and their partitions where the app creates them."""
+
+    readings: str = "iot.readings"
+    status: str = "iot.status"
+    maintenance: str = "iot.maintenance"
+    errors: str = "iot.errors"
+    heartbeats: str = "iot.heartbeats"
+    equipment: str = "iot.equipment"
+    actions: str = "iot.actions"
+    control: str = "iot.control"
+    alarms: str = "iot.alarms"
+    liveness: str = "iot.liveness"
+    shifts: str = "iot.shifts"
+    health: str = "iot.health"
+    alarm_kpis: str = "iot.alarm-kpis"
+    enriched: str = Field(
+        default="", description="topic of the enriched readings; unset: they go to their table alone"
+    )
+    dead_letters: str = "iot.dead-letters"
+    partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
+
+
+class MonitorSettings(Section):
+    """What is watched, and for how long things are kept."""
+
+    fleet: str = Field(
+        default=str(DEFAULTS), description="YAML file with alarm rules, limits of quantities and kinds"
+    )
+    grace: Duration = Field(
+        default=timedelta(minutes=1),
+        description="how far behind the watermark facts still correct, and readings are still joined",
+    )
+    keep: Duration = Field(default=timedelta(days=400), description="how long a silent machine is remembered")
+    device_timeout: Duration = Field(
+        default=timedelta(seconds=10), description="a device without a heartbeat for so long is silent"
+    )
+    sensor_intervals: float = Field(
+        default=6.0, ge=2, description="a sensor missing for so many of its intervals is silent"
+    )
+    sensor_least: Duration = Field(
+        default=timedelta(seconds=5), description="but no sensor is silent before this"
+    )
+    judge: bool = Field(
+        default=True,
+        description="judge readings by those before them (stuck, noise, jumps); range and unit always are",
+    )
+    shift_starts: str = Field(
+        default="06:00,14:00,22:00", description="when shifts change, by the clock of shift_tz"
+    )
+    shift_tz: str = "UTC"
+
+    @field_validator("shift_starts")
+    @classmethod
+    def _times(cls, value: str) -> str:
+        _minutes(value)
+        return value
+
+    @field_validator("shift_tz")
+    @classmethod
+    def _zone(cls, value: str) -> str:
+        zone(value)
+        return value
+
+
+def _minutes(text: str) -> tuple[int, ...]:
+    found = []
+    for part in text.split(","):
+        hour, _, minute = part.strip().partition(":")
+        if not (hour.isdigit() and minute.isdigit() and int(hour) < 24 and int(minute) < 60):
+            raise ValueError(f"{part.strip()!r} is no time of day; write for example 06:00,14:00,22:00")
+        found.append(60 * int(hour) + int(minute))
+    return tuple(sorted(found))
+
+
+class IotSettings(AppSettings):
+    """What the iot app can be told."""
+
+    topics: IotTopics = IotTopics()
+    monitor: MonitorSettings = MonitorSettings()
+    # An alarm waits for the watermark: the bound is most of its latency. And when everything is silent time
+    # must go on, or nobody would notice.
+    stream: StreamSettings = StreamSettings(
+        out_of_orderness=timedelta(milliseconds=500), idle_after=timedelta(seconds=10)
+    )
+
+
+class _Fleet(msgspec.Struct, frozen=True):
+    """The parts of a fleet's file besides its rules."""
+
+    quantities: dict[str, Limits] = {}
+    kinds_by_quantity: dict[str, str] = {}
+    ideal_per_h: dict[str, float] = {}
+
+
+def monitoring(settings: IotSettings) -> Monitoring:
+    """Return what the monitor is to do.
+
+    Raises:
+        RuleFileError: The fleet's file cannot be read, or says something that is not understood.
+    """
+    import yaml
+
+    told = settings.monitor
+    path = Path(told.fleet)
+    rules = tuple(read_rules(path))
+    found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        fleet = msgspec.convert(found if isinstance(found, dict) else {}, _Fleet)
+    except msgspec.ValidationError as error:
+        raise RuleFileError(f"{path}: {error}") from None
+    return Monitoring(
+        rules=rules,
+        limits=fleet.quantities,
+        kinds_by_quantity=fleet.kinds_by_quantity,
+        ideal_per_h=fleet.ideal_per_h,
+        grace_ms=ms(told.grace),
+        keep_ms=ms(told.keep),
+        device_timeout_ms=ms(told.device_timeout),
+        judge=told.judge,
+        sensor_intervals=told.sensor_intervals,
+        sensor_least_ms=ms(told.sensor_least),
+        calendar=Calendar(_minutes(told.shift_starts), told.shift_tz),
+    )

@@ -1,0 +1,182 @@
+"""Shifts of a plant by its own clock, and how a machine does in each of them.
+
+A shift is from one of the day's change-over times to the next, by wall clock: on the days on which clocks are
+changed one shift is an hour shorter or longer. Availability, performance, quality and their product are those
+of ISO 22400-2; mean time between failures counts operating time, mean time to repair from failure to running.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from apps.iot_maintenance.alarms.schedule import local_ms, zone
+from apps.iot_maintenance.records import ShiftKpi
+
+HOUR_MS: Final = 3_600_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: What counts as producing, as not planned, and as down.
+OPERATING: Final = frozenset({"running", "overload"})
+UNPLANNED: Final = frozenset({"off"})
+FAILED: Final = "failed"
+DOWN: Final = frozenset({"failed", "maintenance"})
+
+
+class Calendar(msgspec.Struct, frozen=True):
+    """When shifts change.
+
+    Attributes:
+        starts: Minutes of the local day at which a shift begins, in order.
+        tz: Time zone.
+
+    Example:
+        >>> berlin = Calendar((360, 840, 1320), "Europe/Berlin")
+        >>> start, end = berlin.shift(1_774_746_000_000)        # 2026-03-29 01:00 UTC: clocks go forward
+        >>> berlin.name(start), (end - start) / 3_600_000
+        ('2026-03-28T22:00', 7.0)
+    """
+
+    starts: tuple[int, ...] = (360, 840, 1320)
+    tz: str = "UTC"
+
+    def shift(self, at: int) -> tuple[int, int]:
+        """Return begin and end (ms) of the shift that ``at`` (ms) is in."""
+        edges = _edges(self.starts, self.tz, (_EPOCH + timedelta(milliseconds=at)).toordinal())
+        place = bisect_right(edges, at)
+        return edges[place - 1], edges[place]
+
+    def name(self, start: int) -> str:
+        """Return the local time at which a shift begins (ms), as text."""
+        place: ZoneInfo = zone(self.tz)
+        return (_EPOCH + timedelta(milliseconds=start)).astimezone(place).strftime("%Y-%m-%dT%H:%M")
+
+
+@lru_cache(maxsize=64)
+def _edges(starts: tuple[int, ...], tz: str, day: int) -> list[int]:
+    """Return the change-overs of the days around a day, ms."""
+    dates = [datetime.fromordinal(day + plus) for plus in (-2, -1, 0, 1, 2)]
+    place = zone(tz)
+    return sorted({local_ms(d.year, d.month, d.day, minute, place) for d in dates for minute in starts})
+
+
+class ShiftState(msgspec.Struct, array_like=True):
+    """A machine in the shift that it is in.
+
+    Attributes:
+        start: Begin of the shift, ms.
+        end: End of the shift, ms.
+        status: The machine's status.
+        since: Up to when time is counted, ms.
+        spent: Time in each status in this shift, ms.
+        produced: Parts in this shift.
+        rejected: Scrap in this shift.
+        failures: Breakdowns in this shift.
+        repairs: Repairs done in this shift.
+        heard: Whether anything was said of the machine in this shift.
+        broken: Whether it is broken, or being repaired after that.
+        all_operating: Operating time since the machine is known, ms.
+        all_down: Time broken or under repair since then, ms.
+        all_failures: Breakdowns since then.
+        all_repairs: Repairs since then.
+    """
+
+    start: int
+    end: int
+    status: str
+    since: int
+    spent: dict[str, int] = {}
+    produced: int = 0
+    rejected: int = 0
+    failures: int = 0
+    repairs: int = 0
+    heard: bool = True
+    broken: bool = False
+    all_operating: int = 0
+    all_down: int = 0
+    all_failures: int = 0
+    all_repairs: int = 0
+
+    def change(self, at: int, status: str, produced: int, rejected: int) -> None:
+        """Take a status, which ends the one before; ``at`` (ms) is in the shift."""
+        self.count(at)
+        self.heard = True
+        self.produced += produced
+        self.rejected += rejected
+        if status == FAILED and not self.broken:
+            self.broken = True
+            self.failures += 1
+            self.all_failures += 1
+        elif self.broken and status not in DOWN:
+            self.broken = False
+            self.repairs += 1
+            self.all_repairs += 1
+        self.status = status
+
+    def resume(self, at: int, start: int, end: int) -> None:
+        """Go on in the shift around ``at`` (ms), after shifts in which nothing was heard."""
+        self.start, self.end, self.since = start, end, at
+        self.spent, self.produced, self.rejected, self.failures, self.repairs = {}, 0, 0, 0, 0
+
+    def count(self, at: int) -> None:
+        """Count the time up to ``at`` (ms)."""
+        took = at - self.since
+        if took > 0:
+            self.spent[self.status] = self.spent.get(self.status, 0) + took
+            if self.status in OPERATING:
+                self.all_operating += took
+            if self.broken:
+                self.all_down += took
+            self.since = at
+
+    def close(self, machine: str, calendar: Calendar, ideal_per_h: float | None) -> ShiftKpi:
+        """End the shift, return how it was, and begin the next.
+
+        Args:
+            machine: The machine.
+            calendar: The shifts.
+            ideal_per_h: Parts per operating hour at best; ``None`` if nobody has said.
+        """
+        self.count(self.end)
+        spent = self.spent
+        planned = sum(took for status, took in spent.items() if status not in UNPLANNED)
+        operating = sum(took for status, took in spent.items() if status in OPERATING)
+        availability = _share(operating, planned)
+        made = ideal_per_h * operating / HOUR_MS if ideal_per_h else 0.0
+        performance = _share(self.produced, made)
+        quality = _share(self.produced - self.rejected, self.produced)
+        oee = None
+        if availability is not None and performance is not None and quality is not None:
+            oee = availability * performance * quality
+        kpi = ShiftKpi(
+            machine,
+            calendar.name(self.start),
+            self.start,
+            self.end,
+            planned,
+            operating,
+            sum(spent.get(status, 0) for status in DOWN),
+            self.failures,
+            self.repairs,
+            self.produced,
+            self.rejected,
+            availability,
+            performance,
+            quality,
+            oee,
+            _share(self.all_operating / HOUR_MS, self.all_failures),
+            _share(self.all_down / HOUR_MS, self.all_repairs),
+            dict(sorted(spent.items())),
+        )
+        self.start, self.end = calendar.shift(self.end)
+        self.spent, self.heard = {}, False
+        self.produced = self.rejected = self.failures = self.repairs = 0
+        return kpi
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

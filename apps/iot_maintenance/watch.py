@@ -1,0 +1,278 @@
+"""What the monitor of machines stands on: its state, its clock's small jobs, and who has fallen silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from apps.iot_maintenance.alarms.book import RuleSet, book_of
+from apps.iot_maintenance.alarms.engine import Alarms, Engine
+from apps.iot_maintenance.alarms.record import AlarmEvent
+from apps.iot_maintenance.alarms.rule import AlarmRule
+from apps.iot_maintenance.assets import place_of
+from apps.iot_maintenance.liveness import Gateway
+from apps.iot_maintenance.quality import Limits, Sensor
+from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from apps.iot_maintenance.shifts import Calendar
+from apps.iot_maintenance.signals import Signal
+from apps.iot_maintenance.state import Machine, Silence
+from millrace import Context, KeyedProcess, broadcast_state, days, minutes, seconds, side_output, value_state
+from millrace.rules import ApproveRule, Entry, PublishRule, RollbackRule, SetRuleState
+from millrace.time import NEVER
+
+#: Names of timers; those of one instant fire in this order.
+ALARMS: Final = "alarms"
+LIVE: Final = "live"
+SHIFT: Final = "shift"
+TIDY: Final = "tidy"
+TOGETHER: Final = "together"
+WATCH: Final = "watch"
+#: What is over is swept this often at most, ms.
+_LEAST_TIDY_MS: Final = 60_000
+
+
+@dataclass(frozen=True)
+class Monitoring:
+    """What the monitor is to do.
+
+    Attributes:
+        rules: Alarm rules that are there from the start.
+        limits: Quantity → what is known of it.
+        kinds_by_quantity: A machine that measures this is of this kind, unless master data say otherwise.
+        ideal_per_h: Kind → parts per operating hour at best.
+        grace_ms: How far behind the watermark facts and readings are still joined.
+        keep_ms: A machine that nothing is heard of for so long is forgotten, its components' ages too.
+        device_timeout_ms: A device whose heartbeat is missing for so long is silent.
+        judge: Whether readings are judged by those before them.
+        sensor_intervals: A sensor that is missing for so many of its intervals is silent ...
+        sensor_least_ms: ... but not before this.
+        calendar: The shifts.
+    """
+
+    rules: tuple[AlarmRule, ...] = ()
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    kinds_by_quantity: Mapping[str, str] = field(default_factory=dict)
+    ideal_per_h: Mapping[str, float] = field(default_factory=dict)
+    grace_ms: int = minutes(1)
+    keep_ms: int = days(400)
+    device_timeout_ms: int = seconds(10)
+    judge: bool = True
+    sensor_intervals: float = 6.0
+    sensor_least_ms: int = seconds(5)
+    calendar: Calendar = field(default_factory=Calendar)
+
+
+class Watch(KeyedProcess[Signal, EnrichedReading]):
+    """The state of a machine or a gateway, and the part of its monitor that listens for silence.
+
+    Args:
+        monitoring: What to do.
+    """
+
+    # An alarm's delays, a trend and "nothing has come" hang on the order of events: they wait for the
+    # watermark. Rows of late readings and corrections come at once.
+    order = "event_time"
+    control_type = PublishRule | SetRuleState | ApproveRule | RollbackRule
+    alarms = side_output(AlarmEvent)
+    liveness = side_output(Liveness)
+    shifts = side_output(ShiftKpi)
+
+    machine = value_state(Machine)
+    conditions = value_state(Alarms)
+    gateway = value_state(Gateway)
+    rules = broadcast_state(str, Entry)
+
+    def __init__(self, monitoring: Monitoring) -> None:
+        self._m = monitoring
+        self._make = partial(book_of, monitoring.rules)
+        self._tidy_ms = max(monitoring.grace_ms, _LEAST_TIDY_MS)
+
+    # -- silence -------------------------------------------------------------------------------
+
+    def _timeout(self, sensor: Sensor) -> int:
+        return max(int(self._m.sensor_intervals * sensor.interval), self._m.sensor_least_ms)
+
+    def _watch(self, ctx: Context) -> None:
+        """Look for sensors that have fallen silent."""
+        machine = self.machine.value
+        if machine is None:
+            return
+        at, rules = ctx.event_time, self._rules(ctx.event_time)
+        engine = self._engine(ctx, rules=rules)
+        due = NEVER
+        for quantity, sensor in sorted(machine.sensors.items()):
+            silence = machine.silences.get(quantity)
+            judge = sensor.at + self._timeout(sensor) if silence is None else silence.judge
+            if sensor.interval and judge <= at:
+                judge = self._find_silent(machine, quantity, sensor, engine, ctx)
+            wait = rules.no_data.get(quantity)
+            if wait is not None:
+                engine.no_data(quantity, sensor.at)
+                judge = min(judge, sensor.at + wait) if sensor.at + wait > at else judge
+            if judge > at:
+                due = min(due, judge)
+        machine.watch_at = due
+        if due != NEVER:
+            ctx.timers.at(due, WATCH)
+        self._wake(ctx)
+
+    def _find_silent(
+        self, machine: Machine, quantity: str, sensor: Sensor, engine: Engine, ctx: Context
+    ) -> int:
+        """Tell that a sensor is silent; return when (ms) to look again."""
+        others = [other.at for name, other in machine.sensors.items() if name != quantity]
+        # The machine was heard when this sensor was overdue already: then it is the sensor itself.
+        own = not others or max(others) >= sensor.at + 2.0 * sensor.interval
+        silence = machine.silences.get(quantity)
+        if silence is None or (own and not silence.own):
+            machine.silences[quantity] = Silence(sensor.at, own, NEVER)
+            self._tell_silence(machine, quantity, "silent", own, sensor.at, ctx)
+            if own:
+                engine.silent(quantity, silent=True, reason="no readings")
+        else:
+            silence.judge = NEVER
+        return NEVER
+
+    def _heard(self, event: Signal, machine: Machine, engine: Engine, ctx: Context) -> None:
+        """Take that a machine of which sensors were silent is heard."""
+        silence = machine.silences.pop(event.quantity, None)
+        at = ctx.event_time
+        if silence is not None:
+            self._tell_silence(machine, event.quantity, "online", silence.own, silence.since, ctx)
+            engine.silent(event.quantity, silent=False)
+        soonest = machine.watch_at
+        for quantity, other in machine.silences.items():
+            if not other.own and other.judge == NEVER:
+                # It was silent with its machine, which is back: it gets its time anew.
+                other.judge = at + self._timeout(machine.sensors[quantity])
+                soonest = min(soonest, other.judge)
+        soonest = min(soonest, at + self._timeout(machine.sensors[event.quantity]))
+        self._watch_from(machine, soonest, ctx)
+
+    def _watch_from(self, machine: Machine, at: int, ctx: Context) -> None:
+        """Look for silent sensors at ``at`` (ms), unless they are looked for before."""
+        if at < machine.watch_at:
+            machine.watch_at = at
+            ctx.timers.at(at, WATCH)
+
+    def _tell_silence(
+        self, machine: Machine, quantity: str, state: Any, own: bool, since: int, ctx: Context
+    ) -> None:
+        cause: Any = "own" if own else "machine"
+        name = f"{ctx.key}.{quantity}"
+        place = place_of(ctx.key)
+        row = Liveness(name, "sensor", machine.gateway, state, cause, ctx.event_time, since, *place)
+        ctx.output(self.liveness, row)
+
+    def _heartbeat(self, event: Signal, ctx: Context) -> None:
+        gateway = self.gateway.value
+        if gateway is None:
+            gateway = self.gateway.value = Gateway()
+        at, timeout = ctx.event_time, self._m.device_timeout_ms
+        is_machine = event.device_kind == "machine"
+        rows = gateway.heard(event.device_id, event.gateway_id, is_machine, at, timeout)
+        if rows:
+            self._tell_liveness(rows, ctx)
+        if rows or ctx.timers.pending(LIVE) is None:
+            ctx.timers.at(min(gateway.next_ms(), at + timeout), LIVE)
+
+    def _look(self, ctx: Context) -> None:
+        """Look for devices of a gateway that have fallen silent, and forget those long gone."""
+        gateway = self.gateway.value
+        if gateway is None:
+            return
+        at = ctx.event_time
+        rows = gateway.silent(ctx.key, at, self._m.device_timeout_ms)
+        self._tell_liveness(rows, ctx)
+        gateway.forget(at - self._m.keep_ms)
+        if gateway.devices:
+            due = gateway.next_ms()
+            if due == NEVER:
+                due = min(device.last for device in gateway.devices.values()) + self._m.keep_ms
+            ctx.timers.at(max(due, at + 1), LIVE)
+        else:
+            self.gateway.clear()
+            if self.machine.value is None:
+                self.conditions.clear()
+
+    def _tell_liveness(self, rows: list[Liveness], ctx: Context) -> None:
+        for row in rows:
+            ctx.output(self.liveness, row)
+        if rows:
+            engine = self._engine(ctx)
+            for row in rows:
+                silent = row.state == "silent" and row.cause == "own"
+                engine.silent(row.device_id, silent=silent, reason=f"no heartbeat of a {row.device_kind}")
+            self._wake(ctx)
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _rules(self, at: int) -> RuleSet:
+        return self.rules.view(self._make).at(at)
+
+    def _engine(
+        self,
+        ctx: Context,
+        *,
+        at: int | None = None,
+        status: str | None = None,
+        rules: RuleSet | None = None,
+    ) -> Engine:
+        at = ctx.event_time if at is None else at
+        alarms = self.conditions.value
+        if alarms is None:
+            alarms = self.conditions.value = Alarms()
+        machine = self.machine.value
+        if status is None and machine is not None:
+            status = machine.past.status_at(at)
+        found = self._rules(at) if rules is None else rules
+        return Engine(alarms, found, ctx.key, at, status, partial(ctx.output, self.alarms))
+
+    def _wake(self, ctx: Context) -> None:
+        """Have what alarms wait for done in time."""
+        alarms = self.conditions.value
+        if alarms is None:
+            return
+        if alarms.due != NEVER:
+            pending = ctx.timers.pending(ALARMS)
+            if pending is None or alarms.due < pending:
+                ctx.timers.at(alarms.due, ALARMS)
+        elif not alarms.conditions and not alarms.suppressed_until and alarms.told_at < ctx.event_time:
+            self.conditions.clear()
+
+    def _opened(self, ctx: Context) -> Machine:
+        """Return the machine, and see that it is swept once it falls silent."""
+        machine = self.machine.value
+        at = ctx.event_time
+        if machine is None:
+            machine = self.machine.value = Machine()
+        if at > machine.seen:
+            machine.seen = at
+        wake = max(at, ctx.watermark) + self._tidy_ms
+        if wake < machine.tidy_at:
+            machine.tidy_at = wake
+            ctx.timers.at(wake, TIDY)
+        return machine
+
+    def _tidy(self, ctx: Context) -> None:
+        """Forget what no late event can ask for, and a machine of which nothing has been heard for long."""
+        machine = self.machine.value
+        if machine is None:
+            return
+        at = ctx.event_time
+        if at >= machine.seen + self._m.keep_ms:
+            self.machine.clear()
+            for name in (WATCH, SHIFT, TOGETHER):
+                ctx.timers.delete(name)
+            if self.gateway.value is None:
+                self.conditions.clear()
+                ctx.timers.delete(ALARMS)
+            return
+        first = at - self._m.grace_ms
+        machine.past.prune(first + 1)
+        machine.kept.forget(first)
+        quiet = machine.seen < at and not machine.kept
+        machine.tidy_at = machine.seen + self._m.keep_ms if quiet else at + self._tidy_ms
+        ctx.timers.at(machine.tidy_at, TIDY)

@@ -1,0 +1,161 @@
+"""The generator's world through the monitor: what its truths say must be found, and nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from apps.iot_maintenance.demo import FAULTS
+from apps.iot_maintenance.process import MachineMonitor
+from apps.iot_maintenance.settings import IotSettings, monitoring
+from apps.iot_maintenance.signals import signal
+from generators.engine.simulated import Truth
+from generators.iot import IotProfile, simulate
+from millrace.host.memory import MemoryHost
+
+START = 1_767_261_600_000
+#: A sensor is judged by what it was like before.
+LEARN_MS = 30_000
+
+
+class World(NamedTuple):
+    """What happened, and what was told."""
+
+    truths: list[Truth]
+    alarms: list[dict[str, Any]]
+    liveness: list[dict[str, Any]]
+    rows: int
+    readings: int
+    last: int
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    profile = IotProfile(
+        seed=6,
+        start_ms=START,
+        machines=12,
+        machines_per_line=3,
+        event_rate=400.0,
+        acceleration=60.0,
+        failure_scale=8,
+        sensor_fault_rate=1000.0,
+        outage_rate=150.0,
+        events=26_000,
+    )
+    host = MemoryHost(MachineMonitor(monitoring(IotSettings())), out_of_orderness_ms=1_000, records=True)
+    truths: dict[str, Truth] = {}
+    batch, found, readings, last = [], [], 0, 0
+    for simulated in simulate(profile):
+        event = signal(simulated.stream, simulated.event)
+        readings += event.stream == "reading"
+        last = event.event_time_ms
+        truths.update((truth.truth_id, truth) for truth in simulated.truths)
+        batch.append((event.entity, event.event_time_ms, event))
+        if len(batch) == 3_000:
+            found += host.run_batch(batch)
+            batch = []
+    found += host.run_batch(batch)
+    found += host.advance_watermark(last)
+    told = defaultdict(list)
+    for e in found:
+        told[e.output].append(e.payload)
+    return World(
+        list(truths.values()),
+        [msgspec.structs.asdict(a) for a in told["alarms"]],
+        [msgspec.structs.asdict(a) for a in told["liveness"]],
+        len(told["main"]),
+        readings,
+        last,
+    )
+
+
+def begins(truth: Truth) -> int:
+    return int(str(truth.detail["begin_ms"]))
+
+
+def ends(truth: Truth) -> int:
+    return int(str(truth.detail["end_ms"]))
+
+
+def raised(world: World, category: str) -> dict[str, list[int]]:
+    """Entity and quantity → when an alarm of a category became active."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for alarm in world.alarms:
+        if alarm["category"] == category and alarm["change"] == "active":
+            found[f"{alarm['entity_id']}.{alarm['quantity']}"].append(alarm["event_time_ms"])
+    return found
+
+
+def test_every_reading_has_its_row(world: World) -> None:
+    assert world.rows == world.readings > 20_000
+
+
+def test_the_faults_of_sensors_are_found(world: World) -> None:
+    sensors, silent = raised(world, "sensor"), raised(world, "liveness")
+    found: dict[str, list[bool]] = defaultdict(list)
+    for truth in world.truths:
+        kind = truth.kind.removeprefix("sensor_")
+        if kind not in FAULTS or begins(truth) < START + LEARN_MS or ends(truth) + 7_000 > world.last:
+            continue
+        if kind == "gap" and ends(truth) - begins(truth) < 8_000:
+            continue  # no longer than a sensor may be silent
+        at = [*sensors[truth.entity], *silent[truth.entity]]
+        found[kind].append(any(begins(truth) <= t <= ends(truth) + 10_000 for t in at))
+    assert set(found) == set(FAULTS), "the world must have them all"
+    total = [ok for of_kind in found.values() for ok in of_kind]
+    assert len(total) >= 15
+    assert sum(total) >= 0.85 * len(total), dict(found)
+    assert all(any(of_kind) for of_kind in found.values()), dict(found)
+
+
+def test_sensors_that_are_well_are_left_alone(world: World) -> None:
+    faulty = defaultdict(list)
+    for truth in world.truths:
+        if truth.kind.startswith("sensor_"):
+            faulty[truth.entity].append((begins(truth), ends(truth) + 15_000))
+    false = [
+        (entity, at)
+        for entity, times in raised(world, "sensor").items()
+        for at in times
+        if not any(low <= at <= high for low, high in faulty[entity])
+    ]
+    assert len(false) <= 2, false
+
+
+def test_silent_gateways_and_machines_are_found_and_a_gateway_is_one_alarm(world: World) -> None:
+    silences = [
+        t
+        for t in world.truths
+        if t.kind in ("gateway_outage", "machine_silence") and min(ends(t), world.last) - begins(t) > 11_000
+    ]
+    told = raised(world, "liveness")
+    devices = {entity.rpartition(".")[2]: times for entity, times in told.items()}
+    assert len(silences) >= 3
+    for truth in silences:
+        assert any(begins(truth) <= at <= ends(truth) for at in devices.get(truth.entity, [])), truth
+    of_gateways = [row for row in world.liveness if row["cause"] == "gateway" and row["state"] == "silent"]
+    assert of_gateways
+    for row in of_gateways:
+        assert row["event_time_ms"] not in devices.get(row["device_id"], [])
+
+
+def test_limits_that_are_exceeded_for_a_while_are_alarms(world: World) -> None:
+    """By the true value: alarms see the noisy one, and wait half a second."""
+    process = raised(world, "process")
+    happened = [t for t in world.truths if t.kind == "limit_exceeded" and begins(t) + 5_000 < world.last]
+    found = [any(begins(t) - 5_000 <= at <= begins(t) + 5_000 for at in process[t.entity]) for t in happened]
+    assert len(found) >= 3
+    assert sum(found) >= 0.6 * len(found)
+
+
+def test_broken_sensors_raise_no_process_alarm(world: World) -> None:
+    faults = [t for t in world.truths if t.kind in ("sensor_spike", "sensor_dropout", "sensor_stuck")]
+    exceeded = {t.entity for t in world.truths if t.kind == "limit_exceeded"}
+    process = raised(world, "process")
+    for truth in faults:
+        if truth.entity not in exceeded and begins(truth) > START + LEARN_MS:
+            assert not any(begins(truth) <= at <= ends(truth) for at in process[truth.entity]), truth
