@@ -1,0 +1,1 @@
+"""Ridesharing: riders and drivers matched in short windows, and nothing dispatched twice."""

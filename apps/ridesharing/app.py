@@ -1,0 +1,69 @@
+"""The ridesharing app as the runtime knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from apps.ridesharing.events import Control, Signal
+from apps.ridesharing.records import Assignment, Handover, Offer, Release, Trip, Violation
+from apps.ridesharing.settings import RidesharingSettings
+from millrace.runtime.apps import App, Topic, Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.connectors.router import Outputs
+
+
+def topics(settings: RidesharingSettings) -> Topics:
+    """Return the topics of the app; the control topic has one partition, so that it is in order."""
+    names, partitions = settings.topics, settings.topics.partitions
+    reads = (
+        names.locations,
+        names.status,
+        names.requests,
+        names.answers,
+        names.cancellations,
+        names.progress,
+        names.commands,
+        names.handovers,
+    )
+    writes = (names.offers, names.assignments, names.releases, names.trips)
+    return Topics(
+        reads=(*(Topic(name, partitions) for name in reads), Topic(names.control, 1)),
+        writes=(
+            *(Topic(name, partitions) for name in writes),
+            Topic(names.violations, 1),
+            Topic(names.dead_letters, 1),
+        ),
+        control=names.control,
+    )
+
+
+def build(streams: Mapping[str, DataFrame], settings: RidesharingSettings) -> Outputs:
+    """Wire the pipeline (see :func:`apps.ridesharing.pipeline.build`); Spark is imported only here."""
+    from apps.ridesharing.pipeline import build as wire
+
+    return wire(streams, settings)
+
+
+app = App(
+    name="ridesharing",
+    summary="Riders and drivers matched in short windows, and nothing dispatched twice.",
+    settings=RidesharingSettings,
+    build=build,
+    topics=topics,
+    demo="apps.ridesharing.demo:spec",
+    evaluate="apps.ridesharing.evaluate_cli:app",
+    contracts={
+        "signal.v1": Signal,
+        "control.v1": Control,
+        "offer.v1": Offer,
+        "assignment.v1": Assignment,
+        "release.v1": Release,
+        "trip.v1": Trip,
+        "handover.v1": Handover,
+        "violation.v1": Violation,
+    },
+)

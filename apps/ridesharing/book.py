@@ -1,0 +1,221 @@
+"""The book of a region: its drivers, its requests, and what is due when."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from heapq import heappop, heappush
+
+import msgspec
+
+from apps.ridesharing.geo import DEMAND_RESOLUTION, cell_of
+
+#: Demand below this weight is forgotten.
+_LEAST_DEMAND = 0.02
+_SECOND_MS = 1_000
+
+
+class Due(IntEnum):
+    """What a deadline is for; of several at one time, in this order."""
+
+    BOOKED = 0
+    OFFER = 1
+    APPROACH = 2
+    NO_SHOW = 3
+    TRIP = 4
+    STALE = 5
+    LIFT = 6
+    FORGET = 7
+    GIVE_UP = 8
+
+
+class Car(msgspec.Struct, array_like=True, gc=False):
+    """A driver on line, or off line in a trip.
+
+    Attributes:
+        lat: Where, degrees.
+        lon: Where, degrees.
+        seen_ms: When that was, ms.
+        vehicle_class: What the car is.
+        request_id: The request that the driver is offered or has; empty: free.
+        free_since_ms: Since when the driver is free, ms.
+        idle: Whether the driver's phone says so.
+        online: False: is to be forgotten after the trip.
+        stay_ms: Until when the driver may stay beyond the border, ms.
+        entered_ms: Since when the driver is in this book, ms.
+    """
+
+    lat: float
+    lon: float
+    seen_ms: int
+    vehicle_class: str
+    request_id: str
+    free_since_ms: int
+    idle: bool
+    online: bool
+    stay_ms: int
+    entered_ms: int
+
+
+class Ride(msgspec.Struct, array_like=True):
+    """A request that has not ended.
+
+    Attributes:
+        request_id: The request.
+        rider_id: The rider.
+        vehicle_class: The class asked for.
+        zone: Zone of the pick-up.
+        lat: Pick-up, degrees.
+        lon: Pick-up, degrees.
+        requested_ms: When it was asked for, ms.
+        pickup_at_ms: When the rider wants to leave, ms.
+        state: Its state.
+        revision: Number of its changes.
+        driver_id: The driver it is offered to, or who has it.
+        attempt: Attempts so far.
+        attempt_revision: Changes of this attempt.
+        policy: Who made this attempt.
+        offered_ms: When, ms.
+        accepted_ms: When it was accepted, ms.
+        expires_ms: End of the offer, ms.
+        distance_m: Straight line at the offer, metres.
+        age_ms: Age of the driver's position at the offer, ms.
+        idle_ms: How long the driver had been free, ms.
+        searching_ms: Since when a driver is searched for, ms.
+        excluded: Driver → until when not to be asked, ms.
+        answered: Bit n: attempt n has been answered, or released.
+        approach_m: Distance of the driver at the last look, metres.
+        approach_ms: When that was, ms.
+        limit_ms: When the driver must have arrived, ms.
+        wait_ms: From the wanted time to the pick-up, ms.
+        wanted_ms: When the neighbours were last asked for a car, ms.
+    """
+
+    request_id: str
+    rider_id: str
+    vehicle_class: str
+    zone: str
+    lat: float
+    lon: float
+    requested_ms: int
+    pickup_at_ms: int
+    state: str = ""
+    revision: int = -1
+    driver_id: str = ""
+    attempt: int = 0
+    attempt_revision: int = 0
+    policy: str = ""
+    offered_ms: int = 0
+    accepted_ms: int = 0
+    expires_ms: int = 0
+    distance_m: float = 0.0
+    age_ms: int = 0
+    idle_ms: int = 0
+    searching_ms: int = 0
+    excluded: dict[str, int] = {}
+    answered: int = 0
+    approach_m: float = 0.0
+    approach_ms: int = 0
+    limit_ms: int = 0
+    wait_ms: int = 0
+    wanted_ms: int = 0
+
+
+class Closed(msgspec.Struct, array_like=True, gc=False):
+    """A request that has ended, remembered for what may still come of it.
+
+    Attributes:
+        state: How it ended.
+        answered: As of :class:`Ride`.
+    """
+
+    state: str
+    answered: int
+
+
+class Wish(msgspec.Struct, array_like=True, gc=False):
+    """A neighbour's request that a car is asked for.
+
+    Attributes:
+        region: The neighbour.
+        lat: Pick-up, degrees.
+        lon: Pick-up, degrees.
+        vehicle_class: The class asked for.
+        until_ms: After that it is no longer wanted, ms.
+    """
+
+    region: str
+    lat: float
+    lon: float
+    vehicle_class: str
+    until_ms: int
+
+
+class Book(msgspec.Struct, array_like=True):
+    """Everything that a region keeps.
+
+    Attributes:
+        cars: Driver → car.
+        rides: Request → ride.
+        closed: Request → how it ended.
+        deadlines: (time, what for, about, mark), a heap; the mark is the ride's revision.
+        demand: Cell → weight of the requests of late.
+        demand_ms: When those weights held, ms.
+        blocked: Driver → until when, ms.
+        blackouts: Zone → until when, ms.
+        wishes: Request of a neighbour → what is wished.
+        departed: Driver who was handed over → when. Positions from before the gate knew are not theirs.
+        searching: How many of the rides look for a driver.
+        seq: Number of journal entries and handovers so far.
+    """
+
+    cars: dict[str, Car] = {}
+    rides: dict[str, Ride] = {}
+    closed: dict[str, Closed] = {}
+    deadlines: list[tuple[int, int, str, int]] = []
+    demand: dict[int, float] = {}
+    demand_ms: int = 0
+    blocked: dict[str, int] = {}
+    blackouts: dict[str, int] = {}
+    wishes: dict[str, Wish] = {}
+    departed: dict[str, int] = {}
+    searching: int = 0
+    seq: int = 0
+
+    def remind(self, at_ms: int, due: Due, about: str, mark: int = 0) -> None:
+        """Set a deadline."""
+        heappush(self.deadlines, (at_ms, int(due), about, mark))
+
+    def watch(self, driver_id: str, car: Car, ttl_ms: int, now_ms: int) -> None:
+        """Set the deadline at which a driver who is not heard of becomes stale: on a whole second.
+
+        Many drivers share a second, and so a timer; whether a position is fresh is judged to the ms.
+        """
+        due_ms = -(-max(car.seen_ms + ttl_ms, now_ms) // _SECOND_MS) * _SECOND_MS
+        self.remind(due_ms, Due.STALE, driver_id, car.entered_ms)
+
+    def next_due(self, now_ms: int) -> tuple[Due, str, int] | None:
+        """Take and return the next deadline up to a time, or None."""
+        if not self.deadlines or self.deadlines[0][0] > now_ms:
+            return None
+        _, due, about, mark = heappop(self.deadlines)
+        return Due(due), about, mark
+
+    def ask(self, lat: float, lon: float, now_ms: int, half_life_ms: int) -> None:
+        """Count a request as demand."""
+        self.fade(now_ms, half_life_ms)
+        cell = cell_of(lat, lon, DEMAND_RESOLUTION)
+        self.demand[cell] = self.demand.get(cell, 0.0) + 1.0
+
+    def fade(self, now_ms: int, half_life_ms: int) -> None:
+        """Let demand grow old."""
+        passed = now_ms - self.demand_ms
+        if passed <= 0:
+            return
+        factor = 0.5 ** (passed / half_life_ms)
+        self.demand = {c: w * factor for c, w in self.demand.items() if w * factor >= _LEAST_DEMAND}
+        self.demand_ms = now_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is kept that anything could come of."""
+        return not (self.cars or self.rides or self.closed or self.blocked or self.blackouts or self.wishes)

@@ -1,0 +1,303 @@
+"""`millrace ridesharing …`: the audit of the tables, and what operators do by hand."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from millrace.errors import ChecksFailed, MillraceError, UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from apps.ridesharing.settings import RidesharingSettings
+
+app = typer.Typer(help="Audit the tables; assign, cancel, block by hand.", no_args_is_help=True)
+
+#: Tables of the audit, and the columns that it reads.
+_TABLES = ("assignments", "trips", "offers", "windows")
+_DELIVERY_S = 30.0
+
+
+class PolicyName(StrEnum):
+    """How a window is decided."""
+
+    fifo = "fifo"
+    nearest = "nearest"
+    optimal = "optimal"
+
+
+Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root, else its demo.")]
+Bootstrap = Annotated[str | None, typer.Option(help="The broker, host:port.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")]
+Operator = Annotated[str, typer.Option(help="Who does it: stands in the trail.")]
+Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
+Zone = Annotated[str, typer.Option(help="Zone of the request; left out, it is looked up in the tables.")]
+At = Annotated[str | None, typer.Option(help="Event time, e.g. 2026-01-02T16:00Z; left out, now.")]
+For = Annotated[str, typer.Option("--for", help="How long, e.g. 30m.")]
+
+
+@app.command()
+def audit(
+    root: Root = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The findings, as JSON.")] = None,
+) -> None:
+    """Check everything that was written against the invariants; exit code 1 if one does not hold."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from apps.ridesharing.audit import INVARIANTS
+    from apps.ridesharing.audit import audit as check
+    from millrace.time import ms
+
+    settings = _settings(overrides)
+    folder = _folder(root, settings)
+    tables = {name: read_table(folder, name) for name in _TABLES}
+    found = check(tables, patience_ms=ms(settings.dispatch.patience))
+    streaming = len(read_table(folder, "violations"))
+    console = Console()
+    table = Table("invariant", "what it says", "violations", title=f"audit of {folder}")
+    for number, text in INVARIANTS.items():
+        table.add_row(str(number), text, f"{found.by_invariant[number]:,}")
+    table.add_row("", "alarms of the streaming auditor", f"{streaming:,}")
+    console.print(table)
+    console.print(", ".join(f"{n:,} rows of {name}" for name, n in found.checked.items()))
+    for example in found.examples:
+        console.print(f"  {example}", highlight=False)
+    if out is not None:
+        report = {
+            "violations": found.count + streaming,
+            "by_invariant": {str(n): c for n, c in found.by_invariant.items()},
+            "alarms": streaming,
+            "examples": found.examples,
+            "checked": found.checked,
+        }
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    if found.count or streaming:
+        raise ChecksFailed(f"{found.count + streaming:,} violations")
+
+
+@app.command()
+def policy(
+    name: Annotated[PolicyName, typer.Argument(help="How windows are decided from now on.")],
+    start: Annotated[str | None, typer.Option("--from", help="From this event time on.")] = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Switch the policy of all regions while the app runs."""
+    settings = _settings(overrides, bootstrap)
+    control = {"kind": "set_policy", "policy": name.value, "from_ms": _time(start) if start else 0}
+    _send(settings, settings.topics.control, "", control)
+    typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
+
+
+@app.command()
+def shadows(
+    names: Annotated[list[PolicyName] | None, typer.Argument(help="None: turn them off.")] = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Choose the policies that are computed beside the one in force."""
+    settings = _settings(overrides, bootstrap)
+    chosen = [name.value for name in names or ()]
+    _send(settings, settings.topics.control, "", {"kind": "set_shadows", "policies": chosen})
+    typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
+
+
+@app.command()
+def assign(
+    request_id: str,
+    driver_id: str,
+    operator: Operator,
+    reason: Why,
+    zone: Zone = "",
+    root: Root = None,
+    bootstrap: Bootstrap = None,
+    at: At = None,
+    overrides: Overrides = None,
+) -> None:
+    """Give a request to a driver by hand."""
+    settings = _settings(overrides, bootstrap)
+    zone = zone or _zone_of(_folder(root, settings), request_id)
+    _command(settings, "assign", operator, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
+
+
+@app.command()
+def cancel(
+    request_id: str,
+    operator: Operator,
+    reason: Why,
+    zone: Zone = "",
+    root: Root = None,
+    bootstrap: Bootstrap = None,
+    at: At = None,
+    overrides: Overrides = None,
+) -> None:
+    """Cancel a request by hand; not one whose rider is aboard."""
+    settings = _settings(overrides, bootstrap)
+    zone = zone or _zone_of(_folder(root, settings), request_id)
+    _command(settings, "cancel", operator, reason, at, request_id=request_id, zone=zone)
+
+
+@app.command()
+def block(
+    driver_id: str,
+    operator: Operator,
+    reason: Why,
+    length: For = "1h",
+    bootstrap: Bootstrap = None,
+    at: At = None,
+    overrides: Overrides = None,
+) -> None:
+    """Give a driver no further offers for a time."""
+    settings = _settings(overrides, bootstrap)
+    _command(settings, "block", operator, reason, at, length, driver_id=driver_id)
+
+
+@app.command()
+def unblock(
+    driver_id: str,
+    operator: Operator,
+    reason: Why,
+    bootstrap: Bootstrap = None,
+    at: At = None,
+    overrides: Overrides = None,
+) -> None:
+    """End a block."""
+    _command(_settings(overrides, bootstrap), "unblock", operator, reason, at, driver_id=driver_id)
+
+
+@app.command()
+def blackout(
+    zone: str,
+    operator: Operator,
+    reason: Why,
+    length: For = "1h",
+    bootstrap: Bootstrap = None,
+    at: At = None,
+    overrides: Overrides = None,
+) -> None:
+    """Pick nobody up in a zone (an H3 cell of resolution 7) for a time."""
+    settings = _settings(overrides, bootstrap)
+    _command(settings, "blackout", operator, reason, at, length, zone=zone)
+
+
+@app.command()
+def lift(
+    zone: str,
+    operator: Operator,
+    reason: Why,
+    bootstrap: Bootstrap = None,
+    at: At = None,
+    overrides: Overrides = None,
+) -> None:
+    """End a blackout."""
+    _command(_settings(overrides, bootstrap), "lift", operator, reason, at, zone=zone)
+
+
+def read_table(folder: Path, name: str) -> pd.DataFrame:
+    """Read a table of the app; one that is not there yet is empty.
+
+    Raises:
+        UserError: There is no table at all in the folder.
+    """
+    import pandas as pd
+    from deltalake import DeltaTable
+
+    place = folder / "tables" / name
+    if not (folder / "tables").is_dir():
+        raise UserError(f"there are no tables in {folder}: give --root, the storage.root of the app")
+    if not DeltaTable.is_deltatable(str(place)):
+        return pd.DataFrame()
+    found: pd.DataFrame = DeltaTable(str(place)).to_pyarrow_table().to_pandas()
+    return found
+
+
+def _settings(overrides: list[str] | None, bootstrap: str | None = None) -> RidesharingSettings:
+    from apps.ridesharing.settings import RidesharingSettings
+    from millrace.runtime.settings import load_settings
+
+    given = [*(overrides or ()), *([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])]
+    return load_settings(RidesharingSettings, app="ridesharing", overrides=given)
+
+
+def _folder(root: Path | None, settings: RidesharingSettings) -> Path:
+    from millrace.runtime.demo import demo_path
+
+    if root is not None:
+        return root
+    own = settings.storage.local_root
+    return own if own is not None and (own / "tables").is_dir() else demo_path("ridesharing")
+
+
+def _zone_of(folder: Path, request_id: str) -> str:
+    trips = read_table(folder, "trips")
+    found = trips[trips["request_id"] == request_id] if len(trips) else trips
+    if not len(found):
+        raise UserError(f"request {request_id} is not in the tables of {folder}: give its --zone")
+    return str(found.iloc[0]["zone"])
+
+
+def _command(
+    settings: RidesharingSettings,
+    action: str,
+    operator: str,
+    reason: str,
+    at: str | None,
+    length: str | None = None,
+    **about: str,
+) -> None:
+    from millrace.time.durations import to_ms
+
+    at_ms = _time(at) if at else time.time_ns() // 1_000_000
+    command_id = uuid.uuid4().hex[:12]
+    event: dict[str, Any] = {
+        "command_id": command_id,
+        "action": action,
+        "operator": operator,
+        "reason": reason,
+        "event_time_ms": at_ms,
+        **about,
+    }
+    if length is not None:
+        event["until_ms"] = at_ms + to_ms(length)
+    key = (
+        about.get("driver_id", "")
+        if action in ("block", "unblock")
+        else about.get("request_id") or about["zone"]
+    )
+    _send(settings, settings.topics.commands, key, event)
+    typer.echo(f"command {command_id} sent; its outcome will stand in the table operations")
+
+
+def _time(text: str) -> int:
+    from apps.ridesharing.recorded import parse_time
+
+    return parse_time(text)
+
+
+def _send(settings: RidesharingSettings, topic: str, key: str, event: dict[str, Any]) -> None:
+    """Send one event and wait until the broker has it."""
+    from confluent_kafka import Producer
+
+    from millrace.kafka.admin import cluster_id, quiet_config
+
+    kafka = settings.kafka
+    if kafka.bootstrap is None:
+        raise UserError("no broker: give --bootstrap host:port")
+    cluster_id(kafka.bootstrap, timeout_s=10.0, options=kafka.options)
+    failed: list[Any] = []
+    producer = Producer({**quiet_config(), **kafka.client_options()})
+    producer.produce(
+        topic, msgspec.json.encode(event), key.encode(), on_delivery=lambda error, _: failed.append(error)
+    )
+    producer.flush(_DELIVERY_S)
+    if failed != [None]:
+        raise MillraceError(f"{topic} did not take it: {failed[0] if failed else 'no answer'}")

@@ -1,0 +1,56 @@
+"""What the processes are told, as plain values that travel to Spark's workers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from apps.ridesharing.matching import Policy, Rules
+from apps.ridesharing.regions import Regions
+
+
+class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How rides are dispatched. All times are ms of event time.
+
+    Attributes:
+        regions: How the world is cut.
+        policy: How a window is decided, until a control event says otherwise.
+        shadows: Policies that are computed beside it, to be compared.
+        rules: Costs of a match.
+        window_ms: Length of a dispatch window.
+        most_riders: So many riders, those who have waited longest, are decided on in one window.
+        ttl_ms: A driver without a position for so long is stale.
+        offer_ms: How long a driver has to answer.
+        attempts: After so many offers there is no driver for a request.
+        cool_down_ms: So long a driver is not asked again for a request that was refused.
+        patience_ms: After so long without a driver a search ends.
+        ahead_ms: A ride that is booked is searched for from so long before its pick-up.
+        no_show_ms: How long a driver waits for the rider at the pick-up.
+        approach_ms: A driver must have come nearer in each such time.
+        trip_ms: A trip of which nothing is heard for so long is lost.
+        remember_ms: How long a request that has ended is remembered.
+        borrow: Whether regions ask each other for cars near the border.
+        stay_ms: How long a borrowed car may stay without a ride.
+        refresh_ms: A driver who stands still is reported to the region so often.
+        move_m: A driver who has moved so far, metres, is reported at once.
+    """
+
+    regions: Regions = Regions()
+    policy: Policy = "optimal"
+    shadows: tuple[Policy, ...] = ()
+    rules: Rules = Rules()
+    window_ms: int = 5_000
+    most_riders: int = 1_000
+    ttl_ms: int = 120_000
+    offer_ms: int = 15_000
+    attempts: int = 8
+    cool_down_ms: int = 600_000
+    patience_ms: int = 300_000
+    ahead_ms: int = 600_000
+    no_show_ms: int = 300_000
+    approach_ms: int = 120_000
+    trip_ms: int = 21_600_000
+    remember_ms: int = 600_000
+    borrow: bool = True
+    stay_ms: int = 60_000
+    refresh_ms: int = 10_000
+    move_m: float = 50.0

@@ -1,0 +1,328 @@
+"""The desk: how requests and commitments change, and who is told; every change goes through here."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from apps.ridesharing.book import Book, Car, Closed, Due, Ride
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.geo import distance_m, travel_ms
+from apps.ridesharing.lifecycle import TERMINAL, may_follow
+from apps.ridesharing.records import (
+    Assignment,
+    Attempt,
+    AttemptState,
+    DriverChange,
+    Ignored,
+    Journal,
+    Offer,
+    Release,
+    ReleaseReason,
+    RideState,
+    Trip,
+)
+
+#: A driver this near counts as arrived on the approach, metres.
+_THERE_M = 200.0
+#: A driver must have come nearer by this share of the way since the last look.
+_NEARER = 0.9
+
+
+class ForbiddenTransition(RuntimeError):
+    """A state was to follow that must not: a bug, and the event that shows it goes to the dead letters."""
+
+
+class Sink(Protocol):
+    """Where records go: output name and record."""
+
+    def __call__(self, output: str, record: Any) -> None:
+        """Emit one record."""
+
+
+class Desk:
+    """Carries out changes in the book of one region at one moment.
+
+    Args:
+        book: The book.
+        config: The rules.
+        region: Its name.
+        now: The moment, ms.
+        say: Where records go.
+    """
+
+    __slots__ = ("book", "config", "now", "region", "say")
+
+    def __init__(self, book: Book, config: DispatchConfig, region: str, now: int, say: Sink) -> None:
+        self.book = book
+        self.config = config
+        self.region = region
+        self.now = now
+        self.say = say
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def open_ride(self, ride: Ride) -> None:
+        """Take in a request; what is booked ahead waits for its time."""
+        self.book.rides[ride.request_id] = ride
+        if ride.pickup_at_ms - self.config.ahead_ms > self.now:
+            self.move(ride, "booked", "requested")
+            self.book.remind(
+                ride.pickup_at_ms - self.config.ahead_ms, Due.BOOKED, ride.request_id, ride.revision
+            )
+        else:
+            self.search(ride, "requested", anew=True)
+
+    def search(self, ride: Ride, cause: str, *, anew: bool) -> None:
+        """Look for a driver.
+
+        Args:
+            ride: For whom.
+            cause: Why.
+            anew: Whether the rider's patience begins anew.
+        """
+        if anew:
+            ride.searching_ms = self.now
+        self.move(ride, "processing", cause)
+        give_up = ride.searching_ms + self.config.patience_ms
+        self.book.remind(max(give_up, self.now), Due.GIVE_UP, ride.request_id, ride.revision)
+
+    def move(self, ride: Ride, state: RideState, cause: str) -> None:
+        """Bring a ride into a state and say so.
+
+        Raises:
+            ForbiddenTransition: The table of states does not have it.
+        """
+        before = ride.state
+        if not may_follow(before, state):
+            raise ForbiddenTransition(
+                f"request {ride.request_id}: {state} cannot follow {before or 'nothing'}"
+            )
+        self.book.searching += (state == "processing") - (before == "processing")
+        ride.state = state
+        ride.revision += 1
+        self.say(
+            "trips",
+            Trip(
+                ride.request_id,
+                ride.revision,
+                ride.rider_id,
+                self.region,
+                ride.zone,
+                ride.vehicle_class,
+                before,
+                state,
+                cause,
+                ride.driver_id,
+                ride.attempt,
+                ride.requested_ms,
+                ride.pickup_at_ms,
+                self.now,
+                ride.wait_ms,
+            ),
+        )
+        self._note(f"r:{ride.request_id}", "state", ride, state=state, before=before)
+        if state in TERMINAL:
+            del self.book.rides[ride.request_id]
+            self.book.closed[ride.request_id] = Closed(state, ride.answered)
+            self.book.remind(self.now + self.config.remember_ms, Due.FORGET, f"r:{ride.request_id}")
+
+    def end(
+        self, ride: Ride, state: RideState, cause: str, reason: ReleaseReason, attempt: AttemptState
+    ) -> None:
+        """End a request for good: free its driver, tell both."""
+        driver_id = ride.driver_id
+        if driver_id:
+            self.free(ride, attempt)
+        self.move(ride, state, cause)
+        if driver_id or reason != "rider_cancelled":  # who cancels needs not be told
+            self.release(ride.request_id, driver_id, reason)
+
+    def again(
+        self, ride: Ride, cause: str, reason: ReleaseReason | None, attempt: AttemptState, *, anew: bool
+    ) -> None:
+        """Take a ride from its driver and look for another, unless there have been enough attempts."""
+        driver_id = ride.driver_id
+        self.free(ride, attempt)
+        if reason is not None:
+            self.release(ride.request_id, driver_id, reason)
+        ride.excluded = {d: until for d, until in ride.excluded.items() if until > self.now}
+        ride.excluded[driver_id] = self.now + self.config.cool_down_ms
+        if ride.attempt >= self.config.attempts:
+            self.move(ride, "no_drivers_available", cause)
+            self.release(ride.request_id, "", "no_driver")
+        else:
+            self.search(ride, cause, anew=anew)
+
+    # -- commitments -----------------------------------------------------------------------------
+
+    def offer(self, ride: Ride, driver_id: str, metres: float, policy: str) -> None:
+        """Offer a ride to a driver."""
+        self._commit(ride, driver_id, metres, policy)
+        ride.expires_ms = self.now + self.config.offer_ms
+        self.move(ride, "offered", "matched")
+        self.book.remind(ride.expires_ms, Due.OFFER, ride.request_id, ride.revision)
+        self._attempt(ride, "offered", 0)
+        self._note(
+            f"d:{driver_id}",
+            "open",
+            ride,
+            deadline_ms=ride.expires_ms,
+            age_ms=ride.age_ms,
+            ttl_ms=self.config.ttl_ms,
+            distance_m=metres,
+            radius_m=self.config.rules.radius_m,
+            fits=self.book.cars[driver_id].vehicle_class == ride.vehicle_class,
+        )
+        self.say(
+            "offers",
+            Offer(
+                f"{ride.request_id}-o{ride.attempt}",
+                ride.request_id,
+                driver_id,
+                ride.attempt,
+                ride.expires_ms,
+                self.now,
+                self.region,
+                ride.lat,
+                ride.lon,
+                round(metres, 1),
+            ),
+        )
+
+    def assign(self, ride: Ride, driver_id: str, metres: float) -> None:
+        """Give a ride to a driver by hand, with no offer before."""
+        self._commit(ride, driver_id, metres, "manual")
+        self._note(f"d:{driver_id}", "open", ride)
+        self._accepted(ride, "assigned by hand")
+
+    def accept(self, ride: Ride) -> None:
+        """Take a driver's yes to the open offer."""
+        ride.answered |= 1 << ride.attempt
+        self._accepted(ride, "accepted")
+
+    def _accepted(self, ride: Ride, cause: str) -> None:
+        car = self.book.cars[ride.driver_id]
+        metres = distance_m(car.lat, car.lon, ride.lat, ride.lon)
+        takes = travel_ms(metres)
+        ride.accepted_ms = self.now
+        ride.approach_m, ride.approach_ms = metres, self.now
+        ride.limit_ms = self.now + 3 * takes + 8 * self.config.approach_ms
+        self._note(f"d:{ride.driver_id}", "accepted", ride)
+        self.move(ride, "accepted", cause)
+        self.book.remind(self.now + self.config.approach_ms, Due.APPROACH, ride.request_id, ride.revision)
+        self._attempt(ride, "accepted", 0)
+        eta_ms = max(self.now + takes, ride.pickup_at_ms)
+        self.say("assignments", Assignment(ride.request_id, ride.driver_id, ride.attempt, self.now, eta_ms))
+
+    def _commit(self, ride: Ride, driver_id: str, metres: float, policy: str) -> None:
+        car = self.book.cars[driver_id]
+        car.request_id = ride.request_id
+        ride.driver_id = driver_id
+        ride.attempt += 1
+        ride.attempt_revision = -1
+        ride.policy = policy
+        ride.offered_ms, ride.accepted_ms = self.now, 0
+        ride.distance_m, ride.age_ms = metres, max(0, self.now - car.seen_ms)
+        ride.idle_ms = max(0, self.now - car.free_since_ms)
+
+    def free(self, ride: Ride, attempt: AttemptState) -> None:
+        """End the commitment of a ride's driver, exactly once."""
+        self._attempt(ride, attempt, self.now)
+        driver_id = ride.driver_id
+        self._note(f"d:{driver_id}", "close", ride)
+        ride.answered |= 1 << ride.attempt if attempt != "expired" and attempt != "withdrawn" else 0
+        ride.driver_id = ""
+        car = self.book.cars.get(driver_id)
+        if car is None or car.request_id != ride.request_id:
+            return
+        car.request_id, car.free_since_ms = "", self.now
+        if not car.online:
+            self.forget(driver_id, car, "offline")
+
+    def _attempt(self, ride: Ride, state: AttemptState, closed_ms: int) -> None:
+        ride.attempt_revision += 1
+        car = self.book.cars.get(ride.driver_id)
+        self.say(
+            "attempts",
+            Attempt(
+                ride.request_id,
+                ride.attempt,
+                ride.attempt_revision,
+                ride.driver_id,
+                self.region,
+                state,
+                ride.policy,
+                ride.offered_ms,
+                ride.accepted_ms,
+                closed_ms,
+                round(ride.distance_m, 1),
+                self.config.rules.radius_m,
+                ride.age_ms,
+                self.config.ttl_ms,
+                car.vehicle_class if car is not None else "",
+                ride.vehicle_class,
+                ride.idle_ms,
+            ),
+        )
+
+    # -- drivers ---------------------------------------------------------------------------------
+
+    def forget(self, driver_id: str, car: Car, change: str) -> None:
+        """Strike a free driver off the book."""
+        del self.book.cars[driver_id]
+        self.change(driver_id, change, max(0, self.now - car.free_since_ms))
+
+    def change(self, driver_id: str, change: Any, idle_ms: int = 0) -> None:
+        """Say what has become of a driver."""
+        self.say("drivers", DriverChange(driver_id, self.region, change, self.now, idle_ms))
+
+    def check_approach(self, ride: Ride) -> None:
+        """Look whether the driver comes nearer; replace one who does not."""
+        car = self.book.cars.get(ride.driver_id)
+        if car is None or self.now >= ride.limit_ms:
+            self.again(ride, "driver does not arrive", "replaced", "replaced", anew=True)
+            return
+        metres = distance_m(car.lat, car.lon, ride.lat, ride.lon)
+        # A position from right after the last look says little about how the driver gets on.
+        heard = car.seen_ms - ride.approach_ms >= self.config.approach_ms // 2
+        silent = self.now - car.seen_ms > 3 * self.config.ttl_ms
+        if silent or (heard and metres > _THERE_M and metres > _NEARER * ride.approach_m):
+            cause = "driver is not heard of" if silent else "driver does not approach"
+            self.again(ride, cause, "replaced", "replaced", anew=True)
+            return
+        if heard:
+            ride.approach_m, ride.approach_ms = min(metres, ride.approach_m), car.seen_ms
+        self.book.remind(self.now + self.config.approach_ms, Due.APPROACH, ride.request_id, ride.revision)
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def release(self, request_id: str, driver_id: str, reason: ReleaseReason) -> None:
+        """Tell a driver that they are free, or a rider that the search is over."""
+        self.say("releases", Release(request_id, driver_id, reason, self.now))
+
+    def ignore(
+        self, stream: str, event_id: str, request_id: str, driver_id: str, why: str, *, told: bool = False
+    ) -> None:
+        """Say that an event changed nothing."""
+        self.say("ignored", Ignored(stream, event_id, request_id, driver_id, why, told, self.now))
+
+    def _note(
+        self, subject: str, step: str, ride: Ride, *, state: str = "", before: str = "", **of_offer: Any
+    ) -> None:
+        self.book.seq += 1
+        self.say(
+            "main",
+            Journal(
+                subject,
+                1_000_000_000 + self.book.seq,
+                step,
+                ride.request_id,
+                ride.driver_id,
+                ride.attempt,
+                self.region,
+                state,
+                before,
+                self.now,
+                **{"deadline_ms": 0, **of_offer},
+            ),
+        )

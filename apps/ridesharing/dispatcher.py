@@ -1,0 +1,352 @@
+"""The dispatcher of a region: the one owner of its drivers and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from apps.ridesharing.book import Book, Car, Due, Ride
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.desk import Desk
+from apps.ridesharing.events import Control, SetPolicy, SetShadows, Signal
+from apps.ridesharing.lifecycle import COMMITTED
+from apps.ridesharing.matching import SOLVERS, Policy, Problem
+from apps.ridesharing.neighbours import cross_border, take_handover
+from apps.ridesharing.operations import carry_out, lift
+from apps.ridesharing.records import (
+    Assignment,
+    Attempt,
+    DriverChange,
+    Handover,
+    Ignored,
+    Journal,
+    Offer,
+    Operation,
+    Release,
+    Supply,
+    Trip,
+    WindowReport,
+)
+from apps.ridesharing.window import close_window, supply_of_zones
+from millrace import (
+    BroadcastContext,
+    Context,
+    KeyedProcess,
+    Timer,
+    broadcast_state,
+    side_output,
+    value_state,
+)
+
+#: Timers, in the order in which they fire at one time.
+_DUE, _MINUTE, _WINDOW = "due", "minute", "window"
+_MINUTE_MS = 60_000
+
+
+class Dispatcher(KeyedProcess[Signal, Journal]):
+    """Keyed by region: a driver table that forgets, dispatch windows, offers and the life of every trip.
+
+    The main output is the journal that the auditor reads; messages and tables are side outputs.
+    """
+
+    order = "event_time"
+    control_type: ClassVar[object] = Control
+
+    book = value_state(Book)
+    policies = broadcast_state(str, str)
+
+    offers = side_output(Offer)
+    assignments = side_output(Assignment)
+    releases = side_output(Release)
+    attempts = side_output(Attempt)
+    trips = side_output(Trip)
+    handovers = side_output(Handover)
+    windows = side_output(WindowReport)
+    operations = side_output(Operation)
+    ignored = side_output(Ignored)
+    drivers = side_output(DriverChange)
+    supply = side_output(Supply)
+
+    def __init__(self, config: DispatchConfig | None = None) -> None:
+        self.config = config or DispatchConfig()
+        self._handlers: dict[str, Callable[[Desk, Signal], None]] = {
+            "status": _on_status,
+            "requests": _on_request,
+            "answers": _on_answer,
+            "cancellations": _on_cancellation,
+            "progress": _on_progress,
+            "commands": carry_out,
+            "handovers": take_handover,
+        }
+
+    def describe(self) -> dict[str, object]:
+        """Return what owners of drivers depend on."""
+        return {"regions": msgspec.to_builtins(self.config.regions)}
+
+    def decide(self, given: Problem, policy: Policy) -> npt.NDArray[np.int64]:
+        """Return the match of a window: of each rider the number of the pair, or -1."""
+        return SOLVERS[policy](given)
+
+    def process(self, event: Signal, ctx: Context) -> None:
+        """Handle one signal."""
+        self._handle(event, ctx, ctx.event_time)
+
+    def on_late(self, event: Signal, ctx: Context) -> None:
+        """Handle a signal that the watermark has passed, as of now: its effects begin with its arrival."""
+        self._handle(event, ctx, max(ctx.event_time, ctx.watermark))
+
+    def _handle(self, event: Signal, ctx: Context, now: int) -> None:
+        book = self.book.value
+        if book is None:
+            book = self.book.value = Book()
+        if event.stream == "locations":
+            known = book.cars.get(event.driver_id)
+            if known is not None and self.config.regions.is_one:
+                if event.event_time_ms > known.seen_ms:  # the usual case, kept short
+                    known.lat, known.lon = event.lat or 0.0, event.lon or 0.0
+                    known.seen_ms, known.idle = event.event_time_ms, event.state in (None, "idle")
+                return
+            _on_location(self._desk(book, ctx, now), event)
+        else:
+            self._handlers[event.stream](self._desk(book, ctx, now), event)
+        # A window has everything in (end − length, end]; for what comes late, the one that ends now is over.
+        self._settle(book, ctx, now - 1 if now == ctx.event_time else now)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Do what is due; close a dispatch window."""
+        book = self.book.value
+        if book is None:
+            return
+        now = timer.at
+        after = now - 1
+        desk = self._desk(book, ctx, now)
+        if timer.name == _DUE:
+            while (found := book.next_due(now)) is not None:
+                _run_out(desk, *found)
+        elif timer.name == _MINUTE:
+            supply_of_zones(desk)
+            after = now
+        else:
+            shadows = self.policies.get("shadows")
+            named = self.config.shadows if shadows is None else tuple(filter(None, shadows.split(",")))
+            close_window(desk, self.policies.view(_latest_first), self.decide, named)
+            after = now
+        self._settle(book, ctx, after)
+
+    def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
+        """Switch the policy, or which policies are computed beside it, for all regions."""
+        if isinstance(control, SetShadows):
+            self.policies.put("shadows", ",".join(control.policies))
+        elif isinstance(control, SetPolicy):
+            self.policies.put(f"{max(control.from_ms, ctx.watermark, 0):020d}", control.policy)
+
+    def _desk(self, book: Book, ctx: Context, now: int) -> Desk:
+        def say(output: str, record: Any) -> None:
+            if output == "main":
+                ctx.emit(record)
+            else:
+                ctx.output(getattr(self, output), record)
+
+        return Desk(book, self.config, ctx.key, now, say)
+
+    def _settle(self, book: Book, ctx: Context, after: int) -> None:
+        """Set the timers for what comes next, windows after a time; close the book when all is over."""
+        if book.is_over:
+            self.book.clear()
+            ctx.timers.delete(_DUE)
+            ctx.timers.delete(_MINUTE)
+            ctx.timers.delete(_WINDOW)
+            return
+        if book.deadlines and ctx.timers.pending(_DUE) != book.deadlines[0][0]:
+            ctx.timers.at(book.deadlines[0][0], _DUE)
+        if ctx.timers.pending(_WINDOW) is None and (book.wishes or book.searching):
+            length = self.config.window_ms
+            ctx.timers.at((after // length + 1) * length, _WINDOW)
+        if book.cars and ctx.timers.pending(_MINUTE) is None:
+            ctx.timers.at((after // _MINUTE_MS + 1) * _MINUTE_MS, _MINUTE)
+
+
+def _latest_first(entries: list[tuple[str, str]]) -> list[tuple[int, Policy]]:
+    found = [(int(start), policy) for start, policy in entries if start != "shadows"]
+    return sorted(found, reverse=True)  # type: ignore[arg-type]
+
+
+def _on_location(desk: Desk, event: Signal) -> None:
+    book, at = desk.book, event.event_time_ms
+    car = book.cars.get(event.driver_id)
+    lat, lon, idle = event.lat or 0.0, event.lon or 0.0, event.state in (None, "idle")
+    if car is None:
+        if event.driver_id in book.departed:
+            return  # sent here before the gate knew of the handover; the new owner will hear the next one
+        kind = event.vehicle_class or "standard"
+        car = book.cars[event.driver_id] = Car(lat, lon, at, kind, "", desk.now, idle, True, 0, desk.now)
+        book.watch(event.driver_id, car, desk.config.ttl_ms, desk.now)
+        desk.change(event.driver_id, "entered")
+    elif at > car.seen_ms:
+        car.lat, car.lon, car.seen_ms, car.idle = lat, lon, at, idle
+    cross_border(desk, event.driver_id)
+
+
+def _on_status(desk: Desk, event: Signal) -> None:
+    book = desk.book
+    car = book.cars.get(event.driver_id)
+    if event.status == "online":
+        if car is not None:
+            car.online = True
+        _on_location(desk, event)
+        return
+    if car is None:
+        return
+    ride = book.rides.get(car.request_id)
+    if ride is None:
+        desk.forget(event.driver_id, car, "offline")
+        return
+    car.online = False
+    if ride.state == "offered":
+        desk.again(ride, "driver went off line", "expired", "withdrawn", anew=False)
+    elif ride.state in ("accepted", "arrived"):
+        desk.again(ride, "driver went off line", "replaced", "replaced", anew=True)
+    # In a trip the driver finishes it; the rider is aboard.
+
+
+def _on_request(desk: Desk, event: Signal) -> None:
+    book = desk.book
+    if event.request_id in book.rides or event.request_id in book.closed:
+        desk.ignore("requests", event.event_id, event.request_id, "", "is known already")
+        return
+    lat, lon = event.pickup_lat or 0.0, event.pickup_lon or 0.0
+    pickup_at = max(event.pickup_at_ms or 0, event.event_time_ms)
+    book.ask(lat, lon, desk.now, desk.config.rules.half_life_ms)
+    kind = event.vehicle_class or "standard"
+    ride = Ride(event.request_id, event.rider_id, kind, event.zone, lat, lon, event.event_time_ms, pickup_at)
+    desk.open_ride(ride)
+
+
+def _on_answer(desk: Desk, event: Signal) -> None:
+    ride = desk.book.rides.get(event.request_id)
+    car = desk.book.cars.get(event.driver_id)
+    current = (
+        ride is not None
+        and ride.state == "offered"
+        and ride.driver_id == event.driver_id
+        and event.offer_id == f"{event.request_id}-o{ride.attempt}"
+    )
+    if ride is None or not current:
+        _answer_to_nothing(desk, event)
+    elif event.answer == "accept":
+        desk.accept(ride)
+    else:
+        if event.reason == "busy" and car is not None:
+            car.idle = False  # until the phone says otherwise
+        desk.again(ride, f"driver {event.reason or 'declined'}", None, "rejected", anew=False)
+
+
+def _answer_to_nothing(desk: Desk, event: Signal) -> None:
+    """An answer to an offer that is over: whoever said yes is told that it came to nothing, once."""
+    book = desk.book
+    known: Any = book.rides.get(event.request_id) or book.closed.get(event.request_id)
+    number = event.offer_id.rpartition("-o")[2]
+    bit = 1 << int(number) if number.isdigit() and len(number) < 5 else 0
+    repeated = known is not None and bool(known.answered & bit)
+    tell = event.answer == "accept" and not repeated
+    if known is not None:
+        known.answered |= bit
+    if tell:
+        cancelled = known is not None and known.state == "rider_cancelled"
+        desk.release(event.request_id, event.driver_id, "rider_cancelled" if cancelled else "expired")
+    why = "has been answered already" if repeated else "the offer is over"
+    desk.ignore("answers", event.event_id, event.request_id, event.driver_id, why, told=tell)
+
+
+def _on_cancellation(desk: Desk, event: Signal) -> None:
+    ride = desk.book.rides.get(event.request_id)
+    if ride is None or ride.state == "in_progress":
+        why = "the request is over or unknown" if ride is None else "the trip has begun"
+        desk.ignore("cancellations", event.event_id, event.request_id, event.driver_id, why)
+    elif event.by == "rider":
+        ending = "withdrawn" if ride.state == "offered" else "rider_cancelled"
+        desk.end(ride, "rider_cancelled", f"rider: {event.reason}", "rider_cancelled", ending)  # type: ignore[arg-type]
+    elif event.driver_id != ride.driver_id or ride.state not in ("accepted", "arrived"):
+        desk.ignore(
+            "cancellations", event.event_id, event.request_id, event.driver_id, "not this driver's ride"
+        )
+    elif event.reason == "no_show":
+        desk.end(ride, "no_show", "driver: no_show", "no_show", "no_show")
+    else:
+        desk.again(ride, f"driver: {event.reason}", "replaced", "driver_cancelled", anew=True)
+
+
+def _on_progress(desk: Desk, event: Signal) -> None:
+    ride = desk.book.rides.get(event.request_id)
+    if ride is None or ride.driver_id != event.driver_id or ride.state == "offered":
+        desk.ignore("progress", event.event_id, event.request_id, event.driver_id, "not this driver's ride")
+        return
+    car = desk.book.cars.get(event.driver_id)
+    newer = car is not None and event.event_time_ms >= car.seen_ms
+    if car is not None and newer and event.lat is not None and event.lon is not None:
+        car.lat, car.lon, car.seen_ms = event.lat, event.lon, event.event_time_ms
+    if event.stage == "arrived" and ride.state == "accepted":
+        desk.move(ride, "arrived", "driver arrived")
+        waits = max(desk.now, ride.pickup_at_ms) + desk.config.no_show_ms
+        desk.book.remind(waits, Due.NO_SHOW, ride.request_id, ride.revision)
+    elif event.stage == "started" and ride.state in ("accepted", "arrived"):
+        ride.wait_ms = max(0, event.event_time_ms - ride.pickup_at_ms)
+        desk.move(ride, "in_progress", "rider aboard")
+        desk.book.remind(desk.now + desk.config.trip_ms, Due.TRIP, ride.request_id, ride.revision)
+    elif event.stage == "finished":
+        if car is not None:
+            car.idle = True
+        driver_id = ride.driver_id
+        desk.free(ride, "completed")
+        ride.driver_id = driver_id
+        desk.move(ride, "completed", "trip finished")
+        cross_border(desk, driver_id)
+    else:
+        desk.ignore("progress", event.event_id, event.request_id, event.driver_id, f"is {ride.state} already")
+
+
+def _run_out(desk: Desk, due: Due, about: str, mark: int) -> None:
+    book = desk.book
+    if due == Due.STALE:
+        _check_stale(desk, about, mark)
+    elif due == Due.FORGET:
+        if about.startswith("d:"):
+            if book.departed.get(about[2:]) == mark:
+                del book.departed[about[2:]]
+        else:
+            book.closed.pop(about[2:], None)
+    elif due == Due.LIFT:
+        lift(desk, about)
+    else:
+        ride = book.rides.get(about)
+        if ride is None or ride.revision != mark:
+            return
+        if due == Due.BOOKED:
+            desk.search(ride, "booked time is near", anew=True)
+        elif due == Due.OFFER:
+            desk.again(ride, "offer expired", "expired", "expired", anew=False)
+        elif due == Due.APPROACH:
+            desk.check_approach(ride)
+        elif due == Due.NO_SHOW:
+            desk.end(ride, "no_show", "rider did not come", "no_show", "no_show")
+        elif due == Due.TRIP:
+            desk.end(ride, "lost", "nothing heard of the trip", "cancelled", "lost")
+        elif due == Due.GIVE_UP:
+            desk.move(ride, "no_drivers_available", "nobody found in time")
+            desk.release(ride.request_id, "", "no_driver")
+
+
+def _check_stale(desk: Desk, driver_id: str, mark: int) -> None:
+    car = desk.book.cars.get(driver_id)
+    if car is None or car.entered_ms != mark:
+        return
+    if car.seen_ms + desk.config.ttl_ms > desk.now:
+        desk.book.watch(driver_id, car, desk.config.ttl_ms, desk.now)
+    elif car.request_id in desk.book.rides and desk.book.rides[car.request_id].state in COMMITTED:
+        desk.book.remind(desk.now + desk.config.ttl_ms, Due.STALE, driver_id, mark)
+    else:
+        desk.forget(driver_id, car, "stale")

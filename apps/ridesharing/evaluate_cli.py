@@ -1,0 +1,166 @@
+"""`millrace evaluate ridesharing …`: real requests and positions against the app's own processes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from millrace.errors import UserError
+
+app = typer.Typer(help="Replay recorded requests and positions.", no_args_is_help=True, add_completion=False)
+
+
+class PolicyName(StrEnum):
+    """How a window is decided."""
+
+    fifo = "fifo"
+    nearest = "nearest"
+    optimal = "optimal"
+
+
+class Host(StrEnum):
+    """Where the processes run."""
+
+    memory = "memory"
+    spark = "spark"
+
+
+@app.command()
+def replay(
+    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    start: Annotated[str, typer.Option("--from", help="First request, e.g. 2008-05-18T02:00Z.")],
+    end: Annotated[str, typer.Option("--to", help="End of the requests.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
+    policy: Annotated[PolicyName, typer.Option(help="How windows are decided.")] = PolicyName.optimal,
+    window: Annotated[str, typer.Option(help="Length of a window, 1 to 60 s.")] = "10s",
+    radius: Annotated[str, typer.Option(help="Largest straight line to a pick-up, e.g. 3km.")] = "3km",
+    seed: Annotated[int, typer.Option(help="Where the cars start.")] = 1,
+    host: Annotated[Host, typer.Option(help="Where the processes run.")] = Host.memory,
+    regions: Annotated[int, typer.Option(help="Number of regions, each with a matcher of its own.")] = 1,
+    assignments: Annotated[Path | None, typer.Option(help="Parquet: a row per served request.")] = None,
+    duplicates: Annotated[
+        float, typer.Option(min=0, max=0.5, help="Share of signals that come twice.")
+    ] = 0.0,
+    late: Annotated[float, typer.Option(min=0, max=0.5, help="Share that comes after the watermark.")] = 0.0,
+    restarts: Annotated[int, typer.Option(min=0, help="How often the processes are stopped and go on.")] = 0,
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Replay recorded requests in a closed loop with cars that accept at once and wait where they end."""
+    from apps.ridesharing.recorded import cut, parse_time, read_requests
+    from apps.ridesharing.replay import Faults
+    from apps.ridesharing.replay_report import Plan, carry_out
+
+    start_ms, end_ms = parse_time(start), parse_time(end)
+    if end_ms <= start_ms:
+        raise UserError(f"--to {end} is not after --from {start}")
+    requests = read_requests(trips, start_ms, end_ms)
+    plan = Plan(
+        start_ms=start_ms,
+        end_ms=end_ms,
+        fleet=fleet,
+        policy=policy.value,
+        window_ms=_window_ms(window),
+        radius_m=parse_radius(radius),
+        seed=seed,
+        host=host.value,
+        regions=cut(requests, regions),
+        region_count=regions,
+        faults=Faults(duplicates, late, restarts, seed),
+    )
+    report = carry_out(plan, requests, assignments, quiet=quiet)
+    write_report(out, report)
+    if not quiet:
+        show(report, f"{len(requests):,} requests, {fleet} cars, {policy.value}")
+
+
+@app.command()
+def locations(
+    gps: Annotated[Path, typer.Option(help="CSV or Parquet of positions.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    ttl: Annotated[str, typer.Option(help="A car silent for longer is stale.")] = "120s",
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Run recorded positions through Spark: driver table, exclusions, counts per zone and minute."""
+    from apps.ridesharing.location_report import carry_out
+    from millrace.time.durations import to_ms
+
+    report = carry_out(gps, to_ms(ttl), quiet=quiet)
+    write_report(out, report)
+    if not quiet:
+        show(report, f"{report['fixes']:,} positions of {report['drivers']:,} cars")
+
+
+@app.command()
+def matcher(
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    riders: Annotated[int, typer.Option(min=1, max=5_000, help="Riders in a window.")] = 300,
+    cars: Annotated[int, typer.Option(min=1, max=50_000, help="Free cars.")] = 1_000,
+    windows: Annotated[int, typer.Option(min=1, max=10_000, help="Windows that are measured.")] = 100,
+    seed: Annotated[int, typer.Option(help="Where everybody is.")] = 1,
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Measure how long the optimal policy takes for a window of scattered riders and cars."""
+    from apps.ridesharing.matcher_report import carry_out
+
+    report = carry_out(riders, cars, windows, seed)
+    write_report(out, report)
+    if not quiet:
+        show(report, f"{riders:,} riders, {cars:,} cars")
+
+
+def write_report(path: Path, report: dict[str, Any]) -> None:
+    """Write a report as JSON.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    except OSError as error:
+        raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
+
+
+def show(report: dict[str, Any], title: str) -> None:
+    """Print the plain values of a report as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False)
+    for name, value in report.items():
+        if isinstance(value, bool | int | float | str):
+            table.add_row(name, f"{value:,.4g}" if isinstance(value, float) else str(value))
+    Console().print(table)
+
+
+def parse_radius(text: str) -> float:
+    """Return a distance such as ``3km`` or ``800m`` in metres.
+
+    Raises:
+        UserError: It is none, or not between 100 m and 50 km.
+
+    >>> parse_radius("3km"), parse_radius("800m")
+    (3000.0, 800.0)
+    """
+    number, unit = (text[:-2], 1_000.0) if text.endswith("km") else (text.removesuffix("m"), 1.0)
+    try:
+        metres = float(number) * unit
+    except ValueError:
+        raise UserError(f"--radius is a distance such as 3km or 800m, not {text}") from None
+    if not 100 <= metres <= 50_000:
+        raise UserError(f"--radius is between 100m and 50km, not {text}")
+    return metres
+
+
+def _window_ms(text: str) -> int:
+    from millrace.time.durations import to_ms
+
+    length = to_ms(text)
+    if not 1_000 <= length <= 60_000:
+        raise UserError(f"--window is between 1s and 60s, not {text}")
+    return length

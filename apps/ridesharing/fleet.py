@@ -1,0 +1,281 @@
+"""The other side of a replay: riders who really asked, and drivers who accept at once and drive straight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final
+
+import h3
+import numpy as np
+
+from apps.ridesharing.events import Signal
+from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from apps.ridesharing.records import Assignment, Offer, Release
+from apps.ridesharing.regions import ZONE_RESOLUTION
+
+#: A driver sends a position so often, ms.
+HEARTBEAT_MS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A recorded request.
+
+    Attributes:
+        request_id: Its identity.
+        at_ms: When it was made, UTC ms.
+        lat: Pick-up, degrees.
+        lon: Pick-up, degrees.
+        to_lat: Drop-off, degrees.
+        to_lon: Drop-off, degrees.
+        duration_ms: How long the trip took, ms.
+    """
+
+    request_id: str
+    at_ms: int
+    lat: float
+    lon: float
+    to_lat: float
+    to_lon: float
+    duration_ms: int
+
+
+@dataclass(slots=True)
+class Leg:
+    """A drive along a straight line."""
+
+    lat: float
+    lon: float
+    to_lat: float
+    to_lon: float
+    begins_ms: float
+    ends_ms: float
+
+    def at(self, ms: float) -> tuple[float, float]:
+        """Return where the car is."""
+        span = self.ends_ms - self.begins_ms
+        share = 1.0 if span <= 0 else min(1.0, max(0.0, (ms - self.begins_ms) / span))
+        return self.lat + share * (self.to_lat - self.lat), self.lon + share * (self.to_lon - self.lon)
+
+
+@dataclass(slots=True)
+class Driver:
+    """A driver of the replay."""
+
+    driver_id: str
+    leg: Leg
+    request_id: str = ""
+    state: str = "idle"
+    free_since_ms: int = 0
+    idle_ms: int = 0
+
+
+@dataclass(slots=True)
+class Served:
+    """What became of a request that was served.
+
+    Attributes:
+        driver_id: By whom.
+        attempt: At which attempt.
+        offered_ms: When that was offered, UTC ms.
+        accepted_ms: When the driver set off, UTC ms.
+        pickup_ms: When the rider got in, UTC ms.
+        pickup_km: The way to the pick-up, km on the road.
+        dropoff_ms: End of the trip, UTC ms.
+    """
+
+    driver_id: str
+    attempt: int
+    offered_ms: int
+    accepted_ms: int
+    pickup_ms: int
+    pickup_km: float
+    dropoff_ms: int
+
+
+@dataclass
+class Fleet:
+    """Drivers who accept at once, drive at 25 km/h over 1.4 times the straight line, and wait where they end.
+
+    Args:
+        requests: What is asked for, in order.
+        size: Number of drivers.
+        seed: Where they start: at pick-ups, drawn at random.
+        start_ms: When they come on line, UTC ms.
+        until_ms: Until when idle time counts, UTC ms.
+    """
+
+    requests: list[Request]
+    size: int
+    seed: int
+    start_ms: int
+    until_ms: int
+    drivers: dict[str, Driver] = field(default_factory=dict)
+    served: dict[str, Served] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_id = {r.request_id: r for r in self.requests}
+        self._offers: dict[str, Offer] = {}
+        self._due: list[tuple[int, int, Signal]] = []
+        self._count = 0
+        draws = np.random.default_rng(self.seed).integers(0, len(self.requests), self.size)
+        for number, place in enumerate(draws.tolist()):
+            at = self.requests[place]
+            name = f"driver-{number:05d}"
+            leg = Leg(at.lat, at.lon, at.lat, at.lon, self.start_ms, self.start_ms)
+            self.drivers[name] = Driver(name, leg, free_since_ms=self.start_ms)
+            self._beat(name, self.start_ms)
+        for request in self.requests:
+            self._send(request.at_ms, _asked(request))
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything but positions is still to come."""
+        return any(signal.stream != "locations" for _, _, signal in self._due)
+
+    def until(self, ms: int) -> list[Signal]:
+        """Return what happens up to a time, and let it happen."""
+        happened = []
+        while self._due and self._due[0][0] <= ms:
+            at, _, signal = heappop(self._due)
+            if signal.stream == "locations":
+                driver = self.drivers[signal.driver_id]
+                signal.lat, signal.lon = driver.leg.at(at)
+                signal.state = driver.state  # type: ignore[assignment]
+                phase = HEARTBEAT_MS * int(driver.driver_id[7:]) // self.size if at == self.start_ms else 0
+                self._beat(driver.driver_id, at + HEARTBEAT_MS - phase)
+                if driver.state == "on_trip":
+                    continue  # nobody asks where a car is until the rider has got out
+            elif signal.stream == "progress" and not self._progress(signal, at):
+                continue
+            happened.append(signal)
+        return happened
+
+    def tell(self, message: object, now: int) -> None:
+        """Take what the dispatcher says at a time; answers come a millisecond later."""
+        if isinstance(message, Offer):
+            self._offered(message, now)
+        elif isinstance(message, Assignment):
+            self._assigned(message, now)
+        elif isinstance(message, Release):
+            driver = self.drivers.get(message.driver_id)
+            if driver is not None and driver.request_id == message.request_id and driver.state != "on_trip":
+                lat, lon = driver.leg.at(now)
+                driver.request_id, driver.state = "", "idle"
+                driver.leg = Leg(lat, lon, lat, lon, now, now)
+                driver.free_since_ms = now
+
+    def idle_seconds(self) -> list[float]:
+        """Return how long each driver was without a ride, seconds."""
+        found = []
+        for driver in self.drivers.values():
+            rest = 0 if driver.request_id else max(0, self.until_ms - driver.free_since_ms)
+            found.append((driver.idle_ms + rest) / 1_000)
+        return found
+
+    def _offered(self, offer: Offer, now: int) -> None:
+        driver = self.drivers[offer.driver_id]
+        self._offers[offer.request_id] = offer
+        free = not driver.request_id
+        if free:
+            driver.request_id = offer.request_id
+            driver.idle_ms += max(0, min(now, self.until_ms) - driver.free_since_ms)
+        answer = Signal(
+            "answers",
+            offer.request_id,
+            now + 1,
+            f"{offer.offer_id}-{offer.driver_id}-{now}",
+            offer.request_id,
+            offer.driver_id,
+            zone=_zone(self._by_id[offer.request_id]),
+            offer_id=offer.offer_id,
+            attempt=offer.attempt,
+            answer="accept" if free else "reject",
+            reason="" if free else "busy",
+        )
+        self._send(now + 1, answer)
+
+    def _assigned(self, message: Assignment, now: int) -> None:
+        driver, request = self.drivers[message.driver_id], self._by_id[message.request_id]
+        if driver.request_id != message.request_id or driver.state != "idle":
+            return
+        lat, lon = driver.leg.at(now)
+        metres = distance_m(lat, lon, request.lat, request.lon)
+        arrives = now + max(1, math.ceil(metres * CIRCUITY / SPEED_M_PER_MS))
+        driver.state, driver.leg = "approaching", Leg(lat, lon, request.lat, request.lon, now, arrives)
+        offer = self._offers[message.request_id]
+        self.served[request.request_id] = Served(
+            driver.driver_id,
+            message.attempt,
+            offer.event_time_ms,
+            message.event_time_ms,
+            arrives,
+            metres * CIRCUITY / 1_000,
+            arrives + request.duration_ms,
+        )
+        for stage in ("arrived", "started"):
+            self._send(arrives, self._step(request, driver, stage, arrives))
+
+    def _progress(self, signal: Signal, at: int) -> bool:
+        """Let a step of a trip happen, unless the driver has been released meanwhile."""
+        driver, request = self.drivers[signal.driver_id], self._by_id[signal.request_id]
+        served = self.served.get(signal.request_id)
+        if driver.request_id != signal.request_id or served is None or served.driver_id != driver.driver_id:
+            return False
+        if signal.stage == "started":
+            driver.state = "on_trip"
+            ends = at + request.duration_ms
+            driver.leg = Leg(request.lat, request.lon, request.to_lat, request.to_lon, at, ends)
+            self._send(ends, self._step(request, driver, "finished", ends))
+        elif signal.stage == "finished":
+            driver.request_id, driver.state, driver.free_since_ms = "", "idle", at
+            signal.lat, signal.lon = request.to_lat, request.to_lon
+        return True
+
+    def _step(self, request: Request, driver: Driver, stage: str, at: int) -> Signal:
+        lat, lon = (request.lat, request.lon) if stage != "finished" else (request.to_lat, request.to_lon)
+        return Signal(
+            "progress",
+            request.request_id,
+            at,
+            f"{request.request_id}-{driver.driver_id}-{stage}-{at}",
+            request.request_id,
+            driver.driver_id,
+            zone=_zone(request),
+            lat=lat,
+            lon=lon,
+            stage=stage,  # type: ignore[arg-type]
+        )
+
+    def _beat(self, driver_id: str, at: int) -> None:
+        name = f"{driver_id}-{at}"
+        self._send(
+            at, Signal("locations", driver_id, at, name, driver_id=driver_id, vehicle_class="standard")
+        )
+
+    def _send(self, at: int, signal: Signal) -> None:
+        self._count += 1
+        heappush(self._due, (at, self._count, signal))
+
+
+def _asked(request: Request) -> Signal:
+    return Signal(
+        "requests",
+        request.request_id,
+        request.at_ms,
+        request_id=request.request_id,
+        rider_id=f"rider-{request.request_id}",
+        vehicle_class="standard",
+        zone=_zone(request),
+        pickup_lat=request.lat,
+        pickup_lon=request.lon,
+        dropoff_lat=request.to_lat,
+        dropoff_lon=request.to_lon,
+        pickup_at_ms=request.at_ms,
+    )
+
+
+def _zone(request: Request) -> str:
+    return str(h3.latlng_to_cell(request.lat, request.lon, ZONE_RESOLUTION))

@@ -1,0 +1,159 @@
+"""Recorded positions through the app's pipeline on Spark, compared with a computation in pandas."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h3
+import msgspec
+import numpy as np
+import pandas as pd
+
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.recorded import read_positions
+from apps.ridesharing.regions import ZONE_RESOLUTION
+
+if TYPE_CHECKING:
+    from millrace.runtime.replay import Record
+
+_MINUTE_MS = 60_000
+#: Positions of one batch.
+_BATCH = 50_000
+
+
+def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
+    """Run positions through Spark and compare what comes out.
+
+    Args:
+        gps: The file.
+        ttl_ms: A car silent for so long is stale, ms.
+        quiet: Show no progress.
+
+    Returns:
+        The report: whether zone counts and exclusions are those of pandas, and how fast it was.
+    """
+    from apps.ridesharing.app import app
+    from apps.ridesharing.pipeline import build
+    from apps.ridesharing.settings import RidesharingSettings
+    from millrace.runtime.replay import run_records
+    from millrace.runtime.settings import load_settings
+
+    positions = read_positions(gps)
+    wanted_counts, wanted_stale = zone_counts(positions, ttl_ms), stale_drivers(positions, ttl_ms)
+    overrides = [
+        "stream.out_of_orderness=0s",
+        "stream.max_future_skew=36500d",
+        "stream.profile=throughput",
+    ]
+    settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})
+    config = DispatchConfig(ttl_ms=ttl_ms)
+    told = replace(app, build=lambda streams, given: build(streams, given, config))
+    with tempfile.TemporaryDirectory(prefix="millrace-rides-") as folder, _status(quiet):
+        batches = _batches(positions, settings.topics.locations)
+        ran = run_records(told, settings, Path(folder), batches, drain=True)
+        supply = ran.table("supply", ["zone", "minute_ms", "cars", "free"]).to_pandas()
+        changes = ran.table("drivers", ["driver_id", "change", "at_ms"]).to_pandas()
+    stale = changes[changes["change"] == "stale"].groupby("driver_id").size()
+    key = ["minute_ms", "zone"]
+    found = supply.sort_values(key)[[*key, "cars", "free"]].reset_index(drop=True)
+    both = wanted_counts.merge(found, on=key, how="outer", suffixes=("", "_found"), indicator=True)
+    wrong = both[
+        (both["_merge"] != "both")
+        | (both["cars"] != both["cars_found"])
+        | (both["free"] != both["free_found"])
+    ]
+    gaps = gaps_of(positions)
+    return {
+        "fixes": len(positions),
+        "drivers": int(positions["cab_id"].nunique()),
+        "ttl_s": ttl_ms / 1_000,
+        "zone_minutes": len(wanted_counts),
+        "zone_minutes_wrong": len(wrong),
+        "exclusions": int(stale.sum()),
+        "exclusions_wrong": int(stale.sub(wanted_stale, fill_value=0).abs().sum()),
+        "excluded_share_of_gaps": float((gaps >= ttl_ms).mean()) if len(gaps) else 0.0,
+        "equal": not len(wrong) and bool(stale.sub(wanted_stale, fill_value=0).eq(0).all()),
+        "events_per_s": ran.events_per_s,
+        "warm_events_per_s": ran.warm_events_per_s,
+        "batches": ran.batches,
+        "wall_s": ran.seconds,
+    }
+
+
+def gaps_of(positions: pd.DataFrame) -> pd.Series[Any]:
+    """Return the time from each position to the next of the same car, ms."""
+    ordered = positions.sort_values(["cab_id", "at_ms"])
+    gaps: pd.Series[Any] = ordered.groupby("cab_id")["at_ms"].diff().dropna()
+    return gaps
+
+
+def stale_drivers(positions: pd.DataFrame, ttl_ms: int) -> pd.Series[Any]:
+    """Return how often each car became stale: at each gap of the time to live or more, and at its end."""
+    ordered = positions.sort_values(["cab_id", "at_ms"])
+    gap = ordered.groupby("cab_id")["at_ms"].diff(-1).abs().fillna(np.inf)
+    # A position at the very moment of expiry is still in time.
+    counts: pd.Series[Any] = (gap > ttl_ms).groupby(ordered["cab_id"]).sum()
+    return counts[counts > 0]
+
+
+def zone_counts(positions: pd.DataFrame, ttl_ms: int) -> pd.DataFrame:
+    """Return cars and free cars by minute and zone; a position holds until the next, or for the time to live.
+
+    Args:
+        positions: cab_id, at_ms, lat, lon, occupied.
+        ttl_ms: How long a position holds at most, ms.
+    """
+    ordered = positions.sort_values(["cab_id", "at_ms"]).reset_index(drop=True)
+    following = ordered.groupby("cab_id")["at_ms"].shift(-1).fillna(np.inf).to_numpy()
+    starts = ordered["at_ms"].to_numpy()
+    until = np.minimum(following, starts + ttl_ms)
+    first = -(-starts // _MINUTE_MS)  # the first end of a minute at or after the position
+    count = np.maximum(0, np.ceil(until / _MINUTE_MS) - first).astype(np.int64)
+    rows = np.repeat(np.arange(len(ordered)), count)
+    step = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+    zone = [
+        h3.latlng_to_cell(a, b, ZONE_RESOLUTION) for a, b in zip(ordered["lat"], ordered["lon"], strict=True)
+    ]
+    frame = pd.DataFrame(
+        {
+            "minute_ms": (first[rows] + step) * _MINUTE_MS,
+            "zone": np.array(zone, dtype=object)[rows],
+            "free": ~ordered["occupied"].to_numpy()[rows],
+        }
+    )
+    grouped = frame.groupby(["minute_ms", "zone"])["free"]
+    return grouped.agg(cars="size", free="sum").reset_index()
+
+
+def _batches(positions: pd.DataFrame, topic: str) -> Iterator[list[Record]]:
+    from millrace.runtime.replay import Record
+
+    batch: list[Record] = []
+    columns = (positions[n].tolist() for n in ("cab_id", "at_ms", "lat", "lon", "occupied"))
+    for cab, at, lat, lon, occupied in zip(*columns, strict=True):
+        value = msgspec.json.encode(
+            {
+                "event_id": f"{cab}-{at}",
+                "driver_id": cab,
+                "lat": lat,
+                "lon": lon,
+                "state": "on_trip" if occupied else "idle",
+                "vehicle_class": "standard",
+                "event_time_ms": at,
+            }
+        )
+        batch.append(Record(topic, value, cab.encode(), at))
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    yield batch
+
+
+def _status(quiet: bool) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True, quiet=quiet).status("running the pipeline")

@@ -1,0 +1,204 @@
+"""One dispatch window: riders and cars in, pairs out, by a policy that can be switched.
+
+The cost of a pair is the expected drive to the pick-up, and what the car is worth where it stands: a car
+that is alone where riders come is dearer than one of ten. Leaving a rider unmatched costs a penalty that
+grows with the wait (the age bonus), so that nobody far out starves. All are whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from apps.ridesharing.geo import (
+    CIRCUITY,
+    DEMAND_RESOLUTION,
+    SPEED_M_PER_MS,
+    PlaceIndex,
+    cell_of,
+    disk,
+    search_resolution,
+)
+from apps.ridesharing.solver import Pairs, solve
+
+Policy = Literal["fifo", "nearest", "optimal"]
+POLICIES: Final[tuple[Policy, ...]] = ("fifo", "nearest", "optimal")
+
+Ints = npt.NDArray[np.int64]
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cost of a match is made of.
+
+    Attributes:
+        radius_m: Largest straight-line distance to a pick-up, metres.
+        unmatched_ms: What it costs to leave a rider unmatched who has just asked, ms.
+        age_weight: What each ms of waiting adds to that.
+        car_value_ms: What a car is worth that more riders are expected for than there are cars, ms.
+        half_life_ms: Demand of so long ago counts half, ms.
+        most_candidates: Of each rider so many of the nearest cars are looked at.
+    """
+
+    radius_m: float = 3_000.0
+    unmatched_ms: int = 900_000
+    age_weight: float = 0.5
+    car_value_ms: int = 400_000
+    half_life_ms: int = 600_000
+    most_candidates: int = 64
+
+
+class Rider(msgspec.Struct, frozen=True, gc=False):
+    """A rider who waits for an offer; riders are in the order in which they have waited.
+
+    Attributes:
+        request_id: The request.
+        lat: Pick-up, degrees.
+        lon: Pick-up, degrees.
+        vehicle_class: The class asked for.
+        waiting_ms: How long the rider has waited, ms.
+        excluded: Drivers who are not to be asked.
+    """
+
+    request_id: str
+    lat: float
+    lon: float
+    vehicle_class: str
+    waiting_ms: int
+    excluded: frozenset[str] = frozenset()
+
+
+class FreeCar(msgspec.Struct, frozen=True, gc=False):
+    """A car that can be offered a ride; cars are in the order of their drivers' names.
+
+    Attributes:
+        driver_id: The driver.
+        lat: Where, degrees.
+        lon: Where, degrees.
+        vehicle_class: What it is.
+    """
+
+    driver_id: str
+    lat: float
+    lon: float
+    vehicle_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a window has to decide.
+
+    Attributes:
+        pairs: Who may be given whom, at what cost.
+        metres: Of each pair the straight-line distance, metres.
+    """
+
+    pairs: Pairs
+    metres: npt.NDArray[np.float64]
+
+
+def problem(
+    riders: Sequence[Rider], cars: Sequence[FreeCar], rules: Rules, demand: Mapping[int, float]
+) -> Problem:
+    """Return the pairs within the radius and of the right class, with their costs.
+
+    Args:
+        riders: Who waits.
+        cars: Who is free.
+        rules: The costs.
+        demand: Cell (resolution 8) → requests a minute of late.
+    """
+    penalty = np.array([rules.unmatched_ms + int(rules.age_weight * r.waiting_ms) for r in riders], np.int64)
+    resolution = search_resolution(rules.radius_m)
+    worth = car_values(cars, rules, demand)
+    size, parts = len(cars), []
+    for wanted in sorted({r.vehicle_class for r in riders}):
+        of = np.array([n for n, r in enumerate(riders) if r.vehicle_class == wanted], np.int64)
+        to = np.array([n for n, c in enumerate(cars) if c.vehicle_class == wanted], np.int64)
+        index = PlaceIndex([cars[n].lat for n in to], [cars[n].lon for n in to], resolution)
+        lats, lons = [riders[n].lat for n in of], [riders[n].lon for n in of]
+        asker, place, away = index.within(lats, lons, rules.radius_m, rules.most_candidates)
+        if len(asker):
+            parts.append((of[asker], to[place], away))
+    if not parts:
+        none = np.zeros(0, np.int64)
+        return Problem(Pairs(len(riders), size, none, none, none, penalty), np.zeros(0))
+    rider, car, metres = (np.concatenate(part) for part in zip(*parts, strict=True))
+    asked = _asked_before(riders, cars)
+    code = rider * size + car
+    order = np.argsort(code, kind="stable")
+    order = order[~np.isin(code[order], asked)] if len(asked) else order
+    rider, car, metres = rider[order], car[order], metres[order]
+    cost = (metres * (CIRCUITY / SPEED_M_PER_MS)).astype(np.int64) + worth[car]
+    return Problem(Pairs(len(riders), size, rider, car, cost, penalty), metres)
+
+
+def _asked_before(riders: Sequence[Rider], cars: Sequence[FreeCar]) -> Ints:
+    """Return the pairs, as rider · cars + car, that are not to be made."""
+    if not any(r.excluded for r in riders):
+        return np.zeros(0, np.int64)
+    number = {car.driver_id: n for n, car in enumerate(cars)}
+    return np.array(
+        [n * len(cars) + number[d] for n, r in enumerate(riders) for d in r.excluded if d in number], np.int64
+    )
+
+
+def car_values(cars: Sequence[FreeCar], rules: Rules, demand: Mapping[int, float]) -> Ints:
+    """Return what each car is worth where it stands, ms: riders a minute over free cars, around it.
+
+    Args:
+        cars: The free cars.
+        rules: The costs.
+        demand: Cell → requests a minute.
+    """
+    if not rules.car_value_ms or not demand:
+        return np.zeros(len(cars), np.int64)
+    cells = [cell_of(car.lat, car.lon, DEMAND_RESOLUTION) for car in cars]
+    there: dict[int, int] = {}
+    for cell in cells:
+        there[cell] = there.get(cell, 0) + 1
+    value = {}
+    for cell in there:
+        around = disk(cell, 1)
+        riders = sum(demand.get(c, 0.0) for c in around)
+        value[cell] = int(rules.car_value_ms * min(1.0, riders / sum(there.get(c, 0) for c in around)))
+    return np.array([value[cell] for cell in cells], np.int64)
+
+
+def fifo(given: Problem) -> Ints:
+    """Return the match of first come, first served: each rider in turn gets the nearest car left."""
+    pairs = given.pairs
+    return _greedy(given, np.lexsort((pairs.car, given.metres, pairs.rider)))
+
+
+def nearest(given: Problem) -> Ints:
+    """Return the match of nearest pairs: of all pairs that are left the shortest, again and again."""
+    pairs = given.pairs
+    return _greedy(given, np.lexsort((pairs.car, pairs.rider, given.metres)))
+
+
+def _greedy(given: Problem, order: Ints) -> Ints:
+    """Make the pairs in an order, each if both are still there."""
+    match, taken = [-1] * given.pairs.riders, [False] * given.pairs.cars
+    riders, cars = given.pairs.rider[order].tolist(), given.pairs.car[order].tolist()
+    for pair, rider, car in zip(order.tolist(), riders, cars, strict=True):
+        if match[rider] < 0 and not taken[car]:
+            match[rider], taken[car] = pair, True
+    return np.array(match, np.int64)
+
+
+def optimal(given: Problem) -> Ints:
+    """Return the match with the least sum of costs and penalties."""
+    return solve(given.pairs)
+
+
+#: How a window is decided, by name.
+SOLVERS: Final[dict[Policy, Callable[[Problem], Ints]]] = {
+    "fifo": fifo,
+    "nearest": nearest,
+    "optimal": optimal,
+}

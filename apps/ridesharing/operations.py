@@ -1,0 +1,112 @@
+"""What operators do by hand: assign, cancel, block a driver, black a zone out. Everything leaves a trail."""
+
+from __future__ import annotations
+
+from apps.ridesharing.book import Due
+from apps.ridesharing.desk import Desk
+from apps.ridesharing.events import Signal
+from apps.ridesharing.geo import distance_m
+from apps.ridesharing.records import Operation
+
+
+def carry_out(desk: Desk, event: Signal) -> None:
+    """Carry out a command, or say why not."""
+    refused = {
+        "assign": _assign,
+        "cancel": _cancel,
+        "block": _block,
+        "unblock": _unblock,
+        "blackout": _black_out,
+        "lift": _lift_blackout,
+    }[event.action or ""](desk, event)
+    desk.say(
+        "operations",
+        Operation(
+            event.command_id,
+            desk.region,
+            event.action or "",
+            event.operator,
+            event.reason,
+            event.request_id,
+            event.driver_id,
+            event.zone,
+            event.until_ms,
+            "refused" if refused else "done",
+            refused,
+            desk.now,
+        ),
+    )
+
+
+def lift(desk: Desk, about: str) -> None:
+    """End a block or blackout whose time has come."""
+    kind, _, name = about.partition(":")
+    held = desk.book.blocked if kind == "d" else desk.book.blackouts
+    if name in held and held[name] <= desk.now:
+        del held[name]
+        if kind == "d":
+            desk.change(name, "unblocked")
+
+
+def _assign(desk: Desk, event: Signal) -> str:
+    book = desk.book
+    ride, car = book.rides.get(event.request_id), book.cars.get(event.driver_id)
+    if ride is None:
+        return "the request is over or unknown"
+    if ride.state not in ("booked", "processing", "offered"):
+        return f"the request is {ride.state}"
+    if car is None or not car.online:
+        return "the driver is not on line in this region"
+    if car.request_id and car.request_id != event.request_id:
+        return f"the driver has request {car.request_id}"
+    if book.blocked.get(event.driver_id, 0) > desk.now:
+        return "the driver is blocked"
+    if ride.state == "offered":
+        offered_to = ride.driver_id
+        desk.free(ride, "withdrawn")
+        desk.search(ride, "offer withdrawn by an operator", anew=False)
+        if offered_to != event.driver_id:
+            desk.release(ride.request_id, offered_to, "replaced")
+    desk.assign(ride, event.driver_id, distance_m(car.lat, car.lon, ride.lat, ride.lon))
+    return ""
+
+
+def _cancel(desk: Desk, event: Signal) -> str:
+    ride = desk.book.rides.get(event.request_id)
+    if ride is None:
+        return "the request is over or unknown"
+    if ride.state == "in_progress":
+        return "the rider is aboard"
+    ending = "withdrawn" if ride.state == "offered" else "operator_cancelled"
+    desk.end(ride, "operator_cancelled", f"operator: {event.reason}", "cancelled", ending)  # type: ignore[arg-type]
+    return ""
+
+
+def _block(desk: Desk, event: Signal) -> str:
+    if event.until_ms <= desk.now:
+        return "until_ms is over"
+    desk.book.blocked[event.driver_id] = event.until_ms
+    desk.book.remind(event.until_ms, Due.LIFT, f"d:{event.driver_id}")
+    desk.change(event.driver_id, "blocked")
+    return ""
+
+
+def _unblock(desk: Desk, event: Signal) -> str:
+    if desk.book.blocked.pop(event.driver_id, None) is None:
+        return "the driver is not blocked"
+    desk.change(event.driver_id, "unblocked")
+    return ""
+
+
+def _black_out(desk: Desk, event: Signal) -> str:
+    if event.until_ms <= desk.now:
+        return "until_ms is over"
+    desk.book.blackouts[event.zone] = event.until_ms
+    desk.book.remind(event.until_ms, Due.LIFT, f"z:{event.zone}")
+    return ""
+
+
+def _lift_blackout(desk: Desk, event: Signal) -> str:
+    if desk.book.blackouts.pop(event.zone, None) is None:
+        return "there is no blackout"
+    return ""

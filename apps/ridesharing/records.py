@@ -1,0 +1,406 @@
+"""What the ridesharing app says: messages to drivers and riders, and the rows of its tables."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+#: State of a request; see :mod:`apps.ridesharing.lifecycle`.
+RideState = Literal[
+    "booked",
+    "processing",
+    "offered",
+    "accepted",
+    "arrived",
+    "in_progress",
+    "completed",
+    "rider_cancelled",
+    "no_show",
+    "operator_cancelled",
+    "no_drivers_available",
+    "lost",
+]
+#: How an attempt to bring a rider and a driver together stands, or ended.
+AttemptState = Literal[
+    "offered",
+    "accepted",
+    "rejected",
+    "expired",
+    "withdrawn",
+    "replaced",
+    "driver_cancelled",
+    "rider_cancelled",
+    "no_show",
+    "operator_cancelled",
+    "completed",
+    "lost",
+]
+ReleaseReason = Literal["expired", "rider_cancelled", "replaced", "no_show", "no_driver", "cancelled"]
+
+#: Attempts in these states hold the driver.
+OPEN_ATTEMPTS: Final = frozenset({"offered", "accepted"})
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """A driver is asked to take a request.
+
+    Attributes:
+        offer_id: Its identity.
+        request_id: The request.
+        driver_id: The driver.
+        attempt: How many attempts of this request there have been, this one included.
+        expires_ms: Until when an answer counts, UTC milliseconds.
+        event_time_ms: When it is made, UTC milliseconds.
+        region: Who makes it.
+        pickup_lat: Pick-up, degrees north.
+        pickup_lon: Pick-up, degrees east.
+        distance_m: Straight line to the pick-up, metres.
+    """
+
+    offer_id: str
+    request_id: str
+    driver_id: str
+    attempt: int
+    expires_ms: int
+    event_time_ms: int
+    region: str
+    pickup_lat: float
+    pickup_lon: float
+    distance_m: float
+
+
+class Assignment(msgspec.Struct, frozen=True, gc=False):
+    """A request is given to a driver, who now drives to the pick-up.
+
+    Attributes:
+        request_id: The request.
+        driver_id: The driver.
+        attempt: The attempt that was accepted.
+        event_time_ms: When, UTC milliseconds.
+        eta_ms: Expected arrival at the pick-up, UTC milliseconds.
+    """
+
+    request_id: str
+    driver_id: str
+    attempt: int
+    event_time_ms: int
+    eta_ms: int
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """An offer or assignment is taken back, a late accept is refused, or a request is given up.
+
+    Attributes:
+        request_id: The request.
+        driver_id: The driver who is free again; empty if there is none.
+        reason: Why.
+        event_time_ms: When, UTC milliseconds.
+    """
+
+    request_id: str
+    driver_id: str
+    reason: ReleaseReason
+    event_time_ms: int
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """A row of the table of assignments, by request and attempt: the newest revision counts.
+
+    Attributes:
+        request_id: The request.
+        attempt: 1, 2, …
+        revision: 0, 1, …: the row with the highest is what holds.
+        driver_id: The driver.
+        region: Who made it.
+        state: How it stands.
+        policy: By which policy it was made; ``manual`` by an operator.
+        offered_ms: When it was offered (manually: assigned), UTC ms.
+        accepted_ms: When it was accepted, UTC ms.
+        closed_ms: When it ended, UTC ms; 0 while it is open.
+        distance_m: Straight line to the pick-up when it was offered, metres.
+        radius_m: How far it was allowed to be, metres.
+        location_age_ms: How old the driver's position was then, ms.
+        ttl_ms: How old it was allowed to be, ms.
+        vehicle_class: Class of the car.
+        wanted_class: Class that was asked for.
+        idle_ms: How long the driver had been free when it was offered, ms.
+    """
+
+    request_id: str
+    attempt: int
+    revision: int
+    driver_id: str
+    region: str
+    state: AttemptState
+    policy: str
+    offered_ms: int
+    accepted_ms: int
+    closed_ms: int
+    distance_m: float
+    radius_m: float
+    location_age_ms: int
+    ttl_ms: int
+    vehicle_class: str
+    wanted_class: str
+    idle_ms: int
+
+
+class Trip(msgspec.Struct, frozen=True, gc=False):
+    """A row of the table of trips, by request, and a message on the topic of trips: a state and how it came.
+
+    Attributes:
+        request_id: The request.
+        revision: 0, 1, …: the row with the highest is what holds.
+        rider_id: The rider.
+        region: Who has it.
+        zone: Zone of the pick-up.
+        vehicle_class: The class asked for.
+        before: State before; empty for a new request.
+        state: State from now on.
+        cause: What brought it about.
+        driver_id: The driver, if there is one.
+        attempt: Attempts so far.
+        requested_ms: When it was asked for, UTC ms.
+        pickup_at_ms: When the rider wants to leave, UTC ms.
+        at_ms: Since when the state holds, UTC ms.
+        wait_ms: From the time the rider wanted to leave to the pick-up, ms; 0 before it.
+    """
+
+    request_id: str
+    revision: int
+    rider_id: str
+    region: str
+    zone: str
+    vehicle_class: str
+    before: str
+    state: RideState
+    cause: str
+    driver_id: str
+    attempt: int
+    requested_ms: int
+    pickup_at_ms: int
+    at_ms: int
+    wait_ms: int
+
+
+class Handover(msgspec.Struct, frozen=True, gc=False):
+    """A region gives a driver to another, or asks its neighbours for one; the gate reads it.
+
+    Attributes:
+        event_id: Its identity.
+        driver_id: The driver; empty for what a region asks for.
+        from_region: Who gives, or asks.
+        region: Who gets, or is asked.
+        vehicle_class: Class of the car.
+        lat: Where the driver, or the pick-up, is, degrees north.
+        lon: Where the driver, or the pick-up, is, degrees east.
+        until_ms: Until when the driver may stay beyond the border, UTC ms.
+        event_time_ms: When, UTC ms.
+        free_since_ms: Since when the driver is free, UTC ms.
+        seen_ms: When the driver was there, UTC ms.
+        blocked_ms: Until when the driver is blocked, UTC ms.
+        request_id: The request that a car is asked for.
+    """
+
+    event_id: str
+    driver_id: str
+    from_region: str
+    region: str
+    vehicle_class: str
+    lat: float
+    lon: float
+    until_ms: int
+    event_time_ms: int
+    free_since_ms: int
+    seen_ms: int
+    blocked_ms: int
+    request_id: str
+
+
+class WindowReport(msgspec.Struct, frozen=True, gc=False):
+    """What a dispatch window of a region decided, and what other policies would have.
+
+    Attributes:
+        region: The region.
+        window_end_ms: Its end, UTC ms; it has everything in (end − length, end].
+        policy: The policy in force.
+        riders: Who waited for an offer.
+        deferred: How many of them were too many for one window.
+        drivers_online: Drivers that the region knows, not stale.
+        drivers_free: Of those, who could be offered a ride.
+        drivers_offered: Of those, with an open offer.
+        drivers_busy: Of those, with an accepted request.
+        candidates: Pairs that could have been made.
+        matched: Pairs that were.
+        objective_ms: Costs of the pairs made and penalties of the riders left, ms.
+        pickup_m: Straight-line distances of the pairs made, metres.
+        shadow_fifo_ms: What ``fifo`` would have had as objective, ms; -1: not computed.
+        shadow_nearest_ms: The same of ``nearest``.
+        shadow_optimal_ms: The same of ``optimal``.
+        longest_wait_ms: How long the rider has waited who waits longest, ms.
+    """
+
+    region: str
+    window_end_ms: int
+    policy: str
+    riders: int
+    deferred: int
+    drivers_online: int
+    drivers_free: int
+    drivers_offered: int
+    drivers_busy: int
+    candidates: int
+    matched: int
+    objective_ms: int
+    pickup_m: float
+    shadow_fifo_ms: int
+    shadow_nearest_ms: int
+    shadow_optimal_ms: int
+    longest_wait_ms: int
+
+
+class Operation(msgspec.Struct, frozen=True, gc=False):
+    """What an operator did by hand: the trail of audit.
+
+    Attributes:
+        command_id: The command.
+        region: Who carried it out.
+        action: What was wanted.
+        operator: Who wanted it.
+        reason: Why.
+        request_id: About which request.
+        driver_id: About which driver.
+        zone: About which zone.
+        until_ms: Until when it holds, UTC ms.
+        outcome: ``done`` or ``refused``.
+        detail: Why it was refused.
+        at_ms: When, UTC ms.
+    """
+
+    command_id: str
+    region: str
+    action: str
+    operator: str
+    reason: str
+    request_id: str
+    driver_id: str
+    zone: str
+    until_ms: int
+    outcome: Literal["done", "refused"]
+    detail: str
+    at_ms: int
+
+
+class Ignored(msgspec.Struct, frozen=True, gc=False):
+    """An event that came too late or out of order to change anything, or was compensated.
+
+    Attributes:
+        stream: Its stream.
+        event_id: Its identity.
+        request_id: The request.
+        driver_id: The driver.
+        why: Why it changed nothing.
+        compensated: Whether the driver was told by a release.
+        at_ms: When, UTC ms.
+    """
+
+    stream: str
+    event_id: str
+    request_id: str
+    driver_id: str
+    why: str
+    compensated: bool
+    at_ms: int
+
+
+class DriverChange(msgspec.Struct, frozen=True, gc=False):
+    """A driver came on line, went off, became stale, was handed over, blocked or freed.
+
+    Attributes:
+        driver_id: The driver.
+        region: The region that had, or has, the driver.
+        change: What happened.
+        at_ms: When, UTC ms.
+        idle_ms: How long the driver had been free, ms, where that ended.
+    """
+
+    driver_id: str
+    region: str
+    change: Literal["entered", "left", "offline", "stale", "blocked", "unblocked"]
+    at_ms: int
+    idle_ms: int
+
+
+class Supply(msgspec.Struct, frozen=True, gc=False):
+    """How many cars a zone has at the end of a minute; zones without any have no row.
+
+    Attributes:
+        region: The region that has the drivers.
+        zone: H3 cell, resolution 7.
+        minute_ms: End of the minute, UTC ms.
+        cars: Drivers on line who are not stale.
+        free: Those of them who could take a ride.
+    """
+
+    region: str
+    zone: str
+    minute_ms: int
+    cars: int
+    free: int
+
+
+class Journal(msgspec.Struct, frozen=True, gc=False):
+    """One step of a commitment, as the auditor reads it: once by driver and once by request.
+
+    Attributes:
+        subject: ``d:`` and the driver, or ``r:`` and the request.
+        seq: Counts the steps of a region, so that those of one time stay in order.
+        step: What happened.
+        request_id: The request.
+        driver_id: The driver; empty if there is none.
+        attempt: The attempt.
+        region: Who says so.
+        state: State of the trip from now on, of a step of a request.
+        before: State before.
+        at_ms: When, UTC ms.
+        deadline_ms: When the step must be over at the latest, UTC ms; 0: no limit.
+        age_ms: Of an offer: age of the driver's position, ms.
+        ttl_ms: How old it may be, ms.
+        distance_m: Of an offer: straight line to the pick-up, metres.
+        radius_m: How long it may be, metres.
+        fits: Of an offer: whether the class of the car is the one asked for.
+    """
+
+    subject: str
+    seq: int
+    step: str
+    request_id: str
+    driver_id: str
+    attempt: int
+    region: str
+    state: str
+    before: str
+    at_ms: int
+    deadline_ms: int
+    age_ms: int = 0
+    ttl_ms: int = 0
+    distance_m: float = 0.0
+    radius_m: float = 0.0
+    fits: bool = True
+
+
+class Violation(msgspec.Struct, frozen=True, gc=False):
+    """An invariant that does not hold: an alarm.
+
+    Attributes:
+        invariant: Its number, as in the README.
+        subject: Driver or request.
+        detail: What was found.
+        at_ms: When, UTC ms.
+    """
+
+    invariant: int
+    subject: str
+    detail: str
+    at_ms: int

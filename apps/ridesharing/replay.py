@@ -1,0 +1,287 @@
+"""Closed-loop replay of recorded requests: the processes of the app in memory against a simulated fleet."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+
+from apps.ridesharing.auditor import Auditor
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.dispatcher import Dispatcher
+from apps.ridesharing.events import Signal
+from apps.ridesharing.fleet import Fleet
+from apps.ridesharing.gate import Gate
+from apps.ridesharing.matching import Policy, Problem
+from apps.ridesharing.records import Assignment, Handover, Journal, Offer, Release, Violation
+from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.runner import Emission
+
+#: What the fleet is told, by output.
+MESSAGES: Final[dict[str, Any]] = {"offers": Offer, "assignments": Assignment, "releases": Release}
+#: Trips may end so long after the last request, ms.
+_AFTERMATH_MS: Final = 10_800_000
+_NEVER_MS: Final = 1 << 50
+#: So long after the last request somebody may still wait for a car, ms.
+_RUSH_MS: Final = 900_000
+
+
+@dataclass
+class Optimum:
+    """Adds up what was chosen and what an independent solver would have."""
+
+    chosen_ms: int = 0
+    best_ms: int = 0
+    windows: int = 0
+    worst: float = 1.0
+
+    def take(self, given: Problem, match: npt.NDArray[np.int64]) -> None:
+        """Solve a window again, as one dense matrix with a column for each rider who is left unmatched."""
+        pairs = given.pairs
+        forbidden = float(10 * (pairs.cost.sum() + pairs.penalty.sum() + 1))
+        matrix = np.full((pairs.riders, pairs.cars + pairs.riders), forbidden)
+        matrix[pairs.rider, pairs.car] = pairs.cost
+        matrix[np.arange(pairs.riders), pairs.cars + np.arange(pairs.riders)] = pairs.penalty
+        best = int(matrix[linear_sum_assignment(matrix)].sum())
+        chosen = pairs.value(match)
+        self.chosen_ms += chosen
+        self.best_ms += best
+        self.windows += 1
+        self.worst = max(self.worst, chosen / best if best else 1.0)
+
+    @property
+    def ratio(self) -> float:
+        """Sum of what was chosen over the sum of the optima."""
+        return self.chosen_ms / self.best_ms if self.best_ms else 1.0
+
+
+class MeasuredDispatcher(Dispatcher):
+    """The dispatcher, with every decision compared with the optimum."""
+
+    name = "Dispatcher"
+
+    def __init__(self, config: DispatchConfig, optimum: Optimum) -> None:
+        super().__init__(config)
+        self._optimum = optimum
+
+    def decide(self, given: Problem, policy: Policy) -> npt.NDArray[np.int64]:
+        """Decide, and compare."""
+        match = super().decide(given, policy)
+        self._optimum.take(given, match)
+        return match
+
+
+@dataclass
+class Faults:
+    """What goes wrong with the signals on their way.
+
+    Attributes:
+        duplicates: Share that comes twice.
+        late: Share that comes after the watermark has passed it.
+        restarts: How often the processes are stopped and go on from what they had kept.
+        seed: Where the draws come from.
+    """
+
+    duplicates: float = 0.0
+    late: float = 0.0
+    restarts: int = 0
+    seed: int = 0
+
+
+@dataclass
+class Replay:
+    """A replay at its end.
+
+    Attributes:
+        fleet: Drivers and what became of the requests.
+        records: Output → its records, decoded from JSON.
+        optimum: How good the decisions were.
+        log: What was brought: batches of (key, time, signal as JSON).
+        wall_s: How long it took, seconds.
+        alarms: What the streaming auditor said of it.
+        state_left: Whether anything was kept when all was over.
+    """
+
+    fleet: Fleet
+    records: dict[str, list[dict[str, Any]]]
+    optimum: Optimum
+    log: list[list[tuple[str, int, bytes]]] = field(default_factory=list)
+    wall_s: float = 0.0
+    alarms: list[Violation] = field(default_factory=list)
+    state_left: bool = False
+
+
+class Chain:
+    """The app's processes in memory, restartable; output names are those of the processes.
+
+    Args:
+        make: Makes the chain.
+    """
+
+    def __init__(self, make: Callable[[], MemoryChain]) -> None:
+        self._make = make
+        self._chain = make()
+
+    def run(self, events: list[tuple[str, int, Signal]], until: int) -> list[Emission]:
+        """Bring events, then move the watermark."""
+        # What passes the gate is taken up to this moment at once, and not in a step of its own.
+        for host in self._chain.hosts[1:]:
+            host.watermark = max(host.watermark, until)
+        found = self._chain.run_batch(events) if events else []
+        found += self._chain.advance_watermark(until)
+        return [e._replace(output=e.output.removeprefix("Dispatcher.")) for e in found]
+
+    def drain(self) -> list[Emission]:
+        """End the input."""
+        found = self._chain.drain()
+        return [e._replace(output=e.output.removeprefix("Dispatcher.")) for e in found]
+
+    def restart(self) -> None:
+        """Go on in new processes from what the old ones had kept."""
+        kept = [host.snapshot() for host in self._chain.hosts]
+        self._chain = self._make()
+        for host, snapshot in zip(self._chain.hosts, kept, strict=True):
+            host.restore(snapshot)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+        return self._chain.is_empty()
+
+
+def memory_chain(dispatcher: Dispatcher, *, audit: bool = True) -> MemoryChain:
+    """Return the app's processes as a chain in memory, with or without the auditor at its end."""
+    links: list[tuple[str, Any]] = [("region", dispatcher)]
+    if audit:
+        links.append(("subject", Auditor()))
+    # The watermark moves when it is told to, and not by itself after every batch.
+    return MemoryChain(Gate(dispatcher.config), *links, out_of_orderness_ms=_NEVER_MS)
+
+
+def run_replay(
+    fleet: Fleet,
+    config: DispatchConfig,
+    *,
+    faults: Faults | None = None,
+    keep_log: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Replay:
+    """Replay requests window by window until all have ended.
+
+    Args:
+        fleet: Drivers and requests.
+        config: How to dispatch.
+        faults: What goes wrong on the way.
+        keep_log: Whether to keep what was brought.
+        progress: Called with windows done and expected.
+    """
+    began = time.perf_counter()
+    faults = faults or Faults()
+    draws = random.Random(faults.seed)  # noqa: S311
+    optimum = Optimum()
+    chain = Chain(lambda: memory_chain(MeasuredDispatcher(config, optimum), audit=False))
+    replay = Replay(fleet, {}, optimum)
+    courier = Courier(draws, faults, config.window_ms)
+    window, first = config.window_ms, fleet.start_ms
+    expected = (fleet.until_ms - first) // window
+    stops = (
+        set(draws.sample(range(1, expected), min(faults.restarts, expected - 1)))
+        if faults.restarts
+        else set()
+    )
+    now, number = first, 0
+    end_ms = fleet.until_ms + _AFTERMATH_MS
+    feedback: list[Signal] = []
+    while (fleet.pending or courier.holds or now < fleet.until_ms) and now < end_ms:
+        # When all have been picked up or given up, only trips are left to end.
+        step = window if now < fleet.until_ms + _RUSH_MS else 30 * window
+        now = (now // step + 1) * step
+        number += 1
+        for at in (now, now + 1):  # what answers a window's offers comes right after it
+            signals = [*feedback, *fleet.until(at)]
+            feedback = []
+            events = courier.carry(signals, at)
+            if keep_log:
+                replay.log.append([(k, t, msgspec.json.encode(s)) for k, t, s in events])
+            feedback = _take(replay, chain.run(events, at), fleet, at)
+        if number in stops:
+            chain.restart()
+        if number % 50 == 0:
+            progress(min(number, expected), expected)
+    _take(replay, chain.drain(), fleet, now)
+    replay.alarms = alarms_of(replay.records.pop("main", []))
+    replay.state_left = not chain.is_empty
+    replay.wall_s = time.perf_counter() - began
+    return replay
+
+
+def alarms_of(journal: list[dict[str, Any]]) -> list[Violation]:
+    """Return the alarms that the streaming auditor raises over a journal."""
+    steps = [msgspec.convert(row, Journal) for row in journal]
+    host = MemoryHost(Auditor(), records=True)
+    found = host.run_batch([(step.subject, step.at_ms, step) for step in steps]) + host.drain()
+    return [e.payload for e in found if e.output == "main"]
+
+
+def _take(replay: Replay, emissions: list[Emission], fleet: Fleet, now: int) -> list[Signal]:
+    """Keep what came out, tell the fleet, and return what the app itself reads again."""
+    again = []
+    for e in emissions:
+        replay.records.setdefault(e.output, []).append(msgspec.json.decode(e.payload))
+        if e.output in MESSAGES:
+            fleet.tell(msgspec.json.decode(e.payload, type=MESSAGES[e.output]), now)
+        elif e.output == "handovers":
+            again.append(as_signal(msgspec.json.decode(e.payload, type=Handover)))
+    return again
+
+
+def as_signal(handover: Handover) -> Signal:
+    """Return a handover as the gate reads it."""
+    fields = msgspec.structs.asdict(handover)
+    entity = handover.driver_id or handover.request_id
+    return msgspec.convert({"stream": "handovers", "entity": entity, **fields}, Signal)
+
+
+class Courier:
+    """Brings signals, some of them twice and some too late.
+
+    Args:
+        draws: Random numbers.
+        faults: How often.
+        window_ms: A late signal comes one to three windows late.
+    """
+
+    def __init__(self, draws: random.Random, faults: Faults, window_ms: int) -> None:
+        self._draws, self._faults, self._window_ms = draws, faults, window_ms
+        self._held: list[tuple[int, Signal]] = []
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is still on its way."""
+        return any(s.stream != "locations" for _, s in self._held)
+
+    def carry(self, signals: list[Signal], now: int) -> list[tuple[str, int, Signal]]:
+        """Return what arrives now."""
+        arrived = []
+        for signal in signals:
+            if self._faults.late and self._draws.random() < self._faults.late:
+                self._held.append((now + self._delay(), signal))
+                continue
+            arrived.append(signal)
+            if self._faults.duplicates and self._draws.random() < self._faults.duplicates:
+                self._held.append(
+                    (now + self._draws.choice([0, self._delay()]), msgspec.structs.replace(signal))
+                )
+        due = [s for at, s in self._held if at <= now]
+        self._held = [(at, s) for at, s in self._held if at > now]
+        return [(s.entity, s.event_time_ms, msgspec.structs.replace(s)) for s in (*arrived, *due)]
+
+    def _delay(self) -> int:
+        return self._draws.randint(1, 3) * self._window_ms

@@ -1,0 +1,238 @@
+"""What a replay is measured by, and the same signals through Spark."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from apps.ridesharing.audit import Findings, audit
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.fleet import Fleet, Request
+from apps.ridesharing.matching import Policy, Rules
+from apps.ridesharing.regions import Regions
+from apps.ridesharing.replay import Faults, Replay, run_replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millrace.runtime.replay import Record
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is replayed how; times in UTC ms."""
+
+    start_ms: int
+    end_ms: int
+    fleet: int
+    policy: Policy
+    window_ms: int
+    radius_m: float
+    seed: int
+    host: str = "memory"
+    regions: Regions = field(default_factory=Regions)
+    region_count: int = 1
+    faults: Faults = field(default_factory=Faults)
+
+    @property
+    def config(self) -> DispatchConfig:
+        """What the processes are told."""
+        return DispatchConfig(
+            regions=self.regions,
+            policy=self.policy,
+            rules=Rules(radius_m=self.radius_m),
+            window_ms=self.window_ms,
+            patience_ms=300_000,
+            refresh_ms=30_000,
+        )
+
+
+def carry_out(
+    plan: Plan, requests: list[Request], assignments: Path | None, *, quiet: bool
+) -> dict[str, Any]:
+    """Replay, measure, and write the assignments if they are wanted.
+
+    Args:
+        plan: What to do.
+        requests: What was asked for.
+        assignments: Where the served requests go, a row each.
+        quiet: Show no progress.
+
+    Returns:
+        The report.
+    """
+    fleet = Fleet(requests, plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
+    with _progress(quiet) as advance:
+        done = run_replay(
+            fleet, plan.config, faults=plan.faults, keep_log=plan.host == "spark", progress=advance
+        )
+    report = measure(plan, done)
+    if plan.host == "spark":
+        report |= through_spark(plan, done)
+    if assignments is not None:
+        served_table(done).to_parquet(assignments, index=False)
+    return report
+
+
+def measure(plan: Plan, done: Replay) -> dict[str, Any]:
+    """Return the figures of a replay."""
+    fleet = done.fleet
+    asked = {r.request_id: r.at_ms for r in fleet.requests}
+    served = fleet.served
+    waits = np.array([(s.pickup_ms - asked[name]) / 1_000 for name, s in served.items()])
+    kilometres = np.array([s.pickup_km for s in served.values()])
+    findings = audit_replay(plan, done)
+    reasons = Counter(row["reason"] for row in done.records.get("Gate.dead_letters", []))
+    last = {t["request_id"]: t["state"] for t in done.records.get("trips", [])}
+    return {
+        "requests": len(fleet.requests),
+        "served_share": len(served) / len(fleet.requests),
+        "mean_wait_s": float(waits.mean()) if len(waits) else 0.0,
+        "p95_wait_s": float(np.percentile(waits, 95)) if len(waits) else 0.0,
+        "max_wait_s": float(waits.max()) if len(waits) else 0.0,
+        "mean_pickup_km": float(kilometres.mean()) if len(kilometres) else 0.0,
+        "idle_gini": gini(fleet.idle_seconds()),
+        "optimality_ratio": done.optimum.ratio,
+        "worst_window_ratio": done.optimum.worst,
+        "invariant_violations": findings.count + len(done.alarms),
+        "violations": [*findings.examples, *map(str, done.alarms[:5])],
+        "checked": findings.checked,
+        "windows": done.optimum.windows,
+        "attempts": len({(a["request_id"], a["attempt"]) for a in done.records.get("attempts", [])}),
+        "endings": dict(Counter(last.values())),
+        "handovers": sum(d["change"] == "left" for d in done.records.get("drivers", [])),
+        "late": len(done.records.get("Gate.late", [])),
+        "dead_letters": dict(reasons),
+        "state_left": done.state_left,
+        "host": plan.host,
+        "policy": plan.policy,
+        "fleet": plan.fleet,
+        "regions": plan.region_count,
+        "window_s": plan.window_ms / 1_000,
+        "radius_km": plan.radius_m / 1_000,
+        "seed": plan.seed,
+        "wall_s": done.wall_s,
+    }
+
+
+def audit_replay(plan: Plan, done: Replay) -> Findings:
+    """Check the records of a replay as the tables are checked."""
+    names = {"assignments": "attempts", "trips": "trips", "offers": "offers", "windows": "windows"}
+    tables = {table: pd.DataFrame(done.records.get(output, [])) for table, output in names.items()}
+    return audit(tables, patience_ms=plan.config.patience_ms)
+
+
+def served_table(done: Replay) -> pd.DataFrame:
+    """Return a row per served request, by request."""
+    rows = [
+        {
+            "request_id": name,
+            "driver_id": s.driver_id,
+            "attempt": s.attempt,
+            "offered_time": pd.Timestamp(s.offered_ms, unit="ms", tz="UTC"),
+            "accepted_time": pd.Timestamp(s.accepted_ms, unit="ms", tz="UTC"),
+            "pickup_time": pd.Timestamp(s.pickup_ms, unit="ms", tz="UTC"),
+            "pickup_km": s.pickup_km,
+            "dropoff_time": pd.Timestamp(s.dropoff_ms, unit="ms", tz="UTC"),
+        }
+        for name, s in sorted(done.fleet.served.items(), key=lambda item: (item[1].offered_ms, item[0]))
+    ]
+    return pd.DataFrame(rows)
+
+
+def gini(values: list[float]) -> float:
+    """Return the Gini coefficient: 0 if all have as much, towards 1 if one has everything.
+
+    >>> gini([5.0, 5.0]), gini([0.0, 10.0])
+    (0.0, 0.5)
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    total = ordered.sum()
+    if not len(ordered) or total <= 0:
+        return 0.0
+    rank = np.arange(1, len(ordered) + 1)
+    return float((2 * rank - len(ordered) - 1) @ ordered / (len(ordered) * total))
+
+
+def through_spark(plan: Plan, done: Replay) -> dict[str, Any]:
+    """Run the same signals through the app's pipeline on Spark and compare the assignments.
+
+    Args:
+        plan: What was replayed.
+        done: The replay in memory, with its log.
+    """
+    from dataclasses import replace
+
+    from apps.ridesharing.app import app
+    from apps.ridesharing.pipeline import build
+    from apps.ridesharing.settings import RidesharingSettings
+    from millrace.runtime.replay import run_records
+    from millrace.runtime.settings import load_settings
+
+    overrides = ["stream.out_of_orderness=0s", "stream.max_future_skew=36500d"]
+    settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})
+    told = replace(app, build=lambda streams, given: build(streams, given, plan.config))
+    with tempfile.TemporaryDirectory(prefix="millrace-rides-") as folder:
+        ran = run_records(told, settings, Path(folder), _batches(done, settings.topics), drain=True)
+        columns = ["request_id", "attempt", "driver_id", "state", "offered_ms", "accepted_ms", "closed_ms"]
+        found = ran.table("assignments", columns).to_pandas()
+        violations = ran.table("violations").num_rows
+    key = ["request_id", "attempt"]
+    wanted = pd.DataFrame(done.records.get("attempts", [])).sort_values("revision").groupby(key).tail(1)
+    same = (
+        found.sort_values(key)
+        .reset_index(drop=True)
+        .equals(wanted[columns].sort_values(key).reset_index(drop=True))
+    )
+    return {
+        "spark_equal": same,
+        "spark_assignments": len(found),
+        "spark_violations": violations,
+        "spark_rows": ran.rows,
+        "spark_batches": ran.batches,
+        "spark_wall_s": ran.seconds,
+        "spark_events_per_s": ran.events_per_s,
+    }
+
+
+#: So many windows are one batch on Spark: what comes out does not hang on it.
+_WINDOWS_A_BATCH = 30
+
+
+def _batches(done: Replay, topics: Any) -> Iterator[list[Record]]:
+    from millrace.runtime.replay import Record
+
+    batch: list[Record] = []
+    for number, signals in enumerate(done.log, 1):
+        for entity, at, value in signals:
+            stream = msgspec.json.decode(value, type=_Stream).stream
+            batch.append(Record(getattr(topics, stream), value, entity.encode(), at))
+        if number % (2 * _WINDOWS_A_BATCH) == 0:
+            yield batch
+            batch = []
+    yield batch
+
+
+class _Stream(msgspec.Struct):
+    stream: str
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    if quiet:
+        yield lambda done, of: None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("replaying", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)

@@ -1,0 +1,122 @@
+"""Settings of the ridesharing app beside those that every app has."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal
+
+from pydantic import Field
+
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.matching import Rules
+from apps.ridesharing.regions import Regions
+from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
+from millrace.time import ms
+
+
+class RidesTopics(Section):
+    """Names of the app's Kafka topics, and their partitions where the app creates them."""
+
+    locations: str = "ridesharing.locations"
+    status: str = "ridesharing.status"
+    requests: str = "ridesharing.requests"
+    answers: str = "ridesharing.answers"
+    cancellations: str = "ridesharing.cancellations"
+    progress: str = "ridesharing.progress"
+    commands: str = "ridesharing.commands"
+    handovers: str = "ridesharing.handovers"
+    control: str = "ridesharing.control"
+    offers: str = "ridesharing.offers"
+    assignments: str = "ridesharing.assignments"
+    releases: str = "ridesharing.releases"
+    trips: str = "ridesharing.trips"
+    violations: str = "ridesharing.violations"
+    dead_letters: str = "ridesharing.dead-letters"
+    partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
+
+
+class DispatchSettings(Section):
+    """How rides are dispatched; all times are event time."""
+
+    policy: Literal["fifo", "nearest", "optimal"] = "optimal"
+    shadows: tuple[Literal["fifo", "nearest", "optimal"], ...] = Field(
+        default=("fifo",), description="policies that are computed beside it, to be compared"
+    )
+    window: Duration = Field(
+        default=timedelta(seconds=2), description="length of a dispatch window, 1 to 30 s"
+    )
+    radius_km: float = Field(default=5.0, gt=0, le=50, description="largest straight line to a pick-up")
+    location_ttl: Duration = Field(
+        default=timedelta(seconds=120), description="drivers silent for longer are stale"
+    )
+    offer_timeout: Duration = Field(
+        default=timedelta(seconds=15), description="how long a driver has to answer"
+    )
+    attempts: int = Field(default=8, ge=1, le=100, description="offers of a request before it is given up")
+    cool_down: Duration = Field(
+        default=timedelta(minutes=10), description="how long a driver who refused is not asked again"
+    )
+    patience: Duration = Field(default=timedelta(minutes=5), description="how long a driver is searched for")
+    no_show: Duration = Field(
+        default=timedelta(minutes=5), description="how long a driver waits at the pick-up"
+    )
+    approach: Duration = Field(
+        default=timedelta(minutes=2), description="in each such time a driver must have come nearer"
+    )
+    ahead: Duration = Field(
+        default=timedelta(minutes=10), description="booked rides are searched for from so long before"
+    )
+    most_riders: int = Field(default=1_000, ge=1, le=10_000, description="riders decided on in one window")
+    unmatched: Duration = Field(
+        default=timedelta(minutes=15), description="what it costs to leave a rider unmatched, as a drive"
+    )
+    age_weight: float = Field(
+        default=0.5, ge=0, le=10, description="what each second of waiting adds to that"
+    )
+    car_value: Duration = Field(
+        default=timedelta(seconds=400),
+        description="what a car is worth where more riders are expected than cars",
+    )
+    region_resolution: int = Field(
+        default=-1, ge=-1, le=7, description="H3 cells of this resolution are the regions; -1: one region"
+    )
+    refresh: Duration = Field(
+        default=timedelta(seconds=10),
+        description="how often a driver who does not move is reported to the region",
+    )
+
+
+class RidesharingSettings(AppSettings):
+    """What the ridesharing app can be told."""
+
+    stream: StreamSettings = StreamSettings(
+        out_of_orderness=timedelta(milliseconds=500), idle_after=timedelta(seconds=2)
+    )
+    topics: RidesTopics = RidesTopics()
+    dispatch: DispatchSettings = DispatchSettings()
+
+    def dispatch_config(self) -> DispatchConfig:
+        """Return what the processes are told."""
+        d = self.dispatch
+        return DispatchConfig(
+            regions=Regions(parent=d.region_resolution),
+            policy=d.policy,
+            shadows=d.shadows,
+            rules=Rules(
+                radius_m=d.radius_km * 1_000,
+                unmatched_ms=ms(d.unmatched),
+                age_weight=d.age_weight,
+                car_value_ms=ms(d.car_value),
+            ),
+            window_ms=max(1_000, ms(d.window)),
+            most_riders=d.most_riders,
+            ttl_ms=ms(d.location_ttl),
+            offer_ms=ms(d.offer_timeout),
+            attempts=d.attempts,
+            cool_down_ms=ms(d.cool_down),
+            patience_ms=ms(d.patience),
+            ahead_ms=ms(d.ahead),
+            no_show_ms=ms(d.no_show),
+            approach_ms=ms(d.approach),
+            refresh_ms=ms(d.refresh),
+        )

@@ -1,0 +1,134 @@
+"""The end of a dispatch window: who waits, who is free, who gets whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from apps.ridesharing.book import Book, Ride
+from apps.ridesharing.desk import Desk
+from apps.ridesharing.geo import cell_of
+from apps.ridesharing.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
+from apps.ridesharing.neighbours import ask_neighbours, grant_wishes
+from apps.ridesharing.records import Supply, WindowReport
+from apps.ridesharing.regions import ZONE_RESOLUTION, zone_name
+
+#: Decides a problem by a policy: of each rider the number of the pair, or -1.
+Decide = Callable[[Problem, Policy], npt.NDArray[np.int64]]
+
+
+def close_window(
+    desk: Desk, switches: Sequence[tuple[int, Policy]], decide: Decide, shadows: Sequence[str]
+) -> None:
+    """Match those who wait with those who are free, and offer the rides.
+
+    Args:
+        desk: The region's desk at the end of the window.
+        switches: From when on which policy holds, the newest first; before them the configured one.
+        decide: What decides.
+        shadows: Policies to compute beside it.
+    """
+    book, config, now = desk.book, desk.config, desk.now
+    book.fade(now, config.rules.half_life_ms)
+    waiting = waiting_rides(book, now)
+    rides = waiting[: config.most_riders]
+    if rides:
+        free = free_cars(book, now, config.ttl_ms)
+        riders = [_rider(ride, now) for ride in rides]
+        given = problem(riders, free, config.rules, demand_per_minute(book, config.rules.half_life_ms))
+        policy = next((policy for start, policy in switches if start <= now), config.policy)
+        match = decide(given, policy)
+        desk.say("windows", _report(desk, len(waiting), rides, free, given, policy, match, shadows))
+        for number in np.flatnonzero(match >= 0).tolist():
+            pair = int(match[number])
+            car = free[int(given.pairs.car[pair])]
+            desk.offer(rides[number], car.driver_id, float(given.metres[pair]), policy)
+        ask_neighbours(desk, [ride for ride in rides if ride.state == "processing"])
+    if book.wishes:
+        grant_wishes(desk, free_cars(book, now, config.ttl_ms))
+
+
+def waiting_rides(book: Book, now: int) -> list[Ride]:
+    """Return the rides that look for a driver, those first who have waited longest."""
+    waiting = [
+        ride
+        for ride in book.rides.values()
+        if ride.state == "processing" and book.blackouts.get(ride.zone, 0) <= now
+    ]
+    return sorted(waiting, key=lambda ride: (ride.searching_ms, ride.request_id))
+
+
+def free_cars(book: Book, now: int, ttl_ms: int) -> list[FreeCar]:
+    """Return the cars that may be offered a ride, by driver."""
+    return [
+        FreeCar(driver_id, car.lat, car.lon, car.vehicle_class)
+        for driver_id, car in sorted(book.cars.items())
+        if not car.request_id
+        and car.online
+        and car.idle
+        and now - car.seen_ms <= ttl_ms
+        and book.blocked.get(driver_id, 0) <= now
+    ]
+
+
+def demand_per_minute(book: Book, half_life_ms: int) -> dict[int, float]:
+    """Return the requests a minute by cell: a steady rate r has the weight r · half-life / ln 2."""
+    minutes = half_life_ms / 60_000 / math.log(2)
+    return {cell: weight / minutes for cell, weight in book.demand.items()}
+
+
+def supply_of_zones(desk: Desk) -> None:
+    """Say how many cars each zone has, and how many of them are free."""
+    book, now = desk.book, desk.now
+    cars: dict[int, list[int]] = {}
+    for driver_id, car in book.cars.items():
+        if now - car.seen_ms < desk.config.ttl_ms:
+            counts = cars.setdefault(cell_of(car.lat, car.lon, ZONE_RESOLUTION), [0, 0])
+            counts[0] += 1
+            counts[1] += not car.request_id and car.idle and book.blocked.get(driver_id, 0) <= now
+    for cell, (there, unbound) in sorted(cars.items()):
+        desk.say("supply", Supply(desk.region, zone_name(cell), now, there, unbound))
+
+
+def _rider(ride: Ride, now: int) -> Rider:
+    excluded = frozenset(d for d, until in ride.excluded.items() if until > now)
+    return Rider(ride.request_id, ride.lat, ride.lon, ride.vehicle_class, now - ride.searching_ms, excluded)
+
+
+def _report(
+    desk: Desk,
+    waiting: int,
+    rides: Sequence[Ride],
+    free: Sequence[FreeCar],
+    given: Problem,
+    policy: Policy,
+    match: npt.NDArray[np.int64],
+    shadows: Sequence[str],
+) -> WindowReport:
+    book, now = desk.book, desk.now
+    shadow = {name: given.pairs.value(SOLVERS[name](given)) for name in SOLVERS if name in shadows}
+    states = [book.rides[c.request_id].state for c in book.cars.values() if c.request_id in book.rides]
+    offered = states.count("offered")
+    made = match[match >= 0]
+    return WindowReport(
+        desk.region,
+        now,
+        policy,
+        len(rides),
+        waiting - len(rides),
+        sum(now - car.seen_ms <= desk.config.ttl_ms for car in book.cars.values()),
+        len(free),
+        offered,
+        len(states) - offered,
+        len(given.metres),
+        len(made),
+        given.pairs.value(match),
+        round(float(given.metres[made].sum()), 1),
+        shadow.get("fifo", -1),
+        shadow.get("nearest", -1),
+        shadow.get("optimal", -1),
+        max(now - ride.searching_ms for ride in rides),
+    )

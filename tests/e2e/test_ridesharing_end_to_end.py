@@ -1,0 +1,142 @@
+"""The ridesharing app on a real broker and real tables, compared with the same processes in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import Producer
+
+from apps.ridesharing.fleet import Fleet
+from apps.ridesharing.pipeline import STREAMS
+from apps.ridesharing.replay import Replay, run_replay
+from apps.ridesharing.replay_report import Plan
+from apps.ridesharing.settings import RidesTopics
+from millrace.testing.kafka import TopicFactory, consume_all
+from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table
+from tests.unit.test_ridesharing_audit import START, line_of_requests
+
+#: What comes out, besides the streams.
+OUT = ("control", "offers", "assignments", "releases", "trips", "violations", "dead_letters")
+COLUMNS = (
+    "request_id",
+    "attempt",
+    "driver_id",
+    "state",
+    "offered_ms",
+    "accepted_ms",
+    "closed_ms",
+    "revision",
+)
+
+
+@dataclass
+class Town:
+    """A quarter of an hour of a small town: what was sent where, and what must come of it."""
+
+    names: dict[str, str]
+    replay: Replay
+    bootstrap: str
+
+    @property
+    def sets(self) -> list[str]:
+        own = [f"topics.{name}={topic}" for name, topic in self.names.items()]
+        same = ["dispatch.window=10s", "dispatch.radius_km=3", "dispatch.refresh=30s"]
+        return [*own, *same, "stream.out_of_orderness=5m", "spark.quick_start=true"]
+
+    def arguments(self, root: Path, *more: str) -> list[str]:
+        """Return the arguments of ``millrace run``, that of which it is first left out."""
+        sets = [f"storage.root={root}", *self.sets, *more]
+        where = ["--bootstrap", self.bootstrap, "--master", "local[2]", "--until-end"]
+        return ["ridesharing", *where, *(f"--set={item}" for item in sets)]
+
+    def wanted(self) -> dict[tuple[str, int], tuple[Any, ...]]:
+        """Return the last row of every attempt, from memory."""
+        rows = sorted(self.replay.records["attempts"], key=lambda r: r["revision"])
+        return {(r["request_id"], r["attempt"]): tuple(r[c] for c in COLUMNS) for r in rows}
+
+
+@pytest.fixture
+def town(kafka_bootstrap: str, topic_factory: TopicFactory) -> Iterator[Town]:
+    plan = Plan(START, START + 600_000, 10, "optimal", 10_000, 3_000.0, 3)
+    fleet = Fleet(line_of_requests(36, 15), plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
+    replay = run_replay(fleet, plan.config, keep_log=True)
+    names = {name: topic_factory(1) for name in (*STREAMS, *OUT)}
+    assert set(names) == set(RidesTopics.model_fields) - {"partitions"}
+    producer = Producer({"bootstrap.servers": kafka_bootstrap})
+    for batch in replay.log:
+        for entity, _, value in batch:
+            fields = msgspec.json.decode(value)
+            stream = fields.pop("stream")
+            del fields["entity"]  # the app makes both of topic and key
+            producer.produce(names[stream], msgspec.json.encode(fields), entity.encode())
+        producer.poll(0)
+    producer.produce(names["requests"], b"no json", b"r-broken")
+    assert producer.flush(30) == 0
+    return Town(names, replay, kafka_bootstrap)
+
+
+def check(town: Town, root: Path, *, repeats: bool) -> None:
+    """The tables have what memory had, each once, and the topics what the tables have."""
+    rows = table(root, "assignments")
+    assert {(r["request_id"], r["attempt"]): tuple(r[c] for c in COLUMNS) for r in rows} == town.wanted()
+    assert len(rows) == len(town.wanted()) > 20
+    assert table(root, "violations") == []
+    trips = table(root, "trips")
+    assert len({(t["request_id"], t["revision"]) for t in trips}) == len(trips)
+    assert len(trips) == len(town.replay.records["trips"])
+    offers = table(root, "offers")
+    sent = [msgspec.json.decode(m.value()) for m in consume_all(town.bootstrap, town.names["offers"])]
+    assert {o["offer_id"] for o in sent} == {o["offer_id"] for o in offers}
+    assert repeats or len(sent) == len(offers) == len(town.replay.records["offers"])
+    (letter,) = table(root, "dead_letters")
+    assert (letter["reason"], letter["value"]) == ("malformed", b"no json")
+
+
+def test_kafka_and_delta_give_the_assignments_that_memory_gives_and_the_audit_holds(
+    town: Town, tmp_path: Path
+) -> None:
+    root = tmp_path / "app"
+    with Command([*MILLRACE, "run", *town.arguments(root)], tmp_path) as command:
+        assert command.wait() == 0, f"{command.out}\n{command.err}"
+        command.check_nothing_left()
+    check(town, root, repeats=False)
+    report = tmp_path / "audit.json"
+    with Command(
+        [*MILLRACE, "ridesharing", "audit", "--root", str(root), "--out", str(report)], tmp_path
+    ) as audit:
+        assert audit.wait() == 0, f"{audit.out}\n{audit.err}"
+    found = msgspec.json.decode(report.read_bytes())
+    assert (found["violations"], found["checked"]["assignments"]) == (0, len(town.wanted()))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("point", ["offsets", "state", "tables"])
+def test_killed_in_the_middle_of_a_batch_nothing_is_dispatched_twice(
+    town: Town, tmp_path: Path, point: str
+) -> None:
+    root = tmp_path / "app"
+    arguments = town.arguments(root, "stream.max_offsets_per_trigger=250")
+    for batch in (1, 3):
+        script = [sys.executable, "-m", "tests.crash.killed_run", point, str(batch)]
+        with Command([*script, *arguments], tmp_path) as command:
+            command.wait()
+            command.until_gone()
+        assert committed_batches(root)[-1:] == [batch - 1]
+    with Command([*MILLRACE, "run", *arguments], tmp_path) as command:
+        assert command.wait() == 0, f"{command.out}\n{command.err}"
+    check(town, root, repeats=True)
+
+
+@pytest.mark.matrix
+def test_the_demo_closes_the_loop_over_kafka_and_its_checks_hold(tmp_path: Path) -> None:
+    arguments = ["demo", "ridesharing", "--duration", "60s", "--rate", "1000", "-s", "spark.master=local[2]"]
+    with Command([*MILLRACE, *arguments], tmp_path, env={"MILLRACE_HOME": str(tmp_path)}) as command:
+        assert command.wait() == 0, f"{command.out}\n{command.err}"
+        assert "all checks hold" in command.out
+        command.check_nothing_left()
