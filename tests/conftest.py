@@ -1,8 +1,13 @@
 """What all tests share."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Helpers with assertions say what differs, as tests do.
 pytest.register_assert_rewrite("tests.e2e.fraud_runs", "tests.e2e.fraud_stream")
 
 pytest_plugins = ["millrace.testing.kafka"]
+
+# How long an example takes says how busy the machine is, not whether it is right.
+settings.register_profile("millrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("millrace")
