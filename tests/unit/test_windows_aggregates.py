@@ -132,7 +132,9 @@ def _xor(values: list[int]) -> int | None:
     return total
 
 
-FLOATS = st.floats(-1e12, 1e12, allow_nan=False) | st.sampled_from([0.1, 1e15 + 0.3, -1e15, 1e-9])
+#: Nearer to 0 than 1e-140, squares are not exact: see `variance`.
+PLAIN = st.floats(-1e12, 1e12, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-140)
+FLOATS = PLAIN | st.sampled_from([0.1, 1e15 + 0.3, -1e15, 1e-9])
 EVENTS = st.lists(
     st.tuples(
         st.integers(0, 20),
@@ -156,6 +158,13 @@ def test_an_aggregate_is_the_same_however_it_is_added_and_merged(
     assert bound.result(kept(bound, straight(bound, events))) == same
     assert bound.result(straight(bound, shuffled)) == same
     assert bound.result(merged(bound, events, seed)) == same
+
+
+@given(st.lists(st.floats(-1e-140, 1e-140), max_size=8))
+def test_the_variance_of_tiny_values_is_tiny_and_not_negative(values: list[float]) -> None:
+    bound = variance("x").bind(Ev)
+    found = bound.result(straight(bound, [(0, Ev(x=x)) for x in [*values, 0.0, 0.0]]))
+    assert 0.0 <= found <= 1e-279
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -227,6 +227,9 @@ class Variance(Aggregate):
 def variance(of: Of = None, *, ddof: int = 1) -> Variance:
     """Variance of a field, exact but for one rounding at the end.
 
+    Values closer to 0 than 1e-140 have squares that floats cannot hold exactly; their variance is
+    approximate, and never negative.
+
     Args:
         of: A field's name or a function of the event.
         ddof: 1 for the variance of a sample, 0 for that of all there is.

@@ -102,4 +102,5 @@ def spread(n: int, total: list[float], squares: list[float], ddof: int) -> float
         return math.nan
     first = sum(map(Fraction, total), Fraction(0))
     second = sum(map(Fraction, squares), Fraction(0))
-    return float((second - first * first / n) / (n - ddof))
+    # Squares below the smallest floats are rounded: their difference may be less than nothing.
+    return float(max((second - first * first / n) / (n - ddof), Fraction(0)))
