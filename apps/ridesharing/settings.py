@@ -89,8 +89,12 @@ class DispatchSettings(Section):
 class RidesharingSettings(AppSettings):
     """What the ridesharing app can be told."""
 
+    # Most positions of drivers come to nothing, and a repeat of one is a dead letter: among the records of a
+    # batch dead letters may be most, with nothing wrong.
     stream: StreamSettings = StreamSettings(
-        out_of_orderness=timedelta(milliseconds=500), idle_after=timedelta(seconds=2)
+        out_of_orderness=timedelta(milliseconds=500),
+        idle_after=timedelta(seconds=2),
+        max_dead_letter_ratio=1.0,
     )
     topics: RidesTopics = RidesTopics()
     dispatch: DispatchSettings = DispatchSettings()

@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
 from millrace.runtime.apps import App
 from millrace.runtime.home import home
-from millrace.runtime.monitor import QueryMonitor
+from millrace.runtime.monitor import QueryMonitor, QuerySnapshot
 
 if TYPE_CHECKING:
     from millrace.cli.live import AlertLine, LiveView
@@ -30,6 +31,9 @@ _TICK_S = 0.25
 #: How long the app may take to catch up when the generator has ended, seconds.
 _CATCH_UP_S = 120.0
 _ALERTS_SHOWN = 50
+#: An app has settled when no batch ran for so long, seconds, or after so many from the last watermark on.
+_QUIET_S = 2.0
+_SETTLE_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class DemoSpec:
         read_ledger: Reads the generator's ledger; left out: that of one stream
             (:func:`millrace.testing.ledger.read_ledger`).
         sent: Ledger → messages that were sent, to all topics that the app reads.
+        answers: Whether the generator answers the app: then it begins when the app has warmed up.
     """
 
     settings: Callable[[str], Sequence[str]]
@@ -90,6 +95,7 @@ class DemoSpec:
     checks: Callable[[DemoRun, Any, set[str]], list[Check]]
     read_ledger: Callable[[Path], Any] = _read_payments_ledger
     sent: Callable[[Any], int] = _sent
+    answers: bool = False
 
 
 @dataclass(frozen=True)
@@ -269,14 +275,32 @@ def _stream(
         with view.phase("broker"):
             broker_ready()
         command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run)]
-        # Events may wait for Spark, so that the first alert has not to wait for the events.
-        with Child(command, log_file=run.folder / "logs" / "generator.log") as generator:
+        log_file = run.folder / "logs" / "generator.log"
+        with contextlib.ExitStack() as stack:
+            if not spec.answers:
+                # Events may wait for Spark, so that the first alert has not to wait for the events.
+                generator = stack.enter_context(Child(command, log_file=log_file))
             with view.phase("Spark"):
                 _wait_for(job.session_ready, thread)
-            with tail:
-                with view.phase("query"):
-                    _wait_for(job.started, thread)
-                _watch(spec, run, view, monitor, tail, generator, thread, began)
+            stack.enter_context(tail)
+            with view.phase("query"):
+                _wait_for(job.started, thread)
+            if spec.answers:
+                with view.phase("first batch"):
+                    _warm_up(job, monitor, thread)
+                generator = stack.enter_context(Child(command, log_file=log_file))
+            _watch(spec, run, view, monitor, tail, generator, thread, began, Settling(job))
+
+
+def _warm_up(job: Job, monitor: QueryMonitor, thread: _JobThread) -> None:
+    """Have a batch run without events: the first one takes many times as long as those after it."""
+    if not job.pass_time(1):
+        return
+    while not monitor.snapshot().batches:
+        if not thread.is_alive():
+            thread.check()
+            raise MillraceError("the query ended before its first batch")
+        time.sleep(_TICK_S)
 
 
 class _JobThread(threading.Thread):
@@ -317,6 +341,49 @@ def _wait_for(event: threading.Event, thread: _JobThread) -> None:
             raise MillraceError("the job ended before it began")
 
 
+class Settling:
+    """Judges when an app has done all that the last events bring about.
+
+    When all is read, event time goes on past the last event, as it would after a silence; what waits for the
+    watermark is handled in the batches that follow, one per process of a chain.
+
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._target: datetime | None = None
+        self._began = False
+        self._reached = self._batches = 0
+        self._since = 0.0
+
+    def done(self, snapshot: QuerySnapshot, sent: int) -> bool:
+        """Return whether nothing more is to come.
+
+        Args:
+            snapshot: What the query has done.
+            sent: Messages that were sent.
+        """
+        if snapshot.input_rows < sent or snapshot.lag != 0:
+            return False
+        now = time.monotonic()
+        if not self._began:
+            self._began, self._since = True, now
+            if snapshot.newest_event is not None:
+                bound = self._job.settings.stream.out_of_orderness
+                past = int((snapshot.newest_event + bound).timestamp() * 1_000) + 2
+                self._target = snapshot.newest_event if self._job.pass_time(past) else None
+            return False
+        if snapshot.batches != self._batches or self._job.working():
+            self._batches, self._since = snapshot.batches, now
+        if self._target is not None and (snapshot.watermark is None or snapshot.watermark < self._target):
+            return False
+        self._reached = self._reached or snapshot.batches
+        # Where silence itself makes batches, it never gets quiet.
+        return now - self._since >= _QUIET_S or snapshot.batches >= self._reached + _SETTLE_BATCHES
+
+
 def _watch(
     spec: DemoSpec,
     run: DemoRun,
@@ -326,6 +393,7 @@ def _watch(
     generator: Child,
     thread: _JobThread,
     began: float,
+    settling: Settling,
 ) -> None:
     """Show figures until the generator has ended and the app has caught up."""
     streaming_since = time.monotonic()
@@ -349,7 +417,7 @@ def _watch(
                 )
             sent, ended_at = spec.sent(spec.read_ledger(run.ledger)), time.monotonic()
         if sent is not None:
-            if snapshot.input_rows >= sent and snapshot.lag == 0:
+            if settling.done(snapshot, sent):
                 return
             if time.monotonic() - ended_at > _CATCH_UP_S:
                 raise ChecksFailed(

@@ -17,7 +17,7 @@ from millrace.connectors.kafka import kafka_stream
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopRequested
 from millrace.connectors.spark_writer import SparkWriter
 from millrace.errors import MillraceError, UserError
-from millrace.host.system import Drain
+from millrace.host.system import Drain, Idle
 from millrace.inspect.positions import kept_ids
 from millrace.runtime.apps import App, app_version
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
@@ -97,6 +97,7 @@ class Job:
         self._stop = threading.Event()
         self._wait_for_broker = wait_for_broker
         self._ran = False
+        self._query: StreamingQuery | None = None
         #: Set when broker and session are there and the query is about to be started.
         self.session_ready = threading.Event()
         #: Set when the query runs.
@@ -105,6 +106,24 @@ class Job:
     def stop(self) -> None:
         """Ask for a graceful stop: the running batch is finished, the next is not begun."""
         self._stop.set()
+
+    def working(self) -> bool:
+        """Return whether a batch runs or waits to be run."""
+        if self._query is None or not self._query.isActive:
+            return False
+        status = self._query.status
+        return bool(status["isTriggerActive"] or status["isDataAvailable"])
+
+    def pass_time(self, to_ms: int) -> bool:
+        """Tell the query that event time has come to ``to_ms``, as after a silence.
+
+        Returns:
+            Whether it could be told: that takes a control topic.
+        """
+        if self._topics.control is None:
+            return False
+        ControlTopic(self.settings.kafka.client_options(), self._topics.control).send(Idle(to_ms))
+        return True
 
     def run(self) -> None:
         """Run until the end, a stop or an error.
@@ -124,7 +143,7 @@ class Job:
             self.session_ready.set()
             if self._stop.is_set():
                 return
-            query = self._start(spark)
+            query = self._query = self._start(spark)
             self.started.set()
             with self._ticking(query):
                 self._watch(query)
