@@ -114,7 +114,8 @@ def test_late_events_are_put_aside_whole_and_events_of_the_future_do_not_move_th
     assert late.keys() <= sent_late.keys()
     assert len(late) > len(sent_late) / 2
     for identity, row in late.items():
-        assert row["event"] == msgspec.json.decode(sent_late[identity].value)
+        whole = {name: value for name, value in row["event"].items() if value is not None}
+        assert whole == msgspec.json.decode(sent_late[identity].value)  # fields that may be left out are null
         assert row["lateness_ms"] == row["watermark_ms"] - row["event"]["event_time_ms"] >= 0
         assert not row["_on_time"]
 
