@@ -11,8 +11,8 @@ from apps.clickstream.entities import Entities
 from apps.clickstream.reactions import Reactions
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.visitor import visitors
-from millrace import keyed
 from millrace.connectors.router import Outputs, Upsert
+from millrace.runtime.wiring import keyed_records
 
 
 def wrapped(settings: ClickstreamSettings) -> Column:
@@ -64,23 +64,7 @@ def build(streams: Mapping[str, DataFrame], settings: ClickstreamSettings) -> Ou
         "value", F.when(is_control, F.col("value")).otherwise(wrapped(settings))
     )
     stream = (
-        keyed(
-            records,
-            value="value",
-            by="key",
-            event_time="event_time_ms",
-            out_of_orderness=settings.stream.out_of_orderness,
-            source_id="source_id",
-            headers="headers",
-            keep_headers=settings.stream.keep_headers,
-            control=is_control,
-            arrived_at="timestamp",
-            max_future_skew=settings.stream.max_future_skew,
-            record_key="key",
-            versions=("1",),
-            key_groups=settings.spark.key_groups,
-            profile=settings.stream.profile,
-        )
+        keyed_records(records, settings, by="key", control=is_control)
         .process(visitors(settings.visitor_rules()))
         .key_by("key")
         .process(Entities(settings.entity_rules()))

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from apps.fraud.entity_stages import stages
 from apps.fraud.settings import FraudSettings
 from apps.fraud.tokens import read_key, tokenised
-from millrace import keyed
 from millrace.connectors.router import Outputs
+from millrace.runtime.wiring import keyed_records
 
 if TYPE_CHECKING:
     from apps.fraud.scorer import Scorer
@@ -35,22 +35,8 @@ def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
     if settings.privacy.token_key_file is not None:
         events = tokenised(events, read_key(settings.privacy.token_key_file))
     first, rest = stages(settings.features.stages, *_models(settings))
-    stream = keyed(
-        events,
-        value="value",
-        by="card_id",
-        event_time="event_time_ms",
-        out_of_orderness=settings.stream.out_of_orderness,
-        source_id="source_id",
-        headers="headers",
-        keep_headers=settings.stream.keep_headers,
-        control=F.col("topic") == settings.topics.control,
-        arrived_at="timestamp",
-        max_future_skew=settings.stream.max_future_skew,
-        record_key="key",
-        versions=("1",),
-        key_groups=settings.spark.key_groups,
-        profile=settings.stream.profile,
+    stream = keyed_records(
+        events, settings, by="card_id", control=F.col("topic") == settings.topics.control
     ).process(first)
     for key, stage in rest:
         stream = stream.key_by(key).process(stage)

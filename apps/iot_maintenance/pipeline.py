@@ -11,8 +11,8 @@ from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, IotTopics, monitoring
 from apps.iot_maintenance.signals import STREAMS
-from millrace import keyed
 from millrace.connectors.router import Outputs, Upsert
+from millrace.runtime.wiring import keyed_records
 
 
 def wrapped(names: IotTopics) -> Column:
@@ -50,23 +50,7 @@ def build(streams: Mapping[str, DataFrame], settings: IotSettings) -> Outputs:
     control = F.col("topic") == names.control
     records = streams["events"].withColumn("value", F.when(control, F.col("value")).otherwise(wrapped(names)))
     stream = (
-        keyed(
-            records,
-            value="value",
-            by="entity",
-            event_time="event_time_ms",
-            out_of_orderness=settings.stream.out_of_orderness,
-            source_id="source_id",
-            headers="headers",
-            keep_headers=settings.stream.keep_headers,
-            control=control,
-            arrived_at="timestamp",
-            max_future_skew=settings.stream.max_future_skew,
-            record_key="key",
-            versions=("1",),
-            key_groups=settings.spark.key_groups,
-            profile=settings.stream.profile,
-        )
+        keyed_records(records, settings, by="entity", control=control)
         .process(MachineMonitor(monitoring(settings)))
         .key_by("plant_id", output="alarms")
         .process(PlantMonitor())

@@ -12,8 +12,8 @@ from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.gate import Gate
 from apps.ridesharing.settings import RidesharingSettings, RidesTopics
-from millrace import keyed
 from millrace.connectors.router import Outputs, Upsert
+from millrace.runtime.wiring import keyed_records
 
 #: The streams of signals, as the topics are named in the settings.
 STREAMS = (
@@ -41,22 +41,11 @@ def build(
     told, topics = config or settings.dispatch_config(), settings.topics
     control = F.col("topic") == topics.control
     journal = (
-        keyed(
+        keyed_records(
             streams["events"].withColumn("value", _signal(topics, control)),
-            value="value",
+            settings,
             by="entity",
-            event_time="event_time_ms",
-            out_of_orderness=settings.stream.out_of_orderness,
-            source_id="source_id",
-            headers="headers",
-            keep_headers=settings.stream.keep_headers,
-            record_key="key",
-            versions=("1",),
             control=control,
-            arrived_at="timestamp",
-            max_future_skew=settings.stream.max_future_skew,
-            key_groups=settings.spark.key_groups,
-            profile=settings.stream.profile,
         )
         .process(Gate(told))
         .key_by("region")
