@@ -8,15 +8,16 @@ transaction entries as Spark's writer does, so the two can take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import StorageLevel
 
+from millrace.connectors.producing import Delivery, Record, TaskSender, event_records
 from millrace.connectors.records import dead_letter_record, is_dead_letters
-from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
-from millrace.errors import MillraceError
+from millrace.connectors.router import TASK_RECORDS, DeadLetterLimit, Outputs, Upsert
 from millrace.host.chunks import OutputChunk, join_output
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
 
 
-class DeliveryFailed(MillraceError):
-    """Kafka did not take the records of a batch."""
+#: How often a merge is tried that others get in the way of.
+_MERGE_ATTEMPTS = 5
 
 
 class DriverWriter:
@@ -45,6 +46,7 @@ class DriverWriter:
         limit: When a batch has too many dead letters.
         written: After a savepoint was restored: table → file of the records that it has already.
         stamp: Header → text that all dead letters get: who wrote them.
+        task_records: After a batch with more records for topics than this tasks send them, side by side.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class DriverWriter:
         limit: DeadLetterLimit,
         written: Mapping[str, Path] | None = None,
         stamp: Mapping[str, str] | None = None,
+        task_records: int = TASK_RECORDS,
     ) -> None:
         self._outputs = outputs
         self._table_path = table_path
@@ -67,27 +70,56 @@ class DriverWriter:
         self._names = outputs.table_names()
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
-        self._producer: Any = None
+        self._delivery: Delivery | None = None
+        self._task_records = task_records
+        #: Whether the batch before had so many records for topics that tasks had better send them.
+        self._many = False
         self._written = {table: read_ids(file) for table, file in (written or {}).items()}
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
-        found = batch.toArrow()
-        chunks: dict[str, list[bytes]] = {}
-        counts: dict[str, int] = {}
-        for output, records, chunk in zip(*(column.to_pylist() for column in found.columns), strict=True):
-            chunks.setdefault(output, []).append(chunk)
-            counts[output] = counts.get(output, 0) + records
-        self._limit.check(batch_id, counts)
+        by_tasks = self._by_tasks() if self._many and _is_local(batch) else {}
+        if by_tasks:
+            counts, chunks = self._send_by_tasks(batch, batch_id, by_tasks)
+        else:
+            found = batch.toArrow()
+            counts, chunks = _counts(found), _chunks(found)
+            self._limit.check(batch_id, counts)
         rows = {output: join_output(of) for output, of in chunks.items() if output in self._typed}
         for output in self._outputs.topics:
-            if output in rows:
+            if output in rows and output not in by_tasks:
                 self._produce(output, rows[output])
         self._flush()
         for output in self._outputs.tables:
             if output in rows:
                 self._write_table(output, rows[output], batch_id)
+        self._many = sum(counts.get(output, 0) for output in self._by_tasks()) > self._task_records
         return counts
+
+    def _by_tasks(self) -> dict[str, str]:
+        """Return the outputs that tasks can send, with their topics."""
+        return {o: topic for o, topic in self._outputs.topics.items() if not is_dead_letters(o)}
+
+    def _send_by_tasks(
+        self, batch: DataFrame, batch_id: int, topics: dict[str, str]
+    ) -> tuple[dict[str, int], dict[str, list[bytes]]]:
+        """Let tasks send what goes to topics; return the counts and the chunks that are needed here.
+
+        The batch is kept meanwhile: nothing of it is sent before its dead letters have been counted.
+        """
+        wanted = {*self._outputs.tables, *self._outputs.topics} - (
+            topics.keys() - self._outputs.tables.keys()
+        )
+        sender = TaskSender(topics, frozenset(wanted), self._client_options)
+        batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            counts = _counts(batch.select("output", "records").toArrow())
+            self._limit.check(batch_id, counts)
+            # Spark looks at what it is given with `inspect`, which wants a function.
+            found = batch.mapInArrow(lambda batches: sender(batches), batch.schema).toArrow()
+            return counts, _chunks(found)
+        finally:
+            batch.unpersist()
 
     def prepare(self) -> None:
         """Create the tables that do not exist, so that readers find them empty rather than missing."""
@@ -108,11 +140,24 @@ class DriverWriter:
         columns = self.columns(output, rows)
         commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
         if upsert is not None:
-            _merge(table, columns, upsert, commit)
+            self._merge(table, columns, upsert, commit)
             return
         if already := self._written.get(self._names[output]):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
         write_deltalake(table, columns, mode="append", commit_properties=commit)
+
+    def _merge(self, table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitProperties) -> None:
+        """Merge; again where somebody else, a compaction say, replaced files meanwhile."""
+        from deltalake.exceptions import CommitFailedError
+
+        for left in reversed(range(_MERGE_ATTEMPTS)):
+            try:
+                _merge(table, columns, upsert, commit)
+                return
+            except CommitFailedError:
+                if not left:
+                    raise
+                table.update_incremental()
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
         """Return the rows of one output with typed columns, as Spark's writer leaves them.
@@ -138,67 +183,48 @@ class DriverWriter:
     # -- topics --------------------------------------------------------------------------------
 
     def _produce(self, output: str, rows: OutputChunk) -> None:
-        if self._producer is None:
-            from confluent_kafka import Producer
+        if self._delivery is None:
+            self._delivery = Delivery(self._client_options)
+        self._delivery.send(self._outputs.topics[output], self.records(output, rows))
 
-            from millrace.kafka.admin import quiet_config
-
-            self._failures: list[str] = []
-            self._producer = Producer(
-                {
-                    "enable.idempotence": True,
-                    "compression.type": "lz4",
-                    "linger.ms": 2,
-                    # A call of Python for every record that arrived would cost as much as sending it.
-                    "delivery.report.only.error": True,
-                    **quiet_config(),
-                    **self._client_options,
-                }
-            )
-        produce, poll, delivered = self._producer.produce, self._producer.poll, self._delivered
-        topic = self._outputs.topics[output]
-        for key, value, headers in self.records(output, rows):
-            while True:
-                try:
-                    produce(topic, value, key, on_delivery=delivered, headers=headers)
-                    break
-                except BufferError:
-                    poll(0.1)
-
-    def records(
-        self, output: str, rows: OutputChunk
-    ) -> list[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:
+    def records(self, output: str, rows: OutputChunk) -> Iterable[Record]:
         """Return an output as Kafka records: key, value and headers, as Spark's writer leaves them.
 
         Args:
             output: Name of the output.
             rows: Its rows as the process emitted them.
         """
-        keys = [k.partition(":")[2].encode() for k in rows.keys]
-        payloads, identities = rows.payloads, rows.event_ids
         if not is_dead_letters(output):
-            return [
-                (key, payload, [] if identity is None else [("event_id", identity.encode())])
-                for key, payload, identity in zip(keys, payloads, identities, strict=True)
-            ]
-        letters = self._typed[output].records(payloads)
+            return event_records(rows)
+        letters = self._typed[output].records(rows.payloads)
+        keys = [k.partition(":")[2].encode() for k in rows.keys]
         return [
             dead_letter_record(letter, key, identity, self._stamp)
-            for key, letter, identity in zip(keys, letters, identities, strict=True)
+            for key, letter, identity in zip(keys, letters, rows.event_ids, strict=True)
         ]
 
     def _flush(self) -> None:
-        if self._producer is None:
-            return
-        left = self._producer.flush(60)
-        failures, self._failures = self._failures, []
-        if left or failures:
-            why = failures[0] if failures else "no answer within 60 s"
-            raise DeliveryFailed(f"Kafka did not take {left + len(failures)} records: {why}")
+        if self._delivery is not None:
+            self._delivery.flush()
 
-    def _delivered(self, error: Any, _message: Any) -> None:
-        if error is not None:
-            self._failures.append(str(error))
+
+def _counts(found: pa.Table) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for output, records in zip(found["output"].to_pylist(), found["records"].to_pylist(), strict=True):
+        counts[output] = counts.get(output, 0) + records
+    return counts
+
+
+def _chunks(found: pa.Table) -> dict[str, list[bytes]]:
+    chunks: dict[str, list[bytes]] = {}
+    for output, chunk in zip(found["output"].to_pylist(), found["chunk"].to_pylist(), strict=True):
+        chunks.setdefault(output, []).append(chunk)
+    return chunks
+
+
+def _is_local(batch: DataFrame) -> bool:
+    """Say whether tasks run on this machine; executors need not have a Kafka client for Python."""
+    return (batch.sparkSession.sparkContext.master or "").startswith("local")
 
 
 def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:

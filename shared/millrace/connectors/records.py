@@ -28,7 +28,7 @@ def is_dead_letters(output: str) -> bool:
 
 def dead_letter_record(
     letter: Any, key: bytes, identity: str | None, stamp: Mapping[str, str]
-) -> tuple[bytes, bytes | None, list[tuple[str, bytes]]]:
+) -> tuple[bytes, bytes | None, list[tuple[str, str | bytes | None]]]:
     """Return a dead letter as a Kafka record: key, value and headers.
 
     Args:
@@ -43,6 +43,7 @@ def dead_letter_record(
     }
     source = [letter.topic, letter.partition, letter.offset]
     found["dlq.source"] = ":".join(str(part) for part in source if part is not None)
-    headers = [(name, str(text).encode()) for name, text in found.items() if text is not None]
+    headers: list[tuple[str, str | bytes | None]] = []
+    headers += [(name, str(text).encode()) for name, text in found.items() if text is not None]
     headers += [(name, text.encode()) for name, text in stamp.items()]
     return (key if letter.kafka_key is None else letter.kafka_key), letter.value, headers

@@ -165,7 +165,8 @@ def _files_after(table: Path, kept: TablePosition) -> list[Path]:
             break
         actions = [json.loads(line) for line in path.read_text().splitlines() if line.startswith('{"add"')]
         files += [table / unquote(a["add"]["path"]) for a in actions]
-    return files
+    # What is gone was vacuumed: a compaction, which came after it, has its records in another file.
+    return [file for file in files if file.exists()]
 
 
 def keep_ids(root: Path, written: Mapping[Path, Iterable[str]]) -> None:

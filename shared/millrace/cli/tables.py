@@ -1,0 +1,102 @@
+"""`millrace tables list|compact|vacuum`: upkeep of an app's Delta tables, also while it runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True, help="Upkeep of an app's Delta tables, also while it runs: list, compact, vacuum."
+)
+
+AppName = Annotated[str, typer.Argument(metavar="APP", help="An app's name.")]
+Names = Annotated[list[str] | None, typer.Option("--table", "-t", help="This table only; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, a line per table.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings file; default ./millrace.yaml if it exists."),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting.")
+]
+
+
+@app.command("list")
+def list_(
+    name: AppName,
+    table: Names = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Rows, files and bytes of each table."""
+    from millrace.connectors.upkeep import state_of
+
+    for found in map(state_of, _tables(name, table, config, overrides)):
+        size = f"{found.size / 1e6:,.1f} MB"
+        _say(found, f"{found.name:<28} {found.rows:>12,} rows {found.files:>7,} files {size:>14}", as_json)
+
+
+@app.command("compact")
+def compact_(
+    name: AppName,
+    table: Names = None,
+    target_mb: Annotated[int, typer.Option(min=1, help="Size of the files that are made, MB.")] = 128,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Make few large files of many small ones; `vacuum` removes the small ones later."""
+    from millrace.connectors.upkeep import compact
+
+    for path in _tables(name, table, config, overrides):
+        done = compact(path, target_bytes=target_mb << 20)
+        what = f"{done.before:,} files became {done.after:,}" if done.before else "nothing to do"
+        _say(done, f"{done.name:<28} {what}", as_json)
+
+
+@app.command("vacuum")
+def vacuum_(
+    name: AppName,
+    table: Names = None,
+    keep: Annotated[
+        str, typer.Option(help="How long files that were replaced are kept, in whole hours, e.g. 7d or 12h.")
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Remove files that no version of the last days has; savepoints that are older cannot roll back then."""
+    from millrace.connectors.upkeep import vacuum
+    from millrace.time.durations import to_ms
+
+    keep_ms = to_ms(keep)
+    for path in _tables(name, table, config, overrides):
+        done = vacuum(path, keep_ms=keep_ms, dry_run=dry_run)
+        what = "would be removed" if dry_run else "removed"
+        _say(done, f"{done.name:<28} {done.files:,} files, {done.size / 1e6:,.1f} MB {what}", as_json)
+
+
+def _say(found: Any, line: str, as_json: bool) -> None:
+    typer.echo(json.dumps(asdict(found)) if as_json else line)
+
+
+def _tables(
+    name: str, tables: list[str] | None, config: Path | None, overrides: list[str] | None
+) -> list[Path]:
+    from millrace.connectors.upkeep import find_tables
+    from millrace.errors import UserError
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.settings import load_settings
+
+    settings = load_settings(load_app(name).settings, app=name, config=config, overrides=overrides or ())
+    folder = Path(settings.storage.path("tables"))
+    found = find_tables(folder, tables or ())
+    if not found:
+        raise UserError(f"{name} has no tables in {folder} yet: they come with its first run")
+    return found

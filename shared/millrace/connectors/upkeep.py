@@ -1,0 +1,147 @@
+"""Upkeep of Delta tables: what they consist of, making few files of many, removing what is not needed.
+
+A stream appends a file per batch and table. Readers open each of them, so a table is made of larger files now
+and then; what was replaced stays for readers of earlier versions until it is removed. Both are safe
+beside a running query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millrace.errors import UserError
+from millrace.time.durations import format_duration
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+#: Files smaller than this are made into larger ones, of about that size, bytes.
+TARGET_BYTES = 128 * 1024 * 1024
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What a table consists of.
+
+    Attributes:
+        name: Its name.
+        version: Its version.
+        rows: Rows; 0 where its files do not say how many they have.
+        files: Files of this version.
+        size: Their bytes.
+    """
+
+    name: str
+    version: int
+    rows: int
+    files: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a compaction did.
+
+    Attributes:
+        name: The table.
+        before: Files that were replaced.
+        after: Files that replace them.
+    """
+
+    name: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """What was removed, or would be.
+
+    Attributes:
+        name: The table.
+        files: Files.
+        size: Their bytes.
+    """
+
+    name: str
+    files: int
+    size: int
+
+
+def find_tables(folder: Path, names: Iterable[str] = ()) -> list[Path]:
+    """Return the folders of an app's tables.
+
+    Args:
+        folder: Where the tables are.
+        names: Which; default all.
+
+    Raises:
+        UserError: One of the names is none of a table.
+    """
+    found = {log.parent.name: log.parent for log in sorted(folder.glob("*/_delta_log"))}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise UserError(f"no table {', '.join(missing)} in {folder}; there is {', '.join(found) or 'none'}")
+    return [found[name] for name in (names or found)]
+
+
+def state_of(table: Path) -> TableState:
+    """Return what a table consists of.
+
+    Example:
+        >>> state_of(Path("runs/fraud/tables/alerts"))  # doctest: +SKIP
+        TableState(name='alerts', version=61, rows=512, files=61, size=801234)
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    opened = _open(table)
+    added = pa.table(opened.get_add_actions(flatten=True))
+    rows = pc.sum(added["num_records"]).as_py() if "num_records" in added.column_names else 0
+    size = pc.sum(added["size_bytes"]).as_py()
+    return TableState(table.name, opened.version(), rows or 0, added.num_rows, size or 0)
+
+
+def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:
+    """Make few files of many; rows, their order within a file and versions before stay.
+
+    Args:
+        table: The table.
+        target_bytes: Size of the files that are made.
+    """
+    done = _open(table).optimize.compact(target_size=target_bytes)
+    return Compacted(table.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
+
+
+def vacuum(table: Path, *, keep_ms: int, dry_run: bool = False) -> Vacuumed:
+    """Remove files that no version of the last ``keep_ms`` milliseconds has.
+
+    Args:
+        table: The table.
+        keep_ms: How long replaced files are kept; readers and savepoints of earlier versions need them.
+        dry_run: Only say what would be removed.
+
+    Raises:
+        UserError: The time is no whole hours.
+    """
+    if keep_ms % _HOUR_MS:
+        raise UserError(f"files are kept for whole hours, not for {format_duration(keep_ms)}")
+    opened = _open(table)
+
+    def gone(*, dry: bool) -> list[str]:
+        return opened.vacuum(keep_ms // _HOUR_MS, dry_run=dry, enforce_retention_duration=False)
+
+    sizes = [(table / file).stat().st_size for file in gone(dry=True) if (table / file).exists()]
+    if not dry_run:
+        gone(dry=False)
+    return Vacuumed(table.name, len(sizes), sum(sizes))
+
+
+def _open(table: Path) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(table))

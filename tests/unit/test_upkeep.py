@@ -1,0 +1,133 @@
+"""Upkeep of Delta tables: few files of many, old ones removed, nothing lost, beside a writer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from typer.testing import CliRunner
+
+from millrace.cli.tables import app as tables
+from millrace.connectors.upkeep import compact, find_tables, state_of, vacuum
+from millrace.errors import UserError
+from millrace.inspect.positions import TablePosition, ids_written_after, position_of
+
+HOUR = 3_600_000
+
+
+def append(table: Path, *ids: str, batch: int | None = None) -> None:
+    """Append rows in a file of their own, as a batch does."""
+    commit = None
+    if batch is not None:
+        commit = CommitProperties(app_transactions=[Transaction("app:0123456789ab:t", batch)])
+    write_deltalake(
+        str(table),
+        pa.table({"_event_id": list(ids), "n": list(range(len(ids)))}),
+        mode="append",
+        commit_properties=commit,
+    )
+
+
+def ids(table: Path) -> list[str]:
+    return sorted(DeltaTable(str(table)).to_pyarrow_table()["_event_id"].to_pylist())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table of five files."""
+    path = tmp_path / "tables" / "alerts"
+    for number in range(5):
+        append(path, f"a{number}", f"b{number}")
+    return path
+
+
+def test_a_compaction_changes_files_and_nothing_else(table: Path) -> None:
+    before = ids(table)
+    assert (state_of(table).files, state_of(table).rows) == (5, 10)
+
+    done = compact(table)
+
+    assert (done.before, done.after) == (5, 1)
+    assert (state_of(table).files, state_of(table).rows) == (1, 10)
+    assert ids(table) == before
+    assert compact(table).before == 0
+
+
+def test_vacuum_removes_what_no_version_has_and_keeps_what_readers_may_need(table: Path) -> None:
+    before = ids(table)
+    compact(table)
+
+    assert vacuum(table, keep_ms=24 * HOUR).files == 0
+    foreseen = vacuum(table, keep_ms=0, dry_run=True)
+    assert foreseen.files == 5
+    assert foreseen.size > 0
+    assert len(list(table.glob("*.parquet"))) == 6
+
+    assert vacuum(table, keep_ms=0) == foreseen
+    assert len(list(table.glob("*.parquet"))) == 1
+    assert ids(table) == before
+
+
+def test_a_time_that_is_no_whole_hours_is_refused(table: Path) -> None:
+    with pytest.raises(UserError, match="whole hours, not for 1m 30s"):
+        vacuum(table, keep_ms=90_000)
+
+
+def test_a_writer_goes_on_as_if_nothing_had_happened(table: Path) -> None:
+    writer = DeltaTable(str(table))
+    append(table, "c", batch=7)
+    compact(table)
+    writer.update_incremental()
+    assert writer.transaction_version("app:0123456789ab:t") == 7
+    append(table, "d", batch=8)
+
+    assert ids(table)[-2:] == ["c", "d"]
+    assert position_of(table, "delta", "0123456789ab", 7) is not None
+
+
+def test_what_came_after_a_savepoint_is_known_after_a_vacuum_too(table: Path) -> None:
+    kept = TablePosition("delta", DeltaTable(str(table)).version(), "0123456789ab")
+    append(table, "c1", "c2", batch=8)
+    append(table, "d1", batch=9)
+    assert ids_written_after(table, kept) == {"c1", "c2", "d1"}
+
+    compact(table)
+    vacuum(table, keep_ms=0)
+
+    assert {"c1", "c2", "d1"} <= ids_written_after(table, kept)
+
+
+def test_tables_are_found_by_name(table: Path) -> None:
+    append(table.parent / "late", "x")
+
+    assert [t.name for t in find_tables(table.parent)] == ["alerts", "late"]
+    assert find_tables(table.parent, ["late"]) == [table.parent / "late"]
+    with pytest.raises(UserError, match=r"no table nope in .*; there is alerts, late"):
+        find_tables(table.parent, ["nope"])
+
+
+def test_the_commands(table: Path) -> None:
+    def run(*arguments: str) -> str:
+        root = f"storage.root={table.parent.parent}"
+        result = CliRunner().invoke(tables, [*arguments, "fraud", "-s", root])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "10 rows" in run("list")
+    assert json.loads(run("compact", "--json")) == {"name": "alerts", "before": 5, "after": 1}
+    assert "nothing to do" in run("compact", "--table", "alerts")
+    assert "5 files" in run("vacuum", "--keep", "0h", "--dry-run")
+    assert len(list(table.glob("*.parquet"))) == 6
+    assert "removed" in run("vacuum", "--keep", "0h")
+    assert len(list(table.glob("*.parquet"))) == 1
+
+
+def test_an_app_without_tables_says_so(tmp_path: Path) -> None:
+    result = CliRunner().invoke(tables, ["list", "fraud", "-s", f"storage.root={tmp_path}"])
+
+    assert result.exit_code != 0
+    assert isinstance(result.exception, UserError)
+    assert "fraud has no tables" in str(result.exception)
