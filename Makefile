@@ -24,7 +24,7 @@ test: setup ## Run the tests: unit, Spark, end to end, in a browser, and crashes
 	@[ "$$MILLRACE_NO_BROWSER" = 1 ] || scripts/install-chromium >/dev/null || [ -z "$$CI" ]
 	@$(BIN)/pytest tests/unit -n 2 -q $(PYTEST_ARGS)
 	@MILLRACE_NO_BROWSER=$${MILLRACE_NO_BROWSER:-$$(scripts/install-chromium >/dev/null 2>&1 || echo 1)} \
-		$(BIN)/pytest tests/spark tests/e2e tests/browser tests/crash --durations=20 $(PYTEST_ARGS)
+		$(BIN)/pytest tests/spark tests/e2e tests/browser tests/crash -n 2 --dist loadfile --durations=20 $(PYTEST_ARGS)
 
 crash: setup ## Kill the app at every point of a batch and start it again: minutes per point.
 	@$(BIN)/pytest tests/crash -m "" $(PYTEST_ARGS)

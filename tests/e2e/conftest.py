@@ -11,7 +11,7 @@ import pytest
 
 from millrace.kafka.admin import TopicSpec, create_topics, delete_topics
 from tests.e2e.fraud_runs import run_to_end
-from tests.e2e.fraud_stream import FraudStream, FraudTopics, ordered_stream
+from tests.e2e.fraud_stream import FraudStream, FraudTopics, ordered_stream, with_labels
 
 
 class Reference(NamedTuple):
@@ -32,7 +32,7 @@ class Reference(NamedTuple):
 
 @pytest.fixture(scope="session")
 def reference(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    """The ordered stream in five batches, written by the driver."""
+    """The ordered stream in five batches, written by the driver; tasks send the records of all but one."""
     made: list[str] = []
 
     def make(partitions: int = 1, *, prefix: str = "test", config: Mapping[str, str] | None = None) -> str:
@@ -41,9 +41,10 @@ def reference(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) ->
         made.append(name)
         return name
 
-    topics, stream = FraudTopics.make(make), ordered_stream()
+    topics, stream = FraudTopics.make(make), with_labels(ordered_stream())
     stream.send(kafka_bootstrap, topics)
     root = tmp_path_factory.mktemp("reference") / "app"
-    said = run_to_end(kafka_bootstrap, topics, root, ["stream.max_offsets_per_trigger=1800"])
+    settings = ["stream.max_offsets_per_trigger=1800", "stream.task_records=0"]
+    said = run_to_end(kafka_bootstrap, topics, root, settings)
     yield Reference(stream, topics, root, said)
     delete_topics(kafka_bootstrap, made)

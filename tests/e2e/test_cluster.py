@@ -59,6 +59,7 @@ spark.stop()
 """
 
 
+@pytest.mark.matrix
 def test_two_workers_run_a_job_with_the_given_python_and_environment(tmp_path: Path) -> None:
     with StandaloneCluster(2, python=sys.executable, env={"WORD": "hi"}, log_dir=tmp_path) as cluster:
         state = cluster.state()

@@ -58,6 +58,7 @@ def test_the_stream_has_in_it_what_these_tests_are_about() -> None:
     assert {"CARD_TESTING", "AMOUNT_DEVIATION", "SPREE"} <= codes
 
 
+@pytest.mark.matrix
 def test_other_batches_other_partitions_and_the_other_writer_give_the_same_rows_and_identities(
     reference: Reference, kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:

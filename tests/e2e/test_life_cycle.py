@@ -48,8 +48,12 @@ def refused(arguments: list[str], folder: Path) -> str:
 def test_a_broker_that_is_down_is_said_in_one_line_before_spark_starts(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     began = time.monotonic()
+    refused(run_arguments(address, TOPICS, tmp_path / "app", ["stream.nothing=1"]), tmp_path)
+    # What a command takes on this machine, at this hour, to say anything.
+    start_s = time.monotonic() - began
+    began = time.monotonic()
     line = refused(run_arguments(address, TOPICS, tmp_path / "app"), tmp_path)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 10 + 3 * start_s  # a broker has ten seconds to answer
     assert address in line
     assert not (tmp_path / "app" / "logs").exists(), "Spark was started"
 
@@ -69,7 +73,7 @@ def test_a_bad_setting_is_named_in_one_line(tmp_path: Path, setting: str, said: 
     assert said in refused(arguments, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.matrix)])
 def test_a_signal_while_spark_starts_ends_it_and_leaves_nothing(
     kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, number: signal.Signals
 ) -> None:
