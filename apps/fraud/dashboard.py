@@ -16,18 +16,18 @@ from apps.fraud.dashboard_data import (
     STEP_MS,
     alerts,
     decided,
-    joined_steps,
     judged,
     labels,
     precision,
     running_precision,
     summed,
 )
-from millrace.dashboard.common_panels import standing_of
+from millrace.dashboard.common_panels import rate_now, standing_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused, DashboardPage, Detail, Field, Panel
 from millrace.dashboard.progress import read_progress
-from millrace.dashboard.values import median
+from millrace.dashboard.steps import joined_steps
+from millrace.dashboard.values import median, quantile
 from millrace.dashboard.views import (
     Bar,
     Bars,
@@ -44,7 +44,6 @@ from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
 
 _POINTS: Final = 60
-_RATE_MS: Final = 30_000
 _SHOWN: Final = 25
 _VERDICTS: Final = {"fraud": "fraud", "genuine": "genuine", "unclear": "unclear: close without a label"}
 _settings: dict[str, FraudCasesSettings] = {}
@@ -62,9 +61,6 @@ def headline(data: AppData) -> View | None:
     table = data.table("transactions")
     if table is None:
         return None
-    now = data.now_ms()
-    recent = table.rates(now - _RATE_MS, now, _RATE_MS // 6)
-    rate = sum(r for _, r in recent) / max(1, len(recent))
     alert_table = data.table("alerts")
     raised = 0 if alert_table is None else alert_table.rows
     known = judged(data, case_settings())
@@ -73,7 +69,7 @@ def headline(data: AppData) -> View | None:
     queued = [] if view is None else view.queue()
     return Numbers(
         (
-            Number(label="decisions per second", value=round(rate, 1), note="last 30 s"),
+            rate_now(data, "transactions", "decisions per second"),
             Number(label="decisions", value=table.rows, kind="count"),
             Number(label="alerts", value=raised, kind="count",
                    note=f"{raised / table.rows:.2%} of decisions" if table.rows else ""),
@@ -129,7 +125,7 @@ def flagged(data: AppData) -> View | None:
     found = decided(data)
     if found is None or not found.actions:
         return None
-    groups = joined_steps(list(found.actions), _POINTS)
+    groups = joined_steps(list(found.actions), _POINTS, STEP_MS)
     width_min = (groups[1][0] - groups[0][0] if len(groups) > 1 else STEP_MS) / 60_000
     lines = []
     for n, action in enumerate(ACTIONS[1:], 1):
@@ -155,10 +151,10 @@ def label_delay(data: AppData) -> View | None:
     if not delays:
         return None
 
-    def at(share: float) -> float:
-        return float(delays[min(len(delays) - 1, int(share * len(delays)))])
-
-    bars = tuple(Bar(f"{share:.0%} within", at(share)) for share in (0.1, 0.25, 0.5, 0.75, 0.9))
+    bars = tuple(
+        Bar(f"{share:.0%} within", float(quantile(delays, share) or 0))
+        for share in (0.1, 0.25, 0.5, 0.75, 0.9)
+    )
     return Bars(bars=bars, kind="duration")
 
 

@@ -243,22 +243,6 @@ def stability_index(expected: Counts, found: Counts) -> float:
     return float(((b - a) * np.log(b / a)).sum())
 
 
-def joined_steps(steps: Sequence[int], most: int) -> list[tuple[int, list[int]]]:
-    """Return steps joined to at most so many longer ones: begin (ms) and the steps in it, none left out.
-
-    >>> joined_steps([10, 11, 13], 2)
-    [(3000000, [10, 11]), (3600000, [13])]
-    """
-    if not steps:
-        return []
-    first, last = min(steps), max(steps)
-    width = max(1, math.ceil((last - first + 1) / most))
-    groups: dict[int, list[int]] = {n: [] for n in range((last - first) // width + 1)}
-    for step in sorted(steps):
-        groups[(step - first) // width].append(step)
-    return [((first + n * width) * STEP_MS, members) for n, members in groups.items()]
-
-
 def summed(kept: dict[int, Counts], steps: Sequence[int]) -> Counts | None:
     """Return the sum of the histograms of some steps, ``None`` of none."""
     parts = [kept[step] for step in steps if step in kept]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from apps.fraud.dashboard_data import Counts, decided, joined_steps, stability_index, summed
+from apps.fraud.dashboard_data import STEP_MS, Counts, decided, stability_index, summed
 from millrace.dashboard.data import AppData
+from millrace.dashboard.steps import joined_steps
 from millrace.dashboard.values import table_of
 from millrace.dashboard.views import Bar, Bars, Series, TimeSeries, View
 
@@ -85,7 +86,7 @@ def drift_of(kept: Mapping[int, Counts]) -> list[tuple[int, float | None]]:
     """Return the stability index of each longer step after the first quarter, against that quarter."""
     steps = dict(kept)
     total = sum(int(counts.sum()) for counts in steps.values())
-    groups = joined_steps(list(steps), max(1, min(_POINTS, total // _ENOUGH)))
+    groups = joined_steps(list(steps), max(1, min(_POINTS, total // _ENOUGH)), STEP_MS)
     first = groups[: max(1, len(groups) // 4)]
     reference = summed(steps, [s for _, members in first for s in members])
     if reference is None or reference.sum() < _ENOUGH / 2:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import DashboardPage
@@ -46,6 +50,49 @@ def put(root: Path, table: str, rows: Sequence[Mapping[str, Any]], schema: pa.Sc
     write_deltalake(
         str(root / "tables" / table), pa.Table.from_pylist(list(rows), schema=schema), mode="append"
     )
+
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+
+def _arrow(tp: Any) -> pa.DataType:
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin in (typing.Union, types.UnionType):
+        return _arrow(next(a for a in args if a is not type(None)))
+    if origin is typing.Literal:
+        return pa.string()
+    if origin is list:
+        return pa.list_(_arrow(args[0]))
+    if origin is dict:
+        return pa.map_(_arrow(args[0]), _arrow(args[1]))
+    return _ARROW[tp]
+
+
+def put_records(
+    root: Path, table: str, records: Sequence[msgspec.Struct], *, key: Sequence[str] = ()
+) -> None:
+    """Append records to a table, typed as the apps' writer types them; with a key, merge them."""
+    kind = type(records[0])
+    fields = [(name, _arrow(tp)) for name, tp in typing.get_type_hints(kind).items()]
+    rows = []
+    for record in records:
+        row = {
+            name: list(value.items()) if isinstance(value, dict) else value
+            for name, value in msgspec.structs.asdict(record).items()
+        }
+        identity = hashlib.sha256(msgspec.json.encode(record)).hexdigest()[:16]
+        rows.append({**row, "_event_id": identity})
+    schema = pa.schema([*fields, ("_event_id", pa.string())])
+    if not key:
+        put(root, table, rows, schema)
+        return
+    path = str(root / "tables" / table)
+    DeltaTable.create(path, schema, mode="ignore").merge(
+        pa.Table.from_pylist(rows, schema=schema),
+        " AND ".join(f"t.{name} = s.{name}" for name in key),
+        source_alias="s",
+        target_alias="t",
+    ).when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 def put_checkpoint(

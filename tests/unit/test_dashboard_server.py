@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -345,12 +346,19 @@ def test_a_page_that_an_app_names_wrongly_is_one_clear_line() -> None:
             load_page(shop(dashboard=target))
 
 
-def test_the_dashboard_never_imports_the_engine() -> None:
+def test_the_dashboard_never_imports_the_engine(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom millrace.dashboard.serve import open_page\nopen_page('fraud')\n"
+        "import sys\nfrom millrace.dashboard.serve import open_pages\n"
+        "from millrace.runtime.apps import list_apps\n"
+        "pages, broken = open_pages(list_apps())\n"
+        "assert len(pages) >= 4 and not broken, broken\n"
+        "for page in pages.values():\n    page.refresh()\n"
         "assert not [m for m in sys.modules if m.split('.')[0] == 'pyspark'], 'pyspark'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    own = {**os.environ, "MILLRACE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=own
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -8,6 +8,7 @@ import pkgutil
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -108,6 +109,49 @@ def test_rows_of_a_key_are_found_in_all_files(tmp_path: Path) -> None:
     assert reader(tmp_path, Clock()).where("card", "c1' OR '1'='1", limit=10).num_rows == 0
     assert reader(tmp_path, Clock()).where("gone", "c1", limit=10).num_rows == 0
     assert reader(tmp_path, Clock()).where("card", "c2", limit=2).num_rows == 2
+
+
+def test_recent_rows_of_a_key_come_from_the_newest_files_in_the_order_of_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "sales", [{"n": -1}])  # from before the column
+    path = str(tmp_path / "tables" / "sales")
+    for n in range(4):
+        rows = pa.table({"n": [n * 10, n * 10 + 1], "card": ["a", "b"]})
+        write_deltalake(path, rows, mode="append", schema_mode="merge")
+    found = reader(tmp_path, Clock())
+    assert found.recent("card", "b", limit=2)["n"].to_pylist() == [21, 31]
+    assert found.recent("card", "b", limit=9, columns=["card", "n"])["n"].to_pylist() == [1, 11, 21, 31]
+    assert found.recent("card", "gone", limit=9).num_rows == 0
+    assert found.recent("gone", "b", limit=9).num_rows == 0
+    monkeypatch.setattr("millrace.dashboard.tables.MOST_ROWS", 4)
+    assert found.recent("card", "a", limit=9)["n"].to_pylist() == [20, 30]  # older ones are not recent
+
+
+def test_texts_that_a_merge_has_written_can_be_filtered_and_grouped(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string()), ("many", pa.list_(pa.string()))])
+    rows = pa.table({"n": [1, 2], "text": ["a", "b"], "many": [["x"], []]}, schema=schema)
+    table = DeltaTable.create(str(tmp_path / "tables" / "sales"), schema)
+    table.merge(rows, "t.n = s.n", "s", "t").when_not_matched_insert_all().execute()
+    found = reader(tmp_path, Clock()).latest(5)
+    assert found.schema.types == [pa.int64(), pa.string(), pa.list_(pa.string())]
+    assert found.group_by("text").aggregate([([], "count_all")]).num_rows == 2
+    assert reader(tmp_path, Clock()).recent("text", "b", limit=5)["n"].to_pylist() == [2]
+    table.delete()
+    assert reader(tmp_path, Clock()).latest(5).schema.types == found.schema.types
+
+
+def test_what_is_made_once_is_made_anew_only_for_a_new_version(tmp_path: Path) -> None:
+    clock, made = Clock(), []
+    put(tmp_path, "sales", [{"n": 1}])
+    found = reader(tmp_path, clock)
+    for _ in range(3):
+        assert found.once("rows", lambda t: made.append(1) or t.rows) == 1  # type: ignore[func-returns-value]
+    put(tmp_path, "sales", [{"n": 2}])
+    clock.later()
+    found.refresh()
+    assert found.once("rows", lambda t: t.rows) == 2
+    assert len(made) == 1
 
 
 def test_rates_are_rows_by_second_of_writing(tmp_path: Path) -> None:
@@ -215,12 +259,42 @@ def test_a_broker_that_does_not_answer_is_not_asked_at_every_look(monkeypatch: p
     assert len(asked) == 2
 
 
+def test_a_partition_without_a_leader_is_left_out_and_the_broker_is_there() -> None:
+    from concurrent.futures import Future
+    from types import SimpleNamespace
+
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    def offsets(*, code: int) -> Any:
+        known: Future[Any] = Future()
+        known.set_result(SimpleNamespace(offset=7))
+        unknown: Future[Any] = Future()
+        unknown.set_exception(KafkaException(KafkaError(code)))
+        return {TopicPartition("sales", 0): known, TopicPartition("sales", 1): unknown}
+
+    def broker(code: int) -> Broker:
+        made = Broker({"bootstrap.servers": "127.0.0.1:9"}, Clock())
+        about = SimpleNamespace(topics={"sales": SimpleNamespace(partitions=[0, 1])})
+        made._admin = SimpleNamespace(
+            list_topics=lambda timeout: about, list_offsets=lambda asked, request_timeout: offsets(code=code)
+        )
+        return made
+
+    assert broker(KafkaError.NOT_LEADER_FOR_PARTITION).ends(["sales"]) == {"sales": {0: 7}}
+    with pytest.raises(BrokerAway):
+        broker(KafkaError._TIMED_OUT).ends(["sales"])
+
+
 MODULES = [
     *(f"millrace.dashboard.{m.name}" for m in pkgutil.iter_modules(millrace.dashboard.__path__)),
     *(f"apps.fraud.{name}" for name in (
         "cases", "cases_live", "cases_store", "dashboard_card", "dashboard_data", "dashboard_model",
         "economics",
     )),
+    "apps.clickstream.dashboard_data",
+    "apps.iot_maintenance.dashboard_data",
+    "apps.ridesharing.dashboard_data",
+    "millrace.runtime.announced",
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -17,8 +18,9 @@ from apps.fraud.cases_cli import app as cases_app
 from apps.fraud.cases_live import alerts_of
 from apps.fraud.cases_store import CaseView, NoCase, case_view, dispose, journal
 from apps.fraud.dashboard_card import card
-from apps.fraud.dashboard_data import joined_steps, judged, labelled_scores
+from apps.fraud.dashboard_data import judged, labelled_scores
 from apps.fraud.dashboard_model import drift_of, lines_of
+from apps.fraud.events import Label
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.views import Bars, Numbers, Table, TimeSeries
@@ -145,15 +147,6 @@ def test_drift_is_small_before_and_large_after_amounts_have_changed(
     assert max(found["score"]) < 0.25
 
 
-def test_joined_steps_leave_none_out() -> None:
-    steps = [1, 2, 5, 6, 90]
-    for most in (1, 2, 3, 10, 1_000):
-        groups = joined_steps(steps, most)
-        assert sorted(s for _, members in groups for s in members) == steps
-        assert len(groups) <= most
-    assert joined_steps([], 5) == []
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -204,6 +197,26 @@ def test_a_disposition_leaves_the_queue_and_labels_the_alerts(world: tuple[AppDa
     clock.later()
     corrected = [x for x in view_of(data).labels if x.source == "correction"]
     assert {x.transaction_id for x in corrected} == {t.transaction_id for t in first.case.transactions}
+
+
+def test_a_disposition_sends_its_labels_where_no_stream_does(
+    world: tuple[AppData, Rows, Clock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, _, clock = world
+    sent: list[tuple[str, list[Any]]] = []
+    monkeypatch.setattr(
+        "apps.fraud.cases_store._send", lambda data, topic, events, what: sent.append((topic, list(events)))
+    )
+    settings = load_settings(fraud.settings, app="fraud", overrides=["kafka.bootstrap=127.0.0.1:9"], env={})
+    with_broker = AppData(fraud, settings, data.root, clock, dashboard.page.folders)
+    first = view_of(with_broker).queue()[0]
+    said = dispose(with_broker, SETTINGS, first.case.case_id, "fraud", by="eva")
+    clock.later()
+    labels = view_of(with_broker).labels
+    assert sent == [("fraud.dispositions", [said]), ("fraud.labels", labels)]
+    assert {x.transaction_id for x in labels} == {t.transaction_id for t in first.case.transactions}
+    for label in labels:  # what cases send is what the decisions' stream takes
+        assert msgspec.json.decode(msgspec.json.encode(label), type=Label).source == "feedback"
 
 
 def test_cases_go_on_with_alerts_that_come_after_a_disposition(world: tuple[AppData, Rows, Clock]) -> None:

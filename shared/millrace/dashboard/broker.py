@@ -61,7 +61,8 @@ class Broker:
     def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """Return where topics end: topic → partition → offset after the last record.
 
-        Topics that do not exist are left out. An answer of a second ago is taken again.
+        Topics that do not exist are left out, and partitions that have no leader now. An answer of a second
+        ago is taken again.
 
         Args:
             topics: Names of topics.
@@ -96,7 +97,12 @@ class Broker:
             if asked:
                 answers = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
                 for place, answer in answers.items():
-                    found[place.topic][place.partition] = int(answer.result().offset)
+                    try:
+                        found[place.topic][place.partition] = int(answer.result().offset)
+                    except KafkaException as error:
+                        if error.args[0].code() < 0:  # the client's own: nobody has answered
+                            raise
+                        # The broker has: a partition that was just made has no leader yet.
             return found
         except KafkaException as error:
             self._away_until = self._clock() + _AWAY_MS

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _SPAN_MS = 300_000
 _STEP_MS = 5_000
 _MOST_LINES = 5
+#: How long the present rate is taken over, ms.
+_RATE_MS = 30_000
 #: A query that has committed nothing for so long is said to stand still, ms.
 _SILENT_MS = 60_000
 
@@ -47,6 +49,20 @@ def throughput(data: AppData) -> View | None:
     since = max(until - _SPAN_MS, began - _STEP_MS)
     lines = tuple(Series(name, t.rates(since, until, _STEP_MS)) for name, t in most)
     return TimeSeries(series=lines, kind="number", unit="rows/s")
+
+
+def rate_now(data: AppData, table: str, label: str) -> Number:
+    """Return how many rows per second were written to a table in the last half minute.
+
+    Args:
+        data: The app's data.
+        table: The table.
+        label: What the figure is called.
+    """
+    reader, now = data.table(table), data.now_ms()
+    steps = [] if reader is None else reader.rates(now - _RATE_MS, now, _RATE_MS // 6)
+    rate = sum(rows for _, rows in steps) / max(1, len(steps))
+    return Number(label=label, value=round(rate, 1), note="last 30 s")
 
 
 def standing(data: AppData) -> View | None:

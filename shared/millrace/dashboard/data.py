@@ -14,6 +14,7 @@ from millrace.dashboard.progress import Progress, read_progress
 from millrace.dashboard.tables import DeltaReader, open_table
 from millrace.dead_letters import one_line
 from millrace.errors import UserError
+from millrace.runtime.announced import announced_in
 
 if TYPE_CHECKING:
     from millrace.runtime.apps import App
@@ -43,6 +44,8 @@ class AppData:
         root: The folder with its checkpoint and its folder ``tables``.
         clock: Now, UTC milliseconds.
         folders: Further folders with tables, relative to the root.
+        settings_with: Makes the settings with what a demo in the root tells (``key=value``); without it
+            nobody listens to demos.
     """
 
     def __init__(
@@ -52,15 +55,33 @@ class AppData:
         root: Path,
         clock: Callable[[], int],
         folders: Sequence[str] = (),
+        settings_with: Callable[[Sequence[str]], AppSettings] | None = None,
     ) -> None:
         self.app = app
-        self.settings: Any = settings
         self.root = root
         self.now_ms = clock
         self._folders = [root / "tables", *(root / folder for folder in folders)]
         self._lock = threading.Lock()
         self._tables: dict[Path, _Kept] = {}
-        self._broker = Broker(settings.kafka.client_options(), clock) if settings.kafka.bootstrap else None
+        self._settings_with = settings_with
+        self._told: tuple[str, ...] = ()
+        self._take(settings)
+
+    def listen(self) -> None:
+        """Take the settings that a demo in the root tells while it runs: its broker and its topics."""
+        told = announced_in(self.root)
+        if self._settings_with is None or told == self._told:
+            return
+        self._told = told
+        try:
+            self._take(self._settings_with(told))
+        except UserError as error:  # the file of another version
+            log.warning("what the demo in %s tells is not understood: %s", self.root, one_line(error))
+
+    def _take(self, settings: AppSettings) -> None:
+        kafka = settings.kafka
+        self.settings: Any = settings
+        self._broker = Broker(kafka.client_options(), self.now_ms) if kafka.bootstrap else None
 
     @property
     def broker(self) -> Broker | None:
@@ -149,4 +170,5 @@ def find_root(app: str, settings: AppSettings, given: Path | None) -> Path:
             f"storage.root is {settings.storage.root}: only local and mounted folders are supported"
         )
     demo = demo_path(app)
-    return demo if not (root / "tables").is_dir() and (demo / "tables").is_dir() else root
+    has_demo = (demo / "tables").is_dir() or bool(announced_in(demo))
+    return demo if has_demo and not (root / "tables").is_dir() else root

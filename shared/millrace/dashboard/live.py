@@ -53,6 +53,7 @@ class LivePage:
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know before the first panel comes."""
         page, action = self.page, self.page.action
+        self.data.listen()
         return {
             "app": self.data.app.name,
             "summary": self.data.app.summary,
@@ -72,6 +73,7 @@ class LivePage:
             now = self.data.now_ms()
             if self._made_ms is not None and 0 <= now - self._made_ms < self.interval_ms:
                 return
+            self.data.listen()
             for panel in self.panels:
                 body = self._make(panel)
                 kept = self._kept.get(panel.id)

@@ -8,13 +8,16 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.dashboard.access import TOKEN_VARIABLE, Access
 from millrace.dashboard.data import AppData, find_root
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import load_page
 from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    from millrace.runtime.settings import AppSettings
 
 DEFAULT_PORT = 8600
 
@@ -50,9 +53,14 @@ def open_page(
     from millrace.runtime.settings import load_settings
 
     app = load_app(name)
-    settings = load_settings(app.settings, app=name, config=config, overrides=overrides)
+
+    def settings_with(told: Sequence[str]) -> AppSettings:
+        # What the user says comes last, and wins.
+        return load_settings(app.settings, app=name, config=config, overrides=[*told, *overrides])
+
+    settings = settings_with(())
     page = load_page(app)
-    data = AppData(app, settings, find_root(name, settings, root), clock, page.folders)
+    data = AppData(app, settings, find_root(name, settings, root), clock, page.folders, settings_with)
     return LivePage(data, page, interval_ms=interval_ms)
 
 

@@ -64,6 +64,7 @@ class DeltaReader:
         self._lock = threading.RLock()
         self._table = DeltaTable(str(folder))
         self._folds: dict[str, _Fold] = {}
+        self._made: dict[str, tuple[int, Any]] = {}
         self._version = -1
         self._looked_ms = 0
         self._files: list[DataFile] = []
@@ -131,18 +132,49 @@ class DeltaReader:
             rows: How many, at most.
             columns: Which columns; those that the table does not have are left out. Default all.
         """
-        import pyarrow as pa
+        return self._newest(min(rows, MOST_ROWS), columns)
 
-        wanted, found, count = min(rows, MOST_ROWS), [], 0
+    def recent(
+        self, column: str, value: str | int, *, limit: int, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Return the newest rows with this value in a column, in the order of writing.
+
+        Files are read from the newest on until there are enough rows, or so many were looked at that older
+        ones are not recent any more: for tables that grow all the time and have every value in every file.
+
+        Args:
+            column: The column.
+            value: The value.
+            limit: How many rows, at most.
+            columns: Which columns, that one among them; default all.
+        """
+        if column not in self._columns:
+            return self._nothing(columns)
+        return self._newest(limit, columns, (column, value))
+
+    def _newest(
+        self, limit: int, columns: Sequence[str] | None, only: tuple[str, str | int] | None = None
+    ) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found: list[pa.Table] = []
+        count = looked = 0
         for file in reversed(self.files):
-            if count >= wanted:
+            if count >= limit or looked >= MOST_ROWS:
                 break
             part = self._read(file.path, columns)
-            if part is None or part.num_rows == 0:
+            if part is None:
                 continue
-            part = part.slice(max(0, part.num_rows - (wanted - count)))
-            found.append(part)
-            count += part.num_rows
+            looked += part.num_rows
+            if only is not None:
+                if only[0] not in part.column_names:  # a file from before the column
+                    continue
+                part = part.filter(pc.field(only[0]) == only[1])
+            if part.num_rows:
+                part = part.slice(max(0, part.num_rows - (limit - count)))
+                found.append(part)
+                count += part.num_rows
         if not found:
             return self._nothing(columns)
         return pa.concat_tables(reversed(found), promote_options="permissive")
@@ -206,6 +238,23 @@ class DeltaReader:
             value: A = kept.value
             return value
 
+    def once(self, name: str, make: Callable[[DeltaReader], A]) -> A:
+        """Return what is made of the table, made anew only when the table has changed.
+
+        For what several panels need of one table, and for tables that rows are merged into, over which a
+        :meth:`fold` would begin again at every change.
+
+        Args:
+            name: Identity of what is made among those of this table.
+            make: The table → what is made of it; nobody may change that.
+        """
+        with self._lock:
+            kept = self._made.get(name)
+            if kept is None or kept[0] != self._version:
+                kept = self._made[name] = (self._version, make(self))
+            value: A = kept[1]
+            return value
+
     def rates(self, since_ms: int, until_ms: int, step_ms: int) -> list[tuple[int, float]]:
         """Return rows written per second, by wall clock, from the log alone.
 
@@ -232,7 +281,7 @@ class DeltaReader:
         try:
             with pq.ParquetFile(path) as file:
                 names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-                return file.read(columns=names)
+                return _without_views(file.read(columns=names))
         except FileNotFoundError:
             return None
 
@@ -241,7 +290,31 @@ class DeltaReader:
 
         whole = pa.schema(self._table.schema().to_arrow())
         names = [c for c in (columns or self._columns) if c in self._columns]
-        return pa.schema([whole.field(n) for n in names]).empty_table()
+        return _without_views(pa.schema([whole.field(n) for n in names]).empty_table())
+
+
+def _without_views(rows: pa.Table) -> pa.Table:
+    """Return rows with plain texts: a MERGE writes views, which can be neither filtered nor grouped."""
+    import pyarrow as pa
+
+    return rows.cast(pa.schema([field.with_type(_plain(field.type)) for field in rows.schema]))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return kind
 
 
 def open_table(folder: Path, clock: Callable[[], int]) -> DeltaReader | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from millrace.dashboard.views import Cell, Column, Kind, Table
+from millrace.dashboard.views import Cell, Column, Kind, Table, Tone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +57,28 @@ def table_of(rows: pa.Table, *, newest_first: bool = True, more: int = 0) -> Tab
     return Table(columns=columns, rows=records[::-1] if newest_first else records, more=more)
 
 
+def bounded(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], tones: Sequence[Tone] = (), *, most: int = 25
+) -> Table | None:
+    """Return the first rows as a table that says how many there are besides; ``None`` of none.
+
+    >>> bounded([Column("n", "count")], [[1], [2], [3]], most=2).more
+    1
+    """
+    if not rows:
+        return None
+    return Table(columns=tuple(columns), rows=rows[:most], tones=tones[:most], more=max(0, len(rows) - most))
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Return a map of a table, which is read as a list of pairs, as a dictionary.
+
+    >>> as_dict([("E101", 2)]), as_dict(None)
+    ({'E101': 2}, {})
+    """
+    return {} if value is None else dict(value)
+
+
 def _kind(name: str) -> Kind:
     return "time" if name.endswith("_ms") and ("time" in name or name in ("at_ms", "day_ms")) else "text"
 
@@ -69,3 +91,30 @@ def median(values: Sequence[float]) -> float | None:
     """
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else None
+
+
+def quantile(ordered: Sequence[float], share: float) -> float | None:
+    """Return the value below which about a share of ordered values lie; ``None`` of nothing.
+
+    >>> quantile([1.0, 2.0, 3.0, 4.0], 0.95), quantile([], 0.5)
+    (4.0, None)
+    """
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean; ``None`` of nothing.
+
+    >>> mean([1.0, 2.0]), mean([])
+    (1.5, None)
+    """
+    return sum(values) / len(values) if values else None
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Return a share; ``None`` of nothing.
+
+    >>> ratio(1, 4), ratio(0, 0)
+    (0.25, None)
+    """
+    return part / whole if whole else None

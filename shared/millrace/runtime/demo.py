@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
+from millrace.runtime.announced import announced
 from millrace.runtime.apps import App
 from millrace.runtime.home import home
 from millrace.runtime.monitor import QueryMonitor, QuerySnapshot
@@ -201,8 +202,11 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
         settings = _settings(app, spec, options, folder, bootstrap, run_id)
         run = DemoRun(bootstrap, folder, settings, options.duration_s, options.rate, options.seed)
         tail = AlertTail(bootstrap, spec.alert_topic(settings), dict(settings.kafka.options), spec.alert_line)
+        # The dashboard finds the broker and the topics by it.
+        told = [f"kafka.bootstrap={bootstrap}", *spec.settings(run_id)]
         try:
-            _stream(app, spec, run, view, tail, broker_ready, began)
+            with announced(folder, told):
+                _stream(app, spec, run, view, tail, broker_ready, began)
         finally:
             if run_id:
                 _delete_topics(app, settings)

@@ -1,0 +1,55 @@
+"""What a demo tells those who look at it: the settings by which its broker and its topics are found.
+
+They stand beside its tables while it runs. No secrets are among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ANNOUNCED_FILE = "running.json"
+
+
+@contextlib.contextmanager
+def announced(folder: Path, sets: Sequence[str]) -> Iterator[None]:
+    """Let others see settings (``key=value``) in a folder while the block runs.
+
+    Args:
+        folder: The folder with the app's tables.
+        sets: The settings.
+    """
+    path = folder / ANNOUNCED_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(list(sets)))
+    written.replace(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def announced_in(folder: Path) -> tuple[str, ...]:
+    """Return the settings that are told of in a folder; none where nothing runs that tells any.
+
+    Args:
+        folder: The folder with the app's tables.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     with announced(Path(name), ["kafka.bootstrap=127.0.0.1:9092"]):
+        ...         inside = announced_in(Path(name))
+        ...     inside, announced_in(Path(name))
+        (('kafka.bootstrap=127.0.0.1:9092',), ())
+    """
+    try:
+        found = json.loads((folder / ANNOUNCED_FILE).read_text())
+    except (OSError, ValueError):
+        return ()
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        return ()
+    return tuple(found)

@@ -1,0 +1,86 @@
+"""The pages of iot, clickstream and ridesharing in a real browser."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from millrace.dashboard.data import AppData
+from millrace.dashboard.live import LivePage
+from millrace.dashboard.page import load_page
+from millrace.dashboard.serve import serving, wall_clock_ms
+from millrace.runtime.settings import load_settings
+from tests.browser.checks import check_contrast, check_width
+from tests.browser.conftest import Look
+from tests.unit import clickstream_tables, iot_tables, rides_tables
+
+
+@dataclass(frozen=True)
+class Case:
+    """A page, a full folder for it, and where on it something from an event looks like markup.
+
+    Attributes:
+        package: The app's package.
+        fill: Writes the folder.
+        evil: The text that must stay text, and the panel that shows it.
+        link: Panel and key that lead to the detail, and what the detail has.
+    """
+
+    package: str
+    fill: Callable[[Path], Any]
+    evil: tuple[str, str]
+    link: tuple[str, str, list[str]]
+
+
+CASES = {
+    "iot": Case(
+        "iot_maintenance", iot_tables.iot_folder, ("alarms", iot_tables.EVIL),
+        ("alarms", "p01-l01-m001", ["Now", "Alarms", "Bearing temperature"]),
+    ),
+    "clickstream": Case(
+        "clickstream", clickstream_tables.shop_folder, ("offers", clickstream_tables.EVIL),
+        ("offers", "u:u59", ["Offers"]),
+    ),
+    "ridesharing": Case(
+        "ridesharing", rides_tables.rides_folder, ("violations", rides_tables.EVIL),
+        ("violations", "r003", ["Violations", "Trip", "Offers"]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_page_is_live_and_readable_wide_and_narrow_light_and_dark(
+    name: str, tmp_path: Path, look: Look
+) -> None:
+    case = CASES[name]
+    case.fill(tmp_path)
+    app = importlib.import_module(f"apps.{case.package}.app").app
+    settings = load_settings(app.settings, app=name, env={})
+    data = AppData(app, settings, tmp_path, wall_clock_ms)
+    with serving({name: LivePage(data, load_page(app), interval_ms=300)}) as (url, _):
+        for width, dark in ((1280, False), (360, True)):
+            page = look(f"{url}/#/{name}", width=width, dark=dark)
+            expect(page.locator("#status")).to_have_attribute("data-state", "live")
+            for panel in load_page(app).panels:
+                view = page.locator(f"#panel-{panel.id} .view > *").first
+                expect(view).not_to_have_text("…")
+                expect(view).not_to_contain_text("this panel failed")
+            check_width(page, width)
+            check_contrast(page)
+        panel_id, evil = case.evil
+        expect(page.locator(f"#panel-{panel_id}")).to_contain_text(evil)
+        assert page.evaluate("window.harmed") is None
+        panel_id, key, parts = case.link
+        page.locator(f"#panel-{panel_id} a", has_text=key).first.focus()
+        page.keyboard.press("Enter")
+        detail = page.locator("#detail")
+        expect(detail.locator("h3")).to_contain_text(parts)
+        check_contrast(page)
+        page.keyboard.press("Escape")
+        expect(detail).to_be_hidden()
