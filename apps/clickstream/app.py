@@ -45,6 +45,7 @@ app = App(
     build=build,
     topics=topics,
     demo="apps.clickstream.demo:spec",
+    dashboard="apps.clickstream.dashboard:page",
     evaluate="apps.clickstream.evaluate_cli:app",
     contracts={
         "click.v1": Click,

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.ledger_checks import check_ledger, equal
+from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.cli.live_panels import AlertLine
-from millrace.cli.report import Check
+from millrace.cli.report import Check, equal
+from millrace.runtime.commands import app_table
 from millrace.runtime.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: What the generator sends.
 STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures")
@@ -63,14 +61,6 @@ def offer_line(value: bytes) -> AlertLine:
     return AlertLine(f"{at:%H:%M:%S}", offer.person, f"{offer.rule}: {offer.offer} ({offer.arm})")
 
 
-def table(folder: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a table of the run."""
-    from deltalake import DeltaTable
-
-    wanted = None if columns is None else list(columns)
-    return DeltaTable(str(folder / "tables" / name)).to_pyarrow_table(columns=wanted)
-
-
 def said_until(checkpoint: Path) -> int:
     """Return up to when everything has been said, UTC ms: the watermark of the last batch that was committed.
 
@@ -93,8 +83,8 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
     """
 
     def rows(name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = table(run.folder, name).to_pylist()
-        return found
+        found = app_table(run.folder, name)
+        return [] if found is None else found.to_pylist()
 
     end = said_until(run.folder / "checkpoint")
     sent = {row["_event_id"] for row in rows("offers")}

@@ -15,6 +15,7 @@ from apps.clickstream.events import Forget
 from apps.clickstream.rows import digest_of
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.errors import UserError
+from millrace.runtime.commands import command_settings
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -82,10 +83,7 @@ class Subject:
 
 def app_settings(bootstrap: str | None, sets: Sequence[str]) -> ClickstreamSettings:
     """Load the app's settings as its commands do."""
-    from millrace.runtime.settings import load_settings
-
-    own = [f"kafka.bootstrap={bootstrap}"] if bootstrap else []
-    return load_settings(ClickstreamSettings, app="clickstream", overrides=[*own, *sets])
+    return command_settings(ClickstreamSettings, "clickstream", bootstrap=bootstrap, overrides=sets)
 
 
 def open_table(settings: ClickstreamSettings, name: str) -> DeltaTable | None:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from apps.clickstream.acts import share_of
-from apps.clickstream.events import ShopEvent
+from apps.clickstream.events import Click
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.rules import GA4, SessionRules
 from apps.clickstream.sessions import Session, SessionBook
@@ -90,11 +90,11 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         return news
 
 
-def campaign_of(event: ShopEvent) -> str | None:
+def campaign_of(event: Click) -> str | None:
     """Return source, medium and campaign of a landing as one text; ``None`` for what is none.
 
-    >>> campaign_of(ShopEvent("customers", "u", 0, user_id="u", change_id="c", gender="f", birth_year=1980,
-    ...                       country="DE", utm_source="google", utm_medium="cpc"))
+    >>> campaign_of(Click("e", "page_view", 0, 0, "v", "s", 1, "mobile", "", "home", "/",
+    ...                   utm_source="google", utm_medium="cpc"))
     'google / cpc / (none)'
     """
     source = event.utm_source

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from millrace.cli.report import Check
+from millrace.cli.report import Check, equal, same
 from millrace.testing.world_ledger import ReadLedger, WorldTruth
 
 Rows = Callable[[str], list[dict[str, Any]]]
@@ -54,17 +54,6 @@ def check_ledger(rows: Rows, ledger: ReadLedger, *, end_ms: int, cart_timeout_ms
     ]
 
 
-def equal(name: str, expected: int, found: int, note: str = "") -> Check:
-    """Return the check that two numbers are the same."""
-    return Check(name, f"{expected:,}", f"{found:,}", expected == found, note)
-
-
-def _same(name: str, expected: set[Any], found: set[Any], note: str = "") -> Check:
-    wrong = len(expected ^ found)
-    said = f"{len(found):,}" if not wrong else f"{len(found):,}, {wrong:,} differ"
-    return Check(name, f"{len(expected):,}", said, not wrong, note)
-
-
 def _sessions(rows: list[dict[str, Any]], truths: Iterable[WorldTruth], until: int) -> list[Check]:
     found = {
         (r["visitor_id"], r["start_ms"], r["end_ms"], r["events"], r["page_views"])
@@ -75,7 +64,7 @@ def _sessions(rows: list[dict[str, Any]], truths: Iterable[WorldTruth], until: i
     whole = {_session(t) for t in told if not t.disturbed}
     disturbed = {(t.entity, t.detail["start_ms"]) for t in told if t.disturbed}
     found = {row for row in found if row[:2] not in disturbed}
-    return [_same("sessions that are over", whole, found, "visitor, start, end, events, views")]
+    return [same("sessions that are over", whole, found, "visitor, start, end, events, views")]
 
 
 def _session(truth: WorldTruth) -> tuple[Any, ...]:
@@ -110,7 +99,7 @@ def _carts(
     bought = {t.entity: t.detail["bought_ms"] for t in whole if t.detail["bought_ms"] is not None}
     after = sum(r["since_ms"] >= bought.get(r["cart_id"], r["since_ms"] + 1) for r in rows)
     return [
-        _same("carts that were left", expected, found, "cart, time, stage and value"),
+        same("carts that were left", expected, found, "cart, time, stage and value"),
         equal("no cart left after its purchase", 0, after),
     ]
 
@@ -132,9 +121,9 @@ def _orders(rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]], unt
     refunded = {(o, cents) for o, cents in back.items() if o in held}
     taken = {(o, held[o]["refunded_cents"]) for o in back if o in held}
     return [
-        _same("conversions: orders and their value", expected, found),
-        _same("first and last touch", touches, mine, "of orders by one browser: others need consent"),
-        _same("refunds taken off", refunded, taken),
+        same("conversions: orders and their value", expected, found),
+        same("first and last touch", touches, mine, "of orders by one browser: others need consent"),
+        same("refunds taken off", refunded, taken),
     ]
 
 

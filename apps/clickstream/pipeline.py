@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from apps.clickstream.entities import Entities
+from apps.clickstream.events import INPUTS
 from apps.clickstream.reactions import Reactions
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.visitor import visitors
@@ -15,36 +16,12 @@ from millrace.connectors.router import Outputs, Upsert
 from millrace.runtime.wiring import keyed_records
 
 
-def wrapped(settings: ClickstreamSettings) -> Column:
-    """Return a record's JSON with its stream and its key added: what the events have in common.
-
-    They are added at the end, where they win over fields of the same name in what a browser has sent. A
-    value that is no JSON object, or has no key, stays as it is, and becomes a dead letter.
-    """
-    names = settings.topics
-    streams = {
-        names.clicks: "clicks",
-        names.customers: "customers",
-        names.consents: "consents",
-        names.refunds: "refunds",
-        names.erasures: "erasures",
-        names.forget: "forget",
-    }
-    stream = F.lit(None).cast("string")
-    for topic, name in streams.items():
-        stream = F.when(F.col("topic") == topic, F.lit(name)).otherwise(stream)
-    text = F.col("value").cast("string")
+def _keys() -> dict[str, Column]:
+    """Return the key of each stream: the browser or the account that an event is about."""
+    key = F.nullif(F.col("key").cast("string"), F.lit(""))
     # What the app sends itself has the key of its sender: whom it concerns stands in it.
-    subject = F.get_json_object(text, "$.subject")
-    key = F.when(F.col("topic") == names.forget, subject).otherwise(F.col("key").cast("string"))
-    ours = F.to_json(F.struct(stream.alias("stream"), key.alias("key")))
-    # {"a":1} and {"stream":"x"} become {"a":1,"stream":"x"}.
-    opened = F.regexp_replace(text, r"\}\s*$", ",")
-    joined = F.concat(opened, F.substr(ours, F.lit(2)))
-    is_object = (opened != text) & F.rlike(opened, F.lit(r"^\s*\{\s*[^\s,]"))
-    # Bytes that are no text would be text after the replacement.
-    fits = F.is_valid_utf8(F.col("value").cast("string")) & is_object & key.isNotNull() & stream.isNotNull()
-    return F.when(fits, joined.cast("binary")).otherwise(F.col("value"))
+    subject = F.get_json_object(F.col("value").cast("string"), "$.subject")
+    return {**dict.fromkeys(INPUTS, key), "forget": subject}
 
 
 def build(streams: Mapping[str, DataFrame], settings: ClickstreamSettings) -> Outputs:
@@ -59,12 +36,14 @@ def build(streams: Mapping[str, DataFrame], settings: ClickstreamSettings) -> Ou
         Tables and topics; see the README.
     """
     names = settings.topics
-    is_control = F.col("topic") == names.control
-    records = streams["events"].withColumn(
-        "value", F.when(is_control, F.col("value")).otherwise(wrapped(settings))
-    )
     stream = (
-        keyed_records(records, settings, by="key", control=is_control)
+        keyed_records(
+            streams["events"],
+            settings,
+            by=_keys(),
+            topics={name: getattr(names, name) for name in INPUTS},
+            control=F.col("topic") == names.control,
+        )
         .process(visitors(settings.visitor_rules()))
         .key_by("key")
         .process(Entities(settings.entity_rules()))

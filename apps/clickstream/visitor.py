@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 from zlib import crc32
 
 import msgspec
@@ -12,7 +12,17 @@ import msgspec
 from apps.clickstream.acts import Act, Kind, shard_of
 from apps.clickstream.bots import is_crawler
 from apps.clickstream.consent import WITHDRAWN, ConsentChange, changed, may_offer, may_stitch, names
-from apps.clickstream.events import ShopEvent, to_cents
+from apps.clickstream.events import (
+    INPUTS,
+    Click,
+    Consent,
+    Customer,
+    Forget,
+    Refund,
+    ShopEvent,
+    identity_of,
+    to_cents,
+)
 from apps.clickstream.funnels import FunnelResult, result, step_of
 from apps.clickstream.known import (
     MINUTE_MS,
@@ -49,6 +59,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
     # Every field of a session is a sum, a least, a greatest or a set, and a row that an event of an earlier
     # time changes is written again: what stands in the tables in the end hangs on the events alone.
     order = arrival(corrects=True)
+    inputs: ClassVar = INPUTS
     known = value_state(Known, ttl=days(395))
     sessions = side_output(SessionRow)
     funnels = side_output(FunnelResult)
@@ -67,7 +78,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
 
     def process(self, event: ShopEvent, ctx: Context) -> None:
         """Handle an event that is in time."""
-        if event.stream == "clicks":
+        if isinstance(event, Click):
             known = self._first_of_its_kind(event, ctx)
             if known is not None:
                 self._click(event, known, ctx)
@@ -76,7 +87,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
 
     def on_late(self, event: ShopEvent, ctx: Context) -> None:
         """Let a late click change what it still may; the other streams are never too late."""
-        if event.stream != "clicks":
+        if not isinstance(event, Click):
             self._other(event, ctx)
             return
         rules = self._rules
@@ -96,16 +107,19 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         else:
             self.known.value = fresh
             self.emit_late(event, ctx)
-            if not fresh.bot and not is_crawler(event.user_agent or ""):
+            if not fresh.bot and not is_crawler(event.user_agent):
                 self._count(event, fresh, ctx)
 
     def _first_of_its_kind(self, event: ShopEvent, ctx: Context) -> Known | None:
-        """Return what is known, the event remembered; ``None`` for a repeat."""
+        """Return what is known, the event remembered; ``None`` for a repeat, or another's click."""
+        if isinstance(event, Click) and event.visitor_id != ctx.key:
+            ctx.dead_letter("schema", f"the key is {ctx.key!r}, the visitor {event.visitor_id!r}")
+            return None
         known = self.known.value
         at = ctx.event_time
         if known is None:
             known = Known()
-        seen, identity = known.seen, event.event_id or event.identity
+        seen, identity = known.seen, identity_of(event)
         if seen:
             if identity in seen:
                 ctx.dead_letter("duplicate", f"event {identity} has come before")
@@ -118,19 +132,17 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             ctx.timers.at(at + self._rules.sessions.ends_after(), _TICK)
         return known
 
-    def _session_of(
-        self, event: ShopEvent, known: Known, campaign: str | None, ctx: Context
-    ) -> Session | None:
+    def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
         session, merged = known.book.enter(ctx.event_time, self._rules.sessions)
         if merged or (session.number and ctx.event_time < session.start_ms):
             self._merged(session, merged, known, ctx)
         return session
 
-    def _click(self, event: ShopEvent, known: Known, ctx: Context) -> None:
+    def _click(self, event: Click, known: Known, ctx: Context) -> None:
         rules, at = self._rules, ctx.event_time
-        kind = event.event_type or ""
+        kind = event.event_type
         campaign = campaign_of(event)
-        crawler = is_crawler(event.user_agent or "")
+        crawler = is_crawler(event.user_agent)
         if not crawler and not known.bot and self._too_fast(known, at):
             known.bot = "rate"
         session = self._session_of(event, known, campaign, ctx)
@@ -157,12 +169,12 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             session.reported_ms = at
             self._write(session, known, ctx)
 
-    def _enter(self, session: Session, event: ShopEvent, campaign: str | None, at: int) -> None:
+    def _enter(self, session: Session, event: Click, campaign: str | None, at: int) -> None:
         """Let an event count for its session; order makes no difference."""
         rules = self._rules.sessions
-        kind, page = event.event_type or "", event.page_url or ""
+        kind, page = event.event_type, event.page_url
         session.span(at, page)
-        session.device = event.device or ""
+        session.device = event.device
         if kind == "page_view":
             session.views += 1
         elif kind == "page_ping":
@@ -171,7 +183,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             session.converted = True
         if campaign is not None:
             session.arrive(campaign, at)
-        step = step_of(kind, event.page_type or "", event.step)
+        step = step_of(kind, event.page_type, event.step)
         if step is not None and step in self._steps:
             session.mark(step, at, first_only=step in self._first_steps)
         if kind == "purchase":
@@ -195,7 +207,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
 
     # -- whose it is ------------------------------------------------------------------------------
 
-    def _known_person(self, event: ShopEvent, known: Known, campaign: str | None, ctx: Context) -> None:
+    def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> None:
         at = ctx.event_time
         touched = campaign is not None and known.touch(campaign, at)
         user = event.user_id
@@ -210,7 +222,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             known.past = []
         if touched and known.user_id is not None:
             self._act(
-                ctx, f"p:u:{known.user_id}", "link", event.event_id or "", known,
+                ctx, f"p:u:{known.user_id}", "link", event.event_id, known,
                 first=known.first, first_ms=known.first_ms, last=known.last, last_ms=known.last_ms,
             )  # fmt: skip
 
@@ -240,9 +252,9 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             )
         )  # fmt: skip
 
-    def _count(self, event: ShopEvent, known: Known, ctx: Context) -> None:
+    def _count(self, event: Click, known: Known, ctx: Context) -> None:
         """Tell the shards what is viewed and sold, and who is there."""
-        kind, at, cause = event.event_type, ctx.event_time, event.event_id or ""
+        kind, at, cause = event.event_type, ctx.event_time, event.event_id
         minute = at // MINUTE_MS
         minutes = known.minutes
         low = high = 0
@@ -252,7 +264,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             insort(minutes, minute)
             del minutes[: -2 * NOW_MINUTES]
             low, high = low * MINUTE_MS, high * MINUTE_MS
-        item, device = event.item_id, event.device if news and event.device else ""
+        item, device = event.item_id, event.device if news else ""
         if kind == "page_view" and item is not None:
             # Presence goes along where there is a message anyway: shards are added up.
             ctx.emit(
@@ -269,9 +281,9 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
                         "sold", cents, line.quantity)
                 )  # fmt: skip
 
-    def _tell(self, event: ShopEvent, known: Known, kind: str, ctx: Context) -> None:
+    def _tell(self, event: Click, known: Known, kind: str, ctx: Context) -> None:
         """Tell the cart and the person."""
-        cause, cents, quantity = event.event_id or "", 0, event.quantity or 1
+        cause, cents, quantity = event.event_id, 0, event.quantity or 1
         if kind == "purchase":
             cents, quantity = to_cents(event.amount or 0.0), sum(line.quantity for line in event.lines)
         elif event.price is not None:
@@ -290,7 +302,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             told: Kind = _KINDS.get(kind, kind)  # type: ignore[arg-type]
             self._act(ctx, key, told, cause, known, subject=event.item_id or event.query or "",
                       category=event.category or "", cents=cents, quantity=quantity,
-                      stage=event.step or event.cart_id or "", device=event.device or "")  # fmt: skip
+                      stage=event.step or event.cart_id or "", device=event.device)  # fmt: skip
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -391,70 +403,67 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
     # -- the other streams ------------------------------------------------------------------------
 
     def _other(self, event: ShopEvent, ctx: Context) -> None:
-        if event.stream == "forget":
+        if isinstance(event, Forget):
             self._forget(event, self.known.value, ctx)
             return
         known = self._first_of_its_kind(event, ctx)
         if known is None:
             return
         self.known.value = known
-        if event.stream == "consents":
+        identity = identity_of(event)
+        if isinstance(event, Consent):
             self._consent(event, known, ctx)
-        elif event.stream == "customers":
+        elif isinstance(event, Customer):
             ctx.emit(
-                Act(f"p:u:{event.user_id}", "customer", ctx.event_time, event.identity,
-                    gender=event.gender or "", birth_year=event.birth_year or 0)
+                Act(f"p:u:{event.user_id}", "customer", ctx.event_time, identity,
+                    gender=event.gender, birth_year=event.birth_year)
             )  # fmt: skip
-        elif event.stream == "refunds":
-            cents = to_cents(event.amount or 0.0)
+        elif isinstance(event, Refund):
             ctx.emit(
-                Act(f"o:{event.order_id}", "refund", ctx.event_time, event.identity,
-                    subject=event.refund_id or "", cents=cents)
+                Act(f"o:{event.order_id}", "refund", ctx.event_time, identity,
+                    subject=identity, cents=to_cents(event.amount))
             )  # fmt: skip
         else:
-            ctx.emit(
-                Act(f"p:u:{event.user_id}", "erase", ctx.event_time, event.identity, subject=event.identity)
-            )
+            ctx.emit(Act(f"p:u:{event.user_id}", "erase", ctx.event_time, identity, subject=identity))
 
-    def _consent(self, event: ShopEvent, known: Known, ctx: Context) -> None:
-        before = known.consent
-        known.consent = after = changed(before, event.purposes or (), granted=bool(event.granted))
+    def _consent(self, event: Consent, known: Known, ctx: Context) -> None:
+        before, identity = known.consent, event.consent_id
+        known.consent = after = changed(before, event.purposes, granted=event.granted)
         ctx.output(
             self.consents,
             ConsentChange(
-                event.identity, ctx.key, event.user_id or None, bool(event.granted),
-                list(event.purposes or ()),
-                names(after), bool(before & ~after), ctx.event_time,
+                identity, ctx.key, event.user_id or None, event.granted, list(event.purposes), names(after),
+                bool(before & ~after), ctx.event_time,
             ),
         )  # fmt: skip
         if may_offer(before) and not may_offer(after):
             known.consent = after = after | WITHDRAWN
         # Whoever is given leave for the first time has nothing that must be lifted.
         if may_offer(before) != may_offer(after) and after & WITHDRAWN:
-            self._act(ctx, f"p:{self.person(known, ctx.key)}", "consent", event.identity, known,
+            self._act(ctx, f"p:{self.person(known, ctx.key)}", "consent", identity, known,
                       stage="granted" if may_offer(after) else "withdrawn")  # fmt: skip
         if may_stitch(before) and not may_stitch(after):
-            self._unlink(event, known, ctx)
+            self._unlink(identity, known, ctx)
         self.known.value = known
 
-    def _unlink(self, event: ShopEvent, known: Known, ctx: Context) -> None:
+    def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
-        self._act(ctx, f"p:v:{ctx.key}", "erase", event.identity, known, subject=event.identity)
+        self._act(ctx, f"p:v:{ctx.key}", "erase", cause, known, subject=cause)
         if known.user_id is not None:
-            self._act(ctx, f"p:u:{known.user_id}", "link", event.identity, known, stage="withdrawn")
+            self._act(ctx, f"p:u:{known.user_id}", "link", cause, known, stage="withdrawn")
             self._identity(known, known.user_id, ctx, deleted=True)
             known.user_id = None
 
-    def _forget(self, event: ShopEvent, known: Known | None, ctx: Context) -> None:
-        subject = event.key
-        erased = Erased(event.identity, digest_of(subject), known is not None, ctx.event_time)
+    def _forget(self, event: Forget, known: Known | None, ctx: Context) -> None:
+        subject, cause = ctx.key, event.request_id
+        erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
         ctx.output(self.erasures, erased)
         if known is not None and known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
         self.known.clear()
         ctx.timers.delete(_TICK)
         whole = subject if subject.startswith(("c:", "p:")) else f"p:v:{subject}"
-        ctx.emit(Act(whole, "erase", ctx.event_time, event.identity, subject=event.identity))
+        ctx.emit(Act(whole, "erase", ctx.event_time, cause, subject=cause))
 
 
 _CART: Final[dict[str, int]] = {"add_to_cart": 1, "remove_from_cart": -1, "checkout": 0, "purchase": 0}
@@ -467,9 +476,7 @@ class VisitorsInOrder(Visitors):
     name = "VisitorsInOrder"
     order = EVENT_TIME_ORDER
 
-    def _session_of(
-        self, event: ShopEvent, known: Known, campaign: str | None, ctx: Context
-    ) -> Session | None:
+    def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
         if self._rules.sessions.commutes:
             return super()._session_of(event, known, campaign, ctx)
         client = event.client_session_id if self._rules.sessions.client else None

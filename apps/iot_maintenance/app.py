@@ -55,6 +55,7 @@ app = App(
     build=build,
     topics=topics,
     demo="apps.iot_maintenance.demo:spec",
+    dashboard="apps.iot_maintenance.dashboard:page",
     evaluate="apps.iot_maintenance.evaluate_cli:app",
     contracts={
         "reading.v1": Reading,

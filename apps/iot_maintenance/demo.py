@@ -6,20 +6,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.settings import IotSettings
 from millrace.cli.live_panels import AlertLine
-from millrace.cli.report import Check
+from millrace.cli.report import Check, equal
+from millrace.runtime.commands import app_table
 from millrace.runtime.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, WorldTruth, read_world_ledger
 from millrace.time import ms
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Share of what happened that must be found.
 _FOUND: Final = 0.9
@@ -79,13 +77,8 @@ def alarm_line(value: bytes) -> AlertLine:
 
 def table(folder: Path, name: str, columns: list[str]) -> list[dict[str, Any]]:
     """Return the rows of a table of the run; none if it was never written."""
-    from deltalake import DeltaTable
-
-    place = folder / "tables" / name
-    if not place.exists():
-        return []
-    found: pa.Table = DeltaTable(str(place)).to_pyarrow_table(columns=columns)
-    rows: list[dict[str, Any]] = found.to_pylist()
+    found = app_table(folder, name, columns)
+    rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
     return rows
 
 
@@ -100,8 +93,8 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
     folder = run.folder
     readings = table(folder, "readings", ["reading_id", "revision", "status", "late"])
     first = [row["reading_id"] for row in readings if row["revision"] == 0]
-    late = [msgspec.json.decode(msgspec.json.encode(r["event"])) for r in table(folder, "late", ["event"])]
-    late_readings = sum(1 for event in late if event["stream"] == "reading")
+    late = [row["input"] for row in table(folder, "late", ["input"])]
+    late_readings = late.count("readings")
     reasons = Counter(r["reason"] for r in table(folder, "dead_letters", ["reason"]))
     history = table(
         folder,
@@ -183,7 +176,7 @@ def _happenings(
 def _equal(name: str, expected: int, found: int, *, late: int = 0) -> Check:
     if late and found < expected <= found + late:
         return Check(name, f"{expected:,}", f"{found:,}", True, "the others came too late to be told")
-    return Check(name, f"{expected:,}", f"{found:,}", expected == found)
+    return equal(name, expected, found)
 
 
 def _sent(ledger: ReadLedger) -> int:

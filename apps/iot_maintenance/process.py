@@ -7,12 +7,13 @@ from operator import attrgetter
 from typing import Any, Final
 
 from apps.iot_maintenance.alarms.rule import ALARM_LANGUAGE, Facts
+from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading
 from apps.iot_maintenance.running import Running
 from apps.iot_maintenance.shifts import ShiftState
-from apps.iot_maintenance.signals import ERROR, HEARTBEAT, MAINTENANCE, OPERATOR, READING, STATUS, Signal
+from apps.iot_maintenance.signals import Fact, Signal
 from apps.iot_maintenance.state import Kept, Machine, corrected, pack, unpack
 from apps.iot_maintenance.watch import ALARMS, LIVE, SHIFT, TOGETHER, WATCH, Monitoring, Watch
 from millrace import BroadcastContext, Context, Timer
@@ -48,31 +49,29 @@ class MachineMonitor(Watch):
 
     def process(self, event: Signal, ctx: Context) -> None:
         """Handle an event in its place in time."""
-        name = event.stream
-        if name == READING:
+        if isinstance(event, Reading):
             self._reading(event, ctx)
-        elif name == HEARTBEAT:
+        elif isinstance(event, Heartbeat):
             self._heartbeat(event, ctx)
-        elif name == OPERATOR:
+        elif isinstance(event, Action):
             engine = self._engine(ctx)
             engine.act(event)
             self._wake(ctx)
         else:
-            self._fact(name, event, ctx)
+            self._fact(event, ctx)
 
     def on_late(self, event: Signal, ctx: Context) -> None:
         """Join what is within the grace; an operator's action takes effect now."""
-        at, name = ctx.event_time, event.stream
-        if name == OPERATOR:
+        if isinstance(event, Action):
             engine = self._engine(ctx, at=ctx.watermark)
             engine.act(event)
             self._wake(ctx)
-        elif name == HEARTBEAT or at + self._m.grace_ms <= ctx.watermark:
+        elif isinstance(event, Heartbeat) or ctx.event_time + self._m.grace_ms <= ctx.watermark:
             self.emit_late(event, ctx)
-        elif name == READING:
+        elif isinstance(event, Reading):
             self._late_reading(event, ctx)
         else:
-            self._late_fact(name, event, ctx)
+            self._late_fact(event, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Do what is due."""
@@ -93,7 +92,7 @@ class MachineMonitor(Watch):
 
     # -- readings ------------------------------------------------------------------------------
 
-    def _reading(self, event: Signal, ctx: Context) -> None:
+    def _reading(self, event: Reading, ctx: Context) -> None:
         at, quantity = ctx.event_time, event.quantity
         machine = self._opened(ctx)
         sensor = machine.sensors.get(quantity)
@@ -124,7 +123,7 @@ class MachineMonitor(Watch):
 
     def _judge(
         self,
-        event: Signal,
+        event: Reading,
         machine: Machine,
         known: Known,
         judged: Judged,
@@ -181,7 +180,7 @@ class MachineMonitor(Watch):
 
     def _row(
         self,
-        event: Signal,
+        event: Reading,
         machine: Machine,
         known: Known,
         judged: Judged,
@@ -229,7 +228,7 @@ class MachineMonitor(Watch):
         if kept.sealed:
             kept.forget(ctx.watermark - self._m.grace_ms)
 
-    def _late_reading(self, event: Signal, ctx: Context) -> None:
+    def _late_reading(self, event: Reading, ctx: Context) -> None:
         machine = self._opened(ctx)
         at, kept = ctx.event_time, machine.kept.all()
         low, high = bisect_left(kept, at, key=_at), bisect_right(kept, at, key=_at)
@@ -244,15 +243,15 @@ class MachineMonitor(Watch):
         kept.insert(high, Kept(at, 0, pack(row)))
         machine.kept.replace(kept)
 
-    def _late_fact(self, name: str, event: Signal, ctx: Context) -> None:
+    def _late_fact(self, event: Fact, ctx: Context) -> None:
         """Take a fact that came late, and correct the rows of readings that should have known it."""
         machine = self._opened(ctx)
         past, at = machine.past, ctx.event_time
         kept = machine.kept.all()
         after = kept[bisect_left(kept, at, key=_at) :]
         before = [past.as_of(k.at) for k in after]
-        if not machine.learn(name, event):
-            ctx.dead_letter("duplicate", f"this {name.rpartition('.')[2]} has come before")
+        if not machine.learn(event):
+            ctx.dead_letter("duplicate", f"{ctx.input}: this has come before")
             return
         changed = False
         for k, was in zip(after, before, strict=True):
@@ -267,19 +266,19 @@ class MachineMonitor(Watch):
 
     # -- facts ---------------------------------------------------------------------------------
 
-    def _fact(self, name: str, event: Signal, ctx: Context) -> None:
+    def _fact(self, event: Fact, ctx: Context) -> None:
         """Take a fact in its place in time."""
         machine = self._opened(ctx)
         at = ctx.event_time
-        if not machine.learn(name, event):
-            ctx.dead_letter("duplicate", f"this {name.rpartition('.')[2]} has come before")
+        if not machine.learn(event):
+            ctx.dead_letter("duplicate", f"{ctx.input}: this has come before")
             return
-        if name == STATUS:
+        if isinstance(event, Status):
             self._count_status(machine, event, ctx)
-        elif name == MAINTENANCE:
+        elif isinstance(event, Maintenance):
             for running in machine.running.values():
                 running.maintained()
-        if name == ERROR:
+        if isinstance(event, MachineError):
             rules = self._rules(at)
             if rules.errors:
                 known = machine.past.as_of(at)
@@ -290,7 +289,7 @@ class MachineMonitor(Watch):
             self._engine(ctx).status_changed()
         self._wake(ctx)
 
-    def _count_status(self, machine: Machine, event: Signal, ctx: Context) -> None:
+    def _count_status(self, machine: Machine, event: Status, ctx: Context) -> None:
         at, calendar = ctx.event_time, self._m.calendar
         shift = machine.shift
         if shift is None or at > shift.end:

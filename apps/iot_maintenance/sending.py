@@ -12,6 +12,7 @@ import msgspec
 from apps.iot_maintenance.settings import IotSettings
 from millrace.errors import UserError
 from millrace.rules import Entry, MemoryEntries, RuleEvent, apply_rule
+from millrace.runtime.commands import app_table, command_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +38,7 @@ def settings_of(bootstrap: str | None, root: Path | None, overrides: Sequence[st
         root: The app's folder.
         overrides: ``key=value``.
     """
-    from millrace.runtime.settings import load_settings
-
-    sets = list(overrides or ())
-    if bootstrap is not None:
-        sets.append(f"kafka.bootstrap={bootstrap}")
-    if root is not None:
-        sets.append(f"storage.root={root}")
-    return load_settings(IotSettings, app="iot", overrides=sets)
+    return command_settings(IotSettings, "iot", bootstrap=bootstrap, root=root, overrides=overrides)
 
 
 def read_table(settings: IotSettings, name: str) -> list[dict[str, Any]]:
@@ -53,14 +47,11 @@ def read_table(settings: IotSettings, name: str) -> list[dict[str, Any]]:
     Raises:
         NoTable: It is not there.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
-    place = settings.storage.path("tables", name)
-    try:
-        rows: list[dict[str, Any]] = DeltaTable(place).to_pyarrow_table().to_pylist()
-    except TableNotFoundError:
-        raise NoTable(f"{place} is no table yet: has `millrace run iot` written there? (--root)") from None
+    found = app_table(settings.storage.path(), name)
+    if found is None:
+        place = settings.storage.path("tables", name)
+        raise NoTable(f"{place} is no table yet: has `millrace run iot` written there? (--root)")
+    rows: list[dict[str, Any]] = found.to_pylist()
     return rows
 
 

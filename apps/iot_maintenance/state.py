@@ -6,12 +6,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from apps.iot_maintenance.events import MachineError, Maintenance, Status
 from apps.iot_maintenance.past import DAY_MS, Known, Past
 from apps.iot_maintenance.quality import Fault, Quality, Sensor
 from apps.iot_maintenance.records import EnrichedReading
 from apps.iot_maintenance.running import Running
 from apps.iot_maintenance.shifts import ShiftState
-from apps.iot_maintenance.signals import ERROR, MAINTENANCE, STATUS, Signal
+from apps.iot_maintenance.signals import Fact
 from millrace.time import NEVER
 
 #: So many readings are sealed together.
@@ -146,16 +147,16 @@ class Machine(msgspec.Struct, array_like=True):
     watch_at: int = NEVER
     tidy_at: int = NEVER
 
-    def learn(self, name: str, event: Signal) -> bool:
-        """Take a fact of one of the streams; return whether it is news."""
+    def learn(self, event: Fact) -> bool:
+        """Take a fact; return whether it is news."""
         past, at = self.past, event.event_time_ms
-        if name == STATUS:
+        if isinstance(event, Status):
             return past.put_status(at, event.status)
-        if name == MAINTENANCE:
+        if isinstance(event, Maintenance):
             return past.put_maintenance(at, event.component)
-        if name == ERROR:
+        if isinstance(event, MachineError):
             return past.put_error(at, event.code, event.error_id)
-        return past.put_equipment(at, event.kind, event.attributes or {})
+        return past.put_equipment(at, event.kind, event.attributes)
 
 
 class RowPart(NamedTuple):

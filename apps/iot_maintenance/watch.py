@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from apps.iot_maintenance.alarms.book import RuleSet, book_of
 from apps.iot_maintenance.alarms.engine import Alarms, Engine
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.assets import place_of
+from apps.iot_maintenance.events import Heartbeat, Reading
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.shifts import Calendar
-from apps.iot_maintenance.signals import Signal
+from apps.iot_maintenance.signals import INPUTS, Signal
 from apps.iot_maintenance.state import Machine, Silence
 from millrace import Context, KeyedProcess, broadcast_state, days, minutes, seconds, side_output, value_state
 from millrace.rules import ApproveRule, Entry, PublishRule, RollbackRule, SetRuleState
@@ -74,6 +75,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     # An alarm's delays, a trend and "nothing has come" hang on the order of events: they wait for the
     # watermark. Rows of late readings and corrections come at once.
     order = "event_time"
+    inputs: ClassVar = INPUTS
     control_type = PublishRule | SetRuleState | ApproveRule | RollbackRule
     alarms = side_output(AlarmEvent)
     liveness = side_output(Liveness)
@@ -135,7 +137,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             silence.judge = NEVER
         return NEVER
 
-    def _heard(self, event: Signal, machine: Machine, engine: Engine, ctx: Context) -> None:
+    def _heard(self, event: Reading, machine: Machine, engine: Engine, ctx: Context) -> None:
         """Take that a machine of which sensors were silent is heard."""
         silence = machine.silences.pop(event.quantity, None)
         at = ctx.event_time
@@ -166,7 +168,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         row = Liveness(name, "sensor", machine.gateway, state, cause, ctx.event_time, since, *place)
         ctx.output(self.liveness, row)
 
-    def _heartbeat(self, event: Signal, ctx: Context) -> None:
+    def _heartbeat(self, event: Heartbeat, ctx: Context) -> None:
         gateway = self.gateway.value
         if gateway is None:
             gateway = self.gateway.value = Gateway()

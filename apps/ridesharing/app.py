@@ -55,6 +55,7 @@ app = App(
     build=build,
     topics=topics,
     demo="apps.ridesharing.demo:spec",
+    dashboard="apps.ridesharing.dashboard:page",
     evaluate="apps.ridesharing.evaluate_cli:app",
     contracts={
         "signal.v1": Signal,

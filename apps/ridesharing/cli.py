@@ -209,23 +209,20 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
         UserError: There is no table at all in the folder.
     """
     import pandas as pd
-    from deltalake import DeltaTable
 
-    place = folder / "tables" / name
+    from millrace.runtime.commands import app_table
+
     if not (folder / "tables").is_dir():
         raise UserError(f"there are no tables in {folder}: give --root, the storage.root of the app")
-    if not DeltaTable.is_deltatable(str(place)):
-        return pd.DataFrame()
-    found: pd.DataFrame = DeltaTable(str(place)).to_pyarrow_table().to_pandas()
-    return found
+    found = app_table(folder, name)
+    return pd.DataFrame() if found is None else found.to_pandas()
 
 
 def _settings(overrides: list[str] | None, bootstrap: str | None = None) -> RidesharingSettings:
     from apps.ridesharing.settings import RidesharingSettings
-    from millrace.runtime.settings import load_settings
+    from millrace.runtime.commands import command_settings
 
-    given = [*(overrides or ()), *([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])]
-    return load_settings(RidesharingSettings, app="ridesharing", overrides=given)
+    return command_settings(RidesharingSettings, "ridesharing", bootstrap=bootstrap, overrides=overrides)
 
 
 def _folder(root: Path | None, settings: RidesharingSettings) -> Path:

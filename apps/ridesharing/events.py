@@ -13,6 +13,7 @@ from msgspec import Meta
 
 VehicleClass = Literal["standard", "xl", "premium"]
 Stream = Literal[
+    "",
     "locations",
     "status",
     "requests",
@@ -22,6 +23,17 @@ Stream = Literal[
     "commands",
     "handovers",
 ]
+#: The streams of signals, as the topics are named in the settings.
+STREAMS: Final = (
+    "locations",
+    "status",
+    "requests",
+    "answers",
+    "cancellations",
+    "progress",
+    "commands",
+    "handovers",
+)
 Action = Literal["assign", "cancel", "block", "unblock", "blackout", "lift"]
 
 Identifier = Annotated[str, Meta(max_length=128)]
@@ -34,9 +46,9 @@ class Signal(msgspec.Struct, omit_defaults=True, gc=False):
     """Any input of the app; the fields that a stream does not have keep their defaults.
 
     Attributes:
-        stream: The stream that it came by.
-        entity: The Kafka key: the driver or the request that it is about.
         event_time_ms: When it happened, UTC milliseconds.
+        stream: The stream that it came by; set by the gate.
+        entity: The driver or the request that it is about: its key; set by the gate.
         event_id: Its identity, of a request ``request_id``.
         request_id: The request.
         driver_id: The driver.
@@ -69,9 +81,9 @@ class Signal(msgspec.Struct, omit_defaults=True, gc=False):
         blocked_ms: Until when that driver is blocked, UTC ms.
     """
 
-    stream: Stream
-    entity: Identifier
     event_time_ms: TimeMs
+    stream: Stream = ""
+    entity: str = ""
     event_id: Identifier = ""
     request_id: Identifier = ""
     driver_id: Identifier = ""

@@ -183,9 +183,9 @@ class Fleet:
             driver.request_id = offer.request_id
             driver.idle_ms += max(0, min(now, self.until_ms) - driver.free_since_ms)
         answer = Signal(
+            now + 1,
             "answers",
             offer.request_id,
-            now + 1,
             f"{offer.offer_id}-{offer.driver_id}-{now}",
             offer.request_id,
             offer.driver_id,
@@ -237,9 +237,9 @@ class Fleet:
     def _step(self, request: Request, driver: Driver, stage: str, at: int) -> Signal:
         lat, lon = (request.lat, request.lon) if stage != "finished" else (request.to_lat, request.to_lon)
         return Signal(
+            at,
             "progress",
             request.request_id,
-            at,
             f"{request.request_id}-{driver.driver_id}-{stage}-{at}",
             request.request_id,
             driver.driver_id,
@@ -252,7 +252,7 @@ class Fleet:
     def _beat(self, driver_id: str, at: int) -> None:
         name = f"{driver_id}-{at}"
         self._send(
-            at, Signal("locations", driver_id, at, name, driver_id=driver_id, vehicle_class="standard")
+            at, Signal(at, "locations", driver_id, name, driver_id=driver_id, vehicle_class="standard")
         )
 
     def _send(self, at: int, signal: Signal) -> None:
@@ -262,9 +262,9 @@ class Fleet:
 
 def _asked(request: Request) -> Signal:
     return Signal(
+        request.at_ms,
         "requests",
         request.request_id,
-        request.at_ms,
         request_id=request.request_id,
         rider_id=f"rider-{request.request_id}",
         vehicle_class="standard",

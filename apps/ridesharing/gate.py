@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import REQUIRED, Signal
+from apps.ridesharing.events import REQUIRED, STREAMS, Signal
 from apps.ridesharing.geo import distance_m
 from millrace import Context, KeyedProcess, arrival, days, hours, map_state, value_state
 
@@ -42,6 +44,7 @@ class Gate(KeyedProcess[Signal, Signal]):
     # two streams of a driver disagree about it, ownership does not: see DISCUSSION.md.
     order = arrival(in_order_per_key=True)
 
+    inputs: ClassVar = dict.fromkeys(STREAMS, Signal)
     track = value_state(Track, ttl=days(1))
     seen = map_state(str, bool, ttl=hours(2))
 
@@ -54,9 +57,10 @@ class Gate(KeyedProcess[Signal, Signal]):
 
     def process(self, event: Signal, ctx: Context) -> None:
         """Send one signal on."""
-        stream = event.stream
+        stream = event.stream = ctx.input  # type: ignore[assignment]
+        event.entity = ctx.key
         if stream == "locations":
-            if event.driver_id != event.entity or event.lat is None or event.lon is None:
+            if event.driver_id != ctx.key or event.lat is None or event.lon is None:
                 ctx.dead_letter("schema", "a position needs driver_id (as its key), lat and lon")
             elif event.vehicle_class is None or event.state is None or not event.event_id:
                 ctx.dead_letter("schema", "a position needs event_id, vehicle_class and state")
@@ -90,7 +94,7 @@ class Gate(KeyedProcess[Signal, Signal]):
 
     def on_late(self, event: Signal, ctx: Context) -> None:
         """Note that it was late; it still counts, from now on, if nothing newer is known."""
-        if event.stream != "handovers":  # the app's own: what caused them has passed when they are read
+        if ctx.input != "handovers":  # the app's own: what caused them has passed when they are read
             self.emit_late(event, ctx)
         self.process(event, ctx)
 

@@ -10,22 +10,11 @@ from pyspark.sql import functions as F
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
+from apps.ridesharing.events import STREAMS
 from apps.ridesharing.gate import Gate
-from apps.ridesharing.settings import RidesharingSettings, RidesTopics
+from apps.ridesharing.settings import RidesharingSettings
 from millrace.connectors.router import Outputs, Upsert
 from millrace.runtime.wiring import keyed_records
-
-#: The streams of signals, as the topics are named in the settings.
-STREAMS = (
-    "locations",
-    "status",
-    "requests",
-    "answers",
-    "cancellations",
-    "progress",
-    "commands",
-    "handovers",
-)
 
 
 def build(
@@ -39,13 +28,13 @@ def build(
         config: What the processes are told, in place of what the settings say.
     """
     told, topics = config or settings.dispatch_config(), settings.topics
-    control = F.col("topic") == topics.control
     journal = (
         keyed_records(
-            streams["events"].withColumn("value", _signal(topics, control)),
+            streams["events"],
             settings,
-            by="entity",
-            control=control,
+            by=_keys(),
+            topics={name: getattr(topics, name) for name in STREAMS},
+            control=F.col("topic") == topics.control,
         )
         .process(Gate(told))
         .key_by("region")
@@ -84,20 +73,10 @@ def build(
     )
 
 
-def _signal(topics: RidesTopics, control: Column) -> Column:
-    """Return the event with its stream and its key in it: one source is read once, whatever is in it.
-
-    What is no JSON object stays as it is, and becomes a dead letter.
-    """
-    text = F.rtrim(F.col("value").cast("string"))
-    key = F.coalesce(F.col("key").cast("string"), F.lit(""))
-    of = F.get_json_object(text, "$.driver_id"), F.get_json_object(text, "$.request_id")
-    about = F.coalesce(F.nullif(of[0], F.lit("")), of[1], key)
-    stream = F.lit(None).cast("string")
-    for name in STREAMS:
-        stream = F.when(F.col("topic") == getattr(topics, name), F.lit(name)).otherwise(stream)
-    entity = F.when(F.col("topic") == topics.handovers, about).otherwise(key)
-    added = F.to_json(F.struct(stream.alias("stream"), entity.alias("entity")))
-    joined = F.concat(text.substr(F.lit(1), F.length(text) - 1), F.lit(","), added.substr(2, 1_000_000))
-    is_object = ~control & stream.isNotNull() & text.startswith("{") & text.endswith("}")
-    return F.when(is_object, joined.cast("binary")).otherwise(F.col("value"))
+def _keys() -> dict[str, Column]:
+    """Return the key of each stream: the driver or the request that a signal is about."""
+    key, value = F.col("key").cast("string"), F.col("value").cast("string")
+    driver, request = F.get_json_object(value, "$.driver_id"), F.get_json_object(value, "$.request_id")
+    # What the app sends itself has the key of its sender: whom it concerns stands in it.
+    about = F.coalesce(F.nullif(driver, F.lit("")), request, key)
+    return {**dict.fromkeys(STREAMS, key), "handovers": about}

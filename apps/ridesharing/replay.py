@@ -129,7 +129,7 @@ class Chain:
         self._make = make
         self._chain = make()
 
-    def run(self, events: list[tuple[str, int, Signal]], until: int) -> list[Emission]:
+    def run(self, events: list[tuple[str, int, Signal, str]], until: int) -> list[Emission]:
         """Bring events, then move the watermark."""
         # What passes the gate is taken up to this moment at once, and not in a step of its own.
         for host in self._chain.hosts[1:]:
@@ -209,7 +209,7 @@ def run_replay(
             feedback = []
             events = courier.carry(signals, at)
             if keep_log:
-                replay.log.append([(k, t, msgspec.json.encode(s)) for k, t, s in events])
+                replay.log.append([(k, t, msgspec.json.encode(s)) for k, t, s, _ in events])
             feedback = _take(replay, chain.run(events, at), fleet, at)
         if number in stops:
             chain.restart()
@@ -267,8 +267,8 @@ class Courier:
         """Whether something is still on its way."""
         return any(s.stream != "locations" for _, s in self._held)
 
-    def carry(self, signals: list[Signal], now: int) -> list[tuple[str, int, Signal]]:
-        """Return what arrives now."""
+    def carry(self, signals: list[Signal], now: int) -> list[tuple[str, int, Signal, str]]:
+        """Return what arrives now: keys, times, signals and their streams."""
         arrived = []
         for signal in signals:
             if self._faults.late and self._draws.random() < self._faults.late:
@@ -281,7 +281,7 @@ class Courier:
                 )
         due = [s for at, s in self._held if at <= now]
         self._held = [(at, s) for at, s in self._held if at > now]
-        return [(s.entity, s.event_time_ms, msgspec.structs.replace(s)) for s in (*arrived, *due)]
+        return [(s.entity, s.event_time_ms, msgspec.structs.replace(s), s.stream) for s in (*arrived, *due)]
 
     def _delay(self) -> int:
         return self._draws.randint(1, 3) * self._window_ms

@@ -29,6 +29,7 @@ class Batch(Generic[E]):
     Attributes:
         keys: The k keys, as ``ctx.key`` gives them.
         events: The n events.
+        inputs: For each event the name of the input that it came by; empty where the process has one.
         watermark: The batch's watermark, ms.
     """
 
@@ -40,9 +41,11 @@ class Batch(Generic[E]):
         starts: list[int],
         watermark: int,
         read: Any,
+        inputs: Sequence[str] = (),
     ) -> None:
         self.keys = keys
         self.events = events
+        self.inputs = inputs
         self.watermark = watermark
         self._times = times
         self._starts = starts

@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,8 @@ from millrace.errors import UserError
 
 #: What 0x09 (the tab) and more begins may be JSON.
 MOST_INPUTS: Final = 8
+#: Stands for the input of an event that came by none.
+NO_INPUT: Final = b"\x00"
 
 
 class InputError(UserError):
@@ -44,6 +46,7 @@ class Inputs:
         self.types = tuple(declared.values())
         self._owner = owner
         self._decoders = [msgspec.json.Decoder(tp, strict=strict) for tp in self.types]
+        self._decode: list[Callable[[Any], Any]] = [self._refuse, *(d.decode for d in self._decoders)]
 
     def rank(self, event: Any, name: str | None = None) -> int:
         """Return the place of the input that an event comes by.
@@ -77,8 +80,21 @@ class Inputs:
         return self.names[marked[0] - 1]
 
     def decode(self, marked: bytes) -> Any:
-        """Make an event from its marked JSON."""
-        return self._decoders[marked[0] - 1].decode(memoryview(marked)[1:])
+        """Make an event from its marked JSON.
+
+        Raises:
+            msgspec.DecodeError: It breaks its contract, or came by no input.
+        """
+        return self._decode[marked[0]](memoryview(marked)[1:])
+
+    def only(self, marked: Sequence[bytes]) -> Any:
+        """Return the decoder of the input by which all these events came; ``None`` if there are several."""
+        marks = {raw[:1] for raw in marked}
+        mark = marks.pop()
+        return None if marks or mark == NO_INPUT else self._decoders[mark[0] - 1]
+
+    def _refuse(self, raw: Any) -> Any:
+        raise msgspec.ValidationError(f"it came by none of the inputs {', '.join(self.names)}")
 
 
 def mark_of(rank: int) -> bytes:
@@ -92,7 +108,7 @@ def unmarked(raw: bytes) -> bytes:
     >>> unmarked(b"\x01{}"), unmarked(b"{}"), unmarked(b"")
     (b'{}', b'{}', b'')
     """
-    return raw[1:] if raw and 1 <= raw[0] <= MOST_INPUTS else raw
+    return raw[1:] if raw and raw[0] <= MOST_INPUTS else raw
 
 
 @functools.lru_cache(maxsize=64)

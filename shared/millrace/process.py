@@ -419,8 +419,6 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
         )
     if cls.process is KeyedProcess.process:
         raise ProcessDefinitionError(f"{cls.__name__} does not override process()")
-    if cls.inputs and cls.process_batch is not KeyedProcess.process_batch:
-        raise ProcessDefinitionError(f"{cls.__name__}: process_batch is for processes with one input")
     if cls.event_type is None:
         raise ProcessDefinitionError(
             f"{cls.__name__} must name its types: class {cls.__name__}(KeyedProcess[Event, Output])"

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from millrace import Context, KeyedProcess, Timer, connect, keyed, value_state
 from millrace.host.memory import MemoryHost
-from millrace.host.spark import KeyingError, ProcessedStream, Profile
+from millrace.host.spark import KeyedStream, KeyingError, ProcessedStream, Profile
 from tests.spark.conftest import Emitted, StreamFactory
 
 START = 1_700_000_000_000
@@ -52,6 +52,21 @@ class Latest(KeyedProcess[Status | Reading, str]):
         ctx.emit(f"silent while {self.status.value}")
 
 
+class Note(msgspec.Struct):
+    at: str
+    since: int
+
+
+class Noted(KeyedProcess[Reading | Note, str]):
+    """What is a time in one input is a key in the other."""
+
+    order = "event_time"
+    inputs: ClassVar = {"readings": Reading, "notes": Note}
+
+    def process(self, event: Any, ctx: Context) -> None:
+        ctx.emit(ctx.input)
+
+
 SCHEMA = "topic string, n bigint, value binary"
 
 
@@ -85,6 +100,26 @@ def joined(profile: Profile) -> Any:
     return build
 
 
+def one_scan(profile: Profile) -> Any:
+    """The same from one stream with both inputs, one of which is keyed by an expression."""
+
+    def build(df: DataFrame) -> ProcessedStream:
+        unit = F.get_json_object(F.col("value").cast("string"), "$.unit")
+        return keyed(
+            df.withColumn("id", F.concat_ws(":", "topic", F.lit("0"), "n")),
+            tag="topic",
+            by={"readings": "machine", "status": unit},
+            event_time={"readings": "at", "status": "since"},
+            value="value",
+            out_of_orderness=10 * SECOND,
+            source_id="id",
+            record_key=F.col("topic").cast("binary"),
+            profile=profile,
+        ).process(Latest())
+
+    return build
+
+
 def in_memory() -> Counter[Any]:
     host = MemoryHost(Latest(), out_of_orderness_ms=10 * SECOND)
     emissions = []
@@ -110,16 +145,32 @@ def counted(emitted: Any) -> Counter[Any]:
     return found
 
 
-@pytest.mark.parametrize("profile", ["latency", pytest.param("throughput", marks=pytest.mark.matrix)])
-def test_two_inputs_give_what_the_memory_host_gives(stream: StreamFactory, profile: Profile) -> None:
-    running = stream(SCHEMA, joined(profile))
+#: A record of neither topic, whose time must move no watermark.
+STRAY = msgspec.json.encode(Reading("m1", START + 10**9, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("scan", "profile"),
+    [
+        (joined, "latency"),
+        (one_scan, "throughput"),
+        pytest.param(one_scan, "latency", marks=pytest.mark.matrix),
+        pytest.param(joined, "throughput", marks=pytest.mark.matrix),
+    ],
+)
+def test_two_inputs_give_what_the_memory_host_gives(
+    stream: StreamFactory, scan: Any, profile: Profile
+) -> None:
+    running = stream(SCHEMA, scan(profile))
     n = 0
     for batch in BATCHES:
         rows = []
-        for name, event in batch:
+        for name, event in [*batch, ("stray", STRAY)]:
             raw = event if isinstance(event, bytes) else msgspec.json.encode(event)
             rows.append({"topic": name, "n": n, "value": base64.b64encode(raw).decode()})
             n += 1
+        rows.append({"topic": "readings", "n": n, "value": None})
+        n += 1
         running.add(rows)
         if batch is not BATCHES[0] and batch is not BATCHES[2]:
             running.run()  # with a restart in the middle
@@ -130,12 +181,23 @@ def test_two_inputs_give_what_the_memory_host_gives(stream: StreamFactory, profi
     assert found == expected - Counter(letters)
     assert running.late_drops == 0
     on_spark = [e.payload for e in running.emitted if e.output == "dead_letters"]
+    strays = [("schema", STRAY)] * len(BATCHES) if scan is one_scan else []
     assert sorted((letter["reason"], base64.b64decode(letter["value"])) for letter in on_spark) == [
+        *[("malformed", b"")] * len(BATCHES),
         ("malformed", b"no json"),
         ("process_error", msgspec.json.encode(Reading("m1", START + 8_000, -1.0))),
+        *strays,
     ]
     assert running.output is not None
-    assert running.output.contract()["key"] == ["unit = machine"]
+    contract = running.output.contract()
+    if scan is one_scan:
+        assert (contract["key"], contract["inputs"]) == (["(expression) = machine"], ["status", "readings"])
+        assert {letter["topic"] for letter in on_spark} == {"readings", "stray"}
+        for letter in on_spark:
+            assert base64.b64decode(letter["kafka_key"]).decode() == letter["topic"]
+    else:
+        assert contract["key"] == ["unit = machine"]
+        assert "inputs" not in contract
 
 
 def test_columns_of_bounded_frames_are_joined_at_once(spark: Any) -> None:
@@ -151,6 +213,56 @@ def test_columns_of_bounded_frames_are_joined_at_once(spark: Any) -> None:
     assert sorted(row.value for row in made["main"].collect()) == [
         "1 while unknown", "2 while on", "silent while on",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", ["latency", pytest.param("throughput", marks=pytest.mark.matrix)])
+def test_a_bounded_frame_brings_all_inputs_at_once(spark: Any, profile: Profile) -> None:
+    rows = [
+        ("readings", Reading("m1", START + 1, 1.0)),
+        ("readings", Reading("m1", START + 5, 2.0)),
+        ("status", Status("m1", START + 3, "on")),
+    ]
+    records = spark.createDataFrame(
+        [(name, msgspec.json.encode(e)) for name, e in rows], "topic string, value binary"
+    )
+    made = keyed(
+        records, tag="topic", by={"readings": "machine", "status": "unit"},
+        event_time={"readings": "at", "status": "since"}, value="value", profile=profile,
+    ).process(Latest())  # fmt: skip
+
+    assert sorted(row.value for row in made["main"].collect()) == [
+        "1 while unknown", "2 while on", "silent while on",
+    ]  # fmt: skip
+
+
+def test_one_stream_with_all_inputs_must_fit_its_process(spark: Any) -> None:
+    df = spark.createDataFrame([("readings", b"{}")], "topic string, value binary")
+    by: dict[str, Any] = {"readings": "machine", "status": "unit"}
+    times = {"readings": "at", "status": "since"}
+
+    def stream(**changed: Any) -> KeyedStream:
+        return keyed(df, **{"tag": "topic", "by": by, "event_time": times, "value": "value", **changed})
+
+    with pytest.raises(KeyingError, match="`tag` and a key for each input in `by` go together"):
+        stream(tag=None)
+    with pytest.raises(KeyingError, match="`tag` and a key for each input in `by` go together"):
+        stream(by="machine", event_time="at")
+    with pytest.raises(KeyingError, match="needs `value`"):
+        stream(value=None)
+    with pytest.raises(KeyingError, match="keys of as many parts"):
+        stream(by={"readings": "machine", "status": ["unit", "text"]})
+    with pytest.raises(KeyingError, match="names no field of status"):
+        stream(event_time={"readings": "at"})
+    with pytest.raises(KeyingError, match="has the inputs status, readings; connected are readings"):
+        stream(by={"readings": "machine"}).process(Latest())
+    with pytest.raises(KeyingError, match=r"Latest.status's event type has no field at"):
+        stream(event_time="at").process(Latest())
+    with pytest.raises(KeyingError, match=r"Noted.notes reads at as string, another input as bigint"):
+        stream(
+            by={"readings": "machine", "notes": "at"}, event_time={"readings": "at", "notes": "since"}
+        ).process(Noted())
+    with pytest.raises(KeyingError, match="it brings all inputs of a process by itself"):
+        connect(left=stream(), right=keyed(df, by="machine", event_time="at", value="value"))
 
 
 def test_streams_that_do_not_fit_are_refused(spark: Any) -> None:

@@ -17,6 +17,7 @@ from millrace.errors import UserError
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.replay import Record, RecordFiles, run_records
 from millrace.runtime.settings import AppSettings, load_settings
+from millrace.runtime.wiring import keyed_records
 
 
 class Click(msgspec.Struct):
@@ -99,6 +100,72 @@ def test_records_in_files_go_through_the_pipeline(
     assert letter["topic"] == "clicks"
     assert done.batches == len(list((tmp_path / "records").iterdir()))
     assert done.outputs["dead_letters"] == 1
+
+
+class Order(msgspec.Struct):
+    order_id: str
+    event_time_ms: int
+    cents: int
+
+
+class Refund(msgspec.Struct):
+    event_time_ms: int
+    cents: int
+
+
+class Kept(KeyedProcess[Order | Refund, Total]):
+    """What an order costs after its refunds."""
+
+    order = arrival(commutes=True)
+    inputs: ClassVar = {"orders": Order, "refunds": Refund}
+    cents = value_state(int, default=0)
+
+    def process(self, event: Order | Refund, ctx: Context) -> None:
+        self.cents.value += event.cents if ctx.input == "orders" else -event.cents
+        ctx.emit(Total(ctx.key, self.cents.value, False))
+
+
+def build_of_two(streams: Mapping[str, DataFrame], settings: AppSettings) -> Outputs:
+    stream = keyed_records(
+        streams["events"],
+        settings,
+        by={"orders": "order_id", "refunds": F.col("key").cast("string")},
+        topics={"orders": "shop.orders", "refunds": "shop.refunds"},
+        control=F.col("topic") == "control",
+    ).process(Kept())
+    return Outputs(stream, {"main": "totals", "dead_letters": "dead_letters"}, {})
+
+
+def test_several_topics_are_inputs_of_one_scan_and_dead_letters_have_what_came(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    app = App(name="shop", summary="", settings=AppSettings, build=build_of_two, topics=topics)
+    headers = (("schema_version", b"1"), ("trace", b"t1"))
+    good = [
+        Record("shop.orders", b'{"order_id":"o1","event_time_ms":1,"cents":500}', b"any", 1, headers),
+        Record("shop.refunds", b'{"event_time_ms":2,"cents":200}', b"o1", 2, headers),
+    ]
+    bad = [
+        Record("shop.refunds", b'{"event_time_ms":3,"cents":"all"}', b"o1", 3, headers),
+        Record("shop.orders", b'{"event_time_ms":4,"cents":1}', b"o1", 4, headers),
+        Record("shop.refunds", b'{"event_time_ms":5,"cents":1}', b"\xff", 5, headers),
+        Record("shop.refunds", b" no json", b"o1", 6, headers),
+    ]
+    overrides = ["spark.key_groups=4", "stream.keep_headers=all"]
+    said = load_settings(AppSettings, app="shop", overrides=overrides)
+    done = run_records(app, said, tmp_path, [good, bad], session=spark)
+
+    assert sorted(done.table("totals")["clicks"].to_pylist()) == [300, 500]
+    letters = sorted(done.table("dead_letters").to_pylist(), key=lambda row: row["timestamp_ms"])
+    found = [(r["topic"], r["value"], r["kafka_key"], r["timestamp_ms"], r["offset"]) for r in letters]
+    assert found == [
+        (r.topic, r.value, r.key, r.timestamp_ms, offset)
+        for r, offset in zip(bad, [1, 1, 2, 3], strict=True)
+    ]  # fmt: skip
+    assert {r["headers"] for r in letters} == {'{"schema_version":"1","trace":"t1"}'}
+    assert [(r["reason"], r["key"]) for r in letters] == [
+        ("schema", "2:o1"), ("schema", None), ("schema", None), ("malformed", "2:o1"),
+    ]  # fmt: skip
 
 
 def test_without_the_end_timers_wait(spark: SparkSession, tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ def test_the_first_start_writes_the_contract_and_the_next_accepts_it(tmp_path: P
     assert [p.name for p in folder.iterdir() if p.is_file()] == [CONTRACT_FILE]
 
 
+def test_of_a_chain_it_is_said_which_link_differs_and_in_what(tmp_path: Path) -> None:
+    """Its topics were rewritten to events of one type; now they are inputs."""
+    links = [{"process": "Gate", "key": ["entity"]}, {"process": "Desk", "key": ["region"], "takes": "main"}]
+    now = [{"process": "Gate", "key": ["driver"], "inputs": ["on", "off"]}, links[1]]
+    check_contract(tmp_path, {"process": "Gate > Desk", "links": links, "states": {}})
+    with pytest.raises(ContractMismatch) as refused:
+        check_contract(tmp_path, {"process": "Gate > Desk", "links": now, "states": {}})
+    said = 'links[0].inputs is new (["on", "off"]); links[0].key was ["entity"], is now ["driver"]. Go'
+    assert f"cannot be continued: {said}" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_every_checkpoint_has_an_incarnation_of_its_own(tmp_path: Path) -> None:
     assert len({check_contract(tmp_path / str(i), CONTRACT) for i in range(5)}) == 5
 

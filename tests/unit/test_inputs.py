@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import random
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 import pytest
 
-from millrace import KeyedProcess, arrival, hours, list_state
+from millrace import KeyedProcess, arrival, hours, list_state, value_state
 from millrace.host.memory import MemoryChain
-from millrace.inputs import InputError
+from millrace.inputs import NO_INPUT, InputError, Inputs, unmarked
 from millrace.process import ProcessDefinitionError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, same_as_batch
@@ -158,19 +160,71 @@ def test_an_unknown_input_is_refused(event, named, says):
         TestDriver(Both()).send("a", event, at=1, input=named)
 
 
-def test_too_many_inputs_and_process_batch_are_refused():
+def test_too_many_inputs_are_refused():
     with pytest.raises(ProcessDefinitionError, match="more than 8 inputs"):
 
         class Many(KeyedProcess[Reading, str]):
             order = "event_time"
             inputs: ClassVar = {f"i{n}": Reading for n in range(9)}
 
-    class Batched(Both):
-        def process_batch(self, batch):
-            raise NotImplementedError
 
-    with pytest.raises(ProcessDefinitionError, match="process_batch is for processes with one input"):
-        TestDriver(Batched())
+def test_an_event_of_no_input_breaks_the_contract_and_keeps_its_bytes():
+    inputs = Inputs({"left": Reading, "right": Reading}, "Both")
+
+    with pytest.raises(msgspec.ValidationError, match="it came by none of the inputs left, right"):
+        inputs.decode(NO_INPUT + b'{"value":1.0}')
+    assert unmarked(NO_INPUT + b'{"value":1.0}') == b'{"value":1.0}'
+
+
+class Sums(KeyedProcess[Reading, float]):
+    """What came by the left input, less what came by the right one."""
+
+    order = arrival(commutes=True)
+    inputs: ClassVar = {"left": Reading, "right": Reading}
+    total = value_state(float, default=0.0, ttl=hours(1))
+
+    def process(self, event, ctx):
+        if event.value < 0:
+            raise ValueError("negative")
+        self.total.value += event.value if ctx.input == "left" else -event.value
+        ctx.emit(self.total.value)
+
+
+class SumsTogether(Sums):
+    name = "Sums"
+    batches: ClassVar = []
+
+    def process_batch(self, batch):
+        self.batches.append(len(batch))
+        values = batch.column("value")
+        if (values < 0).any():
+            raise ValueError("negative")
+        signed = np.where(np.array(batch.inputs) == "left", values, -values)
+        totals, found = batch.read(self.total), []
+        for key, value in zip(batch.key_of_row.tolist(), signed.tolist(), strict=True):
+            totals[key] += value
+            found.append(totals[key])
+        batch.write(self.total, totals)
+        batch.emit(found)
+
+
+def test_a_batch_says_by_which_input_each_of_its_events_came():
+    draw = random.Random(4)
+    values = [draw.choice([1.0, 2.5, 4.0, -1.0 if n % 40 == 39 else 3.0]) for n in range(200)]
+    events = [
+        (draw.choice("abc"), n, Reading(value), draw.choice(["left", "right"]))
+        for n, value in enumerate(values)
+    ]
+    found = {}
+    for process in (Sums(), SumsTogether()):
+        driver = TestDriver(process)
+        for low in range(0, len(events), 20):
+            driver.send_batch(events[low : low + 20])
+            driver.restart()
+        found[type(process)] = sorted(driver.emissions)
+
+    assert SumsTogether.batches == [20] * 10
+    assert found[SumsTogether] == found[Sums]
 
 
 def test_any_order_any_cut_and_batch_give_the_same():

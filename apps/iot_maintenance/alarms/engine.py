@@ -12,7 +12,7 @@ from apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condi
 from apps.iot_maintenance.alarms.record import AlarmEvent, Change
 from apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule, Facts
 from apps.iot_maintenance.assets import place_of
-from apps.iot_maintenance.signals import Signal
+from apps.iot_maintenance.events import Action
 from millrace.time import NEVER
 
 _SHELVED: Final = {0: "", ONE_SHOT: "one_shot"}
@@ -273,7 +273,7 @@ class Engine:
 
     # -- operators -----------------------------------------------------------------------------
 
-    def act(self, action: Signal) -> None:
+    def act(self, action: Action) -> None:
         """Do what an operator asks for; what makes no sense is recorded as rejected."""
         alarms = self.alarms
         if action.event_time_ms != alarms.acted_at:
@@ -303,7 +303,7 @@ class Engine:
             self._new(action.alarm, rule)
         self._apply(action.alarm, rule, action)
 
-    def _apply(self, name: str, rule: CompiledRule, action: Signal) -> None:
+    def _apply(self, name: str, rule: CompiledRule, action: Action) -> None:
         condition = self.alarms.conditions[name]
         verb = action.verb
         if verb == "ack":
@@ -327,11 +327,10 @@ class Engine:
             condition.latched = False
         elif verb == "silence":
             condition.silenced = True
-        if verb is not None:
-            self._tell(name, condition, rule, verb, action=action)
+        self._tell(name, condition, rule, verb, action=action)
         self._advance(name, condition, rule)
 
-    def _reject(self, action: Signal, rule: CompiledRule | None, why: str) -> None:
+    def _reject(self, action: Action, rule: CompiledRule | None, why: str) -> None:
         condition = self.alarms.conditions.get(action.alarm) or Condition([])
         self._tell(action.alarm, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action)
 
@@ -345,7 +344,7 @@ class Engine:
         change: Change,
         *,
         reason: str = "",
-        action: Signal | None = None,
+        action: Action | None = None,
     ) -> None:
         alarms = self.alarms
         if alarms.told_at != self.at:
@@ -393,7 +392,7 @@ class Engine:
         )
 
 
-def _refused(condition: Condition, action: Signal) -> str:
+def _refused(condition: Condition, action: Action) -> str:
     """Return why an action makes no sense now; empty if it does."""
     verb = action.verb
     if verb == "ack" and condition.acked:

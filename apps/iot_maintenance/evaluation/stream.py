@@ -13,7 +13,7 @@ import msgspec
 
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.settings import IotSettings, monitoring
-from apps.iot_maintenance.signals import signal
+from apps.iot_maintenance.signals import KEYS, as_row
 from millrace.runtime.settings import load_settings
 
 Engine = Literal["spark", "memory"]
@@ -105,9 +105,8 @@ def _in_memory(
     count, began = 0, time.perf_counter()
     for number in range(len(parts) + 1):
         if number < len(parts):
-            signals = [signal(topic, event) for topic, event in parts[number]]
-            emitted = host.run_batch([(s.entity, s.event_time_ms, s) for s in signals])
-            count += len(signals)
+            emitted = host.run_batch([as_row(topic, event) for topic, event in parts[number]])
+            count += len(parts[number])
         else:
             emitted = host.drain()
         for e in emitted:
@@ -129,7 +128,7 @@ def _on_spark(
     from apps.iot_maintenance.app import app
     from millrace.runtime.replay import Record, run_records
 
-    named = {"heartbeats": "device_id", "actions": "entity_id"}
+    named = {**KEYS, "heartbeats": "device_id"}
 
     def records() -> Iterator[list[Record]]:
         for part in parts:
@@ -137,7 +136,7 @@ def _on_spark(
                 Record(
                     getattr(settings.topics, topic),
                     msgspec.json.encode(event),
-                    getattr(event, named.get(topic, "machine_id")).encode(),
+                    getattr(event, named[topic]).encode(),
                     event.event_time_ms,
                 )
                 for topic, event in part

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Check", "print_checks", "print_table"]
+__all__ = ["Check", "equal", "print_checks", "print_table", "same"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,26 @@ class Check:
     found: object
     ok: bool
     note: str = ""
+
+
+def equal(name: str, expected: int, found: int, note: str = "") -> Check:
+    """Return the check that two numbers are the same.
+
+    >>> equal("repeats", 1200, 1200)
+    Check(name='repeats', expected='1,200', found='1,200', ok=True, note='')
+    """
+    return Check(name, f"{expected:,}", f"{found:,}", expected == found, note)
+
+
+def same(name: str, expected: AbstractSet[object], found: AbstractSet[object], note: str = "") -> Check:
+    """Return the check that two sets are the same; it says how many there are, and how many differ.
+
+    >>> same("sessions", {1, 2}, {2, 3}).found
+    '2, 2 differ'
+    """
+    wrong = len(expected ^ found)
+    said = f"{len(found):,}" if not wrong else f"{len(found):,}, {wrong:,} differ"
+    return Check(name, f"{len(expected):,}", said, not wrong, note)
 
 
 def print_checks(title: str, checks: Sequence[Check], console: Console | None = None) -> bool:

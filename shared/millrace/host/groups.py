@@ -59,6 +59,7 @@ def decode_key(text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
+@lru_cache(maxsize=65_536)
 def context_key(text: str) -> Any:
     """Return what a process sees as its key: the one part as a string, several as a tuple.
 

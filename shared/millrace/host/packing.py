@@ -11,9 +11,8 @@ import gc
 import itertools
 import operator
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,8 +29,9 @@ from millrace.host.chunks import (
     decode_forwarded,
     decode_output,
 )
-from millrace.host.groups import key_part
+from millrace.host.key_times import NOT_JSON, KeyFields, KeyTimes, pick, read_inputs
 from millrace.host.system import IDLE_PREFIX, Idle, decode_system
+from millrace.inputs import NO_INPUT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
 #: What a packed DataFrame has: where a chunk goes, its newest event time, the chunk. The group is never
 #: null, as in single rows: Spark takes no state key that may be null after one that may not.
 PACKED_SCHEMA: Final = "_group int not null, _watermark timestamp, _chunk binary"
-#: Years 1 to 9999, as Spark's timestamps and Python's: an event of another time has none.
-FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-#: Keys whose text and group a worker remembers.
-_REMEMBERED = 262_144
-# Nesting without end is refused with RecursionError, text that is not UTF-8 with UnicodeDecodeError.
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 #: Input of a state operator behind another: a chunk, or what only passes.
@@ -75,7 +69,7 @@ class Repacker:
         import pyarrow as pa
 
         keep_out_of_collection()
-        reader = _KeyTimes(self.keys, ("", int), len(self.labels))
+        reader = KeyTimes(self.keys, ("", int), len(self.labels))
         for batch in batches:
             rows: list[tuple[int, bytes, str | None, int]] = []
             columns = (batch[name].to_pylist() for name in ("output", "records", "chunk"))
@@ -99,12 +93,12 @@ class Repacker:
                     names=["_group", "_chunk", "_passes", "_records"],
                 )
 
-    def _events(self, packed: bytes, reader: _KeyTimes) -> Iterator[tuple[int, bytes, None, int]]:
+    def _events(self, packed: bytes, reader: KeyTimes) -> Iterator[tuple[int, bytes, None, int]]:
         chunk = decode_output(packed)
-        keys, _, groups = reader.read(chunk.payloads, None)
+        keys, _, groups = reader.read(chunk.payloads, None, {})
         columns = (keys, chunk.times, chunk.event_ids, chunk.payloads, chunk.on_time)
         for group, rows in _by_group(groups, None, len(self.labels)):
-            of_keys, times, causes, values, on_time = (list(_pick(c, rows)) for c in columns)
+            of_keys, times, causes, values, on_time = (list(pick(c, rows)) for c in columns)
             part = InputChunk(of_keys, times, None, causes, None, values, bytes(on_time))
             yield self.labels[group], part.encode(), None, len(rows)
 
@@ -124,34 +118,31 @@ class Packer:
 
     The batches have the columns ``_value`` (the event's JSON), ``_source_id``, and, where they are
     wanted, ``_control`` (whether a row is a control event), ``_arrived`` (ms; infinite where a row does not
-    say when it came), ``_unknown_version`` and ``_headers``.
+    say when it came), ``_unknown_version``, ``_headers``, ``_input`` (place of the row's input; null where it
+    has none) and columns of parts of the key.
 
     Args:
-        keys: Fields that make the key, with their types (str, int or bool).
-        event_time: Field of the event time, with its type (int or datetime).
+        inputs: What the rows are; of several inputs each row says which is its.
         labels: Label of each key group.
         skew_ms: How far an event's time may be ahead of its arrival, ms.
         keep_all_headers: Keep headers of every row, or of those without a key or a time.
-        mark: What goes in front of each event to say by which input it came.
     """
 
-    keys: tuple[tuple[str, Any], ...]
-    event_time: tuple[str, Any]
+    inputs: tuple[KeyFields, ...]
     labels: tuple[int, ...]
     skew_ms: int | None = None
     keep_all_headers: bool = True
-    mark: bytes = b""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
         import pyarrow as pa
 
         keep_out_of_collection()
-        reader = _KeyTimes(self.keys, self.event_time, len(self.labels))
+        readers = [KeyTimes(of.keys, of.event_time, len(self.labels)) for of in self.inputs]
         for batch in batches:
             if not batch.num_rows:
                 continue
-            groups, newest, chunks = self._pack(batch, reader)
+            groups, newest, chunks = self._pack(batch, readers)
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array(groups, pa.int32()),
@@ -161,29 +152,47 @@ class Packer:
                 names=["_group", "_watermark", "_chunk"],
             )
 
-    def _pack(self, batch: pa.RecordBatch, reader: _KeyTimes) -> tuple[list[int], list[int], list[bytes]]:
+    def _pack(
+        self, batch: pa.RecordBatch, readers: list[KeyTimes]
+    ) -> tuple[list[int], list[int], list[bytes]]:
         names = batch.schema.names
         values = [v or b"" for v in batch["_value"].to_pylist()]
         causes = batch["_source_id"].to_pylist() if "_source_id" in names else None
         control = batch["_control"].to_pylist() if "_control" in names else None
-        keys, times, groups = reader.read(values, control)
+        given = {name: batch[name].to_pylist() for reader in readers for name in reader.given}
+        inputs = batch["_input"].to_pylist() if "_input" in names else None
+        if inputs is None:
+            keys, times, groups = readers[0].read(values, control, given)
+        else:
+            keys, times, groups = read_inputs(readers, inputs, values, given)
         kinds = self._kinds(batch, times, control)
         headers = self._headers(batch["_headers"], keys, times, kinds) if "_headers" in names else None
         idle_at = _idle_at(values, control)
-        if self.mark:
-            marks = (
-                itertools.repeat(self.mark) if control is None else (b"" if c else self.mark for c in control)
-            )
+        marks = self._marks(inputs, control)
+        if marks is not None:
             values = list(map(operator.add, marks, values))
         columns = (keys, times, kinds, causes, headers, values)
         labels, newest, chunks = [], [], []
         for group, rows in _by_group(groups, kinds, len(self.labels)):
-            part = [None if c is None else list(_pick(c, rows)) for c in columns]
+            part = [None if c is None else list(pick(c, rows)) for c in columns]
             of_kind = None if part[2] is None else bytes(part[2])
             labels.append(self.labels[group])
             newest.append(max(idle_at, _newest(part[1], of_kind)))  # type: ignore[arg-type]
             chunks.append(InputChunk(part[0], part[1], of_kind, *part[3:]).encode())  # type: ignore[arg-type]
         return labels, newest, chunks
+
+    def _marks(self, inputs: list[int | None] | None, control: list[bool] | None) -> Iterable[bytes] | None:
+        """Return what goes in front of each row; ``None``: nothing."""
+        if inputs is not None:
+            of: dict[int | None, bytes] = {place: each.mark for place, each in enumerate(self.inputs)}
+            marks: Iterable[bytes] = (of.get(place, NO_INPUT) for place in inputs)
+        elif mark := self.inputs[0].mark:
+            marks = itertools.repeat(mark)
+        else:
+            return None
+        if control is None:
+            return marks
+        return (b"" if is_control else mark for is_control, mark in zip(control, marks, strict=False))
 
     def _headers(
         self, column: pa.Array, keys: list[str | None], times: list[int], kinds: list[int] | None
@@ -221,95 +230,6 @@ class Packer:
         return None if kinds is None else kinds.tolist()
 
 
-class _KeyTimes:
-    """Finds key text, event time and key group of events."""
-
-    def __init__(self, keys: Sequence[tuple[str, Any]], event_time: tuple[str, Any], groups: int) -> None:
-        fields = [(f"key{i}", tp | None, msgspec.field(name=name, default=None))
-                  for i, (name, tp) in enumerate(dict(keys).items())]  # fmt: skip
-        same = [f"key{i}" for i, (name, _) in enumerate(dict(keys).items()) if name == event_time[0]]
-        self._timed = event_time[0] != ""
-        if not same and self._timed:
-            fields.append(("time", event_time[1] | None, msgspec.field(name=event_time[0], default=None)))
-        self._decoder = msgspec.json.Decoder(msgspec.defstruct("KeyTime", fields, gc=False))
-        self._time = operator.attrgetter(same[0] if same else "time")
-        self._is_ms = event_time[1] is not datetime
-        place = {name: f"key{i}" for i, name in enumerate(dict(keys))}
-        self._key = operator.attrgetter(*(place[name] for name, _ in keys))
-        self._one = len(keys) == 1
-        self._groups = groups
-        self._known: dict[Any, tuple[str, int]] = {}
-
-    def read(
-        self, values: list[bytes], control: list[bool] | None
-    ) -> tuple[list[str | None], list[int], list[int]]:
-        """Return key texts, event times (ms) and key groups of events."""
-        found = decode_all(self._decoder, values)
-        if found is None:
-            found = [self._try(v) for v in values]
-        if control is not None and any(control):
-            found = [None if c else f for c, f in zip(control, found, strict=True)]
-        keys: list[str | None] = []
-        times: list[int] = []
-        groups: list[int] = []
-        known, key_of, time_of, is_ms = self._known, self._key, self._time, self._is_ms
-        timed = self._timed
-        for event, raw in zip(found, values, strict=True):
-            time = time_of(event) if timed and event is not None else None
-            if time is None:
-                times.append(NO_TIME)
-            else:
-                at = time if is_ms else _ms_of(time)
-                times.append(at if FIRST_MS <= at <= LAST_MS else NO_TIME)
-            key = None if event is None else key_of(event)
-            place = known.get(key) if key is not None else None
-            if place is None:
-                place = self._place(key)
-                if place is None:
-                    keys.append(None)
-                    # An event without a key still needs a place: by its bytes.
-                    groups.append(zlib.crc32(raw) % self._groups)
-                    continue
-            keys.append(place[0])
-            groups.append(place[1])
-        return keys, times, groups
-
-    def _try(self, raw: bytes) -> Any:
-        try:
-            return self._decoder.decode(raw)
-        except NOT_JSON:
-            return None
-
-    def _place(self, key: Any) -> tuple[str, int] | None:
-        parts = (key,) if self._one else key
-        if key is None or any(p is None for p in parts):
-            return None
-        texts = [key_part(p) for p in parts]
-        text = "".join(f"{len(t.encode())}:{t}" for t in texts)
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        place = self._known[key] = (text, zlib.crc32(text.encode()) % self._groups)
-        return place
-
-
-def decode_all(decoder: Any, values: list[bytes]) -> list[Any] | None:
-    """Decode all events at once; ``None`` where one of them has to be looked at by itself.
-
-    A line is an event: a line break within one, or an empty one, could shift others.
-
-    >>> decode_all(msgspec.json.Decoder(), [b"1", b"[2]"]), decode_all(msgspec.json.Decoder(), [b"1", b""])
-    ([1, [2]], None)
-    """
-    lines = b"\n".join(values)
-    if lines.count(b"\n") != len(values) - 1:
-        return None
-    try:
-        found = decoder.decode_lines(lines)
-    except NOT_JSON:
-        return None
-    return found if len(found) == len(values) else None
-
-
 def keep_out_of_collection() -> None:
     """Take what is loaded out of the search for reference cycles.
 
@@ -324,10 +244,6 @@ def keep_out_of_collection() -> None:
 
 
 _frozen = False
-
-
-def _ms_of(time: datetime) -> int:
-    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _newest(times: list[int], kinds: bytes | None) -> int:
@@ -349,12 +265,6 @@ def _idle_at(values: list[bytes], control: list[bool] | None) -> int:
                     continue  # a dead letter, at its group
                 at = max(at, message.at) if isinstance(message, Idle) else at
     return at
-
-
-def _pick(column: Sequence[Any], rows: list[int]) -> tuple[Any, ...]:
-    if len(rows) == 1:
-        return (column[rows[0]],)
-    return operator.itemgetter(*rows)(column)  # type: ignore[no-any-return]
 
 
 def _by_group(groups: list[int], kinds: list[int] | None, count: int) -> Iterator[tuple[int, list[int]]]:

@@ -17,7 +17,7 @@ import gc
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -61,6 +61,7 @@ __all__ = [
 
 
 Domain = Literal["event_time", "processing_time"]
+_NOTHING_LOADED: Final = object()
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +144,8 @@ class Runner:
         self.fallbacks = 0
         #: Of a bounded input that is run at once: how far the watermark stays behind the events.
         self._bound: int | None = None
+        #: The packed broadcast state that ``cursor.broadcast`` is, unchanged.
+        self._loaded: object = _NOTHING_LOADED
 
     # -- a batch -------------------------------------------------------------------------------
 
@@ -195,7 +198,7 @@ class Runner:
             return left
         self._ctx.watermark = watermark
         try:
-            done = together.run(self.process, self._cursor, watermark)
+            done = together.run(self.process, self._cursor, watermark, self._inputs)
             emitted = self._emissions_of(done, together)
         except (StateCorrupted, ProcessDefinitionError):
             raise
@@ -258,8 +261,14 @@ class Runner:
             self._bound = None
 
     def load_broadcast(self, stored: bytes | None) -> None:
-        """Make the kept broadcast state readable in callbacks."""
-        self._cursor.broadcast = self.broadcast_layout.decode(stored)
+        """Make the kept broadcast state readable in callbacks.
+
+        All key groups keep the same, and a worker runs many of them: what is loaded already stays, with
+        the views that were made of it.
+        """
+        if stored is not self._loaded:
+            self._cursor.broadcast = self.broadcast_layout.decode(stored)
+            self._loaded = stored
 
     def run_broadcast(
         self, rows: Iterable[Row], stored: bytes | None, watermark: int, *, report: bool
@@ -274,7 +283,9 @@ class Runner:
                 one of them speaks).
         """
         cursor = self._cursor
+        self._loaded = _NOTHING_LOADED  # it is changed in place
         self.load_broadcast(stored)
+        self._loaded = _NOTHING_LOADED
         self._broadcast_ctx.watermark = watermark
         changed = False
         for row in rows:

@@ -12,7 +12,7 @@ nothing) → shuffle by key group → one Python call per group and batch, whose
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -26,7 +26,16 @@ from pyspark.sql import types as t
 from millrace.dead_letters import VERSION_HEADER
 from millrace.host.groups import group_labels
 from millrace.host.packing import CHAINED_SCHEMA, Repacker
-from millrace.host.spark_input import KeyingError, ProcessInput, Source, key_types
+from millrace.host.spark_input import (
+    EventsOf,
+    Keying,
+    KeyingError,
+    KeyPart,
+    ProcessInput,
+    Source,
+    joined_names,
+    key_types,
+)
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
 from millrace.host.spark_types import META_FIELDS, output_types, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
@@ -43,13 +52,16 @@ if TYPE_CHECKING:
 
 #: How events travel to the state operator; see :func:`keyed`.
 Profile = Literal["latency", "throughput"]
+#: A key: one part of it, or several.
+Key = KeyPart | Sequence[KeyPart]
 
 
 def keyed(
     df: DataFrame,
     *,
-    by: str | Sequence[str],
-    event_time: str,
+    by: Key | Mapping[str, Key],
+    event_time: str | Mapping[str, str],
+    tag: str | Column | None = None,
     value: str | None = None,
     out_of_orderness: str | int | timedelta = 0,
     source_id: str | Column | None = None,
@@ -68,8 +80,12 @@ def keyed(
     Args:
         df: A streaming DataFrame.
         by: Name of the key field, or names of several: columns of ``df``, or fields of the JSON in
-            ``value``.
-        event_time: Name of the event-time field: a timestamp, or UTC milliseconds as an integer.
+            ``value``. A part of the key may be an expression instead, whose text is taken. With ``tag``:
+            input → its key.
+        event_time: Name of the event-time field: a timestamp, or UTC milliseconds as an integer. With
+            ``tag`` it may be told by input.
+        tag: Of a stream that brings all inputs of a process: the name of the input that a row is of. A row
+            of no input, which is no control event either, becomes a dead letter. It needs ``value``.
         value: Name of a binary or string column with JSON events, decoded (and validated against the
             event type) in the worker; ``None``: the events are the columns themselves.
         out_of_orderness: How far events may come out of order, ms, ``timedelta`` or text
@@ -101,10 +117,11 @@ def keyed(
         >>> balances["main"]  # doctest: +SKIP
         DataFrame[user: string, amount: double, ...]
     """
-    keys = (by,) if isinstance(by, str) else tuple(by)
-    wanted = [value] if value is not None else [*keys, event_time]
-    if not keys:
-        raise KeyingError("no key: `by` names no field")
+    inputs = _keying(by, event_time, tagged=tag is not None)
+    read = [name for of in inputs.values() for name in (*of.fields, of.event_time)]
+    wanted = [value] if value is not None else read
+    if tag is not None and value is None:
+        raise KeyingError("a stream with a `tag` needs `value`, the column with the events' JSON")
     missing = [name for name in wanted if name not in df.columns]
     if missing:
         raise KeyingError(f"no column {', '.join(missing)} in the stream; it has {', '.join(df.columns)}")
@@ -119,8 +136,7 @@ def keyed(
     given, arrived = _column(headers), _column(arrived_at)
     return KeyedStream(
         df=df,
-        keys=keys,
-        event_time=event_time,
+        by=inputs,
         value=value,
         bound_ms=to_ms(out_of_orderness),
         source_id=_column(source_id),
@@ -132,7 +148,29 @@ def keyed(
         key_groups=key_groups,
         unknown_version=None if versions is None or given is None else _unknown_version(given, versions),
         profile=profile if value is not None else "latency",
+        tag=_column(tag),
     )
+
+
+def _keying(
+    by: Key | Mapping[str, Key], event_time: str | Mapping[str, str], *, tagged: bool
+) -> dict[str, Keying]:
+    """Return where the events of each input have key and time; of one without a name, under ``""``."""
+    if isinstance(by, Mapping) != tagged or (isinstance(event_time, Mapping) and not tagged):
+        raise KeyingError("`tag` and a key for each input in `by` go together: {'readings': 'machine', ...}")
+    keys = by if isinstance(by, Mapping) else {"": by}
+    times = event_time if isinstance(event_time, Mapping) else dict.fromkeys(keys, event_time)
+    found = {
+        name: Keying((key,) if isinstance(key, str | Column) else tuple(key), times.get(name, ""))
+        for name, key in keys.items()
+    }
+    if not found or not all(of.keys for of in found.values()):
+        raise KeyingError("no key: `by` names no field")
+    if len({len(of.keys) for of in found.values()}) > 1:
+        raise KeyingError("the inputs of one stream need keys of as many parts")
+    if unknown := [name for name in found if not found[name].event_time]:
+        raise KeyingError(f"`event_time` names no field of {', '.join(unknown)}")
+    return found
 
 
 def _column(column: str | Column | None) -> Column | None:
@@ -170,12 +208,15 @@ class KeyedStream(Source):
             KeyingError: The stream does not have what the process reads.
         """
         _check(process, [self])
-        if process.inputs:
+        tagged = self.tag is not None
+        if tagged:
+            _check_inputs(process, self.by)
+        elif process.inputs:
             raise KeyingError(
                 f"{process.name} has the inputs {', '.join(process.inputs)}: "
-                "give it all of them by connect(...).process(...)"
+                "give it all of them by connect(...).process(...), or by one stream with a `tag`"
             )
-        arriving = ProcessInput(self, process.name, process.event_type)
+        arriving = ProcessInput(self, _events_of(process, self.by))
         arriving.check()
         packed = self.profile == "throughput"
         prepared = arriving.packed() if packed else arriving.timed()
@@ -186,12 +227,31 @@ class KeyedStream(Source):
             process.event_type,
             process.control_type if self.value is not None else None,
             strict=self.value is not None,
+            inputs=process.inputs,
         )
+        names = tuple(process.inputs) if tagged else ("",)
         return ProcessedStream(
             process=process,
-            keyed_by=_Keyed(self.keys, self.key_groups, self.bound_ms),
+            keyed_by=_Keyed(self.key_names(names), self.key_groups, self.bound_ms, names if tagged else ()),
             plan=_Plan(rows, events, packed),
         )
+
+
+def _events_of(process: KeyedProcess[Any, Any], by: Mapping[str, Keying]) -> tuple[EventsOf, ...]:
+    """Return the events that a process reads, by input in its order."""
+    if not process.inputs:
+        return (EventsOf(process.name, process.event_type, by[""]),)
+    return tuple(
+        EventsOf(f"{process.name}.{name}", tp, by[name], name, mark_of(rank))
+        for rank, (name, tp) in enumerate(process.inputs.items())
+    )
+
+
+def _check_inputs(process: KeyedProcess[Any, Any], given: Iterable[str]) -> None:
+    """Refuse inputs that are not those of the process."""
+    if set(given) != set(process.inputs):
+        wants = ", ".join(process.inputs) or "one, without a name"
+        raise KeyingError(f"{process.name} has the inputs {wants}; connected are {', '.join(given)}")
 
 
 def connect(**streams: KeyedStream) -> ConnectedStreams:
@@ -214,11 +274,13 @@ def connect(**streams: KeyedStream) -> ConnectedStreams:
     """
     if len(streams) < 2:
         raise KeyingError("connect() takes two streams or more; a single one has .process() itself")
+    if tagged := [name for name, s in streams.items() if s.tag is not None]:
+        raise KeyingError(f"{', '.join(tagged)} has a `tag`: it brings all inputs of a process by itself")
     if len({s.key_groups for s in streams.values()}) > 1:
         found = ", ".join(f"{name}: {s.key_groups}" for name, s in streams.items())
         raise KeyingError(f"connected streams need the same number of key groups ({found})")
-    if len({len(s.keys) for s in streams.values()}) > 1:
-        found = ", ".join(f"{name}: {', '.join(s.keys)}" for name, s in streams.items())
+    if len({len(s.key_names()) for s in streams.values()}) > 1:
+        found = ", ".join(f"{name}: {', '.join(s.key_names())}" for name, s in streams.items())
         raise KeyingError(f"connected streams need keys of as many fields ({found})")
     if len({s.df.isStreaming for s in streams.values()}) > 1:
         raise KeyingError("connected streams are all streaming, or all of them are bounded")
@@ -240,15 +302,9 @@ class ConnectedStreams:
         """
         streams = [self.streams[name] for name in process.inputs if name in self.streams]
         _check(process, streams)
-        if set(self.streams) != set(process.inputs):
-            wants = ", ".join(process.inputs) or "one, without a name"
-            raise KeyingError(
-                f"{process.name} has the inputs {wants}; connected are {', '.join(self.streams)}"
-            )
-        inputs = [
-            ProcessInput(stream, f"{process.name}.{name}", tp, mark_of(rank))
-            for rank, (stream, (name, tp)) in enumerate(zip(streams, process.inputs.items(), strict=True))
-        ]
+        _check_inputs(process, self.streams)
+        events = _events_of(process, {name: stream.by[""] for name, stream in self.streams.items()})
+        inputs = [ProcessInput(self.streams[of.name], (of,)) for of in events]
         for arriving in inputs:
             arriving.check()
         packed = all(s.profile == "throughput" for s in streams)
@@ -256,7 +312,7 @@ class ConnectedStreams:
         rows = _union(inputs, packed)
         if rows.isStreaming:
             rows = _with_watermark(rows, bound)
-        events = JsonEvents(
+        decoded = JsonEvents(
             process.event_type,
             process.control_type,
             strict=all(s.value is not None for s in streams),
@@ -264,18 +320,10 @@ class ConnectedStreams:
         )
         return ProcessedStream(
             process=process,
-            keyed_by=_Keyed(_one_key(streams), streams[0].key_groups, bound),
-            plan=_Plan(rows.drop("_watermark"), events, packed),
+            # The order of the streams is that of the inputs, so the names stand in a contract.
+            keyed_by=_Keyed(joined_names([s.by[""].keys for s in streams]), streams[0].key_groups, bound),
+            plan=_Plan(rows.drop("_watermark"), decoded, packed),
         )
-
-
-def _one_key(streams: Sequence[KeyedStream]) -> tuple[str, ...]:
-    """Return the names of the key's parts; what is named otherwise in another stream has all its names.
-
-    The order of the streams is that of the inputs, so the names stand in a contract.
-    """
-    parts = zip(*(s.keys for s in streams), strict=True)
-    return tuple(" = ".join(dict.fromkeys(names)) for names in parts)
 
 
 def _union(inputs: list[ProcessInput], packed: bool) -> DataFrame:
@@ -323,11 +371,19 @@ def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Keyed:
-    """How a stage's events are keyed."""
+    """How a stage's events are keyed.
+
+    Attributes:
+        keys: Names of the key's parts.
+        key_groups: Number of key groups.
+        bound_ms: How far the watermark stays behind the newest event, ms.
+        inputs: The inputs that one stream brings, in their order.
+    """
 
     keys: tuple[str, ...]
     key_groups: int
     bound_ms: int
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -516,6 +572,7 @@ class ProcessedStream:
             "process": process.name,
             "version": process.version,
             "key": list(self.keyed_by.keys),
+            **({"inputs": list(self.keyed_by.inputs)} if self.keyed_by.inputs else {}),
             "key_groups": self.keyed_by.key_groups,
             "hash": "crc32",
             "encoding": ENCODING_VERSION,

@@ -26,8 +26,9 @@ from millrace.host.chunks import (
     encode_emissions,
     encode_forwarded,
 )
+from millrace.host.key_times import NOT_JSON, decode_all
 from millrace.host.memory import LiveStore
-from millrace.host.packing import NOT_JSON, decode_all, keep_out_of_collection
+from millrace.host.packing import keep_out_of_collection
 from millrace.host.runner import Row, Runner, cause_order
 from millrace.host.system import Drain, SystemMessage, Tick, decode_system
 from millrace.inputs import Inputs
@@ -101,6 +102,9 @@ class JsonEvents:
         """Decode all events at once; ``None`` where one of them cannot be decoded."""
         if self._inputs is None:
             return decode_all(self._decoder, raws)
+        decoder = self._inputs.only(raws)
+        if decoder is not None:
+            return decode_all(decoder, [raw[1:] for raw in raws])
         try:
             return list(map(self._inputs.decode, raws))
         except NOT_JSON:

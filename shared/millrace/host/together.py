@@ -13,6 +13,7 @@ from millrace.state.page import OpenEntry
 
 if TYPE_CHECKING:
     from millrace.host.runner import EntryStore
+    from millrace.inputs import Inputs
     from millrace.process import KeyedProcess
 
 
@@ -46,7 +47,9 @@ class Together:
         for place, key in enumerate(self.keys):
             yield key, self.rows[self.starts[place] : self.starts[place + 1]]
 
-    def run(self, process: KeyedProcess[Any, Any], cursor: Cursor, watermark: int) -> Batch[Any]:
+    def run(
+        self, process: KeyedProcess[Any, Any], cursor: Cursor, watermark: int, inputs: Inputs | None
+    ) -> Batch[Any]:
         """Let the process handle the rows; nothing is kept yet."""
 
         def read(state: Any) -> list[Any]:
@@ -65,6 +68,7 @@ class Together:
             self.starts,
             watermark,
             read,
+            [] if inputs is None else [inputs.name_of(row.raw) for row in self.rows],
         )
         process.process_batch(batch)
         return batch

@@ -180,6 +180,10 @@ def _differences(kept: Any, now: Any, at: str = "") -> list[str]:
             else:
                 found += _differences(kept[name], now[name], place)
         return found
+    if isinstance(kept, list) and isinstance(now, list) and len(kept) == len(now):
+        pairs = list(zip(kept, now, strict=True))
+        if all(isinstance(one, dict) for pair in pairs for one in pair):  # the links of a chain
+            return [d for n, (old, new) in enumerate(pairs) for d in _differences(old, new, f"{at}[{n}]")]
     return [] if kept == now else [f"{at} was {json.dumps(kept)}, is now {json.dumps(now)}"]
 
 

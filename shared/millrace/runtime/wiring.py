@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from millrace.host.spark import KeyedStream, keyed
+from pyspark.sql import functions as F
+
+from millrace.host.spark import Key, KeyedStream, keyed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -12,24 +15,36 @@ if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
 
 
-def keyed_records(records: DataFrame, settings: AppSettings, *, by: str, control: Column) -> KeyedStream:
-    """Return the JSON events of an app's topics by a field of theirs.
+def keyed_records(
+    records: DataFrame,
+    settings: AppSettings,
+    *,
+    by: Key | Mapping[str, Key],
+    control: Column,
+    topics: Mapping[str, str] | None = None,
+    event_time: str | Mapping[str, str] = "event_time_ms",
+) -> KeyedStream:
+    """Return the JSON events of an app's topics by their key.
 
-    Their time is the field ``event_time_ms``, their contract has version 1, and what cannot be read keeps its
-    place, key and headers.
+    Their contract has version 1, and what cannot be read keeps its bytes, place, key and headers.
 
     Args:
         records: Kafka records, as :func:`millrace.connectors.kafka.kafka_stream` gives them.
         settings: The app's settings: disorder, headers, key groups and profile.
-        by: Field of the events that is their key.
+        by: What is their key: a field of the events, an expression, or several of these. With ``topics``:
+            input of the process → its key.
         control: Whether a record is a control event.
+        topics: Of a process with several inputs: input → the topic that its events come by. All are read at
+            once.
+        event_time: Field of their time, or input → field.
     """
     stream = settings.stream
     return keyed(
         records,
         value="value",
         by=by,
-        event_time="event_time_ms",
+        tag=None if topics is None else _input_of(topics),
+        event_time=event_time,
         out_of_orderness=stream.out_of_orderness,
         source_id="source_id",
         headers="headers",
@@ -42,3 +57,8 @@ def keyed_records(records: DataFrame, settings: AppSettings, *, by: str, control
         key_groups=settings.spark.key_groups,
         profile=stream.profile,
     )
+
+
+def _input_of(topics: Mapping[str, str]) -> Column:
+    """Return the input that a record is of, by its topic."""
+    return F.coalesce(*[F.when(F.col("topic") == topic, name) for name, topic in topics.items()])

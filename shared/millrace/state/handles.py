@@ -247,12 +247,15 @@ class MapState(Generic[K, V]):
 class BroadcastState(Generic[K, V]):
     """A global map: read everywhere, written in ``process_broadcast`` only."""
 
-    __slots__ = ("_cursor", "_name", "_view")
+    __slots__ = ("_cursor", "_name", "_view", "_view_by", "_view_of")
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
         self._name = spec.name
-        self._view: tuple[Any, Any, Any] = (None, None, None)
+        # The view that was made last, by which function, of which entries.
+        self._view: Any = None
+        self._view_by: Any = None
+        self._view_of: Any = None
 
     def view(self, make: Callable[[list[tuple[K, V]]], T]) -> T:
         """Return ``make(entries)``, made anew only when the state may have changed.
@@ -270,11 +273,10 @@ class BroadcastState(Generic[K, V]):
             4
         """
         entries = self._cursor.broadcast[self._name]
-        of, by, view = self._view
-        if of is not entries or by is not make:
-            view = make(list(entries.items()))
-            self._view = (entries, make, view)
-        return view  # type: ignore[no-any-return]
+        if entries is not self._view_of or make is not self._view_by:
+            self._view = make(list(entries.items()))
+            self._view_of, self._view_by = entries, make
+        return self._view  # type: ignore[no-any-return]
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value at ``key`` or ``default``."""
@@ -295,7 +297,7 @@ class BroadcastState(Generic[K, V]):
     def _writable(self) -> dict[Any, Any]:
         if not self._cursor.broadcast_writable:
             raise StateAccessError(f"broadcast state '{self._name}' is read-only outside process_broadcast")
-        self._view = (None, None, None)
+        self._view_of = None
         return self._cursor.broadcast[self._name]
 
     def __contains__(self, key: object) -> bool:

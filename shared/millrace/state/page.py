@@ -53,10 +53,18 @@ class Page:
         before = self.cells.get(key)
         self.cells[key] = cell
         self.dirty = True
-        info = self.info
-        if before is not None and not self.stale:
-            self.stale = _held(info, before, cell)
         timer, expiry = cell.timer, cell.expiry
+        info = self.info
+        if before is not None:
+            if (
+                before.timer == timer
+                and before.expiry == expiry
+                and before.processing_timer == cell.processing_timer
+                and before.processing_expiry == cell.processing_expiry
+            ):
+                return  # as usual: the page's earliest times stay what they are
+            if not self.stale:
+                self.stale = _held(info, before, cell)
         if timer is not None and (info.timer is None or timer < info.timer):
             info.timer = timer
         if expiry is not None and (info.expiry is None or expiry < info.expiry):

@@ -98,6 +98,7 @@ class Summary(msgspec.Struct, tag_field="record", tag="summary", frozen=True):
         first_event_time_ms: Earliest event time of the valid events, ms; None when there were none.
         last_event_time_ms: Latest, ms.
         amount_cents: Sum of the amounts of the distinct valid events per kind, cents.
+        labels: Labels on them, sent beside; not among the messages above.
     """
 
     sent: int
@@ -110,6 +111,7 @@ class Summary(msgspec.Struct, tag_field="record", tag="summary", frozen=True):
     first_event_time_ms: int | None
     last_event_time_ms: int | None
     amount_cents: dict[str, int]
+    labels: int = 0
 
 
 class Ledger(msgspec.Struct, frozen=True):
