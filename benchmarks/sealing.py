@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.fraud.events import Transaction
 from apps.fraud.process import CardMonitor
 from generators.fraud import FraudProfile, simulate
 from millrace.host.groups import encode_key
 from millrace.host.rows import Row
 from millrace.host.runner import Runner
+from millrace.inputs import event_decoder, inputs_of
 from millrace.state.backend import GroupBackend
 from millrace.state.keyring import Keyring, generate_key, parse_keys
 from millrace.state.pages import PagedStore
@@ -127,14 +127,18 @@ def sealing(sizes: Sizes) -> dict[str, Any]:
 
 def _batches(sizes: Sizes) -> list[Batch]:
     """Return the events by batch, key group and key."""
-    decode = msgspec.json.Decoder(Transaction).decode
+    process = CardMonitor()
+    inputs, decode = inputs_of(process), event_decoder(process)
+    if inputs is None:
+        raise TypeError("the card's stage has several inputs")
     profile = FraudProfile(seed=5, events=sizes.events, cards=sizes.cards)
     batches: list[Batch] = []
     for number, made in enumerate(simulate(profile)):
         if number % sizes.batch == 0:
             batches.append({})
         key = encode_key((made.key.decode(),))
-        row = Row(made.event_time_ms, made.value, f"bench:0:{number}", decode(made.value))
+        raw = inputs.mark(made.value, inputs.names.index("transactions"))
+        row = Row(made.event_time_ms, raw, f"bench:0:{number}", decode(raw))
         of_group = batches[-1].setdefault(zlib.crc32(key.encode()) % _GROUPS, {})
         of_group.setdefault(key, []).append(row)
     return batches
@@ -143,9 +147,7 @@ def _batches(sizes: Sizes) -> list[Batch]:
 def _run(batches: list[Batch], wrap: Callable[[GroupBackend, int], GroupBackend]) -> dict[str, Any]:
     """Run all batches; every group's store is opened for each of them, as Spark's host does."""
     process = CardMonitor()
-    runner = Runner(
-        process, encode=msgspec.json.encode, decode=msgspec.json.Decoder(process.event_type).decode
-    )
+    runner = Runner(process, encode=msgspec.json.encode, decode=event_decoder(process))
     stored = {group: _Stored() for group in range(_GROUPS)}
     at_backend = [0.0]
     groups = {group: _Clocked(wrap(memory, group), at_backend) for group, memory in stored.items()}

@@ -81,6 +81,10 @@ def fraud(
     terminals: Annotated[int, typer.Option(help="Number of terminals.")] = 500,
     card_skew: Annotated[float, typer.Option(help="Zipf exponent of the cards' activity; 0: even.")] = 0.0,
     fraud_rate: Annotated[float, typer.Option(help="Frauds begun per 1,000 events.")] = 0.5,
+    label_scale: Annotated[
+        float, typer.Option(help="Factor on the delays of labels, hours to weeks; 0: no labels.")
+    ] = 0.0,
+    labels_topic: Annotated[str, typer.Option(help="Topic of the labels.")] = "fraud.labels",
     speed: o.Speed = None,
     event_rate: o.EventRate = None,
     start: o.Start = None,

@@ -17,6 +17,8 @@ from generators.engine.message import Headers
 from generators.engine.profile import check
 from generators.engine.randomness import digest, normal
 from generators.fraud_episodes import Fraudster, Planned
+from generators.fraud_labels import TOPIC as LABELS_TOPIC
+from generators.fraud_labels import FraudLabels
 from generators.fraud_pools import Card, Terminal, make_pools
 
 DOMAIN: Final = "fraud"
@@ -52,12 +54,14 @@ class FraudProfile(Profile):
         terminals: Number of terminals.
         card_skew: Zipf exponent of the cards' activity; 0: all within a factor of nine.
         fraud_rate: Fraud episodes begun per 1,000 events.
+        label_scale: Factor on the delays of labels (:mod:`generators.payments.labels`); 0: there are none.
     """
 
     cards: int = 2_000
     terminals: int = 500
     card_skew: float = 0.0
     fraud_rate: float = 0.5
+    label_scale: float = 0.0
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
@@ -69,20 +73,26 @@ class FraudProfile(Profile):
         check(0 <= self.card_skew <= 5, "card skew is an exponent between 0 and 5", self.card_skew)
         rate = self.fraud_rate
         check(0 <= rate <= 100, "fraud rate is 0 to 100 episodes per 1,000 events", rate)
+        scale = self.label_scale
+        check(0 <= scale <= 10, "label scale is 0 (no labels) to 10", scale)
 
 
-def fraud_events(profile: FraudProfile) -> Iterator[Generated]:
-    """Return the messages of a run in their order of sending, faults among them.
+def fraud_events(profile: FraudProfile, labels_topic: str = LABELS_TOPIC) -> Iterator[Generated]:
+    """Return the messages of a run in their order of sending, faults and labels among them.
 
     Args:
         profile: What the stream is made from; equal profiles give equal bytes.
+        labels_topic: Topic of the labels, if there are any.
 
     >>> first = next(fraud_events(FraudProfile(seed=7, cards=10, terminals=5)))
     >>> first.key.startswith(b"card-"), first.labels.scenario
     (True, None)
     """
     corrupt = JsonCorruptor(id_field="transaction_id", required=FIELDS, number="amount")
-    return deliver(DOMAIN, profile, simulate(profile), corrupt)
+    if not profile.label_scale:
+        return deliver(DOMAIN, profile, simulate(profile), corrupt)
+    labels = FraudLabels(DOMAIN, profile.seed, profile.label_scale, labels_topic)
+    return labels.among(deliver(DOMAIN, profile, labels.heard(simulate(profile)), corrupt))
 
 
 def simulate(profile: FraudProfile) -> Iterator[Generated]:

@@ -26,7 +26,8 @@ def generate(values: dict[str, Any]) -> None:
         now_ms=time.time_ns() // 1_000_000,
     )
     same = ("seed", "disorder_ms", "late", "duplicates", "malformed")
-    own = ("cards", "terminals", "card_skew", "fraud_rate")
+    own = ("cards", "terminals", "card_skew", "fraud_rate", "label_scale")
+    transactions, labels = values["topic"] or TOPIC, values["labels_topic"]
     profile = FraudProfile(
         events=timing.events,
         event_rate=timing.event_rate,
@@ -35,9 +36,10 @@ def generate(values: dict[str, Any]) -> None:
         **{name: values[name] for name in (*same, *own)},
     )
     parameters = profile.parameters()
+    topics = {"transactions": transactions, **({"labels": labels} if profile.label_scale else {})}
     job = Job(
         domain=DOMAIN,
-        stream=fraud_events(profile),
+        stream=fraud_events(profile, labels),
         parameters=parameters,
         events=profile.events,
         open_ledger=lambda path, resume: LedgerWriter(
@@ -49,4 +51,4 @@ def generate(values: dict[str, Any]) -> None:
             resume=resume,
         ),
     )
-    carry_out(job, values, timing, {"transactions": values["topic"] or TOPIC}, bookmark)
+    carry_out(job, values, timing, topics, bookmark)

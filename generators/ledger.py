@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from generators.engine.message import Episode, Generated
 from generators.engine.message import Fault as MadeFault
@@ -11,6 +11,10 @@ from generators.ledger_file import LedgerFile
 from millrace.testing.ledger import Fault, Ledger, LedgerError, Run, Summary, Truth, read_ledger
 
 __all__ = ["Ledger", "LedgerError", "LedgerWriter", "read_ledger"]
+
+
+#: Stream of messages that are no events of the ledger: what becomes known of events.
+BESIDE: Final = "labels"
 
 
 class _OpenEpisode:
@@ -49,12 +53,16 @@ class LedgerWriter(LedgerFile):
         resume: bool = False,
     ) -> None:
         self.sent = self.duplicates = self.malformed = self.late = self.frauds = self.episodes = 0
+        self.labels = 0
         self._amounts: dict[str, int] = {}
         self._open: dict[str, _OpenEpisode] = {}
         super().__init__(path, Run(domain, seed, schema_version, parameters), resume=resume)
 
     def add(self, message: Generated) -> None:
         """Take note of a message that has been handed to the sink."""
+        if message.stream == BESIDE:
+            self.labels += 1
+            return
         self.sent += 1
         if message.fault is not None:
             self._fault(message, message.fault)
@@ -137,4 +145,5 @@ class LedgerWriter(LedgerFile):
             last_event_time_ms=self._last_ms,
             # A copy first: progress asks from another thread while kinds are added.
             amount_cents=dict(sorted(self._amounts.copy().items())),
+            labels=self.labels,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from apps.fraud.events import Alert, Control, Correction, Decision, Transaction
+from apps.fraud.events import Alert, Control, Correction, Decision, Label, Transaction
 from apps.fraud.settings import FraudSettings
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -19,7 +19,11 @@ def topics(settings: FraudSettings) -> Topics:
     """Return the topics of the app; control topics have one partition, so that they are in order."""
     names, partitions = settings.topics, settings.topics.partitions
     return Topics(
-        reads=(Topic(names.transactions, partitions), Topic(names.control, 1)),
+        reads=(
+            Topic(names.transactions, partitions),
+            Topic(names.labels, partitions),
+            Topic(names.control, 1),
+        ),
         writes=(Topic(names.alerts, partitions), Topic(names.dead_letters, 1)),
         control=names.control,
     )
@@ -43,6 +47,7 @@ app = App(
     evaluate="apps.fraud.evaluate_cli:app",
     contracts={
         "transaction.v1": Transaction,
+        "label.v1": Label,
         "control.v1": Control,
         "decision.v1": Decision,
         "alert.v1": Alert,

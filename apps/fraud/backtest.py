@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.fraud.card_history import counted
+from apps.fraud.card_history import counted, links_of
 from apps.fraud.events import Transaction, to_cents
 from apps.fraud.history import DAY_MS, History, Look, link_of
 from apps.fraud.rulebook import ENTITIES, FIELDS, LANGUAGE, Asked, Windows, asked, compute, entity_of, text_of
@@ -191,7 +191,7 @@ class _Stages:
             compute(asks, found, Look(history, time), tx, cents)
             if cents:
                 if stage == "card":
-                    history = self.kept[key] = counted(history, tx, cents)
+                    history = self.kept[key] = counted(history, tx, cents, links_of(tx))
                 else:
                     if history is None:
                         history = self.kept[key] = History(since=time)

@@ -77,7 +77,7 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         if cents > SMALL_CENTS:
             self.big_count += 1
             self.big_total += cents
-            self._count_bucket(bucket_of(cents), 1)
+            self._count_bucket(cents, 1)
 
     def without(self, purchases: Iterable[int], credited: int) -> Account:
         """Return a copy from before these purchases (cents each) and this sum of credits."""
@@ -100,30 +100,33 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         if cents > SMALL_CENTS:
             self.big_count += sign
             self.big_total += sign * cents
-            self._count_bucket(bucket_of(cents), sign)
+            self._count_bucket(cents, sign)
 
-    def _count_bucket(self, bucket: int, sign: int) -> None:
+    def _count_bucket(self, cents: int, sign: int) -> None:
         buckets = self.buckets
-        at = bucket - self.first_bucket
+        shift = cents.bit_length() - 4  # as bucket_of: it is above 16 cents
+        at = (shift << 3) + (cents >> shift) - self.first_bucket
         if not 0 <= at < len(buckets):
-            at = self._make_room(bucket)
+            at = self._make_room(at + self.first_bucket)
         buckets[at] += sign
-        middle = old_middle = self.middle
-        below = old_below = self.below
+        middle, below = self.middle, self.below
         if at < middle:
             below += sign
-        # The median moves by one purchase at most, so by one bucket that is not empty.
-        target = (self.big_count + 1) // 2
+            self.below = below
+        target = (self.big_count + 1) >> 1
+        if not below < target <= below + buckets[middle]:
+            self._move_middle(target)
+
+    def _move_middle(self, target: int) -> None:
+        """Move on to the bucket of the purchase in this place, by one bucket that is not empty at most."""
+        buckets, middle, below = self.buckets, self.middle, self.below
         while below >= target > 0:
             middle -= 1
             below -= buckets[middle]
         while below + buckets[middle] < target:
             below += buckets[middle]
             middle += 1
-        if middle != old_middle:
-            self.middle = middle
-        if below != old_below:
-            self.below = below
+        self.middle, self.below = middle, below
 
     def _make_room(self, bucket: int) -> int:
         """Make ``buckets`` hold this bucket, and return its index."""

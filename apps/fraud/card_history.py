@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import sub
 from typing import Final
 
 import msgspec
@@ -13,19 +14,28 @@ from apps.fraud.geo import Place, distance_km, speed_kmh
 from apps.fraud.history import DAY_MS, HORIZON_MS, History, Look, link_of
 
 MINUTE_MS: Final = 60_000
+_TEN_MINUTES_MS: Final = 10 * MINUTE_MS
+_WEEK_MS: Final = 7 * DAY_MS
 #: Places of a purchase's links in a card's history, and how many there are.
 TERMINALS, DEVICES, IPS = range(3)
 LINKS: Final = 3
+Links = tuple[int, int, int]
+NOBODY: Final[Links] = (0, 0, 0)
 #: The gaps that a card's usual gap is the median of.
 _GAPS: Final = 64
 
 
-def links_of(tx: Transaction) -> tuple[int, int, int]:
+def links_of(tx: Transaction) -> Links:
     """Return the links of a purchase, in the order of the columns."""
-    return link_of(tx.terminal_id), link_of(tx.device_id), link_of(tx.ip)
+    device, ip = tx.device_id, tx.ip
+    return (
+        link_of(tx.terminal_id),
+        0 if device is None else link_of(device),
+        0 if ip is None else link_of(ip),
+    )
 
 
-def card_features(look: Look, tx: Transaction, cents: int, place: Place | None) -> CardFeatures:
+def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, links: Links) -> CardFeatures:
     """Return what is known of a card.
 
     Args:
@@ -33,54 +43,63 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None) 
         tx: The transaction.
         cents: Its amount, cents; 0 for a refund or top-up.
         place: Where the card was last.
+        links: Of a purchase whom it has to do with (see :func:`links_of`), else nobody.
     """
-    # This runs for every transaction, so it reads the columns once, and nothing where nothing is.
+    # This runs for every transaction: where a comparison tells the answer nothing is searched or copied.
     this, end, times, time = 1 if cents else 0, look.end, look.times, look.time
     km, kmh = travel(tx, place) if tx.latitude is not None else (None, None)
     fastest = None if place is None else place.fastest_kmh
-    terminal, device, ip = links_of(tx) if this else (0, 0, 0)
-    start = look.start(HORIZON_MS)
-    total = cents / 100
-    if start == end:
-        old, seen = look.gaps(_GAPS) if end else [], 1 if this else 0
-        median = sorted(old)[(len(old) - 1) // 2] / 1000 if old else None
+    terminal, device, ip = links
+    median = None
+    if end > 1:
+        then = times[max(0, end - _GAPS - 1) : end]
+        median = sorted(map(sub, then[1:], then))[(len(then) - 2) >> 1] / 1000
+    if not end or times[end - 1] <= time - HORIZON_MS:
+        total = cents / 100
         known = (0, 0 if device else None, 0 if ip else None)
         return CardFeatures(
-            None, median, this, total, this, total, this, total, None, None, seen, seen,
+            None, median, this, total, this, total, this, total, None, None, this, this,
             1 if device else 0, 1 if ip else 0, *known, km, kmh, fastest, False,
         )  # fmt: skip
-    start_7d = bisect_right(times, time - 7 * DAY_MS, start, end)
-    start_24h = bisect_right(times, time - DAY_MS, start_7d, end)
-    start_10m = bisect_right(times, time - 10 * MINUTE_MS, start_24h, end)
-    upto, totals, gaps = look.totals[end] + cents, look.totals, look.gaps(_GAPS)
-    gaps.sort()
-    amounts, links = look.amounts(start), look.links(start, LINKS)
-    terminals, devices, ips = links[0::3], links[1::3], links[2::3]
-    last_minute = (
-        amounts[bisect_right(times, time - MINUTE_MS, start_10m, end) - start :] if start_10m < end else None
-    )
+    last, totals = times[end - 1], look.totals
+    start = 0 if times[0] > time - HORIZON_MS else bisect_right(times, time - HORIZON_MS, 0, end)
+    start_7d = start if times[start] > time - _WEEK_MS else bisect_right(times, time - _WEEK_MS, start, end)
+    upto = totals[end] + cents
+    before = look.links(start, LINKS)
+    terminals, devices, ips = before[0::3], before[1::3], before[2::3]
+    start_10m, least = end, None
+    terminals_24h, ips_24h = this, 1 if ip else 0
+    if last > time - DAY_MS:
+        start_24h = bisect_right(times, time - DAY_MS, start_7d, end)
+        terminals_24h = _different(terminals[start_24h - start :], terminal)
+        ips_24h = _different(ips[start_24h - start :], ip)
+        if last > time - _TEN_MINUTES_MS:
+            start_10m = bisect_right(times, time - _TEN_MINUTES_MS, start_24h, end)
+            if last > time - MINUTE_MS:
+                least = min(look.cents[bisect_right(times, time - MINUTE_MS, start_10m, end) : end]) / 100
+    history = look.history
     return CardFeatures(
-        (time - times[end - 1]) / 1000,
-        gaps[(len(gaps) - 1) // 2] / 1000 if gaps else None,
+        (time - last) / 1000,
+        median,
         end - start_10m + this,
         (upto - totals[start_10m]) / 100,
         end - start_7d + this,
         (upto - totals[start_7d]) / 100,
         end - start + this,
         (upto - totals[start]) / 100,
-        max(amounts) / 100,
-        min(last_minute) / 100 if last_minute else None,
-        _different(terminals[start_24h - start :], terminal),
+        max(look.cents[start:end]) / 100,
+        least,
+        terminals_24h,
         _different(terminals, terminal),
         _different(devices, device),
-        _different(ips[start_24h - start :], ip),
+        ips_24h,
         terminals.count(terminal) if terminal else 0,
         devices.count(device) if device else None,
         ips.count(ip) if ip else None,
         km,
         kmh,
         fastest,
-        look.history is not None and look.history.dropped > 0,
+        history is not None and history.dropped > 0,
     )
 
 
@@ -109,16 +128,15 @@ def moved(tx: Transaction, place: Place | None, features: CardFeatures, max_kmh:
 
 
 def _different(links: list[int], this: int) -> int:
-    found = set(links)
-    found.add(this)
+    found = {*links, this}
     return len(found) - (0 in found)
 
 
-def counted(history: History | None, tx: Transaction, cents: int) -> History:
+def counted(history: History | None, tx: Transaction, cents: int, links: Links) -> History:
     """Return the card's history with a purchase more."""
     if history is None:
         history = History(since=tx.event_time_ms)
     elif tx.event_time_ms < history.since:
         history.since = tx.event_time_ms
-    history.add(tx.event_time_ms, cents, links_of(tx))
+    history.add(tx.event_time_ms, cents, links)
     return history

@@ -8,7 +8,7 @@ the table ``dispositions``: the record of who decided what, and what cases are m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from millrace.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from millrace.dashboard.tables import DeltaReader
 
 #: The folder of the case work in the fraud app's root.
 FOLDER = "cases"
@@ -90,12 +92,16 @@ def case_view(data: AppData, settings: FraudCasesSettings) -> CaseView | None:
     alerts = data.table("alerts")
     if alerts is None:
         return None
-    live = alerts.fold(
-        "cases", ALERT_COLUMNS, lambda: LiveCases(settings.cases.rules(), settings.cases.capacity), _add
-    )
+    live = _live(alerts, settings)
     live.add_dispositions(journal(data))
     live.settle()
     return CaseView(live.ranked(), list(live.labels), live.newest_ms, streamed=False)
+
+
+def _live(alerts: DeltaReader, settings: FraudCasesSettings) -> LiveCases:
+    """Return the cases in memory, with the alerts that have come since they were asked for last."""
+    rules, capacity = settings.cases.rules(), settings.cases.capacity
+    return alerts.fold("cases", ALERT_COLUMNS, lambda: LiveCases(rules, capacity), _add)
 
 
 def _add(live: LiveCases, rows: pa.Table) -> LiveCases:
@@ -166,10 +172,18 @@ def dispose(
     identity = hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
     said = _checked(Disposition(identity, case.case_id, case.card_id, verdict, by, now, note))
     if data.broker is not None:
-        _send(data, settings.topics.dispositions, said)
+        _send(data, settings.topics.dispositions, [said], "the disposition")
     elif view.streamed:
         raise UserError("the case work runs as a stream, and no broker is named: give one with --bootstrap")
     _record(data, said)
+    alerts = None if view.streamed else data.table("alerts")
+    if data.broker is not None and alerts is not None:
+        # Where the case work runs as a stream it sends them; the same labels again would count once.
+        live = _live(alerts, settings)
+        known = len(live.labels)
+        live.add_dispositions([said])
+        live.settle()
+        _send(data, settings.topics.labels, live.labels[known:], "the labels of the disposition")
     return said
 
 
@@ -185,7 +199,12 @@ def _checked(said: Disposition) -> Disposition:
         raise UserError(f"this disposition is not complete: {error}") from error
 
 
-def _send(data: AppData, topic: str, said: Disposition) -> None:
+def _send(data: AppData, topic: str, events: Sequence[Disposition | CaseLabel], what: str) -> None:
+    """Send events with their card as their key.
+
+    Raises:
+        UserError: The broker did not take all of them.
+    """
     from confluent_kafka import Producer
 
     from millrace.kafka.admin import quiet_config
@@ -199,10 +218,11 @@ def _send(data: AppData, topic: str, said: Disposition) -> None:
     producer = Producer(
         {**quiet_config(), "message.timeout.ms": _PATIENCE_MS, **data.settings.kafka.client_options()}
     )
-    producer.produce(topic, msgspec.json.encode(said), said.card_id.encode(), on_delivery=delivered)
+    for event in events:
+        producer.produce(topic, msgspec.json.encode(event), event.card_id.encode(), on_delivery=delivered)
     left = producer.flush(_PATIENCE_MS / 1000 + 2)
     if left or failures:
-        raise UserError(f"{topic} did not take the disposition: {failures[0] if failures else 'no answer'}")
+        raise UserError(f"{topic} did not take {what}: {failures[0] if failures else 'no answer'}")
 
 
 def _record(data: AppData, said: Disposition) -> None:

@@ -29,7 +29,7 @@ _decode_alert = msgspec.json.Decoder(Alert).decode
 def settings(run_id: str) -> list[str]:
     """Return settings for the run: topics of its own on a broker that others use."""
     names = FraudSettings().topics
-    topics = ("transactions", "control", "alerts", "dead_letters")
+    topics = ("transactions", "labels", "control", "alerts", "dead_letters")
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
     # An hour of event time passes in a minute: two minutes are two seconds between a topic's partitions.
     return [*own, "stream.out_of_orderness=2m"]
@@ -47,6 +47,9 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--duplicates": 0.01,
         "--malformed": 0.002,
         "--fraud-rate": 0.6,
+        # What takes investigators hours and holders weeks takes half a minute and half an hour here.
+        "--label-scale": 0.001,
+        "--labels-topic": run.settings.topics.labels,
         "--bootstrap": run.bootstrap,
         "--topic": run.settings.topics.transactions,
         "--partitions": run.settings.topics.partitions,
@@ -82,6 +85,7 @@ def checks(run: DemoRun, ledger: Ledger, alert_ids: set[str]) -> list[Check]:
     late = [row["event"] for row in table(run.folder, "late").select(["event"]).to_pylist()]
     reasons = Counter(table(run.folder, "dead_letters")["reason"].to_pylist())
     alerts = table(run.folder, "alerts").select(["transaction_id", "_event_id"]).to_pylist()
+    said = set(table(run.folder, "labels")["label_id"].to_pylist())
     ids = [row["transaction_id"] for row in (*decided, *late)]
     broken = sum(reasons[name] for name in ("malformed", "schema", "range"))
     summary = ledger.summary
@@ -98,6 +102,7 @@ def checks(run: DemoRun, ledger: Ledger, alert_ids: set[str]) -> list[Check]:
         _equal("no other dead letters", summary.duplicates + summary.malformed, reasons.total()),
         _late(summary.late, len(late)),
         _equal("alerts on the topic = rows in alerts", len(alerts), len(alert_ids & _identities(alerts))),
+        _equal("labels sent = rows in labels", summary.labels, len(said)),
         *_caught(ledger, {row["transaction_id"] for row in alerts}),
     ]
 
@@ -145,4 +150,5 @@ spec = DemoSpec(
     alert_topic=lambda s: str(s.topics.alerts),
     alert_line=alert_line,
     checks=checks,
+    sent=lambda ledger: ledger.summary.sent + ledger.summary.labels,
 )

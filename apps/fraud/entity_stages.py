@@ -7,18 +7,22 @@ and is not later in event time, as in the card's stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from apps.fraud.entity import look_at
-from apps.fraud.events import Decision, to_cents
+from apps.fraud.events import Decision, Label, Transaction, to_cents
 from apps.fraud.feature_types import EntityFeatures
+from apps.fraud.handbook.habits import is_high
 from apps.fraud.history import History, Look, link_of
+from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
+from apps.fraud.known_labels import LabelRules, TerminalLog, Word
+from apps.fraud.model.prequential import Outcome
 from apps.fraud.process import CardMonitor, CardStage
 from apps.fraud.rulebook import ENTITIES, compute
-from apps.fraud.scorer import Scorer
+from apps.fraud.scorer import Observed, Scorer, trained_until
 from apps.fraud.stages import Enriched, Stage
-from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, value_state
+from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
 
@@ -51,12 +55,22 @@ class _Entity(_Later):
     def process(self, event: Enriched, ctx: Context) -> None:
         """Find out what is known of the entity at one transaction."""
         tx = event.tx
+        if tx is None:
+            self.tell(event, ctx)
+            return
         if getattr(tx, ENTITIES[self.entity]) is not None:
-            setattr(event, self.found, self._look(event, ctx))
+            setattr(event, self.found, self._look(event, tx, ctx))
         ctx.emit(event)
 
-    def _look(self, event: Enriched, ctx: Context) -> EntityFeatures:
-        tx = event.tx
+    def on_late(self, event: Enriched, ctx: Context) -> None:
+        """Handle a label: it has the time of its transaction, which is past."""
+        self.process(event, ctx)
+
+    def tell(self, event: Enriched, ctx: Context) -> None:
+        """Hand a label on."""
+        ctx.emit(event)
+
+    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
         cents = to_cents(tx.amount)
         bought = cents if tx.kind == "purchase" else 0
         history = self.history.value
@@ -83,9 +97,41 @@ class AccountStage(_Entity, KeyedProcess[Enriched, Enriched]):
 
 
 class TerminalStage(_Entity, KeyedProcess[Enriched, Enriched]):
-    """The terminal: how busy it is, and with how many cards."""
+    """The terminal: how busy it is, with how many cards, and what labels have said of its purchases.
+
+    Args:
+        rules: How labels are read.
+        tells: Whether a later stage wants labels.
+    """
 
     name, entity, found = "TerminalMonitor", "terminal", "terminal"
+
+    # A label may speak of what is long past, and what it writes lives from that time on.
+    labelled = value_state(TerminalLog, ttl=days(180))
+
+    def __init__(self, rules: LabelRules | None = None, *, tells: bool = False) -> None:
+        super().__init__()
+        self._labels, self._tells = rules or LabelRules(), tells
+
+    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
+        kept = self.labelled.value or TerminalLog()
+        kept.settle(ctx.watermark)
+        event.terminal_labels = kept.look(ctx.event_time, self._labels)
+        if tx.kind == "purchase" and event.own is not None:
+            median = event.own.median_before
+            kept.add(ctx.event_time, high=is_high(tx.amount, tx.amount / median if median else 1.0))
+        self.labelled.value = kept
+        return super()._look(event, tx, ctx)
+
+    def tell(self, event: Enriched, ctx: Context) -> None:
+        """Learn a label."""
+        if event.label is None:
+            return
+        kept = self.labelled.value or TerminalLog()
+        kept.tell(Word.of(event.label), ctx.watermark)
+        self.labelled.value = kept
+        if self._tells:
+            ctx.emit(event)
 
 
 class DeviceStage(_Entity, KeyedProcess[Enriched, Enriched]):
@@ -101,21 +147,87 @@ class AddressStage(_Entity, KeyedProcess[Enriched, Enriched]):
 
 
 class Desk(_Later, KeyedProcess[Enriched, Decision]):
-    """Decides on what the stages before found, by card again; keeps nothing of its own."""
+    """Decides on what the stages before found, by card again.
+
+    Args:
+        scorer: A model; None: rules only.
+        challenger: A model in shadow.
+        measures: Whether scores are kept, to be judged by the labels that come later.
+    """
 
     name = "DecisionDesk"
     order = arrival(commutes=True)
 
+    issued = value_state(Issued, ttl=days(JUDGED_DAYS))
+    outcomes = side_output(Outcome)
+
+    def __init__(
+        self, scorer: Scorer | None = None, challenger: Scorer | None = None, *, measures: bool = False
+    ) -> None:
+        super().__init__(scorer, challenger)
+        self._measures = measures
+
     def process(self, event: Enriched, ctx: Context) -> None:
-        """Decide on one transaction."""
-        self.decide_now(event.observed(), ctx)
+        """Decide on one transaction, or judge the scores of one by a label."""
+        if event.label is not None:
+            self._judge(event.label, ctx, newest=event.newest)
+            return
+        seen = event.observed()
+        decision, alert = self.decided(*next(self.scored([seen])))
+        ctx.emit(decision)
+        if alert is not None:
+            ctx.output(self.alerts, alert)
+        if self._measures and decision.kind == "purchase":
+            kept = self.issued.value or Issued()
+            for outcome in kept.issue(decision, seen, self._trained_until(), is_fraud=event.is_fraud):
+                ctx.output(self.outcomes, outcome)
+            self.issued.value = kept
+
+    def on_late(self, event: Enriched, ctx: Context) -> None:
+        """Handle a label: it has the time of its transaction, which is past."""
+        self.process(event, ctx)
+
+    def _judge(self, label: Label, ctx: Context, *, newest: bool) -> None:
+        kept = self.issued.value
+        if kept is None or not newest:
+            return
+        found = kept.say(label)
+        for outcome in found:
+            ctx.output(self.outcomes, outcome, on_time=False)
+        if found:
+            self.issued.value = kept
+
+    def _trained_until(self) -> TrainedUntil:
+        return TrainedUntil(*map(trained_until, (self._scorer, self._challenger)))
 
     def process_batch(self, batch: Batch[Enriched]) -> None:
         """Decide on all transactions of a batch: a model is asked once."""
-        found = [self.decided(*one) for one in self.scored([event.observed() for event in batch.events])]
-        batch.emit(decision for decision, _ in found)
-        alerts = [(alert, row) for row, (_, alert) in enumerate(found) if alert is not None]
+        rows = [row for row, event in enumerate(batch.events) if event.label is None]
+        seen = [batch.events[row].observed() for row in rows]
+        found = [self.decided(*one) for one in self.scored(seen)]
+        batch.emit([decision for decision, _ in found], rows)
+        alerts = [(alert, row) for row, (_, alert) in zip(rows, found, strict=True) if alert is not None]
         batch.output(self.alerts, [alert for alert, _ in alerts], [row for _, row in alerts])
+        if self._measures:
+            self._measure(batch, {row: (one, d) for row, one, (d, _) in zip(rows, seen, found, strict=True)})
+
+    def _measure(self, batch: Batch[Enriched], decided: Mapping[int, tuple[Observed, Decision]]) -> None:
+        """Keep the scores of a batch, and judge by its labels, as :meth:`process` does one by one."""
+        until, of_key = self._trained_until(), batch.key_of_row.tolist()
+        kept = [value or Issued() for value in batch.read(self.issued)]
+        outcomes: list[tuple[Outcome, int]] = []
+        for row, event in enumerate(batch.events):
+            issued = kept[of_key[row]]
+            if event.label is not None:
+                said = issued.say(event.label) if event.newest else []
+                outcomes += [(outcome, row) for outcome in said]
+                continue
+            observed, decision = decided[row]
+            if decision.kind == "purchase":
+                made = issued.issue(decision, observed, until, is_fraud=event.is_fraud)
+                outcomes += [(outcome, row) for outcome in made]
+        batch.output(self.outcomes, [outcome for outcome, _ in outcomes], [row for _, row in outcomes])
+        batch.write(self.issued, kept)
 
 
 _STAGES: dict[str, type[_Entity]] = {
@@ -127,7 +239,12 @@ _STAGES: dict[str, type[_Entity]] = {
 
 
 def stages(
-    entities: Sequence[str], scorer: Scorer | None = None, challenger: Scorer | None = None
+    entities: Sequence[str],
+    scorer: Scorer | None = None,
+    challenger: Scorer | None = None,
+    labels: LabelRules | None = None,
+    *,
+    measures: bool = False,
 ) -> tuple[Stage, list[tuple[str, Stage]]]:
     """Return the first stage, and for each further one the field that is its key, and the stage.
 
@@ -135,6 +252,8 @@ def stages(
         entities: Which entities have a stage, in this order: of account, terminal, device, ip.
         scorer: A model; None: rules only.
         challenger: A model in shadow, beside the other.
+        labels: How the terminal's stage reads labels.
+        measures: Whether the desk keeps scores, to be judged by the labels that come later.
 
     Raises:
         UserError: There is no such entity, or it is named twice.
@@ -147,7 +266,11 @@ def stages(
     if unknown or len(set(entities)) < len(entities):
         known = ", ".join(_STAGES)
         raise UserError(f"features.entities: {', '.join(entities)}: name each of {known} at most once")
-    if not entities and scorer is None:
+    if not entities and scorer is None and not measures:
         return CardMonitor(), []
-    rest: list[tuple[str, Stage]] = [(f"{entity}_key", _STAGES[entity]()) for entity in entities]
-    return CardStage(), [*rest, ("card_key", Desk(scorer, challenger))]
+    rest: list[tuple[str, Stage]] = []
+    for entity in entities:
+        stage = TerminalStage(labels, tells=measures) if entity == "terminal" else _STAGES[entity]()
+        rest.append((f"{entity}_key", stage))
+    desk = Desk(scorer, challenger, measures=measures)
+    return CardStage(tells=measures or "terminal" in entities), [*rest, ("card_key", desk)]

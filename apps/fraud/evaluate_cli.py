@@ -20,6 +20,7 @@ from millrace.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from apps.fraud.economics import Costs
     from apps.fraud.evaluation.study import WeekResult
 
 app = typer.Typer(help="Features and models on recorded payments.", add_completion=False)
@@ -50,6 +51,11 @@ def fraud(
         Path | None,
         typer.Option("--folder", help="Keep records, checkpoint and tables here."),
     ] = None,
+    capacity: Annotated[
+        int, typer.Option(min=0, help="Cards that can be looked at on a day: decisions fit it.")
+    ] = 100,
+    review: Annotated[float, typer.Option(help="Cost of looking at one card.")] = 5.0,
+    false_block: Annotated[float, typer.Option(help="Cost of blocking one genuine payment.")] = 10.0,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the run, e.g. spark.master=local[2].")
     ] = None,
@@ -62,6 +68,7 @@ def fraud(
     """
     from rich.console import Console
 
+    from apps.fraud.economics import Costs
     from apps.fraud.evaluation.recorded import read_transactions
     from millrace.time import ms
     from millrace.time.durations import parse_duration
@@ -74,7 +81,8 @@ def fraud(
         report, features = _stream(table, delay, place, batch, settings or [], status)
         status.update("comparing with pandas")
         report |= _compare(table, features, delay)
-        weeks = _judge(table, features, starts, delay, seeds, jobs, status)
+        costs = Costs(review=review, false_block=false_block)
+        weeks = _judge(table, features, starts, delay, seeds, jobs, status, capacity, costs)
     report = _whole(report, weeks, label_delay, seeds)
     if out is not None:
         _write(out, json.dumps(_plain(report), indent=2) + "\n")
@@ -163,6 +171,8 @@ def _judge(
     seeds: int,
     jobs: int,
     status: Any,
+    capacity: int,
+    costs: Costs,
 ) -> list[WeekResult]:
     from apps.fraud.evaluation.study import study
 
@@ -176,7 +186,18 @@ def _judge(
             trained += 1
             status.update(f"week {start}: model {trained} of {2 * seeds * len(starts)}")
 
-        weeks.append(study(ordered, features, start, delay_ms, seeds=range(seeds), jobs=jobs, on_model=told))
+        found = study(
+            ordered,
+            features,
+            start,
+            delay_ms,
+            seeds=range(seeds),
+            jobs=jobs,
+            on_model=told,
+            capacity=capacity,
+            costs=costs,
+        )
+        weeks.append(found)
     return weeks
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
+from apps.fraud.labels import LabelRisk, TerminalLabels
 from millrace.rules import (
     ApproveRule,
     PublishRule,
@@ -24,6 +25,7 @@ from millrace.rules import (
 Kind = Literal["purchase", "refund", "top_up"]
 Channel = Literal["terminal", "online"]
 Action = Literal["approve", "review", "block"]
+LabelSource = Literal["feedback", "chargeback", "correction"]
 #: Amounts above this are refused; squares and sums of smaller ones fit the integers of the state.
 MAX_AMOUNT: Final = 1_000_000_000
 #: The end of the year 9999, UTC.
@@ -91,6 +93,51 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
             raise ValueError(f"amount has at most two decimals, not {amount!r}")
 
 
+class Label(msgspec.Struct, frozen=True, gc=False):
+    """What became known about a transaction, and when: JSON on ``fraud.labels`` with the card as its key.
+
+    Attributes:
+        label_id: Its identity; a repeat of the same event repeats it.
+        event_time_ms: When it became known, UTC milliseconds; never before the transaction.
+        transaction_id: The transaction.
+        transaction_time_ms: When that happened, UTC milliseconds.
+        card_id: Its card.
+        terminal_id: Its terminal.
+        is_fraud: Whether it is held to be a fraud from then on.
+        source: An investigator's feedback (hours), a holder's chargeback (weeks), or the correction of
+            either.
+        corrects: The label that a correction reverses; None otherwise.
+    """
+
+    label_id: Identifier
+    event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    transaction_id: Identifier
+    transaction_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    card_id: Identifier
+    terminal_id: Identifier
+    is_fraud: bool
+    source: LabelSource
+    corrects: Identifier | None = None
+
+    def __post_init__(self) -> None:
+        if self.event_time_ms < self.transaction_time_ms:
+            raise ValueError("a label cannot become known before its transaction")
+
+
+class LateTransaction(msgspec.Struct, frozen=True, gc=False):
+    """A transaction behind the watermark.
+
+    Attributes:
+        event: The transaction.
+        lateness_ms: How far behind it is.
+        watermark_ms: The watermark, UTC milliseconds.
+    """
+
+    event: Transaction
+    lateness_ms: int
+    watermark_ms: int
+
+
 class Reason(msgspec.Struct, frozen=True, gc=False):
     """Why a transaction is suspicious.
 
@@ -145,6 +192,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         features_version: Which definition of the features.
         challenger_score: What the model in shadow would say; it has no effect.
         challenger_version: Which model that is.
+        card_labels: What was known of the card's transactions; None: nothing.
+        terminal_labels: What was known of the terminal's; None where that stage is left out.
     """
 
     transaction_id: str
@@ -198,6 +247,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     features_version: str
     challenger_score: float | None
     challenger_version: str | None
+    card_labels: LabelRisk | None = None
+    terminal_labels: TerminalLabels | None = None
 
 
 class Alert(msgspec.Struct, frozen=True, gc=False):

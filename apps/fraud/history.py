@@ -12,7 +12,6 @@ from bisect import bisect_right
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
-from operator import sub
 from typing import Final
 
 import msgspec
@@ -43,7 +42,64 @@ def link_of(identity: str | None) -> int:
     return int.from_bytes(blake2b(identity.encode(), digest_size=4).digest(), "little") or 1
 
 
-class History(msgspec.Struct, array_like=True, gc=False):
+class Columns:
+    """The purchases of a history as lists, in order of time.
+
+    Args:
+        history: The history; ``None``: nothing.
+
+    Attributes:
+        times: Their times, ms.
+        cents: Their amounts, cents.
+        totals: Running totals, cents, one more: from ``totals[i]`` to ``totals[j]`` is what the purchases
+            from the i-th to before the j-th come to.
+        links: Whom they had to do with, as many for every purchase.
+    """
+
+    __slots__ = ("cents", "links", "times", "totals")
+
+    def __init__(self, history: History | None) -> None:
+        self.times: list[int] = []
+        self.cents: list[int] = []
+        self.totals: list[int] = [0]
+        self.links: list[int] = []
+        if history is None or not history.times:
+            return
+        self.times = memoryview(history.times).cast("q").tolist()
+        self.cents = memoryview(history.amounts).cast("Q" if history.wide else "I").tolist()
+        self.totals = list(accumulate(self.cents, initial=0))
+        self.links = memoryview(history.links).cast("I").tolist()
+
+    def insert(self, at: int, time: int, cents: int, links: tuple[int, ...]) -> None:
+        """Insert a purchase at index ``at``."""
+        totals = self.totals
+        self.times.insert(at, time)
+        self.cents.insert(at, cents)
+        totals[at + 1 :] = [totals[at] + cents, *(total + cents for total in totals[at + 1 :])]
+        place = at * len(links)
+        self.links[place:place] = links
+
+    def remove(self, first: int) -> None:
+        """Remove the first so many."""
+        del self.links[: first * (len(self.links) // len(self.times))]
+        for column in (self.times, self.cents, self.totals):
+            del column[:first]
+
+
+class _Columns:
+    """The attribute ``columns`` of a history, made when it is first asked for.
+
+    It is no field, so it is not kept: an entry that several events of a batch come to is unpacked for the
+    first of them.
+    """
+
+    def __get__(self, history: History, of: type[History]) -> Columns:
+        made = Columns(history)
+        history.__dict__["columns"] = made
+        return made
+
+
+class History(msgspec.Struct, array_like=True, dict=True):
     """Purchases of the last 30 days, in order of time.
 
     Attributes:
@@ -54,6 +110,7 @@ class History(msgspec.Struct, array_like=True, gc=False):
         wide: Whether there has been an amount of more than 32 bits (42,949,672.95).
         dropped: How many were left out before their time, since there were too many.
         balance: What has come in, less what has gone out, cents.
+        columns: The purchases as lists, which follow what is added and removed.
     """
 
     since: int
@@ -67,6 +124,8 @@ class History(msgspec.Struct, array_like=True, gc=False):
     def __len__(self) -> int:
         return len(self.times) >> 3
 
+    columns = _Columns()
+
     def add(self, time: int, cents: int, links: tuple[int, ...]) -> None:
         """Insert a purchase after those of its time.
 
@@ -75,34 +134,43 @@ class History(msgspec.Struct, array_like=True, gc=False):
             cents: Amount, cents.
             links: Whom it had to do with; equally many each time.
         """
+        columns = self.columns
         if cents > _NARROW and not self.wide:
-            self.amounts = array("Q", memoryview(self.amounts).cast("I").tolist()).tobytes()
+            self.amounts = array("Q", columns.cents).tobytes()
             self.wide = True
         amount = (_NUMBER if self.wide else _SHORT).pack(cents)
         packed = _links(len(links)).pack(*links)
-        times = self.times
-        if not times or _NUMBER.unpack_from(times, len(times) - 8)[0] <= time:
-            self.times = times + _NUMBER.pack(time)
+        times = columns.times
+        if not times or times[-1] <= time:
+            self.times += _NUMBER.pack(time)
             self.amounts += amount
             self.links += packed
+            times.append(time)
+            columns.cents.append(cents)
+            columns.totals.append(columns.totals[-1] + cents)
+            columns.links += links
             return
-        at = bisect_right(memoryview(times).cast("q"), time)
-        self.times = _with(times, at, _NUMBER.pack(time))
+        at = bisect_right(times, time)
+        self.times = _with(self.times, at, _NUMBER.pack(time))
         self.amounts = _with(self.amounts, at, amount)
         self.links = _with(self.links, at, packed)
+        columns.insert(at, time, cents, links)
 
     def prune(self, watermark: int, most: int = MAX_KEPT) -> None:
         """Remove what no event after the watermark (ms) can see, and what is more than ``most``."""
-        size = len(self.times) >> 3
-        if size <= most and (not size or _NUMBER.unpack_from(self.times)[0] > watermark - HORIZON_MS):
+        columns = self.columns
+        times = columns.times
+        size = len(times)
+        if size <= most and (not size or times[0] > watermark - HORIZON_MS):
             return
-        gone = bisect_right(memoryview(self.times).cast("q"), watermark - HORIZON_MS)
+        gone = bisect_right(times, watermark - HORIZON_MS)
         if size - gone > most:
             self.dropped += size - gone - most
             gone = size - most
         self.links = self.links[gone * (len(self.links) // size) :]
         self.amounts = self.amounts[gone * (8 if self.wide else 4) :]
         self.times = self.times[gone * 8 :]
+        columns.remove(gone)
 
 
 def _with(column: bytes, at: int, item: bytes) -> bytes:
@@ -115,11 +183,13 @@ def _links(number: int) -> struct.Struct:
     return struct.Struct(f"<{number}I")
 
 
-_NOTHING: Final = [0]
+_NOTHING: Final = Columns(None)
 
 
 class Look:
     """What an event sees of a history: purchases that are not later than it.
+
+    It stays right when a purchase of that time is added to the history, and ends when the history is pruned.
 
     Args:
         history: The history; ``None``: nothing yet.
@@ -128,7 +198,7 @@ class Look:
     Attributes:
         times: The purchases' times, ms, also of later ones.
         cents: Their amounts, cents.
-        totals: 0, and the running totals, cents: one more.
+        totals: Running totals, cents: one more.
         end: Index after the last purchase that is not later.
 
     Example:
@@ -140,21 +210,15 @@ class Look:
         (2, 1600, 900, 2100)
     """
 
-    __slots__ = ("cents", "end", "history", "time", "times", "totals")
+    __slots__ = ("_links", "cents", "end", "history", "time", "times", "totals")
 
     def __init__(self, history: History | None, time: int) -> None:
         self.history = history
         self.time = time
-        self.times: list[int] = []
-        self.cents: list[int] = []
-        self.totals, self.end = _NOTHING, 0
-        if history is None or not history.times:
-            return
-        # As lists: they are short, and a search in them takes a third of that in a memory view.
-        self.times = times = memoryview(history.times).cast("q").tolist()
-        self.cents = memoryview(history.amounts).cast("Q" if history.wide else "I").tolist()
-        self.totals = list(accumulate(self.cents, initial=0))
-        self.end = len(times) if times[-1] <= time else bisect_right(times, time)
+        columns = _NOTHING if history is None else history.columns
+        self.times = times = columns.times
+        self.cents, self.totals, self._links = columns.cents, columns.totals, columns.links
+        self.end = len(times) if not times or times[-1] <= time else bisect_right(times, time)
 
     def start(self, window_ms: int) -> int:
         """Return the index of the first purchase in (time - window, time]; ``end`` if there is none."""
@@ -187,13 +251,10 @@ class Look:
         """Return the smallest purchase in the window, cents."""
         return min(self.amounts(self.start(window_ms)), default=None)
 
+    def column(self, start: int, column: int, width: int) -> list[int]:
+        """Return one link of each of the purchases from an index on, the one at this place of ``width``."""
+        return self._links[start * width + column : self.end * width : width]
+
     def links(self, start: int, width: int) -> list[int]:
         """Return the links of the purchases from an index on, ``width`` for each."""
-        if start == self.end or self.history is None:
-            return []
-        return memoryview(self.history.links).cast("I")[start * width : self.end * width].tolist()
-
-    def gaps(self, most: int) -> list[int]:
-        """Return the last gaps between purchases, at most so many, ms."""
-        times = self.times[max(0, self.end - most - 1) : self.end]
-        return list(map(sub, times[1:], times))
+        return self._links[start * width : self.end * width]

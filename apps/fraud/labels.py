@@ -33,8 +33,8 @@ LONG_AGO_DAYS: Final = 90.0
 _REBASE_MS: Final = 2**31
 
 
-class TerminalRisk(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the known labels of a terminal say before a transaction.
+class LabelRisk(msgspec.Struct, frozen=True, gc=False):
+    """What the known labels of a terminal (or of a card) say before a transaction.
 
     A *run* is the known frauds of usual amounts since the last transaction known to be genuine: a
     compromised terminal has one, a terminal at which a stolen card was used has not. Days are elapsed days
@@ -71,6 +71,22 @@ class TerminalRisk(msgspec.Struct, array_like=True, frozen=True, gc=False):
     known: int
 
 
+class TerminalLabels(LabelRisk, frozen=True, gc=False):
+    """The same of a terminal, with the Handbook's windows of 1, 7 and 30 days, which end the label delay ago.
+
+    Attributes:
+        count_1d: Transactions in the window of a day; so for 7 d and 30 d.
+        risk_1d: Share of known frauds among them; so for 7 d and 30 d.
+    """
+
+    count_1d: int
+    risk_1d: float
+    count_7d: int
+    risk_7d: float
+    count_30d: int
+    risk_30d: float
+
+
 class LabelLog(msgspec.Struct, array_like=True, gc=False):
     """The last weeks of a terminal: when, and what is known of each transaction.
 
@@ -91,18 +107,31 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
         return self.base + self.times[-1] if self.times else 0
 
     def add(self, at: int, label: int = PENDING, *, high: bool = False, sealed: bool = False) -> None:
-        """Add a transaction.
+        """Add a transaction; one that comes out of order goes to its place.
 
         Args:
-            at: Event time, ms; not before the last one.
+            at: Event time, ms.
             label: What it was, if that is on the record.
             high: Whether its amount was high.
             sealed: Whether the label is not known yet.
         """
         if not self.times:
             self.base = at
-        self.times.append(at - self.base)
-        self.labels.append(label + (HIGH if high else 0) + (SEALED if sealed else 0))
+        t, times = at - self.base, self.times
+        kept = label + (HIGH if high else 0) + (SEALED if sealed else 0)
+        if not times or t >= times[-1]:
+            times.append(t)
+            self.labels.append(kept)
+            return
+        place = bisect_right(times, t)
+        times.insert(place, t)
+        self.labels.insert(place, kept)
+        self.uncovered += place < self.uncovered
+
+    def until(self, at: int) -> LabelLog:
+        """Return a copy without the transactions after a time (ms)."""
+        end = bisect_right(self.times, at - self.base)
+        return LabelLog(self.base, self.times[:end], self.labels[:end], min(self.uncovered, end))
 
     def uncover(self, until: int, *, silence_is_genuine: bool = False) -> None:
         """Make the sealed labels of transactions up to a time known.
@@ -165,7 +194,7 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
             self.times = [t - shift for t in times]
             self.base += shift
 
-    def risk(self, at: int) -> TerminalRisk:
+    def risk(self, at: int) -> LabelRisk:
         """Return what is known now.
 
         Args:
@@ -187,11 +216,11 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
         genuine = labels.count(GENUINE) + labels.count(_GENUINE_HIGH)
         known = frauds + high + genuine
         if not known:
-            return TerminalRisk(0, *_NO_RUN, 0, 0, 0, LONG_AGO_DAYS, LONG_AGO_DAYS, size, 0)
+            return LabelRisk(0, *_NO_RUN, 0, 0, 0, LONG_AGO_DAYS, LONG_AGO_DAYS, size, 0)
         last_genuine = max(labels.rfind(GENUINE), labels.rfind(_GENUINE_HIGH)) if genuine else -1
         genuine_days = (now - times[last_genuine]) / DAY_MS if genuine else LONG_AGO_DAYS
         if not frauds and not high:
-            return TerminalRisk(0, *_NO_RUN, 0, 0, 1, genuine_days, genuine_days, size - known, known)
+            return LabelRisk(0, *_NO_RUN, 0, 0, 1, genuine_days, genuine_days, size - known, known)
         last_fraud = labels.rfind(FRAUD)
         last_high = labels.rfind(FRAUD_HIGH)
         last = max(last_genuine, last_fraud, last_high)
@@ -207,7 +236,7 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
                 today - (base + times[first]) // DAY_MS,
                 today - (base + times[last_genuine]) // DAY_MS if genuine else int(LONG_AGO_DAYS),
             )
-        return TerminalRisk(
+        return LabelRisk(
             run,
             *of_run,
             frauds,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from apps.fraud.card import DAY_MS, Account, Recent
-from apps.fraud.card_history import card_features, counted, moved
-from apps.fraud.events import Correction, Decision, Transaction, to_cents
+from apps.fraud.card_history import NOBODY, card_features, counted, links_of, moved
+from apps.fraud.events import Correction, Decision, Label, LateTransaction, Transaction, to_cents
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
 from apps.fraud.history import MAX_KEPT_OF_CARD, History, Look
-from apps.fraud.rulebook import Windows
-from apps.fraud.scorer import Observed
+from apps.fraud.known_labels import CardWords, Word
+from apps.fraud.rulebook import NO_WINDOWS, Windows, rules_view
+from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
 from apps.fraud.stages import Enriched, Stage, UnknownThreshold
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
@@ -28,21 +31,51 @@ class _Cards(Stage):
     A transaction that was decided on in the last 24 hours is a duplicate: it goes to the dead letters
     and changes nothing. One behind the watermark goes to ``late``: its moment to be decided on has
     passed, and it changes no feature; ``corrections`` says what it would have been.
+
+    A label has the time of its transaction, so it never moves the clock; it is in force from the time on at
+    which it became known (see :mod:`apps.fraud.known_labels`).
     """
 
     # A decision cannot wait for the watermark. The topic's key is the card, so a partition brings a
     # card's transactions in the order of their happening; what little disorder a producer adds is
     # seen by nobody else than the transactions that it concerns (see DISCUSSION.md).
     order = arrival(in_order_per_key=True)
+    # Of one millisecond the transaction goes first: a label speaks of it.
+    inputs: ClassVar[Mapping[str, Any]] = {"transactions": Transaction, "labels": Label}
 
     account = value_state(Account, ttl=days(90))
     recent = value_state(Recent)
     history = value_state(History, ttl=days(31))
     place = value_state(Place, ttl=days(90))
+    # What is said of a transaction, as late as half a year after it.
+    labelled = value_state(CardWords, ttl=days(240))
     corrections = side_output(Correction)
+    late_transactions = side_output(LateTransaction)
+    labels = side_output(Label)
 
-    def process(self, event: Transaction, ctx: Context) -> None:
-        """Find out what is known of the card at one transaction."""
+    def process(self, event: Transaction | Label, ctx: Context) -> None:
+        """Find out what is known of the card at one transaction, or learn what one was."""
+        if type(event) is Label:
+            self._learn(event, ctx)
+        elif type(event) is Transaction:
+            self._observe(event, ctx)
+
+    def _learn(self, label: Label, ctx: Context) -> None:
+        """Take a label, once; it changes no decision that was issued."""
+        words = self.labelled.value or CardWords()
+        taken = words.take(Word.of(label), ctx.watermark)
+        if taken == "repeat":
+            ctx.dead_letter("duplicate", f"label {label.label_id} of this card has come before")
+            return
+        self.labelled.value = words
+        ctx.output(self.labels, label, on_time=False)
+        if taken != "superseded":
+            self.hand_on_label(label, ctx, newest=taken == "newest")
+
+    def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
+        """Hand a label on that changes what is known, to whom it concerns."""
+
+    def _observe(self, event: Transaction, ctx: Context) -> None:
         recent = self._recent(event, ctx)
         if recent is None:
             return
@@ -53,30 +86,41 @@ class _Cards(Stage):
         self.account.value = account  # its 90 days begin anew
         bought = cents if purchase else 0
         history, place = self.history.value, self.place.value
-        look = Look(history, ctx.event_time)
-        card = card_features(look, event, bought, place)
-        windows = Windows({}, self.rules_now().asked.get("card"), look, event, bought)
+        look, links = Look(history, ctx.event_time), links_of(event) if purchase else NOBODY
+        card = card_features(look, event, bought, place, links)
+        asked = self.rules.view(rules_view).asked.get("card")
+        windows = Windows({}, asked, look, event, bought) if asked else NO_WINDOWS
         if purchase:
-            history = counted(history, event, cents)
-            history.prune(ctx.watermark, MAX_KEPT_OF_CARD)
-            self.history.value = history
+            history = self.history.value = counted(history, event, cents, links)
             if event.latitude is not None:
                 limit = self.overrides.view(thresholds_with).travel_kmh
                 now_at = moved(event, place, card, limit)
                 if now_at is not None:
                     self.place.value = now_at
-        self.hand_on(Observed(event, own, card, None, None, None, None, windows), ctx)
+        words = self.labelled.value
+        said = None if words is None else words.risk(ctx.event_time)
+        self.hand_on(new_observed((event, own, card, None, None, None, None, windows, said, None)), ctx)
+        if purchase and history is not None:
+            history.prune(ctx.watermark, MAX_KEPT_OF_CARD)  # at last: rules look at what it removes
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Decide, or hand on to the next stage."""
         raise NotImplementedError
 
-    def on_late(self, event: Transaction, ctx: Context) -> None:
+    def on_late(self, event: Transaction | Label, ctx: Context) -> None:
+        """Learn a label, whose transaction is long past; put a late transaction aside."""
+        if type(event) is Label:
+            self._learn(event, ctx)
+        elif type(event) is Transaction:
+            self._correct(event, ctx)
+
+    def _correct(self, event: Transaction, ctx: Context) -> None:
         """Put a late transaction aside, once, with what it would have been."""
         recent = self._recent(event, ctx)
         if recent is None:
             return
-        self.emit_late(event, ctx)
+        lateness = ctx.watermark - ctx.event_time
+        ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))
         thresholds = self.overrides.view(thresholds_with)
         # On copies: an issued decision must not change, nor the features of those to come.
         account = copy.deepcopy(self.account.value) or Account()
@@ -133,15 +177,30 @@ class _Cards(Stage):
 class CardMonitor(_Cards, KeyedProcess[Transaction, Decision]):
     """Decides on every transaction of a card by the card's own history: the only stage, or none follows."""
 
-    def hand_on(self, seen: Observed, ctx: Context) -> None:
-        """Decide."""
-        self.decide_now(seen, ctx)
+    hand_on = Stage.decide_now
 
 
 class CardStage(_Cards, KeyedProcess[Transaction, Enriched]):
-    """The first of several stages: what is known of the card goes on with the transaction."""
+    """The first of several stages: what is known of the card goes on with the transaction.
+
+    Args:
+        tells: Whether a later stage wants labels.
+    """
 
     name = "CardMonitor"
+
+    def __init__(self, *, tells: bool = False) -> None:
+        super().__init__()
+        self._tells = tells
+
+    def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
+        """Hand a label on to the next stage."""
+        if self._tells:
+            card, none = label.card_id, f"-{label.card_id}"
+            told = Enriched(
+                card, label, none, label.terminal_id, none, none, None, None, None, {}, newest=newest
+            )
+            ctx.emit(told, on_time=False)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""
@@ -152,9 +211,11 @@ class CardStage(_Cards, KeyedProcess[Transaction, Enriched]):
             if value is not None:
                 windows[text] = value
         none = f"-{tx.card_id}"
+        said = self.labelled.value
         ctx.emit(
             Enriched(
                 tx.card_id,
+                None,
                 tx.account_id or none,
                 tx.terminal_id,
                 tx.device_id or none,
@@ -163,5 +224,7 @@ class CardStage(_Cards, KeyedProcess[Transaction, Enriched]):
                 seen.own,
                 seen.card,
                 windows,
+                card_labels=seen.card_labels,
+                is_fraud=said is not None and said.is_fraud(tx.transaction_id),
             )
         )

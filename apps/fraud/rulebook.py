@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from apps.fraud.card_history import DEVICES, IPS, LINKS, TERMINALS, links_of
+from apps.fraud.card_history import DEVICES, IPS, LINKS, TERMINALS
 from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
@@ -37,6 +38,7 @@ ENTITIES: Final[Mapping[str, str]] = {
 }
 #: A card with one of these: computed where the card's history is.
 PAIRS: Final = {"card_terminal": TERMINALS, "card_device": DEVICES, "card_ip": IPS}
+_PAIRED: Final = {TERMINALS: "terminal_id", DEVICES: "device_id", IPS: "ip"}
 _COLUMNS: Final = {"terminal": TERMINALS, "device": DEVICES, "ip": IPS}
 _SMALLEST_BEFORE: Final = "smallest_before"
 
@@ -66,19 +68,22 @@ class Windows(dict[str, "float | None"]):
         cents: int = 0,
     ) -> None:
         super().__init__(known)
-        self._asked, self._look, self._tx, self._cents = asked, look, tx, cents
+        self._asked = {} if asked is None or look is None or tx is None else asked
+        self._look, self._tx, self._cents = look, tx, cents
 
     def __missing__(self, text: str) -> float | None:
-        function = self._asked.get(text) if self._asked else None
-        if function is None or self._look is None or self._tx is None:
+        function = self._asked.get(text)
+        if function is None:
             return None
-        value = function(self._look, self._tx, self._cents)
-        self[text] = None if value is None else float(value)
-        return self[text]
+        value = function(self._look, self._tx, self._cents)  # type: ignore[arg-type] # there where one is asked
+        if value is not None:
+            value = float(value)
+        self[text] = value
+        return value
 
-    def plain(self) -> dict[str, float]:
-        """Return those that are there."""
-        return {text: value for text, value in self.items() if value is not None}
+
+#: Of a transaction of which no rule asks for a window.
+NO_WINDOWS: Final = Windows({})
 
 
 class Facts:
@@ -257,18 +262,18 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
     if name == "sum":
         return _sum(window)
     if name == "mean":
-        return lambda look, tx, cents: _mean(look, window, cents)
+        return _mean(window)
     if name == "largest":
-        return lambda look, tx, cents: max(look.largest(window), cents) / 100
+        return _largest(window)
     if name == "smallest":
         return lambda look, tx, cents: _units(_least(look.smallest(window), cents))
     what = use.arguments[0]
     if entity == "card":
         if what == "card":
             return lambda look, tx, cents: 1.0
-        column = _COLUMNS[what]
+        column, of = _COLUMNS[what], attrgetter(ENTITIES[what])
         return lambda look, tx, cents: _different(
-            look.links(look.start(window), LINKS)[column::LINKS], links_of(tx)[column] if cents else 0
+            look.column(look.start(window), column, LINKS), link_of(of(tx)) if cents else 0
         )
     if what == "card":
         return lambda look, tx, cents: _different(
@@ -277,9 +282,12 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
     return lambda look, tx, cents: None
 
 
+# These are not put together of what Look can do: rules ask for them more than for all else, each for a
+# window of its own.
+
+
 def _count(window: int) -> Callable[[Look, Transaction, int], float]:
     def compute(look: Look, tx: Transaction, cents: int) -> float:
-        # As Look.count, without its calls: rules ask for it more than for all else.
         end = look.end
         return end - bisect_right(look.times, look.time - window, 0, end) + (cents > 0)
 
@@ -294,13 +302,34 @@ def _sum(window: int) -> Callable[[Look, Transaction, int], float]:
     return compute
 
 
-def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction, int], float | None]:
+def _mean(window: int) -> Callable[[Look, Transaction, int], float | None]:
     def compute(look: Look, tx: Transaction, cents: int) -> float | None:
-        link = links_of(tx)[column]
+        end, totals = look.end, look.totals
+        start = bisect_right(look.times, look.time - window, 0, end)
+        n = end - start + (cents > 0)
+        return (totals[end] - totals[start] + cents) / n / 100 if n else None
+
+    return compute
+
+
+def _largest(window: int) -> Callable[[Look, Transaction, int], float]:
+    def compute(look: Look, tx: Transaction, cents: int) -> float:
+        end = look.end
+        start = bisect_right(look.times, look.time - window, 0, end)
+        return max(max(look.cents[start:end], default=0), cents) / 100
+
+    return compute
+
+
+def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction, int], float | None]:
+    of = attrgetter(_PAIRED[column])
+
+    def compute(look: Look, tx: Transaction, cents: int) -> float | None:
+        link = link_of(of(tx))
         if not link:
             return None
         start = look.start(window)
-        links = look.links(start, LINKS)[column::LINKS]
+        links = look.column(start, column, LINKS)
         if name == "count":
             return links.count(link) + (cents > 0)
         same = (a for a, of in zip(look.amounts(start), links, strict=True) if of == link)
@@ -312,11 +341,6 @@ def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction
 def _different(links: list[int], this: int) -> float:
     found = {*links, this}
     return float(len(found) - (0 in found))
-
-
-def _mean(look: Look, window: int, cents: int) -> float | None:
-    n = look.count(window) + (cents > 0)
-    return (look.total(window) + cents) / n / 100 if n else None
 
 
 def _least(before: int | None, cents: int) -> int | None:

@@ -94,7 +94,8 @@ def backtest(
     read = read_table(path, sorted(columns_of(rules)), from_ms=None, until_ms=None)
     from_ms = _start(last, read)
     known = labels or _own_labels(settings)
-    found = None if known is None else read_labels(known)
+    # A table of its own without a label says nothing, so also not that there was no fraud.
+    found = (None if known is None else read_labels(known)) or (None if labels is None else {})
     with typer.progressbar(length=len(read), label="transactions", hidden=len(read) < 50_000) as bar:
         at = 0
 

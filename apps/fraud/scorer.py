@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
+from apps.fraud.labels import LabelRisk, TerminalLabels
 
 
 class Observed(NamedTuple):
@@ -22,6 +24,8 @@ class Observed(NamedTuple):
         device: The device.
         address: The IP address.
         windows: What the rules' window functions gave, as far as a stage before this one computed them.
+        card_labels: What was known of the card's transactions by labels; None: nothing.
+        terminal_labels: The same of the terminal's, if that stage runs.
     """
 
     tx: Transaction
@@ -32,6 +36,12 @@ class Observed(NamedTuple):
     device: EntityFeatures | None
     address: EntityFeatures | None
     windows: Mapping[str, float | None]
+    card_labels: LabelRisk | None = None
+    terminal_labels: TerminalLabels | None = None
+
+
+# As Observed(...), which goes through a function in Python: one is made for every transaction.
+new_observed: Final[Callable[[tuple[Any, ...]], Observed]] = functools.partial(tuple.__new__, Observed)
 
 
 class Scorer(Protocol):
@@ -43,3 +53,16 @@ class Scorer(Protocol):
         Equal input gives equal output while the model is the same. It must not raise for a model that is
         broken or not there: it goes on with the last good one, or says None.
         """
+
+
+@runtime_checkable
+class Dated(Protocol):
+    """A scorer that can tell how old its model is."""
+
+    def trained_until_ms(self) -> int:
+        """Return the event time, ms, of the newest payment that its model was trained on; 0 without one."""
+
+
+def trained_until(scorer: Scorer | None) -> int:
+    """Return the event time of the newest payment that a scorer's model was trained on, ms; 0: not known."""
+    return scorer.trained_until_ms() if isinstance(scorer, Dated) else 0

@@ -128,7 +128,7 @@ def assess(
     """
     if not purchase:
         return 0.0, []
-    reasons = _reasons(features, amount, thresholds)
+    reasons = own_reasons(features, amount, thresholds)
     if not reasons:
         return 0.0, reasons
     innocent = math.prod(1 - reason.weight for reason in reasons)
@@ -145,7 +145,14 @@ def action_for(score: float, thresholds: Thresholds) -> Action:
     return "review" if score >= thresholds.review_score else "approve"
 
 
-def _reasons(f: Features, amount: float, t: Thresholds) -> list[Reason]:
+def own_reasons(f: Features, amount: float, t: Thresholds) -> list[Reason]:
+    """Return what is suspicious about a purchase beside its card's own totals and last 24 hours.
+
+    Args:
+        f: Its features.
+        amount: Its amount, currency units.
+        t: Thresholds in force.
+    """
     found: list[Reason] = []
     per_minute = (f.per_hour_before or 0.0) / 60
     if f.small_count_1m >= t.testing_count:

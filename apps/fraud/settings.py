@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from millrace.runtime.settings import AppSettings, Section
+from apps.fraud.known_labels import LabelRules
+from millrace.runtime.settings import AppSettings, Duration, Section
+from millrace.time.durations import to_ms
 
 
 class FraudTopics(Section):
     """Names of the app's Kafka topics, and their partitions where the app creates them."""
 
     transactions: str = "fraud.transactions"
+    labels: str = "fraud.labels"
     control: str = "fraud.control"
     alerts: str = "fraud.alerts"
     dead_letters: str = "fraud.dead-letters"
@@ -43,6 +47,31 @@ class FeatureSettings(Section):
         return names_of(self.entities)
 
 
+class LabelSettings(Section):
+    """How the terminal's stage reads labels."""
+
+    delay: Duration = Field(
+        default=timedelta(days=7),
+        description="how far behind the present the windows of known frauds end",
+    )
+    silence_is_genuine: bool = Field(
+        default=True,
+        description="what nobody has spoken of within that time is taken for genuine, since only frauds and "
+        "disputes are reported",
+    )
+
+    @field_validator("delay")
+    @classmethod
+    def _bounded(cls, value: timedelta) -> timedelta:
+        if not timedelta(0) < value <= timedelta(days=45):
+            raise ValueError("more than 0 and at most 45 days")
+        return value
+
+    def rules(self) -> LabelRules:
+        """Return these settings as the stages take them."""
+        return LabelRules(to_ms(self.delay), self.silence_is_genuine)
+
+
 class ModelSettings(Section):
     """Which models are asked."""
 
@@ -52,6 +81,11 @@ class ModelSettings(Section):
         "rules, its challenger is recorded; part of the checkpoint. Without it: rules only",
     )
     name: str = Field(default="fraud", description="name of the registered model")
+    measure: bool = Field(
+        default=False,
+        description="judge the scores by the labels that come later: the table model_metrics; part of the "
+        "checkpoint. Adds a shuffle",
+    )
 
 
 class PrivacySettings(Section):
@@ -78,5 +112,6 @@ class FraudSettings(AppSettings):
 
     topics: FraudTopics = FraudTopics()
     features: FeatureSettings = FeatureSettings()
+    labels: LabelSettings = LabelSettings()
     model: ModelSettings = ModelSettings()
     privacy: PrivacySettings = PrivacySettings()

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from apps.fraud.desk import decide
-from apps.fraud.events import Alert, Control, Decision, ResetThreshold, SetThreshold, Transaction
+from apps.fraud.events import Alert, Control, Decision, Label, ResetThreshold, SetThreshold, Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
+from apps.fraud.labels import LabelRisk, TerminalLabels
 from apps.fraud.rulebook import LANGUAGE, Rules, rules_view
 from apps.fraud.scorer import Observed, Scorer
 from apps.fraud.scoring import THRESHOLD_NAMES, thresholds_with
@@ -30,6 +31,7 @@ class Enriched(msgspec.Struct, gc=False):
 
     Attributes:
         card_key: The card.
+        label: A label on its way to those who want it, instead of a transaction: nothing else is there then.
         account_key: The key of the account's stage: the account, or, where there is none, something of the
             card's own, so that what has none is not all at one place. So for the others.
         terminal_key: The key of the terminal's stage.
@@ -43,26 +45,48 @@ class Enriched(msgspec.Struct, gc=False):
         terminal: What the terminal's stage found.
         device: What the device's stage found.
         address: What the address's stage found.
+        card_labels: What was known of the card's transactions by labels.
+        terminal_labels: The same of the terminal's.
+        is_fraud: Whether a label that came before the transaction says that it is one: only who judges scores
+            may look at it.
+        newest: Of a label: whether nothing later has been said of its transaction.
     """
 
     card_key: str
+    # Rows of one time are in order of their bytes: a transaction ("label":null) before what is said of it.
+    label: Label | None
     account_key: str
     terminal_key: str
     device_key: str
     ip_key: str
-    tx: Transaction
-    own: Features
-    card: CardFeatures
+    tx: Transaction | None
+    own: Features | None
+    card: CardFeatures | None
     windows: dict[str, float]
     account: EntityFeatures | None = None
     terminal: EntityFeatures | None = None
     device: EntityFeatures | None = None
     address: EntityFeatures | None = None
+    card_labels: LabelRisk | None = None
+    terminal_labels: TerminalLabels | None = None
+    is_fraud: bool = False
+    newest: bool = False
 
     def observed(self) -> Observed:
-        """Return all that is known."""
+        """Return all that is known of a transaction."""
+        if self.tx is None or self.own is None or self.card is None:
+            raise ValueError("a label is no transaction")
         return Observed(
-            self.tx, self.own, self.card, self.account, self.terminal, self.device, self.address, self.windows
+            self.tx,
+            self.own,
+            self.card,
+            self.account,
+            self.terminal,
+            self.device,
+            self.address,
+            self.windows,
+            self.card_labels,
+            self.terminal_labels,
         )
 
 
@@ -116,11 +140,15 @@ class Stage(KeyedProcess[Any, Any]):
     def decided(self, seen: Observed, model: Scored, challenger: Scored) -> tuple[Decision, Alert | None]:
         """Decide by what is kept of thresholds, rules and lists."""
         thresholds = self.overrides.view(thresholds_with)
-        return decide(seen, thresholds, self.rules_now(), self.lists.view(dict), model, challenger)
+        rules, lists = self.rules.view(rules_view), self.lists.view(dict)
+        return decide(seen, thresholds, rules, lists, model, challenger)
 
     def decide_now(self, seen: Observed, ctx: Context) -> None:
         """Decide on one transaction, and emit what comes of it."""
-        decision, alert = self.decided(*next(self.scored([seen])))
+        if self._scorer is None and self._challenger is None:
+            decision, alert = self.decided(seen, None, None)
+        else:
+            decision, alert = self.decided(*next(self.scored([seen])))
         ctx.emit(decision)
         if alert is not None:
             ctx.output(self.alerts, alert)

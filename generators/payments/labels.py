@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from generators.engine.randomness import normal
 from generators.engine.simulated import Simulated, Truth
-from generators.payments.events import Label, LabelSource, Transaction
+from generators.payments.events import Label, LabelSource
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
@@ -24,6 +24,26 @@ DISPUTE_OF_GENUINE: Final = 0.0004
 #: Feedback that is wrong; all of it is corrected later. Wrong disputes: only some are.
 WRONG_FEEDBACK: Final = 0.04
 CORRECTED_DISPUTES: Final = 0.7
+
+
+class Labelled(Protocol):
+    """A transaction, as far as a label speaks of it."""
+
+    @property
+    def transaction_id(self) -> str:
+        """Its identity."""
+
+    @property
+    def event_time_ms(self) -> int:
+        """When it happened, UTC milliseconds."""
+
+    @property
+    def card_id(self) -> str:
+        """Its card."""
+
+    @property
+    def terminal_id(self) -> str:
+        """Its terminal."""
 
 
 class Delay(NamedTuple):
@@ -73,7 +93,7 @@ class Labels:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def fraud(self, event: Transaction, draw: Callable[[], float]) -> None:
+    def fraud(self, event: Labelled, draw: Callable[[], float]) -> None:
         """Plan what becomes known about a fraud; takes four random numbers."""
         outcome, delay, wrong, correction = draw(), draw(), draw(), draw()
         if outcome < FEEDBACK_OF_FRAUDS:
@@ -82,7 +102,7 @@ class Labels:
             at_ms = event.event_time_ms + CHARGEBACK.at(delay, self._scale)
             self._add(event, at_ms, True, "chargeback", None)
 
-    def genuine(self, event: Transaction, chance: float, draw: Callable[[], float], *, known: bool) -> None:
+    def genuine(self, event: Labelled, chance: float, draw: Callable[[], float], *, known: bool) -> None:
         """Plan what becomes known about a genuine purchase; takes three random numbers.
 
         Args:
@@ -103,7 +123,7 @@ class Labels:
             self._correct(event, at_ms, False, correction, truth)
 
     def _feedback(
-        self, event: Transaction, is_fraud: bool, delay: float, wrong: float, correction: float
+        self, event: Labelled, is_fraud: bool, delay: float, wrong: float, correction: float
     ) -> None:
         at_ms = event.event_time_ms + FEEDBACK.at(delay, self._scale)
         if wrong >= WRONG_FEEDBACK:
@@ -113,12 +133,12 @@ class Labels:
         self._correct(event, at_ms, is_fraud, correction, truth)
 
     def _correct(
-        self, event: Transaction, wrong_ms: int, is_fraud: bool, uniform: float, truth: Truth | None
+        self, event: Labelled, wrong_ms: int, is_fraud: bool, uniform: float, truth: Truth | None
     ) -> None:
         self._add(event, wrong_ms + CORRECTION.at(uniform, self._scale), is_fraud, "correction", truth)
 
     def _add(
-        self, event: Transaction, at_ms: int, is_fraud: bool, source: LabelSource, truth: Truth | None
+        self, event: Labelled, at_ms: int, is_fraud: bool, source: LabelSource, truth: Truth | None
     ) -> Truth | None:
         first = f"{event.transaction_id}-l1"
         is_second = source == "correction"
@@ -153,7 +173,7 @@ class Labels:
 LABELLED_GENUINE: Final = FEEDBACK_OF_GENUINE + DISPUTE_OF_GENUINE
 
 
-def _wrong(event: Transaction, corrected: bool) -> Truth:
+def _wrong(event: Labelled, corrected: bool) -> Truth:
     return Truth(
         truth_id=f"{event.transaction_id}-wrong",
         kind="wrong_label",

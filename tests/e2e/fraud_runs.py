@@ -26,7 +26,7 @@ from tests.e2e.fraud_stream import FraudStream, FraudTopics, by, differences
 MILLRACE = (sys.executable, "-m", "millrace")
 #: Ends a command when this process is killed; it becomes the command, so its id is the command's.
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
-TABLES = ("transactions", "alerts", "late", "dead_letters")
+TABLES = ("transactions", "alerts", "labels", "late", "dead_letters")
 #: Spark needs 8 s to its first batch on an idle machine; this is for a busy one.
 PATIENCE_S = 240.0
 
@@ -231,6 +231,27 @@ def check_tables(stream: FraudStream, topics: FraudTopics, root: Path) -> None:
     }
     assert len(found) == len(letters)
     assert found == stream.dead_letters(topics)
+    check_labels(stream, table(root, "labels"), decided)
+
+
+def check_labels(stream: FraudStream, rows: list[dict[str, Any]], decided: list[dict[str, Any]]) -> None:
+    """Compare the table of labels, and what decisions knew of their cards, with the labels that were sent."""
+    taken = [msgspec.json.decode(v) for i, v in enumerate(stream.labels) if i not in stream.refused_labels]
+    found = [
+        {name: v for name, v in row.items() if name != "corrects" and not name.startswith("_")}
+        for row in rows
+    ]
+    assert by("label_id", found) == by("label_id", taken)
+    newest = {said["card_id"]: said for said in sorted(taken, key=lambda said: int(said["event_time_ms"]))}
+    knew = 0
+    for row in decided:
+        said, known = newest.get(row["card_id"]), row["card_labels"]
+        if said is None or row["event_time_ms"] < said["event_time_ms"] - 1_000:
+            assert known is None
+        elif row["event_time_ms"] >= said["event_time_ms"]:
+            assert (known["frauds"], known["known"]) == (int(said["is_fraud"]), 1)
+            knew += 1
+    assert knew > 5 or not taken
 
 
 def check_topics(bootstrap: str, topics: FraudTopics, root: Path, *, repeats: bool = False) -> None:

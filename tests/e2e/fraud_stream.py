@@ -9,7 +9,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,13 +38,20 @@ class FraudTopics(NamedTuple):
     control: str
     alerts: str
     dead_letters: str
+    labels: str = "fraud.labels"
 
     @classmethod
     def make(cls, topic_factory: TopicFactory) -> FraudTopics:
         def topic(partitions: int, name: str) -> str:
             return topic_factory(partitions, prefix=f"fraud-{name}", config=_KEEP)
 
-        return cls(topic(PARTITIONS, "in"), topic(1, "control"), topic(PARTITIONS, "alerts"), topic(1, "dlq"))
+        return cls(
+            topic(PARTITIONS, "in"),
+            topic(1, "control"),
+            topic(PARTITIONS, "alerts"),
+            topic(1, "dlq"),
+            topic(1, "labels"),
+        )
 
     def with_new_outputs(self, topic_factory: TopicFactory) -> FraudTopics:
         """The same inputs, other outputs: for the same stream once more."""
@@ -78,18 +85,24 @@ class FraudStream:
         rejected: Index in ``control`` → reason of its dead letter.
         thresholds: Those in force: a batch applies its control events first, and the first batch has the
             first control event.
+        labels: Values on the topic of labels.
+        refused_labels: Index in ``labels`` → reason and stage of its dead letter.
     """
 
     messages: Sequence[Generated]
     control: Sequence[bytes] = ()
     rejected: Mapping[int, str] = field(default_factory=dict)
     thresholds: Thresholds = Thresholds()  # noqa: RUF009  (frozen)
+    labels: Sequence[bytes] = ()
+    refused_labels: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     def send(self, bootstrap: str, topics: FraudTopics, *, first: int = 0, last: int | None = None) -> None:
         """Send the control events, and the transactions from ``first`` up to ``last``, in order."""
         at = self.messages[0].due_ms
         if not first:
             produce(bootstrap, topics.control, [Record(value, timestamp_ms=at) for value in self.control])
+            last_ms = self.messages[-1].due_ms
+            produce(bootstrap, topics.labels, [Record(v, b"card", timestamp_ms=last_ms) for v in self.labels])
         produce(bootstrap, topics.transactions, [_record(sent) for sent in self.sent[first:last]])
 
     @cached_property
@@ -152,6 +165,8 @@ class FraudStream:
                 )
         for index, reason in self.rejected.items():
             found[topics.control, 0, index] = (reason, "broadcast", self.control[index], None, None)
+        for index, (reason, stage) in self.refused_labels.items():
+            found[topics.labels, 0, index] = (reason, stage, self.labels[index], None, b"card")
         return found
 
 
@@ -186,6 +201,34 @@ def ordered_stream(events: int = 8_000, *, seed: int = 1, cards: int = 120, hour
     rejected = {1: "process_error", 2: "malformed", 3: "schema"}
     messages = _repeated_later(list(fraud_events(profile)), every=400, later=events // 6)
     return FraudStream(messages, control, rejected, Thresholds(review_score=0.78))
+
+
+def with_labels(stream: FraudStream) -> FraudStream:
+    """Add labels on purchases of the first tenth, known when 96 of 100 events have come.
+
+    So every cut that has the last of these in one batch has the labels with it, or before. There are
+    a correction, a repeat, and what cannot be read.
+    """
+    valid = [json.loads(m.value) for m in stream.messages if m.fault is None]
+    known = valid[int(len(valid) * 0.96)]["event_time_ms"]
+    bought = [tx for tx in valid[: len(valid) // 10] if tx["kind"] == "purchase"]
+    chosen = list({tx["card_id"]: tx for tx in bought}.values())[:12]
+
+    def said(tx: Any, number: int, fraud: bool, at: int, source: str) -> bytes:
+        of = {name: tx[name] for name in ("transaction_id", "card_id", "terminal_id")}
+        times = {"event_time_ms": at, "transaction_time_ms": tx["event_time_ms"]}
+        made = {"label_id": f"label-{number}", "is_fraud": fraud, "source": source, **of, **times}
+        return json.dumps(made).encode()
+
+    values = [said(tx, n, True, known - 1_000, "feedback") for n, tx in enumerate(chosen)]
+    values.append(said(chosen[0], 100, False, known, "correction"))
+    values += [values[1], b'{"label_id":', values[2].replace(b'"feedback"', b'"gossip"')]
+    refused = {
+        len(values) - 3: ("duplicate", "process"),
+        len(values) - 2: ("malformed", "decode"),
+        len(values) - 1: ("schema", "decode"),
+    }
+    return replace(stream, labels=values, refused_labels=refused)
 
 
 def _repeated_later(messages: list[Generated], *, every: int, later: int) -> list[Generated]:

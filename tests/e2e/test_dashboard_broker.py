@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from millrace.dashboard.broker import Broker
 from millrace.dashboard.common_panels import standing
 from millrace.dashboard.data import AppData
+from millrace.dashboard.serve import open_page
 from millrace.dashboard.views import Numbers
+from millrace.runtime.announced import announced
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
 from millrace.testing.kafka import Record, TopicFactory, produce
@@ -18,6 +21,11 @@ def test_ends_and_last_records_of_topics(kafka_bootstrap: str, topic_factory: To
     clock = Clock()
     broker = Broker({"bootstrap.servers": kafka_bootstrap}, clock)
     topic = topic_factory(2)
+    deadline = time.monotonic() + 10
+    while (
+        len(broker.ends([topic])[topic]) < 2 and time.monotonic() < deadline
+    ):  # its leaders are being chosen
+        clock.later()
     assert broker.tail(topic, 5) == []
     assert broker.ends([topic, "no-such-topic"]) == {topic: {0: 0, 1: 0}}
     records = [Record(f"v{n}", key=f"k{n}", partition=n % 2, timestamp_ms=1_000 + n) for n in range(9)]
@@ -44,3 +52,22 @@ def test_lag_is_what_the_checkpoint_has_not_read(
     assert isinstance(view, Numbers)
     lag = next(n for n in view.items if n.label == "lag")
     assert (lag.value, lag.note) == (2, f"{topic} 2")
+
+
+def test_beside_a_demo_the_dashboard_knows_the_lag_by_what_the_demo_tells(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    topic = topic_factory(2)
+    produce(kafka_bootstrap, topic, [Record("x", partition=n % 2) for n in range(10)])
+    put_checkpoint(tmp_path, {topic: {"0": 3, "1": 5}}, batch=2)
+    clock = Clock()
+    data = open_page("iot", root=tmp_path, clock=clock).data
+    with announced(tmp_path, [f"kafka.bootstrap={kafka_bootstrap}", f"topics.readings={topic}"]):
+        data.listen()
+        view = standing(data)
+    assert isinstance(view, Numbers)
+    assert next(n for n in view.items if n.label == "lag").value == 2
+    data.listen()
+    view = standing(data)
+    assert isinstance(view, Numbers)
+    assert "no broker named" in view.items[-1].note  # the demo is over

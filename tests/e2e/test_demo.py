@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from apps.fraud.demo import checks
 from apps.fraud.settings import FraudSettings
+from millrace.runtime.announced import announced_in
 from millrace.runtime.demo import DemoRun
 from millrace.testing.ledger import read_ledger
 from tests.e2e.fraud_runs import MILLRACE, Command, table
@@ -35,6 +36,7 @@ def test_it_ends_by_itself_with_all_checks_held_and_says_so(demo: tuple[Path, st
     assert "first alert" in said
     assert "\x1b" not in said, "no terminal, no colours"
     assert read_ledger(demo[0] / "ledger.jsonl").summary.sent > 5_000 * 0.9
+    assert announced_in(demo[0]) == (), "its broker is gone"
 
 
 Change = Callable[[pa.Table], pa.Table]
@@ -66,6 +68,7 @@ def none(rows: pa.Table) -> pa.Table:
         ("transactions", with_a_cent_more, "sum of"),
         ("dead_letters", without_one, "no other dead letters"),
         ("alerts", with_one_twice, "alerts on the topic"),
+        ("labels", without_one, "labels sent = rows"),
         ("alerts", none, "caught"),
     ],
 )

@@ -15,8 +15,7 @@ from confluent_kafka import Producer
 from apps.iot_maintenance.events import Action, Status
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, IotTopics, monitoring
-from apps.iot_maintenance.signals import Signal
-from apps.iot_maintenance.signals import signal as signal_of
+from apps.iot_maintenance.signals import INPUTS, KEYS
 from generators.iot import IotProfile, simulate
 from millrace.host.memory import MemoryHost
 from millrace.runtime.settings import load_settings
@@ -35,7 +34,7 @@ class Plant:
     """Some minutes of a small fleet: what was sent where, and what must come of it."""
 
     names: dict[str, str]
-    events: list[Signal]
+    events: list[tuple[str, Any]]
     bootstrap: str
 
     def settings(self) -> list[str]:
@@ -55,8 +54,8 @@ class Plant:
         host = MemoryHost(MachineMonitor(monitoring(settings)), out_of_orderness_ms=BOUND_MS)
         found: dict[str, list[dict[str, Any]]] = {}
         emitted = []
-        for event in self.events:
-            emitted += host.run_batch([(event.entity, event.event_time_ms, event)])
+        for name, event in self.events:
+            emitted += host.run_batch([(getattr(event, KEYS[name]), event.event_time_ms, event)])
         for e in (*emitted, *host.drain()):
             found.setdefault(e.output, []).append(msgspec.json.decode(e.payload))
         return found
@@ -75,10 +74,10 @@ def plant(kafka_bootstrap: str, topic_factory: TopicFactory) -> Plant:
         sensor_fault_rate=30.0, outage_rate=60.0, events=6_000,
     )  # fmt: skip
     producer = Producer({"bootstrap.servers": kafka_bootstrap})
-    events: list[Signal] = []
+    events: list[tuple[str, Any]] = []
 
     def send(topic: str, event: Any) -> None:
-        events.append(signal_of(topic, event))
+        events.append((topic, msgspec.convert(event, INPUTS[topic], from_attributes=True)))
         producer.produce(names[topic], msgspec.json.encode(event), _key(topic, event).encode())
         producer.poll(0)
 
@@ -87,7 +86,7 @@ def plant(kafka_bootstrap: str, topic_factory: TopicFactory) -> Plant:
     for simulated in simulate(profile):
         send(simulated.stream, simulated.event)
     # A status out of order, within the bound.
-    last = max(e.event_time_ms for e in events)
+    last = max(e.event_time_ms for _, e in events)
     send("status", Status("s-late", "p01-l01-m001", "idle", last - 50_000, 0, 0))
     producer.produce(names["readings"], b"no json", b"broken")
     assert producer.flush(30) == 0
@@ -108,7 +107,8 @@ def check(plant: Plant, root: Path, *, repeats: bool) -> None:
     assert {row["alarm_id"]: (row["event_time_ms"], row["number"]) for row in states} == last
     assert len(states) == len(last)
     (letter,) = table(root, "dead_letters")
-    assert (letter["reason"], letter["value"]) == ("malformed", b"no json")
+    assert (letter["reason"], letter["value"], letter["kafka_key"]) == ("malformed", b"no json", b"broken")
+    assert letter["topic"] == plant.names["readings"]
     sent = [dict(m.headers())["event_id"] for m in consume_all(plant.bootstrap, plant.names["alarms"])]
     assert {identity.decode() for identity in sent} == {row["_event_id"] for row in history}
     assert repeats or len(sent) == len(history)

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
+from apps.ridesharing.events import STREAMS
 from apps.ridesharing.fleet import Fleet
-from apps.ridesharing.pipeline import STREAMS
 from apps.ridesharing.replay import Replay, run_replay
 from apps.ridesharing.replay_report import Plan
 from apps.ridesharing.settings import RidesTopics
@@ -73,7 +73,7 @@ def town(kafka_bootstrap: str, topic_factory: TopicFactory) -> Iterator[Town]:
         for entity, _, value in batch:
             fields = msgspec.json.decode(value)
             stream = fields.pop("stream")
-            del fields["entity"]  # the app makes both of topic and key
+            del fields["entity"]  # the gate makes both of topic and key
             producer.produce(names[stream], msgspec.json.encode(fields), entity.encode())
         producer.poll(0)
     producer.produce(names["requests"], b"no json", b"r-broken")
@@ -95,7 +95,8 @@ def check(town: Town, root: Path, *, repeats: bool) -> None:
     assert {o["offer_id"] for o in sent} == {o["offer_id"] for o in offers}
     assert repeats or len(sent) == len(offers) == len(town.replay.records["offers"])
     (letter,) = table(root, "dead_letters")
-    assert (letter["reason"], letter["value"]) == ("malformed", b"no json")
+    assert (letter["reason"], letter["value"], letter["kafka_key"]) == ("malformed", b"no json", b"r-broken")
+    assert (letter["topic"], letter["key"]) == (town.names["requests"], "8:r-broken")
 
 
 def test_kafka_and_delta_give_the_assignments_that_memory_gives_and_the_audit_holds(

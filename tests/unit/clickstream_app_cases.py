@@ -11,7 +11,7 @@ import msgspec
 
 from apps.clickstream.acts import Act
 from apps.clickstream.entities import Entities, EntityRules
-from apps.clickstream.events import ShopEvent, from_topic
+from apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.reactions import Reactions
@@ -30,7 +30,7 @@ Events = list[tuple[str, int, ShopEvent]]
 
 def click(
     at: int, kind: str = "page_view", visitor: str = "v1", *, id: str | None = None, **fields: Any
-) -> ShopEvent:
+) -> Click:
     """A click at so many ms after the start."""
     page = {"add_to_cart": "item", "remove_from_cart": "cart", "purchase": "checkout"}.get(kind, "item")
     given: dict[str, Any] = {
@@ -44,9 +44,7 @@ def click(
         "user_agent": PHONE,
     }
     identity = id or f"{visitor}-{kind}-{at}"
-    return ShopEvent(
-        "clicks", visitor, START + at, event_id=identity, visitor_id=visitor, **{**given, **fields}
-    )
+    return Click(event_id=identity, event_time_ms=START + at, visitor_id=visitor, **{**given, **fields})
 
 
 def consent(
@@ -56,11 +54,9 @@ def consent(
     *,
     granted: bool = True,
     user: str | None = None,
-) -> ShopEvent:
-    return ShopEvent(
-        "consents",
-        visitor,
-        START + at,
+) -> Consent:
+    return Consent(
+        event_time_ms=START + at,
         consent_id=f"consent-{visitor}-{at}",
         visitor_id=visitor,
         user_id=user,
@@ -70,7 +66,13 @@ def consent(
 
 
 def keyed(*events: ShopEvent) -> Events:
-    return [(e.key, e.event_time_ms, e) for e in events]
+    """The events with their keys."""
+    return [(_key_of(e), e.event_time_ms, e) for e in events]
+
+
+def _key_of(event: ShopEvent) -> str:
+    names = ("visitor_id", "subject", "user_id")
+    return next(str(getattr(event, name)) for name in names if hasattr(event, name))
 
 
 def send(driver: TestDriver, *events: ShopEvent) -> None:
@@ -80,7 +82,7 @@ def send(driver: TestDriver, *events: ShopEvent) -> None:
 def as_read(simulated: Iterable[Simulated]) -> Events:
     """The events as the app reads them from its topics."""
     return [
-        (s.key, s.event_time_ms, from_topic(s.stream, s.key, _encode(s.event)))  # type: ignore[arg-type]
+        (s.key, s.event_time_ms, msgspec.json.decode(_encode(s.event), type=INPUTS[s.stream]))
         for s in simulated
     ]
 

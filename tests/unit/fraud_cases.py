@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from apps.fraud.events import Kind, Transaction
+from apps.fraud.events import Kind, Label, LabelSource, Transaction
 from apps.fraud.process import CardMonitor
 from millrace.testing import TestDriver
 
@@ -41,6 +41,22 @@ def transaction(
         kind=kind,
         event_time_ms=START_MS + at,
         **more,
+    )
+
+
+def label(
+    of: Transaction, known: int, fraud: bool = True, *, id: str = "", source: LabelSource = "feedback"
+) -> Label:
+    """A label on a transaction that becomes known ``known`` ms after the start."""
+    return Label(
+        id or f"label-{next(_ids)}",
+        START_MS + known,
+        of.transaction_id,
+        of.event_time_ms,
+        of.card_id,
+        of.terminal_id,
+        fraud,
+        source,
     )
 
 

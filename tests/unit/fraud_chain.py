@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from apps.fraud.entity_stages import stages
-from apps.fraud.events import Alert, Correction, Decision, Transaction
+from apps.fraud.events import Alert, Correction, Decision, Label, LabelSource, Transaction
+from apps.fraud.known_labels import LabelRules
+from apps.fraud.model.prequential import Outcome
 from apps.fraud.scorer import Scorer
 from millrace.host.memory import MemoryChain, MemoryHost
 from millrace.host.runner import Emission
-from tests.unit.fraud_cases import DAY, HOUR, MINUTE, transaction
+from tests.unit.fraud_cases import DAY, HOUR, MINUTE, SECOND, label, transaction
 
+E = TypeVar("E")
 ALL = ("account", "terminal", "device", "ip")
 
 
@@ -25,6 +28,8 @@ class Chain:
         entities: The stages after the card's.
         out_of_orderness_ms: How far the watermark stays behind, ms.
         scorer: A model.
+        labels: How labels are read.
+        measures: Whether scores are kept to be judged.
     """
 
     def __init__(
@@ -33,8 +38,10 @@ class Chain:
         *,
         out_of_orderness_ms: int = 0,
         scorer: Scorer | None = None,
+        labels: LabelRules | None = None,
+        measures: bool = False,
     ) -> None:
-        first, rest = stages(entities, scorer)
+        first, rest = stages(entities, scorer, labels=labels, measures=measures)
         self.chain = MemoryChain(first, *rest, out_of_orderness_ms=out_of_orderness_ms)
         self.emissions: list[Emission] = []
 
@@ -45,9 +52,9 @@ class Chain:
                 e._replace(output=f"{host.runner.process.name}.{e.output}") for e in host.broadcast(*events)
             ]
 
-    def send(self, *transactions: Transaction) -> None:
-        """Send transactions as one batch."""
-        self.emissions += self.chain.run_batch([(t.card_id, t.event_time_ms, t) for t in transactions])
+    def send(self, *events: Transaction | Label) -> None:
+        """Send transactions and labels as one batch."""
+        self.emissions += self.chain.run_batch([(e.card_id, time_of(e), e) for e in events])
 
     def restart(self) -> None:
         """Go on from snapshots, as after a crash."""
@@ -70,12 +77,25 @@ class Chain:
         return [msgspec.json.decode(p, type=Alert) for p in self.of("alerts")]
 
     @property
+    def labels(self) -> list[Label]:
+        return [msgspec.json.decode(p, type=Label) for p in self.of("labels")]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [msgspec.json.decode(p, type=Outcome) for p in self.of("outcomes")]
+
+    @property
     def corrections(self) -> list[Correction]:
         return [msgspec.json.decode(p, type=Correction) for p in self.of("corrections")]
 
     @property
     def dead(self) -> list[dict[str, Any]]:
         return [msgspec.json.decode(p) for p in self.of("dead_letters")]
+
+
+def time_of(event: Transaction | Label) -> int:
+    """Return the time by which an event is ordered: a label has that of its transaction."""
+    return event.transaction_time_ms if isinstance(event, Label) else event.event_time_ms
 
 
 def some_life(random: Random, number: int, *, cards: int = 4, span: int = 40 * DAY) -> list[Transaction]:
@@ -100,10 +120,27 @@ def some_life(random: Random, number: int, *, cards: int = 4, span: int = 40 * D
     return found
 
 
-def cut(random: Random, transactions: Iterable[Transaction]) -> list[list[Transaction]]:
-    """Return the transactions in batches of random length."""
-    batches: list[list[Transaction]] = [[]]
-    for tx in transactions:
+def a_life_with_labels(random: Random) -> list[Transaction | Label]:
+    """Purchases within a month, most with labels, some corrected; in the order in which they come about."""
+    found: list[tuple[int, int, Transaction | Label]] = []
+    at = 0
+    for n in range(50):
+        at += random.choice([SECOND, MINUTE, HOUR, 6 * HOUR, DAY])
+        tx = transaction(at, 10, id=f"t{n}", card=f"c-{n % 3}", terminal=f"m-{random.randrange(3)}")
+        found.append((at, 1, tx))
+        known, verdict = at, random.random() < 0.6
+        for step in range(random.choice([0, 1, 1, 2])):
+            known += random.choice([MINUTE, HOUR + 7, 2 * DAY + 3])
+            source: LabelSource = "correction" if step else "chargeback"
+            found.append((known, 0, label(tx, known, verdict, id=f"l{n}-{step}", source=source)))
+            verdict = not verdict
+    return [event for _, _, event in sorted(found, key=lambda f: f[:2])]
+
+
+def cut(random: Random, events: Iterable[E]) -> list[list[E]]:
+    """Return events in batches of random length."""
+    batches: list[list[E]] = [[]]
+    for tx in events:
         if random.random() < 0.3:
             batches.append([])
         batches[-1].append(tx)

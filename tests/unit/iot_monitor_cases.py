@@ -18,7 +18,6 @@ from apps.iot_maintenance.events import (
 )
 from apps.iot_maintenance.process import MachineMonitor, Monitoring
 from apps.iot_maintenance.records import EnrichedReading
-from apps.iot_maintenance.signals import signal
 from millrace.testing import TestDriver
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -42,37 +41,37 @@ def reading(
         unit,
         START + at,
     )
-    return machine, START + at, signal("readings", event)
+    return machine, START + at, event
 
 
 def status(at: int, text: str, produced: int = 0, rejected: int = 0, *, machine: str = M1) -> Event:
     """A status."""
     event = Status(f"{machine}.s{at}", machine, text, START + at, produced, rejected)
-    return machine, START + at, signal("status", event)
+    return machine, START + at, event
 
 
 def maintenance(at: int, component: str = "seal", *, machine: str = M1) -> Event:
     """A replacement."""
     event = Maintenance(f"{machine}.w{at}.{component}", machine, component, START + at, "scheduled", 0)
-    return machine, START + at, signal("maintenance", event)
+    return machine, START + at, event
 
 
 def error(at: int, code: str = "E1", *, machine: str = M1) -> Event:
     """An error."""
     event = MachineError(f"{machine}.e{at}.{code}", machine, code, START + at)
-    return machine, START + at, signal("errors", event)
+    return machine, START + at, event
 
 
 def equipment(at: int, kind: str = "pump", *, machine: str = M1, **attributes: str) -> Event:
     """Master data."""
-    return machine, START + at, signal("equipment", Equipment(machine, START + at, kind, attributes))
+    return machine, START + at, Equipment(machine, START + at, kind, attributes)
 
 
 def beat(at: int, device: str = M1, gateway: str = GATEWAY) -> Event:
     """A heartbeat."""
     kind: Any = "gateway" if device == gateway else "machine"
     event = Heartbeat(f"{device}.k{at}", device, kind, gateway, START + at)
-    return gateway, START + at, signal("heartbeats", event)
+    return gateway, START + at, event
 
 
 def action(
@@ -82,7 +81,7 @@ def action(
     event = Action(
         f"{entity}.a{at}.{verb}.{alarm}", entity, alarm, verb, START + at, "ann", duration, comment
     )
-    return entity, START + at, signal("actions", event)
+    return entity, START + at, event
 
 
 def rule(*levels: Level, id: str = "hot", quantities: tuple[str, ...] = ("oil",), **rest: Any) -> AlarmRule:

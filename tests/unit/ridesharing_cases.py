@@ -29,13 +29,13 @@ def position(driver: str, s: float, km: float = 0.0, **more: Any) -> Signal:
     """A driver's position so many km north of the middle."""
     at = START + int(s * SECOND)
     fields = {"vehicle_class": "standard", "lat": LAT + km * KM, "lon": LON, "state": "idle"} | more
-    return Signal("locations", driver, at, f"{driver}-{at}", driver_id=driver, **fields)
+    return Signal(at, "locations", driver, f"{driver}-{at}", driver_id=driver, **fields)
 
 
 def status(driver: str, s: float, what: str, km: float = 0.0, **more: Any) -> Signal:
     at = START + int(s * SECOND)
     fields = {"vehicle_class": "standard", "lat": LAT + km * KM, "lon": LON} | more
-    return Signal("status", driver, at, f"{driver}-{what}-{at}", driver_id=driver, status=what, **fields)
+    return Signal(at, "status", driver, f"{driver}-{what}-{at}", driver_id=driver, status=what, **fields)
 
 
 def request(name: str, s: float, km: float = 0.0, *, ahead: float = 0.0, **more: Any) -> Signal:
@@ -50,33 +50,33 @@ def request(name: str, s: float, km: float = 0.0, *, ahead: float = 0.0, **more:
         "dropoff_lon": LON,
         "pickup_at_ms": at + int(ahead * SECOND),
     } | more
-    return Signal("requests", name, at, request_id=name, rider_id=f"rider-{name}", **fields)
+    return Signal(at, "requests", name, request_id=name, rider_id=f"rider-{name}", **fields)
 
 
 def answer(name: str, driver: str, s: float, what: str = "accept", attempt: int = 1, **more: Any) -> Signal:
     at = START + int(s * SECOND)
     offer = f"{name}-o{attempt}"
     fields = {"zone": ZONE, "offer_id": offer, "attempt": attempt, "answer": what} | more
-    return Signal("answers", name, at, f"{offer}-{driver}-{at}", name, driver, **fields)
+    return Signal(at, "answers", name, f"{offer}-{driver}-{at}", name, driver, **fields)
 
 
 def progress(name: str, driver: str, s: float, stage: str, km: float = 0.0, **more: Any) -> Signal:
     at = START + int(s * SECOND)
     fields = {"zone": ZONE, "stage": stage, "lat": LAT + km * KM, "lon": LON} | more
-    return Signal("progress", name, at, f"{name}-{driver}-{stage}-{at}", name, driver, **fields)
+    return Signal(at, "progress", name, f"{name}-{driver}-{stage}-{at}", name, driver, **fields)
 
 
 def cancel(name: str, s: float, by: str = "rider", driver: str = "", reason: str = "too_long") -> Signal:
     at = START + int(s * SECOND)
     identity = f"{name}-{by}-{at}"
-    return Signal("cancellations", name, at, identity, name, driver, zone=ZONE, by=by, reason=reason)  # type: ignore[arg-type]
+    return Signal(at, "cancellations", name, identity, name, driver, zone=ZONE, by=by, reason=reason)  # type: ignore[arg-type]
 
 
 def command(action: str, s: float, **more: Any) -> Signal:
     at = START + int(s * SECOND)
     fields = {"operator": "ann", "reason": "test", "command_id": f"c-{action}-{at}"} | more
     entity = fields.get("request_id") or fields.get("driver_id") or fields.get("zone") or "x"
-    return Signal("commands", str(entity), at, action=action, **fields)  # type: ignore[arg-type]
+    return Signal(at, "commands", str(entity), action=action, **fields)  # type: ignore[arg-type]
 
 
 def ms(s: float) -> int:
@@ -111,7 +111,7 @@ class Whole:
         self.emissions: list[Emission] = []
 
     def run(self, signals: list[Signal], until: float) -> list[Emission]:
-        events = [(s.entity, s.event_time_ms, s) for s in signals]
+        events = [(s.entity, s.event_time_ms, s, s.stream) for s in signals]
         found = self.chain.run(events, ms(until))
         self.emissions += found
         return found

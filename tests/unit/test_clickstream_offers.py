@@ -25,7 +25,7 @@ from apps.clickstream.uplift import uplift_of, uplifts
 from generators.clickstream import ClickstreamProfile, responds
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from tests.unit.clickstream_app_cases import DAY, HOUR, MINUTE, START, act, click, consent, run_app
+from tests.unit.clickstream_app_cases import DAY, HOUR, MINUTE, START, act, click, consent, keyed, run_app
 
 LEFT = OfferRule(
     name="left",
@@ -257,7 +257,7 @@ def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, t
         at = n * 1_000
         add = click(at + 2, "add_to_cart", visitor, cart_id=f"cart-{visitor}", price=20.0, quantity=1)
         filled += [consent(at, visitor=visitor), add]
-    made = run_app([(e.key, e.event_time_ms, e) for e in filled], offers=(rule,)).rows("main")
+    made = run_app(keyed(*filled), offers=(rule,)).rows("main")
     assert Counter(o["visitor_id"] for o in made) == Counter(visitors)
     bought = []
     for offer in made:
@@ -266,7 +266,7 @@ def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, t
             at = offer["at_ms"] - START + HOUR
             bought.append(click(at, "purchase", visitor, cart_id=offer["cart_id"], order_id=f"o-{visitor}"))
     ordered = sorted([*filled, *bought], key=lambda e: e.event_time_ms)
-    run = run_app([(e.key, e.event_time_ms, e) for e in ordered], offers=(rule,), batch=10_000)
+    run = run_app(keyed(*ordered), offers=(rule,), batch=10_000)
     assert [o["offer_id"] for o in run.rows("main")] == [o["offer_id"] for o in made]
     (found,) = uplifts(run.rows("outcomes"))
     assert found.offered + found.control == len(visitors)

@@ -12,6 +12,7 @@ import pytest
 
 from apps.clickstream.consent import changed, may_stitch
 from apps.clickstream.entities import Entities
+from apps.clickstream.events import Click, Consent
 from apps.clickstream.funnels import PURCHASE, step_of
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.ledger_checks import check_ledger
@@ -116,7 +117,7 @@ def test_carts_are_left_exactly_as_the_ledger_says() -> None:
 
 
 def test_no_cart_is_said_to_be_left_after_its_purchase() -> None:
-    bought = {e.cart_id: at for _, at, e in events() if e.event_type == "purchase"}
+    bought = {e.cart_id: at for _, at, e in events() if isinstance(e, Click) and e.event_type == "purchase"}
     assert len(bought) > 8
     for row in reference().rows("Entities.abandonments"):
         assert row["since_ms"] < bought.get(row["cart_id"], row["since_ms"] + 1)
@@ -140,11 +141,11 @@ def test_browsers_are_stitched_where_they_may_be_and_nowhere_else() -> None:
     allowed: dict[str, int] = {}
     expected: dict[str, str] = {}
     for key, _, event in events():
-        if event.stream == "consents":
-            allowed[key] = changed(allowed.get(key, 0), event.purposes or (), granted=bool(event.granted))
+        if isinstance(event, Consent):
+            allowed[key] = changed(allowed.get(key, 0), event.purposes, granted=event.granted)
             if not may_stitch(allowed[key]):
                 expected.pop(key, None)
-        elif event.user_id and event.stream == "clicks" and may_stitch(allowed.get(key, 0)):
+        elif isinstance(event, Click) and event.user_id and may_stitch(allowed.get(key, 0)):
             expected[key] = event.user_id
     found = {r["visitor_id"]: r["user_id"] for r in reference().table("Visitors.identities", "visitor_id")}
     assert found == expected
@@ -157,8 +158,8 @@ def test_nothing_is_offered_without_consent_and_nothing_twice() -> None:
     allowed: dict[str, list[tuple[int, bool]]] = {}
     bits: dict[str, int] = {}
     for key, at, event in events():
-        if event.stream == "consents":
-            bits[key] = changed(bits.get(key, 0), event.purposes or (), granted=bool(event.granted))
+        if isinstance(event, Consent):
+            bits[key] = changed(bits.get(key, 0), event.purposes, granted=event.granted)
             allowed.setdefault(key, []).append((at, bits[key] & 6 == 6))
     for offer in made:
         said = [ok for at, ok in allowed.get(offer["visitor_id"], ()) if at <= offer["at_ms"]]
@@ -171,8 +172,8 @@ def test_funnels_count_what_a_look_at_the_sessions_events_counts() -> None:
     sessions = [s for s in reference().table("Visitors.sessions", "session_id") if not s["bot"]]
     clicks: dict[str, list[tuple[int, str]]] = {}
     for key, at, event in events():
-        if event.stream == "clicks":
-            step = step_of(event.event_type or "", event.page_type or "", event.step)
+        if isinstance(event, Click):
+            step = step_of(event.event_type, event.page_type, event.step)
             clicks.setdefault(key, []).append((at, step or ""))
     reached = Counter[int]()
     for session in sessions:
@@ -200,7 +201,7 @@ def test_visitors_now_are_those_who_clicked_in_the_last_five_minutes() -> None:
     moments = sorted(now)[5:-5:17]
     assert len(moments) > 5
     for end in moments:
-        there = {k for k, at, e in events() if e.stream == "clicks" and end - 5 * MINUTE <= at < end}
+        there = {k for k, at, e in events() if isinstance(e, Click) and end - 5 * MINUTE <= at < end}
         assert len(there - bots) <= now[end] <= len(there)
 
 
@@ -220,7 +221,7 @@ def disturbed(seed: int, bound_ms: int) -> Events:
 def clicks_of_people() -> dict[str, Any]:
     """The tables of what people click, in order of time."""
     bots = {t.entity for t in truths(world(), "bot").values()}
-    return tables(run_app([e for e in events() if e[0] not in bots and e[2].stream == "clicks"]))
+    return tables(run_app([e for e in events() if e[0] not in bots and isinstance(e[2], Click)]))
 
 
 @pytest.mark.parametrize(("seed", "batch"), [(1, 700)])
@@ -231,7 +232,7 @@ def test_disorder_repeats_and_cuts_change_no_table(seed: int, batch: int) -> Non
     """
     bots = {t.entity for t in truths(world(), "bot").values()}
     bound = 10 * MINUTE
-    there = [e for e in disturbed(seed, bound) if e[0] not in bots and e[2].stream == "clicks"]
+    there = [e for e in disturbed(seed, bound) if e[0] not in bots and isinstance(e[2], Click)]
     expected = clicks_of_people()
     found = tables(run_app(there, batch=batch, bound_ms=3 * bound))
     assert {name: rows - expected[name] for name, rows in found.items()} == {
@@ -279,7 +280,7 @@ def test_bad_input_disturbs_nothing_else() -> None:
     """A click whose money does not fit in what is stored ends alone in the dead letters."""
     good = events()[:1_000]
     poison = msgspec.structs.replace(
-        next(e for _, _, e in good if e.stream == "clicks"), event_id="poison", visitor_id="p", key="p",
+        next(e for _, _, e in good if isinstance(e, Click)), event_id="poison", visitor_id="p",
         event_type="purchase", amount=float("inf"),
     )  # fmt: skip
     found = run_app([*good[:500], ("p", poison.event_time_ms, poison), *good[500:]])

@@ -294,6 +294,7 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
         "control.v1",
         "correction.v1",
         "decision.v1",
+        "label.v1",
         "transaction.v1",
     ]
 

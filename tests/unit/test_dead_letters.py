@@ -19,6 +19,7 @@ from millrace.connectors.router import DeadLetterLimit, TooManyDeadLetters
 from millrace.dead_letters import DeadLetter, Kept, kept_of, reason_of
 from millrace.dlq import DeadLetterTable
 from millrace.host.chunks import decode_output
+from millrace.host.key_times import KeyFields
 from millrace.host.memory import MemoryHost
 from millrace.host.packing import Packer
 from millrace.host.spark_records import TypedColumns
@@ -106,7 +107,7 @@ def test_what_was_kept_of_a_record_is_read_in_every_form_it_was_written_in() -> 
 def run_on_workers(values: list[bytes], records: list[Any], **columns: list[Any]) -> list[DeadLetter]:
     """Pack events as in front of a shuffle, run them as behind it, and return the dead letters."""
     packer = Packer(
-        keys=(("card", str),), event_time=("at", int), labels=(7,), skew_ms=60_000, keep_all_headers=False
+        (KeyFields((("card", str),), ("at", int)),), labels=(7,), skew_ms=60_000, keep_all_headers=False
     )
     count = len(values)
     arrays = {
@@ -165,7 +166,7 @@ def test_every_reason_is_reached_and_unreadable_events_keep_key_time_and_headers
 
 
 def test_an_event_of_an_unknown_version_moves_no_clock() -> None:
-    packer = Packer(keys=(("card", str),), event_time=("at", int), labels=(7,))
+    packer = Packer((KeyFields((("card", str),), ("at", int)),), labels=(7,))
     batch = pa.RecordBatch.from_arrays(
         [pa.array([b'{"card":"c","at":5}', b'{"card":"c","at":9}']), pa.array([False, True])],
         names=["_value", "_unknown_version"],

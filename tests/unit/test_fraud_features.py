@@ -80,7 +80,7 @@ def run(batches: list[list[Transaction]], restarts: set[int]) -> Any:
         send(target, *batch)
         if i in restarts:
             target.restart()
-    assert target.values("late") == []
+    assert target.values("late_transactions") == []
     return target
 
 
@@ -270,7 +270,7 @@ def test_nothing_is_left_when_the_watermark_has_passed_everything() -> None:
     for card in range(40):
         send(target, *purchases(random, 20, 10, every_ms=HOUR, card=f"card-{card}"))
     send(target, transaction(0, 5, card="late-only"))
-    assert target.values("late")
+    assert target.values("late_transactions")
     newest = max(e.event_time for e in target.emissions)
     target.advance_watermark(newest + 90 * DAY + 90 * DAY // 16 + 2 * DAY)
     assert target.is_empty()

@@ -11,6 +11,7 @@ from sklearn.ensemble import ExtraTreesClassifier  # type: ignore[import-untyped
 
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
+from apps.fraud.labels import LabelRisk, TerminalLabels
 from apps.fraud.model.estimator import matrix
 from apps.fraud.model.forest import Forest
 from apps.fraud.model.live import LIVE_COLUMNS, LIVE_INPUTS, UNKNOWN, StreamScorer, flat, row_of, score_with
@@ -35,7 +36,10 @@ def observed(seed: int) -> Observed:
     own, card = filled(Features, rng, holes=True), filled(CardFeatures, rng, holes=True)
     entities = [filled(EntityFeatures, rng, holes=True) if rng.random() < 0.5 else None for _ in range(4)]
     tx = transaction(seed, round(float(rng.uniform(1, 99)), 2), id=f"tx-{seed}")
-    return Observed(tx, own, card, entities[0], entities[1], entities[2], entities[3], {})
+    labels = [
+        filled(tp, rng, holes=True) if rng.random() < 0.5 else None for tp in (LabelRisk, TerminalLabels)
+    ]
+    return Observed(tx, own, card, entities[0], entities[1], entities[2], entities[3], {}, *labels)
 
 
 def decision(seen: Observed) -> dict[str, Any]:
@@ -43,7 +47,7 @@ def decision(seen: Observed) -> dict[str, Any]:
     tx = msgspec.to_builtins(seen.tx)
     row = {name: tx[name] for name in ("transaction_id", "event_time_ms", "card_id", "kind", "amount")}
     row |= {"action": "review", **msgspec.to_builtins(seen.own)}
-    for name in ("card", "account", "terminal", "device", "address"):
+    for name in ("card", "account", "terminal", "device", "address", "card_labels", "terminal_labels"):
         row[name] = msgspec.to_builtins(getattr(seen, name))
     assert set(row) == set(LIVE_COLUMNS)
     return row

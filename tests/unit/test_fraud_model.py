@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from sklearn.ensemble import (  # type: ignore[import-untyped]
     ExtraTreesClassifier,
     RandomForestClassifier,
@@ -24,13 +28,14 @@ from apps.fraud.model.estimator import MODEL, Calibration, decide
 from apps.fraud.model.feedback import TwoModels, alert_precision_of_days, feedback_of, train_two
 from apps.fraud.model.forest import BrokenModel, Forest
 from apps.fraud.model.metrics import card_precision, recall_at
-from apps.fraud.model.monitor import days_of
-from apps.fraud.model.prequential import Day, Outcome, PrequentialMetrics, measure
+from apps.fraud.model.monitor import days_of, write
+from apps.fraud.model.prequential import Day, Outcome, PrequentialMetrics, count, measure
 from apps.fraud.model.promotion import CannotCompare, compare
 from apps.fraud.model.scorer import ModelHolder, Score
 from apps.fraud.model.source import LoadedModel, RegistryUnreachable
 from apps.fraud.model.training import CannotTrain, Examples, examples, train
 from apps.fraud.model.weeks import week
+from millrace.errors import UserError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 
@@ -315,8 +320,8 @@ def test_measures_of_a_day_equal_scikit_learns() -> None:
         for o in of_day:
             s, f = best.get(o.card, (0.0, False))
             best[o.card] = (max(s, o.score), f or o.is_fraud)
-        top = sorted(best.values(), reverse=True)[:100]
-        assert day.cp100 == pytest.approx(sum(f for _, f in top) / 100)
+        top = sorted(best, key=lambda card: (-best[card][0], card))[:100]
+        assert day.cp100 == pytest.approx(sum(best[card][1] for card in top) / 100)
 
 
 def test_a_day_is_judged_once_in_any_order_and_then_forgotten() -> None:
@@ -325,12 +330,87 @@ def test_a_day_is_judged_once_in_any_order_and_then_forgotten() -> None:
     assert leaks(PrequentialMetrics(7 * DAY_MS), events, bound_ms=3 * DAY_MS) == []
 
 
-def test_an_outcome_of_a_day_that_was_judged_is_late() -> None:
-    driver = TestDriver(PrequentialMetrics(DAY_MS))
+def test_an_outcome_of_a_day_that_is_forgotten_is_late() -> None:
+    driver = TestDriver(PrequentialMetrics(DAY_MS, kept_ms=3 * DAY_MS))
     driver.send("m", Outcome("m", 5, "c", 0.5, True), at=10)
-    driver.advance_watermark(3 * DAY_MS)
-    driver.send("m", Outcome("m", 6, "c", 0.5, True), at=3 * DAY_MS + 5)
+    driver.advance_watermark(6 * DAY_MS)
+    driver.send("m", Outcome("m", 6, "c", 0.5, True), at=6 * DAY_MS + 5)
     assert len(driver.values()) == len(driver.values("late")) == 1
+
+
+def test_a_label_after_the_judgement_judges_the_day_anew_once_a_day() -> None:
+    """Day 0 is judged at day 2; two labels of day 3 take effect at its end, in one revision."""
+    driver = TestDriver(PrequentialMetrics(DAY_MS))
+    for n in range(4):
+        driver.send("m", Outcome("m", n, f"c-{n}", n / 10, is_fraud=False, alerted=n > 1), at=n)
+    driver.advance_watermark(3 * DAY_MS + 7)
+    for n in (3, 0):
+        driver.send("m", Outcome("m", n, f"c-{n}", n / 10, is_fraud=True, alerted=n > 1, was=False), at=n)
+    assert len(driver.values()) == 1
+    driver.advance_watermark(4 * DAY_MS)
+    first, second = driver.values()
+    assert (first.revision, first.frauds, first.ap, first.alert_precision) == (1, 0, None, 0.0)
+    assert (second.revision, second.rows, second.frauds) == (2, 4, 2)
+    assert (second.ap, second.alert_precision, second.cp100) == (0.75, 0.5, 0.02)
+    assert [e.on_time for e in driver.emissions] == [True, False]
+
+
+def test_a_correction_undoes_what_a_label_did() -> None:
+    """Whether the labels come before or behind what they speak of, within one batch."""
+    said = [
+        Outcome("m", 5, "c-1", 0.9, is_fraud=False, alerted=True),
+        Outcome("m", 5, "c-1", 0.9, is_fraud=True, alerted=True, was=False),
+        Outcome("m", 5, "c-1", 0.9, is_fraud=False, alerted=True, was=True),
+    ]
+    for order in itertools.permutations(said):
+        day = Day()
+        for outcome in order:
+            count(day, outcome)
+        assert (day.genuine, day.fraud, day.card_frauds, day.cards) == ({900: 1}, {}, {}, {"c-1": 900})
+        assert (day.alerts, day.right) == (1, 0)
+
+
+def test_drift_is_measured_against_the_first_days_of_a_version() -> None:
+    driver = TestDriver(PrequentialMetrics(0, features=["amount", "count_24h"]))
+
+    def day(number: int, amount: int, score: float, frauds: int, version: str = "7") -> None:
+        for n in range(100):
+            at = number * DAY_MS + n
+            driver.send(
+                "m", Outcome("m", at, "c", score, n < frauds, version=version, bins=[amount, n % 3],
+                             trained_until_ms=DAY_MS // 2), at=at,
+            )  # fmt: skip
+
+    for number in range(7):
+        day(number, amount=number % 2, score=0.1, frauds=10)
+    day(7, amount=1, score=0.1, frauds=10)
+    day(8, amount=5, score=0.9, frauds=60)
+    day(9, amount=5, score=0.9, frauds=60, version="8")
+    driver.advance_watermark(20 * DAY_MS)
+    days = driver.values()
+    assert [d.score_psi for d in days[:7]] == [None] * 7
+    assert (days[7].score_psi, days[7].label_psi, days[7].drifted, days[7].shifted) == (0, 0, "amount", 1)
+    assert min(days[8].score_psi, days[8].label_psi, days[8].psi) > 1
+    assert (days[8].drifted, days[8].shifted) == ("amount", 1)
+    assert (days[9].score_psi, days[9].version) == (None, "8")  # a new version has no past
+    assert [d.age_days for d in days[:2]] == [0.5, 1.5]
+
+
+def test_the_figures_of_the_stream_are_not_written_over(tmp_path: Path) -> None:
+    day = measure("m", 0, Day(genuine={500: 3}, fraud={700: 1}))
+    for _ in range(2):
+        write([day], tmp_path)
+    (row,) = read_deltalake(tmp_path / "tables" / "model_metrics")
+    assert (row["ap"], row["score_psi"], row["revision"]) == (1.0, None, 1)
+    streamed = tmp_path / "streamed"
+    write_deltalake(str(streamed / "tables" / "model_metrics"), pa.table({"_event_id": ["e"]}))
+    with pytest.raises(UserError, match=r"model\.measure is on"):
+        write([day], streamed)
+
+
+def read_deltalake(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
+    return rows
 
 
 def test_measures_that_mean_nothing_are_null() -> None:
@@ -460,7 +540,7 @@ def test_the_days_of_a_model_are_those_that_it_has_not_seen_and_that_are_over() 
     model = LoadedModel("3", MODEL.inputs, forest, Calibration(1.0, 0.0), 4 * DAY_MS + 5, about)
     found = list(days_of("champion", model, seen, seen.alerted.tolist(), 9 * DAY_MS))
     assert [day.day_ms // DAY_MS for day in found] == [5, 6, 7, 8]
-    assert [round(day.age_days, 3) for day in found] == [2.0, 3.0, 4.0, 5.0]
+    assert [round(day.age_days or 0, 3) for day in found] == [2.0, 3.0, 4.0, 5.0]
     for day in found:
         rows = seen.at // DAY_MS == day.day_ms // DAY_MS
         scores = np.round(model.score_many(seen.x[rows]), 3)

@@ -91,9 +91,7 @@ def test_a_late_transaction_goes_to_late_once_and_changes_no_feature() -> None:
     send_each(target, [late, late])
     target.restart()
     send(target, late)
-    assert [(r["event"]["transaction_id"], r["lateness_ms"]) for r in target.values("late")] == [
-        (late.transaction_id, HOUR - 1)
-    ]
+    assert [(r.event, r.lateness_ms) for r in target.values("late_transactions")] == [(late, HOUR - 1)]
     assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate"] * 2
     last = transaction(HOUR + 1, 20)
     assert decide(target, last) == decide(undisturbed, last)
@@ -103,7 +101,7 @@ def test_a_late_repeat_of_a_decided_transaction_is_a_duplicate_and_not_late() ->
     target = driver()
     tx = transaction(0, 10)
     send_each(target, [tx, transaction(HOUR, 20), tx])
-    assert target.values("late") == []
+    assert target.values("late_transactions") == []
     assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate"]
 
 
@@ -111,7 +109,7 @@ def test_a_transaction_that_is_days_late_is_remembered_from_when_it_came() -> No
     target = driver()
     late = transaction(0, 10)
     send_each(target, [transaction(10 * DAY, 1), late, transaction(10 * DAY + 23 * HOUR, 1), late])
-    assert len(target.values("late")) == 1
+    assert len(target.values("late_transactions")) == 1
     assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate"]
 
 

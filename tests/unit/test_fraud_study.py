@@ -12,11 +12,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from apps.fraud.economics import Costs, Scored, outcome
 from apps.fraud.evaluation.recorded import UnfitTransactions, read_transactions, write_records
-from apps.fraud.evaluation.study import NoSuchWeek, hidden_frauds, study
+from apps.fraud.evaluation.study import NoSuchWeek, hidden_frauds, study, thresholds
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import INPUTS
+from apps.fraud.model.estimator import INPUTS, Calibration, HeldOut
 from tests.unit.handbook_cases import DAY, START_MS, of_table, streamed, table
 
 
@@ -83,6 +84,38 @@ def test_a_week_is_trained_and_judged() -> None:
     assert report["start"] == "2018-04-15"
     assert report["rows"] == len(found.scored)
     assert set(found.scored.columns) >= {"TRANSACTION_ID", "score", "handbook_score", "decision"}
+
+
+@pytest.mark.parametrize("capacity", [0, 2, 100])
+def test_thresholds_are_the_cheapest_whose_reviews_fit_the_day(capacity: int) -> None:
+    frame = recorded(150, 5)
+    rng = np.random.default_rng(3)
+    fraud = frame["TX_FRAUD"].to_numpy(dtype=bool)
+    scores = np.clip(0.2 + 0.5 * fraud + rng.normal(0, 0.2, len(frame)), 0.01, 0.99).round(2)
+    held, curve = HeldOut(np.arange(len(frame)), scores), Calibration(1.0, 0.0)
+    review_from, block_from = thresholds(frame, held, curve, capacity, Costs())
+    known = Scored.of(
+        [
+            (at, str(card), amount, score, bool(is_fraud))
+            for at, card, amount, score, is_fraud in zip(
+                frame["at"], frame["CUSTOMER_ID"], frame["TX_AMOUNT"], curve(scores), fraud, strict=True
+            )
+        ]
+    )
+    chosen = outcome(known, review_from, block_from, Costs())
+    assert chosen.reviews_per_day <= capacity
+    tried = sorted({*curve(scores).tolist(), 2.0})
+    others = [outcome(known, low, high, Costs()) for high in tried for low in tried if low <= high]
+    assert chosen.cost == pytest.approx(min(o.cost for o in others if o.reviews_per_day <= capacity))
+
+
+def test_decisions_fit_the_capacity_that_is_given() -> None:
+    frame = recorded(1_200, 21)
+    frame["CUSTOMER_ID"] = frame["TERMINAL_ID"] = range(len(frame))
+    features = features_of(frame, telling="customer_ratio")
+    found = study(frame, features, date(2018, 4, 15), 7 * DAY, seeds=(0,), capacity=0)
+    assert set(found.scored["decision"]) <= {"approve", "block"}
+    assert found.report()["thresholds"] == {"review_from": found.review_from, "block_from": found.block_from}
 
 
 def test_a_leak_is_seen() -> None:

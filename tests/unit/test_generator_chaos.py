@@ -20,6 +20,7 @@ from millrace import Context, KeyedProcess, arrival, map_state
 from millrace.dead_letters import VERSION_HEADER, DeadLetter
 from millrace.host.chunks import decode_output
 from millrace.host.groups import group_labels
+from millrace.host.key_times import KeyFields
 from millrace.host.packing import Packer
 from millrace.host.spark_worker import BoundedGroups, JsonEvents
 from millrace.testing.world_ledger import WorldRun
@@ -58,7 +59,7 @@ class Once(KeyedProcess[Transaction, str]):
 
 def chunks(messages: list[Generated]) -> pa.Table:
     """Return messages by key group, as they stand behind the shuffle."""
-    packer = Packer(keys=(("card_id", str),), event_time=("event_time_ms", int), labels=LABELS)
+    packer = Packer((KeyFields((("card_id", str),), ("event_time_ms", int)),), labels=LABELS)
     headers = [[{"key": name, "value": value} for name, value in m.headers] for m in messages]
     batch = pa.RecordBatch.from_arrays(
         [

@@ -476,7 +476,8 @@ def busy_hour(rng: random.Random) -> list[Event]:
             ]
         )()
         event = made[2]
-        found[at, event.stream, event.quantity, event.verb] = made
+        about = [getattr(event, name, None) for name in ("quantity", "verb")]
+        found[at, type(event), *about] = made
     return list(found.values())
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from apps.iot_maintenance.events import Heartbeat
 from apps.iot_maintenance.records import Liveness
-from apps.iot_maintenance.signals import Signal, signal
 from millrace.host.memory import MemoryHost
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
@@ -152,14 +152,9 @@ def races(count: int, seed: int, devices: int = 50) -> tuple[list[Event], dict[s
         times = beats[name] = []
         for _ in range(count // devices):
             times.append(at)
-            event = {
-                "heartbeat_id": f"{name}.{at}",
-                "device_id": name,
-                "device_kind": "machine",
-                "gateway_id": f"gw{number % 7}",
-                "event_time_ms": START + at,
-            }
-            events.append((f"gw{number % 7}", START + at, signal("heartbeats", event)))
+            gateway = f"gw{number % 7}"
+            event = Heartbeat(f"{name}.{at}", name, "machine", gateway, START + at)
+            events.append((gateway, START + at, event))
             at += rng.choice(
                 [TIMEOUT, TIMEOUT, TIMEOUT - 1, TIMEOUT + 1, rng.randint(1, 2 * TIMEOUT), 1, 3 * TIMEOUT]
             )
@@ -216,9 +211,7 @@ def test_a_hundred_thousand_devices_that_fall_silent_at_once_are_all_told() -> N
     events = []
     for number in range(100_000):
         gateway, device = f"gw{number // 10}", f"m{number}"
-        fields = {"heartbeat_id": device, "device_id": device, "device_kind": "machine"}
-        event = signal("heartbeats", {**fields, "gateway_id": gateway, "event_time_ms": START})
-        events.append((gateway, START, event))
+        events.append((gateway, START, Heartbeat(device, device, "machine", gateway, START)))
     host.run_batch(events)
     assert len(host.snapshot()) < 2_048 * 100_000
     told = host.advance_watermark(START + TIMEOUT)
@@ -234,14 +227,8 @@ def test_liveness_hangs_on_the_events_alone() -> None:
 def test_a_late_heartbeat_is_put_aside() -> None:
     target = driver()
     send(target, beat(30_000), beat(5_000))
-    assert [late["event"]["stream"] for late in target.values("late")] == ["heartbeat"]
+    assert [late["input"] for late in target.values("late")] == ["heartbeats"]
 
 
 def test_gateways_and_their_devices_are_forgotten() -> None:
     assert leaks(monitor(SILENCE), [beat(at * SECOND, GATEWAY) for at in range(5)] + [beat(100)]) == []
-
-
-def test_a_signal_is_small_when_it_is_sent() -> None:
-    found = msgspec.json.encode(beat(0)[2])
-    assert len(found) < 220
-    assert msgspec.json.decode(found, type=Signal) == beat(0)[2]

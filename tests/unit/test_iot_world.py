@@ -11,7 +11,7 @@ import pytest
 from apps.iot_maintenance.demo import FAULTS
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, monitoring
-from apps.iot_maintenance.signals import signal
+from apps.iot_maintenance.signals import INPUTS, as_row
 from generators.engine.simulated import Truth
 from generators.iot import IotProfile, simulate
 from millrace.host.memory import MemoryHost
@@ -50,11 +50,11 @@ def world() -> World:
     truths: dict[str, Truth] = {}
     batch, found, readings, last = [], [], 0, 0
     for simulated in simulate(profile):
-        event = signal(simulated.stream, simulated.event)
-        readings += event.stream == "reading"
+        event = msgspec.convert(simulated.event, INPUTS[simulated.stream], from_attributes=True)
+        readings += simulated.stream == "readings"
         last = event.event_time_ms
         truths.update((truth.truth_id, truth) for truth in simulated.truths)
-        batch.append((event.entity, event.event_time_ms, event))
+        batch.append(as_row(simulated.stream, event))
         if len(batch) == 3_000:
             found += host.run_batch(batch)
             batch = []

@@ -22,7 +22,8 @@ from millrace.host.chunks import (
     join_output,
 )
 from millrace.host.groups import encode_key, group_labels, key_group
-from millrace.host.packing import Packer, decode_all
+from millrace.host.key_times import KeyFields, decode_all
+from millrace.host.packing import Packer
 from millrace.host.runner import Emission
 
 LABELS = group_labels(4)
@@ -48,7 +49,7 @@ def event(user: Any, at: Any) -> bytes:
     return msgspec.json.encode({"user": user, "at": at, "more": [1, {"x": "\n"}]})
 
 
-PACKER = Packer(keys=(("user", str),), event_time=("at", int), labels=LABELS)
+PACKER = Packer((KeyFields((("user", str),), ("at", int)),), labels=LABELS)
 
 
 @settings(deadline=None)
@@ -124,7 +125,7 @@ def test_control_rows_go_to_every_group_and_move_no_watermark() -> None:
 
 
 def test_an_event_far_ahead_of_its_arrival_is_marked_and_moves_no_watermark() -> None:
-    packer = Packer(keys=(("user", str),), event_time=("at", int), labels=(7,), skew_ms=10)
+    packer = Packer((KeyFields((("user", str),), ("at", int)),), labels=(7,), skew_ms=10)
     arrived = pa.array([100.0, 100.0, float("inf")])
     ((_, newest, chunk),) = packed(
         [event("a", 110), event("a", 111), event("a", 120)], packer, _arrived=arrived
@@ -137,7 +138,7 @@ def test_an_event_far_ahead_of_its_arrival_is_marked_and_moves_no_watermark() ->
 def test_headers_are_kept_of_all_rows_or_of_unreadable_ones(
     keep_all: bool, expected: list[str | None]
 ) -> None:
-    packer = Packer(keys=(("user", str),), event_time=("at", int), labels=(7,), keep_all_headers=keep_all)
+    packer = Packer((KeyFields((("user", str),), ("at", int)),), labels=(7,), keep_all_headers=keep_all)
     ((_, _, chunk),) = packed([event("a", 1), b"no"], packer, _headers=pa.array(["[1]", "text"]))
     assert chunk.headers == expected
 
@@ -145,13 +146,13 @@ def test_headers_are_kept_of_all_rows_or_of_unreadable_ones(
 def test_headers_of_kafka_become_text_as_spark_writes_them() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([[{"key": "id", "value": b"x"}], None], kind)
-    packer = Packer(keys=(("user", str),), event_time=("at", int), labels=(7,))
+    packer = Packer((KeyFields((("user", str),), ("at", int)),), labels=(7,))
     ((_, _, chunk),) = packed([b"no", b"nor this"], packer, _headers=headers)
     assert chunk.headers == ['[{"key":"id","value":"eA=="}]', None]
 
 
 def test_times_may_be_dates_and_keys_of_several_parts() -> None:
-    packer = Packer(keys=(("a", str), ("b", int), ("c", bool)), event_time=("t", datetime), labels=LABELS)
+    packer = Packer((KeyFields((("a", str), ("b", int), ("c", bool)), ("t", datetime)),), labels=LABELS)
     when = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     value = msgspec.json.encode({"a": "x", "b": -5, "c": True, "t": when})
     naive = b'{"a":"x","b":-5,"c":true,"t":"2026-01-02T03:04:05.678"}'
@@ -163,7 +164,7 @@ def test_times_may_be_dates_and_keys_of_several_parts() -> None:
 
 
 def test_the_event_time_may_be_the_key_too() -> None:
-    packer = Packer(keys=(("at", int),), event_time=("at", int), labels=LABELS)
+    packer = Packer((KeyFields((("at", int),), ("at", int)),), labels=LABELS)
     ((_, newest, chunk),) = packed([event("a", 5)], packer)
     assert (chunk.keys, chunk.times, newest) == (["1:5"], [5], 5)
 
@@ -188,3 +189,40 @@ def test_emissions_come_out_of_their_chunks_as_they_went_in() -> None:
     assert found == [emissions[0], emissions[2], emissions[1]]
     both = join_output([chunks[0][2], chunks[1][2]])
     assert both.payloads == [b"{}", b"[1]", b'"x"']
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 2, None]), st.integers(0, 9), st.booleans()), min_size=1))
+def test_rows_of_several_inputs_are_found_as_by_an_input_at_a_time(rows: list[tuple[Any, int, bool]]) -> None:
+    """Each input has its own key and time, the third one a key beside it; some rows are control events."""
+    inputs = (
+        KeyFields((("user", str),), ("at", int), b"\x01"),
+        KeyFields((("name", int),), ("since", datetime), b"\x02"),
+        KeyFields((("_key0", None),), ("at", int), b"\x03"),
+    )
+    values, given, controls, expected = [], [], [], []
+    for place, n, control in rows:
+        at = datetime.fromtimestamp(n, UTC)
+        value = [event(f"u{n}", n), msgspec.json.encode({"name": n, "since": at}), event("x", n)][place or 0]
+        is_control = control and place is None
+        values.append(value)
+        given.append(f"k{n}" if place == 2 and n else None)
+        controls.append(is_control)
+        keys = [f"u{n}", str(n), f"k{n}" if n else None]
+        key = None if place is None or keys[place] is None else encode_key((keys[place],))
+        time = NO_TIME if place is None else n * 1000 if place == 1 else n
+        mark = b"" if is_control else bytes([0 if place is None else place + 1])
+        kind = CONTROL if is_control else DATA
+        expected += [(key, time, kind, mark + value)] * (len(LABELS) if is_control else 1)
+    columns = {
+        "_input": pa.array([place for place, _, _ in rows], pa.int32()),
+        "_key0": pa.array(given, pa.string()),
+        "_control": pa.array(controls),
+    }
+    found: list[Any] = []
+    for label, _, chunk in packed(values, Packer(inputs, LABELS), **columns):
+        kinds = chunk.kinds or bytes(len(chunk.values))
+        found += zip(chunk.keys, chunk.times, kinds, chunk.values, strict=True)
+        groups = {LABELS[key_group(key, 4)] for key in chunk.keys if key is not None}
+        assert groups <= {label}
+    assert sorted(found, key=repr) == sorted(expected, key=repr)

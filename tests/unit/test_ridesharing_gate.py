@@ -34,7 +34,7 @@ def gate(config: DispatchConfig | None = None) -> TestDriver:
 
 def send(driver: TestDriver, *signals: Signal) -> None:
     for s in signals:
-        driver.send(s.entity, s, at=s.event_time_ms)
+        driver.send(s.entity, s, at=s.event_time_ms, input=s.stream)
 
 
 def dead(driver: TestDriver) -> list[tuple[str, str]]:
@@ -116,7 +116,7 @@ def test_a_driver_stays_with_its_region_until_it_is_handed_over() -> None:
     driver = gate(HALVES)
     send(driver, position("d1", 0, -1), position("d1", 20, 3))
     handed = Signal(
-        "handovers", "d1", ms(21), "h1", driver_id="d1", region="r0-1", from_region="r0-0",
+        ms(21), "handovers", "d1", "h1", driver_id="d1", region="r0-1", from_region="r0-0",
         lat=37.8, lon=-122.42, seen_ms=ms(20), vehicle_class="standard",
     )  # fmt: skip
     send(driver, handed, position("d1", 40, 3.2))
@@ -131,11 +131,11 @@ def test_a_driver_stays_with_its_region_until_it_is_handed_over() -> None:
     assert driver.values("late") == [], "a handover is read after what caused it has passed"
 
 
-def signals_of_two_drivers() -> list[tuple[str, int, Signal]]:
+def signals_of_two_drivers() -> list[tuple[str, int, Signal, str]]:
     found = [position(f"d{n}", s + n / 10, s / 100) for n in range(2) for s in range(0, 120, 7)]
     found += [request(f"r{s}", s) for s in range(5, 100, 20)]
     found += [answer("r5", "d1", 17), cancel("r25", 31)]
-    return [(s.entity, s.event_time_ms, s) for s in found]
+    return [(s.entity, s.event_time_ms, s, s.stream) for s in found]
 
 
 def test_cuts_restarts_and_repeats_do_not_matter() -> None:

@@ -85,7 +85,7 @@ def test_an_event_that_cannot_be_handled_goes_to_the_dead_letters_and_harms_nobo
         driver.drain()
         return driver
 
-    poison = [(REGION, at, Signal("commands", "x", at, f"p{n}")) for n, (_, at, _) in enumerate(good[:3])]
+    poison = [(REGION, at, Signal(at, "commands", "x", f"p{n}")) for n, (_, at, _) in enumerate(good[:3])]
     clean, poisoned = run(good), run([*good, *poison])
     for output in ("trips", "offers", "attempts", "releases", "windows"):
         assert poisoned.values(output) == clean.values(output)

@@ -43,7 +43,7 @@ class Loop:
             self.truths.update(t.kind for e in happened for t in e.truths)
             signals = [*self._again, *(_signal(e) for e in happened)]
             self._again = []
-            events = [(s.entity, s.event_time_ms, s) for s in signals]
+            events = [(s.entity, s.event_time_ms, s, s.stream) for s in signals]
             found = self.app.chain.run(events, now - 1)
             self.app.emissions += found
             for e in found:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from millrace import BroadcastContext, Context, KeyedProcess, Timer, arrival, broadcast_state
-from millrace.host.runner import make_event_id
+from millrace.host.runner import Row, Runner, make_event_id
+from millrace.inputs import NO_INPUT, Inputs
+from millrace.state.handles import BroadcastState
 from millrace.testing import TestDriver
+from millrace.time import NO_WATERMARK
 
 
 def total(entries: list[tuple[str, int]]) -> int:
@@ -40,6 +44,42 @@ def test_a_view_of_broadcast_state_follows_every_change_and_no_failed_one() -> N
     driver.broadcast("a")  # 3 + 1 instead of 1
     driver.send("k", "x", at=4)
     assert driver.values() == [0, 3, 3, 6]
+
+
+def test_groups_that_keep_the_same_share_what_is_unpacked_and_others_do_not() -> None:
+    runner = Runner(Limits(), encode=msgspec.json.encode)
+    limits: BroadcastState[str, int] = runner.process.__dict__["limits"]
+    made: list[int] = []
+
+    def counted_total(entries: list[tuple[str, int]]) -> int:
+        made.append(1)
+        return total(entries)
+
+    def seen(stored: bytes | None) -> int:
+        runner.load_broadcast(stored)
+        return limits.view(counted_total)
+
+    def control(stored: bytes | None, name: str) -> bytes:
+        row = Row(0, b"", None, name)
+        changed = runner.run_broadcast([row], stored, NO_WATERMARK, report=True)
+        assert changed is not None
+        return changed
+
+    first = control(None, "a")
+    assert limits.view(counted_total) == 1, "the group that was changed sees the change at once"
+    assert [seen(None), seen(first), seen(first), seen(first)] == [0, 1, 1, 1]
+    assert len(made) == 3
+    second = control(first, "b")
+    assert [limits.view(counted_total), seen(first), seen(second), seen(None)] == [3, 1, 3, 0]
+
+
+def test_events_of_one_input_have_one_decoder() -> None:
+    inputs = Inputs({"numbers": int, "texts": str}, "Both")
+    texts = [b'\x02"a"', b'\x02"b"']
+    decoder = inputs.only(texts)
+    assert [decoder.decode(raw[1:]) for raw in texts] == [inputs.decode(raw) for raw in texts] == ["a", "b"]
+    assert inputs.only([*texts, b"\x011"]) is None
+    assert inputs.only([NO_INPUT + b"1"]) is None
 
 
 class Chained(KeyedProcess[int, str]):

@@ -11,10 +11,23 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from apps.fraud.economics import Costs, Scored, choose
 from apps.fraud.evaluation.recorded import SCENARIO
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import HANDBOOK_MODEL, MODEL, ModelSpec, calibrated, decide, matrix
-from apps.fraud.model.metrics import Quality, quality
+from apps.fraud.model.estimator import (
+    BLOCK_FROM,
+    HANDBOOK_MODEL,
+    MODEL,
+    REVIEW_FROM,
+    Calibration,
+    HeldOut,
+    ModelSpec,
+    calibration_of,
+    decide,
+    held_out,
+    matrix,
+)
+from apps.fraud.model.metrics import CARDS_A_DAY, Quality, quality
 from apps.fraud.model.weeks import Week, day_of, week
 from millrace.errors import UserError
 
@@ -58,6 +71,8 @@ class WeekResult:
         scored: Payments of the week with both scores and the decision.
         train_rows: Payments trained on.
         train_frauds: Frauds among them.
+        review_from: Probability from which a card is looked at, chosen on the newest days of the training.
+        block_from: Probability from which a payment is blocked, chosen so too.
     """
 
     start: date
@@ -68,12 +83,15 @@ class WeekResult:
     scored: pd.DataFrame
     train_rows: int
     train_frauds: int
+    review_from: float = REVIEW_FROM
+    block_from: float = BLOCK_FROM
 
     def report(self) -> dict[str, Any]:
         """Return the week as it stands in the report."""
         return {"start": self.start.isoformat(), **asdict(self.own), **asdict(self.hidden),
                 "rows": len(self.scored), "frauds": int(self.scored["TX_FRAUD"].sum()),
                 "train_rows": self.train_rows, "train_frauds": self.train_frauds,
+                "thresholds": {"review_from": self.review_from, "block_from": self.block_from},
                 "handbook": {**asdict(self.handbook), **asdict(self.handbook_hidden)}}  # fmt: skip
 
 
@@ -86,6 +104,8 @@ def study(
     seeds: Sequence[int] = SEEDS,
     jobs: int = 1,
     on_model: Callable[[], None] = lambda: None,
+    capacity: int = CARDS_A_DAY,
+    costs: Costs | None = None,
 ) -> WeekResult:
     """Train on the week that begins 14 days before ``start``, and judge the week that begins there.
 
@@ -97,6 +117,8 @@ def study(
         seeds: A model is trained for each, and the measures are their mean.
         jobs: Threads to train with.
         on_model: Called after each model.
+        capacity: Cards that can be looked at on a day: thresholds are chosen for it.
+        costs: What looking and blocking cost.
 
     Raises:
         NoSuchWeek: There is nothing to train on or to test on.
@@ -119,12 +141,46 @@ def study(
             on_model()
         results[spec.name] = (*mean_of(judged), scores)
     own, handbook = results[MODEL.name], results[HANDBOOK_MODEL.name]
-    probability = calibrated(matrix(features, MODEL.inputs), fraud, rows.train, own[2], jobs=jobs)
+    held = held_out(matrix(features, MODEL.inputs), fraud, rows.train, jobs=jobs)
+    curve = calibration_of(held, fraud)
+    review_from, block_from = thresholds(transactions, held, curve, capacity, costs or Costs())
+    probability = curve(own[2])
     scored = transactions.iloc[rows.test][["TRANSACTION_ID", "TX_DATETIME", "TX_FRAUD"]].assign(
-        score=probability, handbook_score=handbook[2], decision=decide(probability)
+        score=probability, handbook_score=handbook[2], decision=decide(probability, review_from, block_from)
     )
     return WeekResult(start, own[0], handbook[0], own[1], handbook[1], scored,
-                      len(rows.train), int(fraud[rows.train].sum()))  # fmt: skip
+                      len(rows.train), int(fraud[rows.train].sum()), review_from, block_from)  # fmt: skip
+
+
+def thresholds(
+    transactions: pd.DataFrame, held: HeldOut | None, curve: Calibration, capacity: int, costs: Costs
+) -> tuple[float, float]:
+    """Return from where to review and to block: the cheapest whose reviews fit the day.
+
+    They are chosen on rows of the training that the model did not see, before the days that are judged.
+
+    Args:
+        transactions: All payments.
+        held: The rows, with their scores; ``None``: the usual thresholds are returned.
+        curve: From scores to probabilities.
+        capacity: Cards that can be looked at on a day.
+        costs: What looking and blocking cost.
+    """
+    if held is None:
+        return REVIEW_FROM, BLOCK_FROM
+    rows = transactions.iloc[held.rows]
+    fraud = rows["TX_FRAUD"].to_numpy(dtype=bool)
+    if not fraud.any():
+        return REVIEW_FROM, BLOCK_FROM
+    known = Scored(
+        rows["at"].to_numpy(dtype=np.int64),
+        np.unique(rows["CUSTOMER_ID"].to_numpy(), return_inverse=True)[1].astype(np.int64),
+        rows["TX_AMOUNT"].to_numpy(dtype=np.float64),
+        curve(held.scores),
+        fraud,
+    )
+    best, _ = choose(known, costs, capacity)
+    return best.review_from, best.block_from
 
 
 def hidden_frauds(transactions: pd.DataFrame, delay_ms: int) -> npt.NDArray[np.bool_] | None:

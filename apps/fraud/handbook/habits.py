@@ -25,6 +25,19 @@ _HOUR: Final = 3_600_000
 _NO_GAP_HOURS: Final = 999.0
 
 
+def is_high(amount: float, ratio: float) -> bool:
+    """Return whether an amount is high by itself: a stolen card is used so, whatever the terminal.
+
+    Args:
+        amount: Currency units.
+        ratio: The amount in medians of the payer's earlier amounts.
+
+    >>> is_high(250.0, 1.0), is_high(30.0, 2.6), is_high(30.0, 2.0)
+    (True, True, False)
+    """
+    return ratio > HIGH_RATIO or amount * 100 > HIGH_CENTS
+
+
 class Standing(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """How a transaction stands beside its customer's earlier ones.
 

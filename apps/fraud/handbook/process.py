@@ -12,14 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from apps.fraud.handbook.events import CustomerFeatures, CustomerView, Payment, PaymentFeatures
-from apps.fraud.handbook.habits import HIGH_CENTS, HIGH_RATIO, Habits
-from apps.fraud.handbook.windows import CustomerWindows, during_night, during_weekend, terminal_windows
-from apps.fraud.labels import DAY_MS, FRAUD, GENUINE, PENDING, LabelLog, TerminalRisk
+from apps.fraud.handbook.habits import Habits, is_high
+from apps.fraud.handbook.windows import CustomerWindows, during_night, during_weekend, look_at_labels
+from apps.fraud.labels import DAY_MS, FRAUD, GENUINE, PENDING, LabelLog, LabelRisk
 from millrace import Context, KeyedProcess, arrival, days, value_state
 from millrace.errors import UserError
 
-#: A terminal's log goes back so much further than the label delay: the longest window, and a week.
-MEMORY_MS: Final = 37 * DAY_MS
 #: The state of a silent customer or terminal must not go before its windows are empty.
 _LIFE: Final = days(90)
 _MOST_DELAY_MS: Final = 45 * DAY_MS
@@ -117,13 +115,11 @@ class TerminalHistory(KeyedProcess[CustomerView, PaymentFeatures]):
         at, out_of_order = event.event_time_ms, event.out_of_order
         if at < (last := log.last()):
             at, out_of_order = last, True
-        delay = self._delay
-        log.uncover(at - delay, silence_is_genuine=self._silence)
-        log.forget(at - delay - MEMORY_MS)
-        ctx.emit(_record(event, event.features, out_of_order, terminal_windows(log, at, delay), log.risk(at)))
+        windows, risk = look_at_labels(log, at, self._delay, silence_is_genuine=self._silence)
+        ctx.emit(_record(event, event.features, out_of_order, windows, risk))
         fraud = event.is_fraud
         label = PENDING if fraud is None else FRAUD if fraud else GENUINE
-        high = event.features.standing.ratio > HIGH_RATIO or event.amount * 100 > HIGH_CENTS
+        high = is_high(event.amount, event.features.standing.ratio)
         log.add(at, label, high=high, sealed=fraud is not None)
         self.log.value = log
 
@@ -152,7 +148,7 @@ def _record(
     f: CustomerFeatures,
     out_of_order: bool,
     windows: tuple[int, float, int, float, int, float],
-    risk: TerminalRisk,
+    risk: LabelRisk,
 ) -> PaymentFeatures:
     s = f.standing
     at = event.event_time_ms

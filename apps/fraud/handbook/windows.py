@@ -16,13 +16,15 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.labels import DAY_MS, FRAUD, FRAUD_HIGH, LabelLog
+from apps.fraud.labels import DAY_MS, FRAUD, FRAUD_HIGH, LabelLog, LabelRisk
 
 #: Lengths of the windows, days.
 WINDOW_DAYS: Final = (1, 7, 30)
 #: From the first day of the epoch, a Thursday, to the Monday before it.
 _MONDAY: Final = 3
 HOUR_MS: Final = 3_600_000
+#: A terminal's log goes back so much further than the label delay: the longest window, and a week.
+MEMORY_MS: Final = 37 * DAY_MS
 
 
 _W1, _W7, _W30 = (days * DAY_MS for days in WINDOW_DAYS)
@@ -197,3 +199,21 @@ def terminal_windows(log: LabelLog, at: int, delay: int) -> tuple[int, float, in
         n30,
         frauds / n30 if n30 else 0.0,
     )
+
+
+def look_at_labels(
+    log: LabelLog, at: int, delay: int, *, silence_is_genuine: bool
+) -> tuple[tuple[int, float, int, float, int, float], LabelRisk]:
+    """Return what is known of a terminal's transactions, and forget what no window holds any more.
+
+    Recorded history and the live stream both look through this.
+
+    Args:
+        log: The terminal's transactions before this one, with the labels that have been learned.
+        at: Event time, ms.
+        delay: Label delay, ms.
+        silence_is_genuine: Take those that nobody has spoken of within the delay for genuine.
+    """
+    log.uncover(at - delay, silence_is_genuine=silence_is_genuine)
+    log.forget(at - delay - MEMORY_MS)
+    return terminal_windows(log, at, delay), log.risk(at)

@@ -7,6 +7,7 @@ ADWIN (Bifet and Gavaldà, 2007; river's) watches a stream of numbers and tells 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +42,21 @@ def psi(edges: Sequence[float], expected: Sequence[float], values: Any) -> float
     now = np.maximum(counts / max(1, counts.sum()), _LEAST)
     then = np.maximum(np.asarray(expected, dtype=float), _LEAST)
     return float(np.sum((now - then) * np.log(now / then)))
+
+
+def psi_of_counts(then: Mapping[int, int], now: Mapping[int, int]) -> float:
+    """Return the population stability index of counts per bin against earlier ones.
+
+    >>> round(psi_of_counts({0: 50, 1: 50}, {0: 1, 1: 3}), 3)
+    0.275
+    """
+    before, after = max(1, sum(then.values())), max(1, sum(now.values()))
+    total = 0.0
+    for bin_ in sorted({*then, *now}):
+        was = max(then.get(bin_, 0) / before, _LEAST)
+        found = max(now.get(bin_, 0) / after, _LEAST)
+        total += (found - was) * math.log(found / was)
+    return total
 
 
 @dataclass(frozen=True)

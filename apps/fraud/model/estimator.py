@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -129,10 +129,20 @@ def _log_odds(scores: Any) -> npt.NDArray[np.float64]:
     return np.asarray(np.log(p / (1 - p)))
 
 
-def calibration(x: Any, fraud: Any, rows: Any, *, spec: ModelSpec = MODEL, jobs: int = 1) -> Calibration:
-    """Return the curve that a model needs which is trained on ``rows``.
+class HeldOut(NamedTuple):
+    """The newest rows of a training, scored by a model of the older ones.
 
-    A model of the older rows is held to the newer ones: its own rows would say that it is always right.
+    Attributes:
+        rows: The rows.
+        scores: Their scores, shape (n,).
+    """
+
+    rows: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float64]
+
+
+def held_out(x: Any, fraud: Any, rows: Any, *, spec: ModelSpec = MODEL, jobs: int = 1) -> HeldOut | None:
+    """Hold a model of the older rows to the newer ones: its own rows would say that it is always right.
 
     Args:
         x: Features of all payments.
@@ -140,25 +150,45 @@ def calibration(x: Any, fraud: Any, rows: Any, *, spec: ModelSpec = MODEL, jobs:
         rows: Rows of training, in order of time.
         spec: The kind of model.
         jobs: Threads to train with.
+
+    Returns:
+        The newer rows and their scores; ``None`` where the older ones teach nothing.
     """
     cut = int(len(rows) * (1 - CALIBRATED_ON))
     older, newer = rows[:cut], rows[cut:]
     if not 0 < int(np.sum(fraud[older])) < len(older):
-        return Calibration(1.0, 0.0)
+        return None
     model = spec.build(0, jobs=jobs).fit(x[older], fraud[older])
-    return Calibration.fit(model.predict_proba(x[newer])[:, 1], fraud[newer])
+    return HeldOut(newer, np.asarray(model.predict_proba(x[newer])[:, 1], dtype=float))
 
 
-def calibrated(x: Any, fraud: Any, rows: Any, scores: Any, *, jobs: int = 1) -> npt.NDArray[np.float64]:
-    """Return probabilities for scores of our model trained on ``rows``; see :func:`calibration`."""
-    return calibration(x, fraud, rows, jobs=jobs)(scores)
+def calibration(x: Any, fraud: Any, rows: Any, *, spec: ModelSpec = MODEL, jobs: int = 1) -> Calibration:
+    """Return the curve that a model needs which is trained on ``rows``; see :func:`held_out`."""
+    return calibration_of(held_out(x, fraud, rows, spec=spec, jobs=jobs), fraud)
 
 
-def decide(probability: Any) -> npt.NDArray[np.str_]:
+def calibration_of(held: HeldOut | None, fraud: Any) -> Calibration:
+    """Return the curve that fits the scores of rows held out.
+
+    Args:
+        held: The rows; ``None``: the scores are taken as they are.
+        fraud: True for frauds, of all payments.
+    """
+    return Calibration(1.0, 0.0) if held is None else Calibration.fit(held.scores, fraud[held.rows])
+
+
+def decide(
+    probability: Any, review_from: float = REVIEW_FROM, block_from: float = BLOCK_FROM
+) -> npt.NDArray[np.str_]:
     """Return approve, review or block for each probability.
+
+    Args:
+        probability: Probabilities of fraud.
+        review_from: From here on somebody looks.
+        block_from: From here on it is blocked.
 
     >>> decide(np.array([0.01, 0.5, 0.95])).tolist()
     ['approve', 'review', 'block']
     """
     p = np.asarray(probability)
-    return np.where(p >= BLOCK_FROM, "block", np.where(p >= REVIEW_FROM, "review", "approve"))
+    return np.where(p >= block_from, "block", np.where(p >= review_from, "review", "approve"))

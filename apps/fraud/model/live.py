@@ -14,6 +14,7 @@ import numpy as np
 
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
+from apps.fraud.labels import LabelRisk, TerminalLabels
 from apps.fraud.model.estimator import ModelSpec
 from apps.fraud.model.forest import BrokenModel
 from apps.fraud.model.scorer import CHAMPION, POLL_S, ModelHolder, RegistryScorer, Status
@@ -35,6 +36,8 @@ LIVE_INPUTS: Final = (
     *Features.__struct_fields__,
     *(f"card.{name}" for name in CardFeatures.__struct_fields__),
     *(f"{entity}.{name}" for entity in ENTITIES for name in EntityFeatures.__struct_fields__),
+    *(f"card_labels.{name}" for name in LabelRisk.__struct_fields__),
+    *(f"terminal_labels.{name}" for name in TerminalLabels.__struct_fields__),
 )
 LIVE_MODEL: Final = ModelSpec("live", LIVE_INPUTS, 100)
 #: Name under which models of the live stream are registered.
@@ -50,6 +53,8 @@ LIVE_COLUMNS: Final = (
     *Features.__struct_fields__,
     "card",
     *ENTITIES,
+    "card_labels",
+    "terminal_labels",
 )
 
 
@@ -130,6 +135,11 @@ class StreamScorer:
     def score(self, observed: Sequence[Observed]) -> Sequence[tuple[float, str] | None]:
         """Return probability and model version of each transaction, ``None`` without a model."""
         return score_with(self._holder(), observed)
+
+    def trained_until_ms(self) -> int:
+        """Return the event time of the newest payment that the model was trained on, ms; 0 without one."""
+        model = self._holder().model
+        return 0 if model is None else model.trained_until_ms
 
     def status(self) -> Status:
         """Return how this worker's scorer stands."""

@@ -15,43 +15,14 @@ from apps.fraud.model.prequential import Day, DayMetrics, Outcome, count, measur
 from apps.fraud.model.source import LoadedModel
 from apps.fraud.model.training import Examples
 from apps.fraud.model.weeks import day_of
+from millrace.errors import UserError
 
 METRICS_TABLE: Final = "model_metrics"
 
 
-class ModelDay(msgspec.Struct, frozen=True):
-    """A day of a model in the table ``model_metrics``.
-
-    The first fields are those of :class:`~apps.fraud.model.prequential.DayMetrics`; ``model`` is the role.
-
-    Attributes:
-        version: The model's version.
-        drifted: The feature that is farthest from what the model learned from.
-        psi: Its population stability index of this day.
-        shifted: How many features have shifted.
-        age_days: From the newest payment that the model was trained on to the end of the day.
-    """
-
-    model: str
-    day_ms: int
-    rows: int
-    frauds: int
-    auc: float | None
-    ap: float | None
-    cp100: float | None
-    alert_precision: float | None
-    recall_at_01pct_fpr: float | None
-    mean_score: float
-    version: str
-    drifted: str
-    psi: float
-    shifted: int
-    age_days: float
-
-
 def days_of(
     role: str, model: LoadedModel, known: Examples, alerted: Sequence[bool], until_ms: int
-) -> Iterator[ModelDay]:
+) -> Iterator[DayMetrics]:
     """Yield the days of a model after its training that are over and whose labels are known.
 
     Args:
@@ -75,23 +46,32 @@ def days_of(
         yield _with_drift(measure(role, number * DAY_MS, day), model, x)
 
 
-def write(days: Sequence[ModelDay], root: Path) -> None:
-    """Write the table ``model_metrics`` anew."""
+def write(days: Sequence[DayMetrics], root: Path) -> None:
+    """Write the table ``model_metrics`` anew.
+
+    Raises:
+        UserError: The streaming job writes it.
+    """
     import pandas as pd
     import pyarrow as pa
-    from deltalake import write_deltalake
+    from deltalake import DeltaTable, write_deltalake
 
+    folder = str(root / "tables" / METRICS_TABLE)
+    if DeltaTable.is_deltatable(folder) and "_event_id" in {
+        field.name for field in DeltaTable(folder).schema().fields
+    }:
+        raise UserError(f"the streaming job writes {folder} (model.measure is on): its figures are there")
     frame = pd.DataFrame([msgspec.structs.asdict(day) for day in days])
-    for name in ("auc", "ap", "cp100", "alert_precision", "recall_at_01pct_fpr"):
+    for name in ("auc", "ap", "cp100", "alert_precision", "recall_at_01pct_fpr", "score_psi", "label_psi"):
         frame[name] = frame[name].astype("float64")
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    write_deltalake(str(root / "tables" / METRICS_TABLE), table, mode="overwrite", schema_mode="overwrite")
+    write_deltalake(folder, table, mode="overwrite", schema_mode="overwrite")
 
 
-def _with_drift(measured: DayMetrics, model: LoadedModel, x: Any) -> ModelDay:
+def _with_drift(measured: DayMetrics, model: LoadedModel, x: Any) -> DayMetrics:
     found = shifts(model.about.get("profile", {}), {name: x[:, i] for i, name in enumerate(model.inputs)})
-    return ModelDay(
-        **msgspec.structs.asdict(measured),
+    return msgspec.structs.replace(
+        measured,
         version=model.version,
         drifted=found[0].feature if found else "",
         psi=found[0].psi if found else 0.0,

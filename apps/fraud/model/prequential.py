@@ -6,31 +6,42 @@ what it turned out to be. A day is judged once the label delay has passed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, zip_longest
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from apps.fraud.labels import DAY_MS
+from apps.fraud.model.drift import SHIFTED, psi_of_counts
 from apps.fraud.model.metrics import CARDS_A_DAY, FALSE_POSITIVES
-from millrace import Context, KeyedProcess, Timer, arrival, days, map_state
+from millrace import Context, KeyedProcess, Timer, arrival, days, map_state, value_state
 from millrace.errors import UserError
 
 #: Scores are kept in thousandths: two that differ by less are a tie.
 STEPS: Final = 1_000
+#: How long labels still change a day that has been judged, ms.
+KEPT_MS: Final = 35 * DAY_MS
+#: So many days of a version are what its later ones are compared with.
+REFERENCE_DAYS: Final = 7
+
+K = TypeVar("K")
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """A scored payment and what is known of it.
+    """A scored payment and what is known of it: at first by silence, then by each label that changes it.
 
     Attributes:
-        model: Whose score: the alias, or a version.
+        model: Whose score: ``champion``, ``challenger``, or ``rules`` for the built-in one.
         event_time_ms: When the payment happened, UTC ms.
         card: Its card.
         score: The score it got then, 0 to 1.
-        is_fraud: What it turned out to be.
+        is_fraud: What it is held to be now.
         alerted: Whether it was stopped or looked at.
+        was: What it has been counted as before; None: it is counted for the first time.
+        version: The model's version; as what follows, only where it is counted for the first time.
+        trained_until_ms: Event time of the newest payment that the model was trained on; 0: not known.
+        bins: Where its features lie, a bin for each of :data:`apps.fraud.judging.WATCHED`.
     """
 
     model: str
@@ -39,10 +50,14 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     score: float
     is_fraud: bool
     alerted: bool = False
+    was: bool | None = None
+    version: str = ""
+    trained_until_ms: int = 0
+    bins: list[int] = []
 
 
 class DayMetrics(msgspec.Struct, frozen=True, gc=False):
-    """A day of a model; measures are null where they mean nothing.
+    """A day of a model, a row of the table ``model_metrics``; measures are null where they mean nothing.
 
     Attributes:
         model: Whose.
@@ -55,6 +70,14 @@ class DayMetrics(msgspec.Struct, frozen=True, gc=False):
         alert_precision: Share of frauds among what was alerted on.
         recall_at_01pct_fpr: Share of frauds above the score that 0.1 % of the genuine exceed.
         mean_score: Mean score.
+        version: Version of the model that scored most of the day.
+        age_days: From the newest payment that the model was trained on to the end of the day.
+        drifted: The feature that is farthest from what it was; empty as long as there is nothing to compare.
+        psi: Its population stability index of this day.
+        shifted: How many features have shifted.
+        score_psi: The same index of the scores.
+        label_psi: The same index of the share of frauds.
+        revision: Counts how often the day was judged, from 1: labels that come later judge it anew.
     """
 
     model: str
@@ -67,81 +90,228 @@ class DayMetrics(msgspec.Struct, frozen=True, gc=False):
     alert_precision: float | None
     recall_at_01pct_fpr: float | None
     mean_score: float
+    version: str = ""
+    age_days: float | None = None
+    drifted: str = ""
+    psi: float | None = None
+    shifted: int = 0
+    score_psi: float | None = None
+    label_psi: float | None = None
+    revision: int = 1
 
 
 class Day(msgspec.Struct, array_like=True, gc=False):
-    """An open day: scores by thousandth, and the best score of every card.
+    """A day: scores by thousandth, the best score of every card, and where features lie.
 
     Attributes:
         genuine: Score → genuine payments.
         fraud: Score → frauds.
-        cards: Card → twice its highest score, and one more if it had a fraud.
+        cards: Card → its highest score; of the 100 highest cards only, once the day is over.
+        card_frauds: Card → its frauds, of cards that have some.
         alerts: Payments alerted on.
         right: Frauds among them.
+        versions: Version of the model → payments that it scored.
+        trained_until_ms: Event time of the newest payment that a model of the day was trained on.
+        bins: For each watched feature bin → payments.
+        judged: How often it was judged.
     """
 
     genuine: dict[int, int] = {}
     fraud: dict[int, int] = {}
     cards: dict[str, int] = {}
+    card_frauds: dict[str, int] = {}
     alerts: int = 0
     right: int = 0
+    versions: dict[str, int] = {}
+    trained_until_ms: int = 0
+    bins: list[dict[int, int]] = []
+    judged: int = 0
+
+
+class Reference(msgspec.Struct, array_like=True, gc=False):
+    """The first days of a version, with which later ones are compared.
+
+    Attributes:
+        version: The version.
+        days: How many days.
+        scores: Bin of the score → payments.
+        labels: 1 for frauds, 0 for others → payments.
+        bins: For each watched feature bin → payments.
+    """
+
+    version: str = ""
+    days: int = 0
+    scores: dict[int, int] = {}
+    labels: dict[int, int] = {}
+    bins: list[dict[int, int]] = []
 
 
 class PrequentialMetrics(KeyedProcess[Outcome, DayMetrics]):
-    """Measures of each day of a model, once its labels are known.
+    """Measures of each day of a model, once its labels are known, and again when later labels change them.
+
+    ::
+
+        day n   |------|            | label delay      | kept               |
+        judged                      revision 1         2, 3 … at midnight    forgotten
+
+    Drift is measured against the first days that the version in force was judged on.
 
     Args:
         label_delay_ms: How long after its end a day stays open, ms.
+        kept_ms: How long labels change it from then on, ms.
+        features: Names of the features whose bins come with the outcomes.
     """
 
     order = arrival(commutes=True)
-    open_days = map_state(int, Day, ttl=days(120))
+    open_days = map_state(int, Day, ttl=days(180))
+    reference = value_state(Reference, ttl=days(180))
 
-    def __init__(self, label_delay_ms: int = 7 * DAY_MS) -> None:
+    def __init__(
+        self,
+        label_delay_ms: int = 7 * DAY_MS,
+        *,
+        kept_ms: int = KEPT_MS,
+        features: Sequence[str] = (),
+    ) -> None:
         if not 0 <= label_delay_ms <= 90 * DAY_MS:
             raise UserError(f"the label delay must be 0 to 90 days, not {label_delay_ms} ms")
-        self._delay = label_delay_ms
+        self._delay, self._kept, self._features = label_delay_ms, kept_ms, tuple(features)
 
     def describe(self) -> dict[str, Any]:
         """Return what the state depends on."""
-        return {"label_delay_ms": self._delay}
+        return {"label_delay_ms": self._delay, "features": list(self._features)}
 
     def process(self, event: Outcome, ctx: Context) -> None:
         """Count an outcome for its day."""
         number = event.event_time_ms // DAY_MS
-        due = (number + 1) * DAY_MS + self._delay
-        if due <= ctx.watermark:
-            self.emit_late(event, ctx)
-            return
+        end = (number + 1) * DAY_MS
         day = self.open_days.get(number)
         if day is None:
+            if end + self._delay <= ctx.watermark:
+                self.emit_late(event, ctx)
+                return
             day = Day()
-            ctx.timers.at(due, f"day-{number}")
+            ctx.timers.at(end, f"over-{number}")
+            ctx.timers.at(end + self._delay, f"day-{number}")
         count(day, event)
+        if day.judged:
+            # Once a day is enough to judge it anew, and it does not hang on how labels are cut into batches.
+            ctx.timers.at((ctx.watermark // DAY_MS + 1) * DAY_MS, f"day-{number}")
         self.open_days.put(number, day)
 
     def on_late(self, event: Outcome, ctx: Context) -> None:
-        """A label always speaks of the past: what counts is whether its day is open."""
+        """A label always speaks of the past: what counts is whether its day is kept."""
         self.process(event, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Judge a day and forget it."""
-        number = int(timer.name.removeprefix("day-"))
+        """Close, judge or forget a day."""
+        what, _, text = timer.name.partition("-")
+        number = int(text)
         day = self.open_days.get(number)
-        if day is not None:
-            ctx.emit(measure(str(ctx.key), number * DAY_MS, day))
+        if day is None:
+            return
+        if what == "gone":
             self.open_days.remove(number)
+            return
+        if what == "over":
+            day.cards = dict(top_cards(day))  # no score of the day is still to come
+        else:
+            day.judged += 1
+            found = measure(str(ctx.key), number * DAY_MS, day)
+            ctx.emit(self._compared(found, day), revision=day.judged, on_time=day.judged == 1)
+            if day.judged == 1:
+                ctx.timers.at(timer.at + self._kept, f"gone-{number}")
+        self.open_days.put(number, day)
+
+    def _compared(self, found: DayMetrics, day: Day) -> DayMetrics:
+        """Add how far the day is from the first days of its version."""
+        reference = self.reference.value or Reference()
+        if reference.version != found.version and day.judged == 1:
+            reference = Reference(found.version)
+        labels = {0: found.rows - found.frauds, 1: found.frauds}
+        now = Reference(found.version, 1, _score_bins(day), labels, day.bins)
+        if reference.version != found.version or reference.days < REFERENCE_DAYS:
+            if day.judged == 1:
+                self.reference.value = _joined(reference, now)
+            return found
+        self.reference.value = reference  # its life begins anew
+        moved = [
+            (psi_of_counts(then, counts), name)
+            for name, then, counts in zip(self._features, reference.bins, now.bins, strict=False)
+        ]
+        far, name = max(moved, default=(None, ""))
+        return msgspec.structs.replace(
+            found,
+            drifted=name,
+            psi=far,
+            shifted=sum(index >= SHIFTED for index, _ in moved),
+            score_psi=psi_of_counts(reference.scores, now.scores),
+            label_psi=psi_of_counts(reference.labels, now.labels),
+        )
+
+
+def _joined(one: Reference, other: Reference) -> Reference:
+    def plus(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
+        return {k: a.get(k, 0) + b.get(k, 0) for k in sorted({*a, *b})}
+
+    nothing: dict[int, int] = {}
+    bins = [plus(a, b) for a, b in zip_longest(one.bins, other.bins, fillvalue=nothing)]
+    return Reference(
+        other.version,
+        one.days + other.days,
+        plus(one.scores, other.scores),
+        plus(one.labels, other.labels),
+        bins,
+    )
+
+
+def _score_bins(day: Day) -> dict[int, int]:
+    """Return payments by how large their score is: most scores are small, so bins double in width."""
+    found: dict[int, int] = {}
+    for counts in (day.genuine, day.fraud):
+        for score, n in counts.items():
+            found[score.bit_length()] = found.get(score.bit_length(), 0) + n
+    return found
 
 
 def count(day: Day, event: Outcome) -> None:
-    """Count an outcome for its day."""
+    """Count an outcome for its day; one that was counted otherwise before is moved.
+
+    The order does not matter: what moves may come before what is moved, in the same batch.
+    """
     score = min(STEPS, max(0, round(event.score * STEPS)))
-    counts = day.fraud if event.is_fraud else day.genuine
-    counts[score] = counts.get(score, 0) + 1
-    before = day.cards.get(event.card, 0)
-    day.cards[event.card] = max(before >> 1, score) << 1 | (before & 1) | event.is_fraud
+    new = event.was is None
+    _add(day.fraud if event.is_fraud else day.genuine, score, 1)
+    frauds = int(event.is_fraud) - bool(event.was)
+    if not new:
+        _add(day.fraud if event.was else day.genuine, score, -1)
+    if frauds:
+        _add(day.card_frauds, event.card, frauds)
+    day.right += event.alerted and frauds
+    if not new:
+        return
+    day.cards[event.card] = max(day.cards.get(event.card, 0), score)
     day.alerts += event.alerted
-    day.right += event.alerted and event.is_fraud
+    if event.version:
+        _add(day.versions, event.version, 1)
+    day.trained_until_ms = max(day.trained_until_ms, event.trained_until_ms)
+    if len(day.bins) < len(event.bins):
+        day.bins = [*day.bins, *({} for _ in range(len(event.bins) - len(day.bins)))]
+    for counts, bin_ in zip(day.bins, event.bins, strict=False):
+        _add(counts, bin_, 1)
+
+
+def _add(counts: dict[K, int], key: K, n: int) -> None:
+    left = counts.get(key, 0) + n
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]
+
+
+def top_cards(day: Day) -> list[tuple[str, int]]:
+    """Return the most suspicious cards of a day, of equal ones the first by name."""
+    return sorted(day.cards.items(), key=lambda found: (-found[1], found[0]))[:CARDS_A_DAY]
 
 
 def measure(model: str, day_ms: int, day: Day) -> DayMetrics:
@@ -158,7 +328,8 @@ def measure(model: str, day_ms: int, day: Day) -> DayMetrics:
     rows = positives + negatives
     total = sum(s * (f + g) for s, f, g in zip(steps, frauds, genuine, strict=True))
     both = positives > 0 and negatives > 0
-    top = sorted(day.cards.values(), reverse=True)[:CARDS_A_DAY]
+    version = min(day.versions, key=lambda v: (-day.versions[v], v), default="")
+    until = day.trained_until_ms
     return DayMetrics(
         model,
         day_ms,
@@ -166,10 +337,13 @@ def measure(model: str, day_ms: int, day: Day) -> DayMetrics:
         positives,
         _auc(frauds, genuine) if both else None,
         _average_precision(frauds, genuine) if positives else None,
-        sum(card & 1 for card in top) / CARDS_A_DAY if rows else None,
+        sum(day.card_frauds.get(card, 0) > 0 for card, _ in top_cards(day)) / CARDS_A_DAY if rows else None,
         day.right / day.alerts if day.alerts else None,
         _recall(frauds, genuine) if both else None,
         total / STEPS / rows if rows else 0.0,
+        version,
+        max(0.0, (day_ms + DAY_MS - until) / DAY_MS) if until else None,
+        revision=max(1, day.judged),
     )
 
 
