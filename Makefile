@@ -20,11 +20,12 @@ setup: ## Install everything into .venv and fetch the jars; nothing when done al
 demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
 	@$(BIN)/millrace demo $(APP)
 
-test: setup ## Run the tests: unit, Spark, end to end, in a browser, and crashes in four batches of a stream.
+test: setup ## Run the tests: unit, Spark, end to end, in a browser, and crashes in two batches of a stream.
 	@[ "$$MILLRACE_NO_BROWSER" = 1 ] || scripts/install-chromium >/dev/null || [ -z "$$CI" ]
 	@$(BIN)/pytest tests/unit -n 2 -q $(PYTEST_ARGS)
 	@MILLRACE_NO_BROWSER=$${MILLRACE_NO_BROWSER:-$$(scripts/install-chromium >/dev/null 2>&1 || echo 1)} \
-		$(BIN)/pytest tests/spark tests/e2e tests/browser tests/crash -n 2 --dist loadfile --durations=20 $(PYTEST_ARGS)
+		$(BIN)/pytest tests/crash tests/e2e tests/browser tests/spark -n 2 --dist loadfile --no-loadscope-reorder \
+		--durations=20 $(PYTEST_ARGS)
 
 crash: setup ## Kill the app at every point of a batch and start it again: minutes per point.
 	@$(BIN)/pytest tests/crash -m "" $(PYTEST_ARGS)

@@ -13,7 +13,8 @@ from tests.e2e.fraud_runs import MILLRACE, Command, run_arguments, table
 from tests.e2e.fraud_stream import FraudTopics, ordered_stream
 from tests.e2e.test_life_cycle import refused
 
-pytestmark = pytest.mark.usefixtures("kafka_bootstrap")
+# The broker, and the matrix: it waits a minute and more for clocks, of which unit tests have every case.
+pytestmark = [pytest.mark.usefixtures("kafka_bootstrap"), pytest.mark.matrix]
 
 
 def test_a_quiet_stream_ticks_and_a_drained_one_is_not_gone_on_from(

@@ -81,6 +81,7 @@ def test_two_workers_run_a_job_with_the_given_python_and_environment(tmp_path: P
     assert sorted(file.name for file in tmp_path.iterdir()) == ["master.log", "worker-1.log", "worker-2.log"]
 
 
+@pytest.mark.matrix
 def test_it_dies_with_a_parent_that_is_killed_executors_included(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys, time; from pathlib import Path\n"

@@ -32,7 +32,7 @@ from millrace.host.groups import encode_key, group_labels, key_group, spark_hash
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row
 from millrace.host.spark import KeyingError, ProcessedStream, Profile
-from millrace.host.spark_input import ProcessInput
+from millrace.host.spark_input import EventsOf, ProcessInput
 from millrace.host.spark_worker import _control_order
 from millrace.runtime.contract import ContractMismatch, check_contract
 from millrace.state.cells import SCHEMA_PAGE
@@ -476,7 +476,7 @@ def test_spark_finds_key_text_group_and_partition_as_python_does(spark: SparkSes
 
     for groups in (1, 7, 64):
         stream = keyed(df, by=("user", "shop"), event_time="at", key_groups=groups)
-        arriving = ProcessInput(stream, Pairs.name, Pairs.event_type)
+        arriving = ProcessInput(stream, (EventsOf(Pairs.name, Pairs.event_type, stream.by[""]),))
         routed = arriving.grouped(arriving.timed())
         rows = routed.collect()
         assert [r._key for r in rows] == [encode_key(p) for p in parts]

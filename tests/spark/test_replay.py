@@ -82,7 +82,13 @@ def settings(*overrides: str) -> AppSettings:
     return load_settings(AppSettings, app="clicks", overrides=overrides)
 
 
-@pytest.mark.parametrize(("size", "driver_records"), [(2, 500_000), (3, 0)], ids=["driver", "spark"])
+@pytest.mark.parametrize(
+    ("size", "driver_records"),
+    [
+        pytest.param(2, 500_000, id="driver"),
+        pytest.param(3, 0, id="spark", marks=pytest.mark.matrix),
+    ],
+)
 def test_records_in_files_go_through_the_pipeline(
     spark: SparkSession, tmp_path: Path, size: int, driver_records: int
 ) -> None:
