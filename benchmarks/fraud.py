@@ -26,7 +26,12 @@ from millrace.runtime.settings import load_settings
 
 Mark = tuple[float, dict[str, float], int]
 #: What an operator sets to catch up: packed events, large batches. Given settings win.
-CATCH_UP = ("stream.profile=throughput", "stream.max_offsets_per_trigger=200000")
+CATCH_UP = (
+    "stream.profile=throughput",
+    "stream.max_offsets_per_trigger=100000",
+    # A batch of decisions passes the driver as a whole, in several copies of half a kilobyte each.
+    "spark.driver_memory=2g",
+)
 _TOPICS = ("transactions", "control", "alerts", "dead_letters")
 
 

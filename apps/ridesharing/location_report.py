@@ -50,7 +50,8 @@ def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
         "stream.profile=throughput",
     ]
     settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})
-    config = DispatchConfig(ttl_ms=ttl_ms)
+    # Every position goes to the region: the gate would hold back what moves a car by less than it cares for.
+    config = DispatchConfig(ttl_ms=ttl_ms, refresh_ms=0, move_m=0.0)
     told = replace(app, build=lambda streams, given: build(streams, given, config))
     with tempfile.TemporaryDirectory(prefix="millrace-rides-") as folder, _status(quiet):
         batches = _batches(positions, settings.topics.locations)

@@ -32,7 +32,7 @@ class Reference(NamedTuple):
 
 @pytest.fixture(scope="session")
 def reference(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    """The ordered stream in five batches, written by the driver; tasks send the records of all but one."""
+    """The ordered stream in five batches, written by the driver."""
     made: list[str] = []
 
     def make(partitions: int = 1, *, prefix: str = "test", config: Mapping[str, str] | None = None) -> str:
@@ -44,7 +44,6 @@ def reference(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) ->
     topics, stream = FraudTopics.make(make), with_labels(ordered_stream())
     stream.send(kafka_bootstrap, topics)
     root = tmp_path_factory.mktemp("reference") / "app"
-    settings = ["stream.max_offsets_per_trigger=1800", "stream.task_records=0"]
-    said = run_to_end(kafka_bootstrap, topics, root, settings)
+    said = run_to_end(kafka_bootstrap, topics, root, ["stream.max_offsets_per_trigger=1800"])
     yield Reference(stream, topics, root, said)
     delete_topics(kafka_bootstrap, made)

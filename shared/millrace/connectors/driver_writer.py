@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import StorageLevel
 
-from millrace.connectors.producing import Delivery, Record, TaskSender, event_records
+from millrace.connectors.producing import Delivery, Record, event_records
 from millrace.connectors.records import dead_letter_record, is_dead_letters
-from millrace.connectors.router import TASK_RECORDS, DeadLetterLimit, Outputs, Upsert
+from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
 from millrace.host.chunks import OutputChunk, join_output
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
@@ -46,7 +45,6 @@ class DriverWriter:
         limit: When a batch has too many dead letters.
         written: After a savepoint was restored: table → file of the records that it has already.
         stamp: Header → text that all dead letters get: who wrote them.
-        task_records: After a batch with more records for topics than this tasks send them, side by side.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class DriverWriter:
         limit: DeadLetterLimit,
         written: Mapping[str, Path] | None = None,
         stamp: Mapping[str, str] | None = None,
-        task_records: int = TASK_RECORDS,
     ) -> None:
         self._outputs = outputs
         self._table_path = table_path
@@ -71,55 +68,26 @@ class DriverWriter:
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
         self._delivery: Delivery | None = None
-        self._task_records = task_records
-        #: Whether the batch before had so many records for topics that tasks had better send them.
-        self._many = False
         self._written = {table: read_ids(file) for table, file in (written or {}).items()}
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
-        by_tasks = self._by_tasks() if self._many and _is_local(batch) else {}
-        if by_tasks:
-            counts, chunks = self._send_by_tasks(batch, batch_id, by_tasks)
-        else:
-            found = batch.toArrow()
-            counts, chunks = _counts(found), _chunks(found)
-            self._limit.check(batch_id, counts)
+        found = batch.toArrow()
+        chunks: dict[str, list[bytes]] = {}
+        counts: dict[str, int] = {}
+        for output, records, chunk in zip(*(column.to_pylist() for column in found.columns), strict=True):
+            chunks.setdefault(output, []).append(chunk)
+            counts[output] = counts.get(output, 0) + records
+        self._limit.check(batch_id, counts)
         rows = {output: join_output(of) for output, of in chunks.items() if output in self._typed}
         for output in self._outputs.topics:
-            if output in rows and output not in by_tasks:
+            if output in rows:
                 self._produce(output, rows[output])
         self._flush()
         for output in self._outputs.tables:
             if output in rows:
                 self._write_table(output, rows[output], batch_id)
-        self._many = sum(counts.get(output, 0) for output in self._by_tasks()) > self._task_records
         return counts
-
-    def _by_tasks(self) -> dict[str, str]:
-        """Return the outputs that tasks can send, with their topics."""
-        return {o: topic for o, topic in self._outputs.topics.items() if not is_dead_letters(o)}
-
-    def _send_by_tasks(
-        self, batch: DataFrame, batch_id: int, topics: dict[str, str]
-    ) -> tuple[dict[str, int], dict[str, list[bytes]]]:
-        """Let tasks send what goes to topics; return the counts and the chunks that are needed here.
-
-        The batch is kept meanwhile: nothing of it is sent before its dead letters have been counted.
-        """
-        wanted = {*self._outputs.tables, *self._outputs.topics} - (
-            topics.keys() - self._outputs.tables.keys()
-        )
-        sender = TaskSender(topics, frozenset(wanted), self._client_options)
-        batch.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            counts = _counts(batch.select("output", "records").toArrow())
-            self._limit.check(batch_id, counts)
-            # Spark looks at what it is given with `inspect`, which wants a function.
-            found = batch.mapInArrow(lambda batches: sender(batches), batch.schema).toArrow()
-            return counts, _chunks(found)
-        finally:
-            batch.unpersist()
 
     def prepare(self) -> None:
         """Create the tables that do not exist, so that readers find them empty rather than missing."""
@@ -206,25 +174,6 @@ class DriverWriter:
     def _flush(self) -> None:
         if self._delivery is not None:
             self._delivery.flush()
-
-
-def _counts(found: pa.Table) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for output, records in zip(found["output"].to_pylist(), found["records"].to_pylist(), strict=True):
-        counts[output] = counts.get(output, 0) + records
-    return counts
-
-
-def _chunks(found: pa.Table) -> dict[str, list[bytes]]:
-    chunks: dict[str, list[bytes]] = {}
-    for output, chunk in zip(found["output"].to_pylist(), found["chunk"].to_pylist(), strict=True):
-        chunks.setdefault(output, []).append(chunk)
-    return chunks
-
-
-def _is_local(batch: DataFrame) -> bool:
-    """Say whether tasks run on this machine; executors need not have a Kafka client for Python."""
-    return (batch.sparkSession.sparkContext.master or "").startswith("local")
 
 
 def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:

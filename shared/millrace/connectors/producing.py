@@ -1,20 +1,12 @@
-"""Kafka from Python: records by a plain producer, from the driver or from Spark's tasks.
-
-Spark's own sink takes a record at a time through the JVM. Emissions come in chunks, which a task can take
-apart and send where they are; the driver does the same for small batches.
-"""
+"""Kafka from Python: emitted records by a plain producer, without a record at a time through the JVM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.errors import MillraceError
-from millrace.host.chunks import OutputChunk, decode_output
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from millrace.host.chunks import OutputChunk
 
 #: How long Kafka may take for the last records of a batch, s.
 _FLUSH_S = 60
@@ -98,54 +90,3 @@ def event_records(rows: OutputChunk) -> Iterator[Record]:
         if identity is not None:
             headers.append(("event_id", identity.encode()))
         yield key[key.index(":") + 1 :].encode(), payload, headers
-
-
-#: Producers of a Spark worker by their options: it lives for many tasks, and a producer costs a connection.
-_deliveries: dict[tuple[tuple[str, Any], ...], Delivery] = {}
-
-
-@dataclass(frozen=True)
-class TaskSender:
-    """Sends outputs to their topics from Spark's tasks; pass it to ``mapInArrow``.
-
-    The batches have the columns output, records and chunk; rows that somebody else still needs pass.
-
-    Args:
-        topics: Output → topic.
-        passing: Outputs whose rows pass.
-        client_options: Options of the Kafka client.
-    """
-
-    topics: dict[str, str]
-    passing: frozenset[str]
-    client_options: dict[str, Any] = field(repr=False)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send the chunks of one partition; the task ends when all its records have arrived."""
-        import pyarrow as pa
-
-        delivery: Delivery | None = None
-        for batch in batches:
-            outputs = batch["output"].to_pylist()
-            for output, chunk in zip(outputs, batch["chunk"], strict=True):
-                if output in self.topics:
-                    delivery = delivery or self._delivery()
-                    delivery.send(self.topics[output], event_records(decode_output(chunk.as_py())))
-            passing = pa.array([output in self.passing for output in outputs], pa.bool_())
-            yield batch.filter(passing)
-        if delivery is not None:
-            try:
-                delivery.flush()
-            except DeliveryFailed:
-                # What is left in its queue belongs to a batch that failed.
-                _deliveries.pop(self._identity(), None)
-                raise
-
-    def _identity(self) -> tuple[tuple[str, Any], ...]:
-        return tuple(sorted(self.client_options.items()))
-
-    def _delivery(self) -> Delivery:
-        found = _deliveries.get(self._identity())
-        if found is None:
-            found = _deliveries[self._identity()] = Delivery(self.client_options)
-        return found

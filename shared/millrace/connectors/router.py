@@ -25,9 +25,6 @@ log = logging.getLogger(__name__)
 
 #: Batches up to this many records are written by the driver.
 DRIVER_RECORDS = 500_000
-#: After a batch with more records for topics than this, tasks send them: a start of Python processes costs
-#: more than the driver needs for fewer.
-TASK_RECORDS = 20_000
 
 
 class TooManyDeadLetters(MillraceError):

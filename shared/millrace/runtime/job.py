@@ -264,16 +264,7 @@ class Job:
         places = {table: Path(self.table_path(table)) for table in outputs.table_names().values()}
         written = {table: known[place] for table, place in places.items() if place in known}
         stamp = {"dlq.app": self.app.name, "dlq.version": app_version(self.app.name)}
-        small = DriverWriter(
-            outputs,
-            self.table_path,
-            kafka.client_options(),
-            app_id,
-            limit,
-            written,
-            stamp,
-            self.settings.stream.task_records,
-        )
+        small = DriverWriter(outputs, self.table_path, kafka.client_options(), app_id, limit, written, stamp)
         small.prepare()
         large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit, written, stamp)
         records = self.settings.stream.driver_records

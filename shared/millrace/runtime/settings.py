@@ -39,7 +39,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from millrace.connectors.router import DRIVER_RECORDS, TASK_RECORDS
+from millrace.connectors.router import DRIVER_RECORDS
 from millrace.runtime.apps import list_apps
 from millrace.runtime.kafka_options import check_options, client_options, spark_options
 from millrace.runtime.secrets import MASK, OptionMap, is_secret, shown
@@ -221,12 +221,6 @@ class StreamSettings(Section):
         default=DRIVER_RECORDS,
         ge=0,
         description="batches up to this size are written by the driver, larger ones by Spark",
-    )
-    task_records: int = Field(
-        default=TASK_RECORDS,
-        ge=0,
-        description="after a batch with more records for topics than this Spark's tasks send them "
-        "(on a single machine; executors need no Kafka client)",
     )
 
 
