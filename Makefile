@@ -20,7 +20,7 @@ setup: ## Install everything into .venv and fetch the jars; nothing when done al
 demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
 	@$(BIN)/millrace demo $(APP)
 
-test: setup ## Run the tests: unit, Spark, end to end, in a browser, and crashes in two batches of a stream.
+test: setup ## Run the tests: unit, Spark, end to end, in a browser, and a crash in the middle of a batch.
 	@[ "$$MILLRACE_NO_BROWSER" = 1 ] || scripts/install-chromium >/dev/null || [ -z "$$CI" ]
 	@$(BIN)/pytest tests/unit -n 2 -q $(PYTEST_ARGS)
 	@MILLRACE_NO_BROWSER=$${MILLRACE_NO_BROWSER:-$$(scripts/install-chromium >/dev/null 2>&1 || echo 1)} \

@@ -84,21 +84,26 @@ def seed() -> int:
     return chosen
 
 
-def test_one_stream_survives_a_crash_in_two_of_its_batches(
-    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+@pytest.mark.parametrize(
+    "points",
+    [("tables",), pytest.param(("state", "table", "tables"), marks=pytest.mark.matrix)],
+    ids=["one", "three"],
+)
+def test_one_stream_survives_crashes_in_its_batches(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, points: tuple[str, ...]
 ) -> None:
     """Each start finishes the batch in which the one before it died, and dies in the next.
 
     ::
 
         batch        0      1        2      3 or later
-        start 1   |------|---x state
-        start 2          |--------|---x all tables, no commit
+        start 1   |------|---x
+        start 2          |--------|---x
         start 3                   |------ to the end
     """
     app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path)
-    app.die_at("state", 1)
-    app.die_at("tables", 2)
+    for batch, point in enumerate(points, start=1):
+        app.die_at(point, batch)
     app.check()
 
 

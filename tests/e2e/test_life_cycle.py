@@ -89,6 +89,7 @@ def test_a_signal_while_spark_starts_ends_it_and_leaves_nothing(
     assert not (tmp_path / "app" / "checkpoint").exists()
 
 
+@pytest.mark.matrix
 def test_a_checkpoint_outlives_stops_refusals_a_bad_deploy_and_a_broker_that_goes_away(
     tmp_path: Path,
 ) -> None:

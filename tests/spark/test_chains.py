@@ -151,7 +151,7 @@ def comparable(emissions: Sequence[Any]) -> Counter[str]:
     return Counter(found)
 
 
-@pytest.mark.parametrize("profile", [ALSO_LATENCY, "throughput"])
+@pytest.mark.parametrize("profile", [ALSO_LATENCY, ALSO_THROUGHPUT])
 def test_a_chain_gives_on_spark_what_it_gives_in_memory_and_drains_empty(
     stream: StreamFactory, profile: Profile
 ) -> None:
