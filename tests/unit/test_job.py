@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,3 +39,27 @@ def test_a_drain_that_was_cut_off_is_finished_by_running_it_again(
     held = nullcontext() if goes_on else pytest.raises(UserError, match="has been drained")
     with held:
         job(tmp_path, until_end=until_end, drain=drain)._refuse_drained()
+
+
+@pytest.mark.parametrize(
+    ("message", "available", "active", "working"),
+    [
+        ("Initializing sources", False, True, True),
+        ("Getting offsets from KafkaV2[Subscribe[t]]", False, True, False),
+        ("Waiting for data to arrive", False, False, False),
+        ("Getting offsets from KafkaV2[Subscribe[t]]", True, True, True),
+        ("Processing new data", True, True, True),
+        ("No new data but cleaning up state", False, True, True),
+    ],
+)
+def test_asking_the_broker_for_its_offsets_is_not_work(
+    tmp_path: Path, message: str, available: bool, active: bool, working: bool
+) -> None:
+    running = job(tmp_path, until_end=False, drain=False)
+    assert not running.working(), "it was not started"
+    status = {"message": message, "isDataAvailable": available, "isTriggerActive": active}
+    query: Any = SimpleNamespace(isActive=True, status=status)
+    running._query = query
+    assert running.working() is working
+    query.isActive = False
+    assert not running.working()

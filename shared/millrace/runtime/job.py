@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 DRAINED_FILE = "drained"
 _DRAINING = "draining\n"
 _POLL_S = 0.1
+# What the status of a query that has nothing to do begins with (MicroBatchExecution of Spark 4.2).
+_LOOKING = ("Getting offsets", "Waiting for")
 
 
 class QueryFailed(MillraceError):
@@ -108,11 +110,12 @@ class Job:
         self._stop.set()
 
     def working(self) -> bool:
-        """Return whether a batch runs or waits to be run."""
+        """Return whether a batch runs or waits to be run; looking for new data is not work."""
         if self._query is None or not self._query.isActive:
             return False
         status = self._query.status
-        return bool(status["isTriggerActive"] or status["isDataAvailable"])
+        # A trigger is active whenever it asks the broker for its offsets, which it does all the time.
+        return bool(status["isDataAvailable"]) or not str(status["message"]).startswith(_LOOKING)
 
     def pass_time(self, to_ms: int) -> bool:
         """Tell the query that event time has come to ``to_ms``, as after a silence.
