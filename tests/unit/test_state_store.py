@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.state import list_state, map_state, value_state
@@ -250,6 +250,18 @@ LIFE = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(LIFE, st.sampled_from([80, 200, 32_768]))
+@example(
+    [
+        ("d", "set", 65532),
+        ("h", "set", 21),
+        ("a", "end batch", 0),
+        ("a", "forget all", 0),
+        ("d", "set", 1),
+        ("a", "end batch", 0),
+    ],
+    80,
+)
+@example([("a", "broadcast", 1), ("a", "end batch", 0), ("a", "broadcast", 0), ("a", "end batch", 0)], 80)
 def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
     ops: list[tuple[str, str, int]], page_bytes: int
 ) -> None:
@@ -282,6 +294,21 @@ def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
             assert wakes[0] == wakes[1]
             restarted, live = (of.backend for of in beds)
             assert (restarted.header, restarted.pages) == (live.header, live.pages)
+
+
+def test_a_header_is_written_only_in_the_batch_that_changes_what_it_keeps_beside_the_pages() -> None:
+    bed = Bed(lives_on=True, x=value_state(int, default=0))
+    with bed.on() as s:
+        s.x.value = 1
+    bed.commit(0)
+    written = []
+    for digest in (5, 5, 6, 5, 5):
+        bed.store.broadcast = digest
+        before = bed.store.metrics.bytes_written
+        bed.commit(0)
+        written.append(bed.store.metrics.bytes_written > before)
+        assert bed._store().broadcast == digest
+    assert written == [True, False, True, True, False]
 
 
 def test_a_group_that_was_emptied_and_filled_again_can_be_read() -> None:

@@ -271,7 +271,7 @@ class PagedStore:
         changed = absent(self._header.wake) != asked or self._beside() != self._beside_before
         if dirty or changed:
             self._write_header(pages)
-        self._broadcast_before = self._header.broadcast
+        self._beside_before = self._beside()
         if stands or needed == asked:
             return WakeUp(None, None)
         return WakeUp(present(asked), present(needed))
@@ -353,18 +353,20 @@ class PagedStore:
         fitted = {page.info.number: self._fit(page, packed) for page in dirty}
         pages = self._header.pages
         if any(len(parts) > 1 for parts in fitted.values()) or not all(p.cells for p in dirty):
-            pages = self._rearrange(fitted, packed)
+            pages = self._rearrange(fitted, packed, {p.info.number for p in dirty if not p.cells})
         for number, data in packed.items():
             if number > 1:  # page 1 holds all there is, and stands in the header
                 self._put(number, data)
                 self.metrics.pages_written += 1
         return pages
 
-    def _rearrange(self, fitted: dict[int, list[PageInfo]], packed: dict[int, bytes]) -> list[PageInfo]:
+    def _rearrange(
+        self, fitted: dict[int, list[PageInfo]], packed: dict[int, bytes], emptied: set[int]
+    ) -> list[PageInfo]:
         """Return the pages after splits and folds; have gone what is gone, and packed what is new."""
         before = {p.number for p in self._header.pages}
         pages = [part for p in self._header.pages for part in fitted.get(p.number, [p])]
-        pages = self._merge_empty(pages)
+        pages = self._merge_empty(pages, emptied)
         after = {p.number for p in pages}
         for number in before - after - {1}:
             self._backend.delete_page(number)
@@ -418,21 +420,26 @@ class PagedStore:
         self.metrics.largest_page_bytes = max(self.metrics.largest_page_bytes, len(data))
         return [info]
 
-    def _merge_empty(self, pages: list[PageInfo]) -> list[PageInfo]:
-        """Fold an empty page into its sibling, so that a group that empties leaves no pages."""
+    def _merge_empty(self, pages: list[PageInfo], emptied: set[int]) -> list[PageInfo]:
+        """Fold a page that this batch emptied into its sibling, so that a group that empties leaves no pages.
+
+        What is in memory from batches before must not matter: a store that lives on has more of it than one
+        that was opened for this batch.
+        """
         merged = True
         while merged and len(pages) > 1:
             merged = False
             by_place = {(p.depth, p.prefix): p for p in pages}
             for info in pages:
                 sibling = by_place.get((info.depth, info.prefix ^ 1))
-                loaded = self._loaded.get(info.number)
-                if sibling is None or loaded is None or loaded.cells:
+                if sibling is None or info.number not in emptied:
                     continue
                 cells = self._load(sibling).cells
                 parent = PageInfo(info.prefix >> 1, info.depth - 1, schema=self._schemas.now)
                 summarize(parent, cells)
                 self._loaded[parent.number] = Page(parent, cells)
+                if not cells:
+                    emptied.add(parent.number)
                 pages = [p for p in pages if p not in (info, sibling)] + [parent]
                 pages.sort(key=lambda p: p.prefix << (_MAX_DEPTH - p.depth))
                 merged = True
