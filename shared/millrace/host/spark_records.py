@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,7 +15,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from millrace.host.chunks import OutputChunk, decode_output
-from millrace.host.spark_types import META_FIELDS, is_record, output_types, struct_type
+from millrace.host.spark_types import META_FIELDS, is_record, output_types, struct_type, structs_in
 
 if TYPE_CHECKING:
     from millrace.process import KeyedProcess
@@ -23,6 +25,8 @@ ROWS_SCHEMA: Final = (
     "output string, event_id string, key string, event_time_ms long, on_time boolean, payload binary"
 )
 _META = tuple(f.name for f in META_FIELDS)
+# What Arrow takes as it is.
+_TAKEN: Final = frozenset({bool, bytes, date, datetime, float, int, str, type(None)})
 
 
 class TypedColumns:
@@ -37,14 +41,19 @@ class TypedColumns:
         #: Schema of the tables that :meth:`table` makes.
         self.schema: pa.Schema = to_arrow_schema(spark, timezone="UTC")
         self._names = [name for name in self.schema.names if name not in _META]
-        self._wanted = pa.schema([self.schema.field(n) for n in self._names])
-        self._by_arrow = is_record(tp) and _arrow_reads(self._wanted)
+        own = [self.schema.field(name) for name in self._names]
+        self._by_arrow = pa.schema([field for field in own if _arrow_reads(tp, field.type)])
+        self._others = [field for field in own if field.name not in self._by_arrow.names]
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[tp])
-        self._fields = {f.encode_name: f.name for f in msgspec.structs.fields(tp)} if is_record(tp) else None
+        self._read_others = self._decoder.decode
+        self._fields: dict[str, str] | None = None
+        if is_record(tp):
+            self._fields = {f.encode_name: f.name for f in msgspec.structs.fields(tp)}
+            self._read_others = msgspec.json.Decoder(list[self._narrow(tp)]).decode  # type: ignore[misc]
 
     def records(self, payloads: Sequence[bytes]) -> list[Any]:
         """Return the records themselves."""
-        return self._decoder.decode(b"[" + b",".join(payloads) + b"]")
+        return self._decoder.decode(_array(payloads))
 
     def table(self, chunk: OutputChunk) -> pa.Table:
         """Return records with typed columns: their own, then identity, time and whether on time."""
@@ -56,15 +65,28 @@ class TypedColumns:
         ]
         return pa.Table.from_arrays([*self._columns(chunk.payloads), *meta], schema=self.schema)
 
-    def _columns(self, payloads: Sequence[bytes]) -> Sequence[Any]:
-        if self._by_arrow:
-            return _read_json(payloads, self._wanted)
-        records = self.records(payloads)
-        if self._fields is None:
-            values = [records]
-        else:
-            values = [[_plain(getattr(r, self._fields[name])) for r in records] for name in self._names]
-        return [pa.array(v, f.type) for v, f in zip(values, self._wanted, strict=True)]
+    def _columns(self, payloads: Sequence[bytes]) -> list[Any]:
+        found: dict[str, Any] = {}
+        if self._by_arrow.names:
+            found = _read_json(payloads, self._by_arrow)
+        if self._others:
+            records = self._read_others(_array(payloads))
+            for field in self._others:
+                values = records
+                if self._fields is not None:
+                    read = attrgetter(self._fields[field.name])
+                    values = [_plain(read(record)) for record in records]
+                found[field.name] = pa.array(values, field.type)
+        return [found[name] for name in self._names]
+
+    def _narrow(self, tp: Any) -> Any:
+        """Return a type with only the fields that Arrow does not read."""
+        wanted = {field.name for field in self._others}
+        if len(wanted) == len(self._names):
+            return tp
+        kept = [f for f in msgspec.structs.fields(tp) if f.encode_name in wanted]
+        fields: Any = [(f.name, f.type) for f in kept]
+        return msgspec.defstruct(tp.__name__, fields, rename={f.name: f.encode_name for f in kept}, gc=False)
 
 
 @dataclass(frozen=True)
@@ -107,10 +129,15 @@ class RowReader:
                 yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _arrow_reads(schema: pa.Schema) -> bool:
-    """Return whether Arrow's JSON reader gives every column as it was written.
+def _array(payloads: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(payloads) + b"]"
 
-    It takes base64 for text and knows not all forms of a time.
+
+def _arrow_reads(tp: Any, kind: pa.DataType) -> bool:
+    """Return whether Arrow's JSON reader gives a column of a record as it was written.
+
+    It takes base64 for text, knows not all forms of a time, wants maps as lists of pairs, and has no defaults
+    for what was left out.
     """
 
     def plain(kind: pa.DataType) -> bool:
@@ -121,11 +148,12 @@ def _arrow_reads(schema: pa.Schema) -> bool:
         return any(is_a(kind) for is_a in (pa.types.is_string, pa.types.is_int64, pa.types.is_float64,
                                            pa.types.is_boolean))  # fmt: skip
 
-    return all(plain(field.type) for field in schema)
+    whole = not any(of.__struct_config__.omit_defaults for of in structs_in(tp))  # type: ignore[attr-defined]
+    return is_record(tp) and whole and plain(kind)
 
 
-def _read_json(payloads: Sequence[bytes], schema: pa.Schema) -> list[pa.ChunkedArray]:
-    """Return the columns of one JSON object per payload."""
+def _read_json(payloads: Sequence[bytes], schema: pa.Schema) -> dict[str, pa.ChunkedArray]:
+    """Return columns of one JSON object per payload; other members are left unread."""
     from pyarrow import json as arrow_json
 
     text = b"\n".join(payloads)
@@ -134,15 +162,11 @@ def _read_json(payloads: Sequence[bytes], schema: pa.Schema) -> list[pa.ChunkedA
         read_options=arrow_json.ReadOptions(block_size=max(1 << 20, min(len(text) + 1, 8 << 20))),
         parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
-    return [table[name] for name in schema.names]
+    return {name: table[name] for name in schema.names}
 
 
 def _plain(value: Any) -> Any:
-    """Return a field as plain data where it holds structs."""
-    if isinstance(value, msgspec.Struct) or (
-        isinstance(value, Sequence) and value and isinstance(value[0], msgspec.Struct)
-    ):
-        return msgspec.to_builtins(value)
-    if isinstance(value, dict):
-        return {name: _plain(of) for name, of in value.items()}
-    return value
+    """Return a field as Arrow takes it: structs as dicts, times and bytes as they are."""
+    return (
+        value if type(value) in _TAKEN else msgspec.to_builtins(value, builtin_types=(bytes, date, datetime))
+    )

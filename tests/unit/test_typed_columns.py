@@ -1,0 +1,143 @@
+"""Emitted records as typed columns: some read by Arrow, the others by msgspec, all as they were written."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from enum import Enum
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.host.chunks import OutputChunk
+from millrace.host.spark_records import TypedColumns
+from millrace.host.spark_types import META_FIELDS
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Part(msgspec.Struct, rename="camel"):
+    part_name: str
+    share: float | None = None
+
+
+class Photo(msgspec.Struct):
+    taken_at: datetime
+    raw: bytes
+    colour: Colour
+
+
+class Wide(msgspec.Struct, rename={"kind_of": "kindOf"}):
+    """Fields that Arrow reads and fields that it does not, in turns."""
+
+    name: str
+    windows: dict[str, float]
+    count: int
+    kind_of: Literal["a", "b"]
+    photos: list[Photo]
+    parts: list[Part]
+    day: date
+    colour: Colour
+    identity: UUID
+    one: Part | None = None
+    counts: dict[str, int] | None = None
+    yes: bool | None = None
+
+
+class Sparse(msgspec.Struct, omit_defaults=True):
+    """What is not written has a default, and not no value."""
+
+    name: str
+    colour: str = "red"
+    count: int | None = 7
+
+
+class Nested(msgspec.Struct):
+    sparse: Sparse
+    name: str
+
+
+class Mapped(msgspec.Struct):
+    windows: dict[str, float]
+
+
+TEXTS = st.text(max_size=8)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+INTS = st.integers(-(2**63), 2**63 - 1)
+PARTS = st.builds(Part, TEXTS, st.none() | NUMBERS)
+TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+COLOURS = st.sampled_from(Colour)
+SPARSE = st.builds(Sparse, TEXTS, TEXTS, st.none() | INTS)
+WIDE = st.builds(
+    Wide,
+    TEXTS,
+    st.dictionaries(TEXTS, NUMBERS, max_size=3),
+    INTS,
+    st.sampled_from(["a", "b"]),
+    st.lists(st.builds(Photo, TIMES, st.binary(max_size=4), COLOURS), max_size=2),
+    st.lists(PARTS, max_size=3),
+    st.dates(date(1970, 1, 1), date(2200, 1, 1)),
+    COLOURS,
+    st.uuids(),
+    st.none() | PARTS,
+    st.none() | st.dictionaries(TEXTS, INTS, max_size=2),
+    st.none() | st.booleans(),
+)
+
+
+def columns(tp: Any, values: list[Any]) -> list[dict[str, Any]]:
+    """Write records as a process does, and return the rows of their table."""
+    payloads = [msgspec.json.encode(value) for value in values]
+    ids = [f"e{place}" for place in range(len(values))]
+    chunk = OutputChunk(ids, ["1:a"] * len(ids), [5] * len(ids), b"\x01" * len(ids), payloads)
+    meta = {field.name for field in META_FIELDS}
+    rows = TypedColumns(tp).table(chunk).to_pylist(maps_as_pydicts="strict")
+    return [{name: value for name, value in row.items() if name not in meta} for row in rows]
+
+
+def plain(value: Any) -> Any:
+    """Return a record as a table has it: by walking over it, not by what it was written as."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.fields(value)
+        return {field.encode_name: plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {name: plain(of) for name, of in value.items()}
+    if isinstance(value, Enum | UUID):
+        return str(value.value if isinstance(value, Enum) else value)
+    return [plain(of) for of in value] if isinstance(value, list) else value
+
+
+@given(st.lists(WIDE, min_size=1, max_size=5))
+def test_a_record_of_all_kinds_of_fields(records: list[Wide]) -> None:
+    assert columns(Wide, records) == [plain(record) for record in records]
+
+
+@given(st.lists(SPARSE, min_size=1, max_size=3))
+def test_what_is_left_out_has_its_default(records: list[Sparse]) -> None:
+    assert columns(Sparse, records) == [plain(record) for record in records]
+
+
+@given(st.lists(st.builds(Nested, SPARSE, TEXTS), min_size=1, max_size=3))
+def test_what_is_left_out_of_a_part_has_its_default(records: list[Nested]) -> None:
+    assert columns(Nested, records) == [plain(record) for record in records]
+
+
+@given(st.lists(PARTS, min_size=1, max_size=3))
+def test_a_record_that_arrow_reads_whole(records: list[Part]) -> None:
+    assert columns(Part, records) == [plain(record) for record in records]
+
+
+@given(st.lists(st.builds(Mapped, st.dictionaries(TEXTS, NUMBERS)), min_size=1, max_size=3))
+def test_a_record_of_which_arrow_reads_nothing(records: list[Mapped]) -> None:
+    assert columns(Mapped, records) == [plain(record) for record in records]
+
+
+@pytest.mark.parametrize(("tp", "values"), [(int, [1, -5]), (list[float], [[1.5], []]), (str, ["é", ""])])
+def test_what_is_no_record_is_one_column(tp: Any, values: list[Any]) -> None:
+    assert columns(tp, values) == [{"value": value} for value in values]
