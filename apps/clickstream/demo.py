@@ -14,7 +14,7 @@ from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.cli.live_panels import AlertLine
 from millrace.cli.report import Check, equal
-from millrace.runtime.commands import app_table
+from millrace.runtime.commands import app_rows
 from millrace.runtime.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 
@@ -83,8 +83,7 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
     """
 
     def rows(name: str) -> list[dict[str, Any]]:
-        found = app_table(run.folder, name)
-        return [] if found is None else found.to_pylist()
+        return app_rows(run.folder, name)
 
     end = said_until(run.folder / "checkpoint")
     sent = {row["_event_id"] for row in rows("offers")}

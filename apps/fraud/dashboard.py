@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from apps.fraud import dashboard_card, dashboard_model
@@ -248,37 +248,31 @@ def do_dispose(data: AppData, values: Mapping[str, str]) -> str:
     return f"{said.case_id} is {said.verdict}, by {said.by}"
 
 
-def _panel(
-    id: str, title: str, make: Callable[[AppData], View | None], about: str = "", **more: str
-) -> Panel:
-    return Panel(id, title, make, about, **more)  # type: ignore[arg-type]
-
-
 page = DashboardPage(
     panels=(
-        _panel("headline", "Now", headline, width="full", empty="nothing was decided yet"),
-        _panel("queue", "Review queue", queue, width="full", empty="no open case",
+        Panel("headline", "Now", headline, width="full", empty="nothing was decided yet"),
+        Panel("queue", "Review queue", queue, width="full", empty="no open case",
                about="A case is a card's alerts; ranked by what is expected to be saved by looking: score × "
                "(amount + exposure). Red: a payment was blocked."),
-        _panel("flagged", "Review and block", flagged, about="Payments that were not approved."),
-        _panel("reasons", "Reasons of alerts", reasons, empty="no alert yet",
+        Panel("flagged", "Review and block", flagged, about="Payments that were not approved."),
+        Panel("reasons", "Reasons of alerts", reasons, empty="no alert yet",
                about="How often each reason stood on an alert, and what labels say."),
-        _panel("precision", "Precision so far", precision_so_far, empty="no alert has a label yet",
+        Panel("precision", "Precision so far", precision_so_far, empty="no alert has a label yet",
                about="Share of frauds among all labelled alerts up to a time."),
-        _panel("worth", "Economics", worth, empty="no label yet",
+        Panel("worth", "Economics", worth, empty="no label yet",
                about="By the labels that are known so far; later ones will change it."),
-        _panel("label-delay", "Label delay", label_delay, empty="no label yet",
+        Panel("label-delay", "Label delay", label_delay, empty="no label yet",
                about="From a transaction to the first that was known of it."),
-        _panel("models", "Champion and challenger", dashboard_model.models, empty="no model was at work yet",
+        Panel("models", "Champion and challenger", dashboard_model.models, empty="no model was at work yet",
                about="Prequential: each model judged on transactions that it had not seen."),
-        _panel("drift", "Drift", dashboard_model.drift, empty="too few decisions to compare",
+        Panel("drift", "Drift", dashboard_model.drift, empty="too few decisions to compare",
                about="Population stability index against the first quarter of the time: below 0.1 stable, "
                "above 0.25 changed."),
-        _panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
+        Panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
                about="How often rules held; precision of the alerts that they stand on."),
-        _panel("rule-audit", "Rule changes", dashboard_model.rule_audit, width="full",
+        Panel("rule-audit", "Rule changes", dashboard_model.rule_audit, width="full",
                empty="no rule was changed yet", about="Who changed what, the newest first."),
-        _panel("case-work", "Case work", case_work, width="full",
+        Panel("case-work", "Case work", case_work, width="full",
                empty="no stream of it here: cases are made in memory, of alerts and dispositions",
                about="The query that keeps cases, queue and labels."),
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,12 +12,11 @@ import msgspec
 from apps.fraud.events import Alert, to_cents
 from apps.fraud.settings import FraudSettings
 from millrace.cli.live_panels import AlertLine
-from millrace.cli.report import Check
+from millrace.cli.report import Check, equal
+from millrace.runtime.commands import app_rows
 from millrace.runtime.demo import DemoRun, DemoSpec
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from millrace.testing.ledger import Ledger
 
 #: Share of the complete fraud episodes that must raise an alert.
@@ -66,13 +64,6 @@ def alert_line(value: bytes) -> AlertLine:
     return AlertLine(f"{at:%H:%M:%S}", alert.card_id, reasons, alert.score, f"{alert.amount:,.2f}")
 
 
-def table(folder: Path, name: str) -> pa.Table:
-    """Read a table of the run."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(str(folder / "tables" / name)).to_pyarrow_table()
-
-
 def checks(run: DemoRun, ledger: Ledger, alert_ids: set[str]) -> list[Check]:
     """Compare the tables with the ledger.
 
@@ -81,28 +72,28 @@ def checks(run: DemoRun, ledger: Ledger, alert_ids: set[str]) -> list[Check]:
         ledger: What the generator did.
         alert_ids: Identities of the alerts seen on the topic.
     """
-    decided = table(run.folder, "transactions").select(["transaction_id", "kind", "amount"]).to_pylist()
-    late = [row["event"] for row in table(run.folder, "late").select(["event"]).to_pylist()]
-    reasons = Counter(table(run.folder, "dead_letters")["reason"].to_pylist())
-    alerts = table(run.folder, "alerts").select(["transaction_id", "_event_id"]).to_pylist()
-    said = set(table(run.folder, "labels")["label_id"].to_pylist())
+    decided = app_rows(run.folder, "transactions", ["transaction_id", "kind", "amount"])
+    late = [row["event"] for row in app_rows(run.folder, "late", ["event"])]
+    reasons = Counter(row["reason"] for row in app_rows(run.folder, "dead_letters", ["reason"]))
+    alerts = app_rows(run.folder, "alerts", ["transaction_id", "_event_id"])
+    said = {row["label_id"] for row in app_rows(run.folder, "labels", ["label_id"])}
     ids = [row["transaction_id"] for row in (*decided, *late)]
     broken = sum(reasons[name] for name in ("malformed", "schema", "range"))
     summary = ledger.summary
     sums, amounts = summary.amount_cents, _cents([*decided, *late])
     return [
-        _equal("events sent = rows in transactions + late", summary.valid_unique, len(ids)),
-        _equal("no transaction twice", 0, len(ids) - len(set(ids))),
+        equal("events sent = rows in transactions + late", summary.valid_unique, len(ids)),
+        equal("no transaction twice", 0, len(ids) - len(set(ids))),
         *(
-            _equal(f"sum of {kind}s, cents", sums.get(kind, 0), amounts[kind])
+            equal(f"sum of {kind}s, cents", sums.get(kind, 0), amounts[kind])
             for kind in sorted({*sums, *amounts})
         ),
-        _equal("repeats in dead letters", summary.duplicates, reasons["duplicate"]),
-        _equal("malformed in dead letters", summary.malformed, broken),
-        _equal("no other dead letters", summary.duplicates + summary.malformed, reasons.total()),
+        equal("repeats in dead letters", summary.duplicates, reasons["duplicate"]),
+        equal("malformed in dead letters", summary.malformed, broken),
+        equal("no other dead letters", summary.duplicates + summary.malformed, reasons.total()),
         _late(summary.late, len(late)),
-        _equal("alerts on the topic = rows in alerts", len(alerts), len(alert_ids & _identities(alerts))),
-        _equal("labels sent = rows in labels", summary.labels, len(said)),
+        equal("alerts on the topic = rows in alerts", len(alerts), len(alert_ids & _identities(alerts))),
+        equal("labels sent = rows in labels", summary.labels, len(said)),
         *_caught(ledger, {row["transaction_id"] for row in alerts}),
     ]
 
@@ -110,10 +101,6 @@ def checks(run: DemoRun, ledger: Ledger, alert_ids: set[str]) -> list[Check]:
 def _late(sent: int, found: int) -> Check:
     note = "late is what the watermark had passed when it came"
     return Check("late events set aside", f"at most {sent:,}", f"{found:,}", found <= sent, note)
-
-
-def _equal(name: str, expected: int, found: int) -> Check:
-    return Check(name, f"{expected:,}", f"{found:,}", expected == found)
 
 
 def _cents(rows: Sequence[dict[str, Any]]) -> Counter[str]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from apps.fraud.rules_cli import Bootstrap, By, Overrides, Root, _iso, _now_ms, _send, _settings, _who
+from apps.fraud.rules_cli import Bootstrap, By, Root, _iso, _now_ms, _send, _settings, _who
+from millrace.cli.options import Overrides
 
 app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.options import Overrides
+
 if TYPE_CHECKING:
     from apps.fraud.backtest import Report
     from apps.fraud.control_topic import Book
@@ -40,9 +42,6 @@ Version = Annotated[int | None, typer.Option(help="Which version; default the ne
 By = Annotated[str | None, typer.Option(help="Who does it; default the user of this session.")]
 Bootstrap = Annotated[str | None, typer.Option(help="Kafka broker (host:port); default the detached one.")]
 Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting of the app.")
-]
 From = Annotated[str | None, typer.Option("--from", help="Event time (2026-01-31T12:00); default at once.")]
 Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]
 
@@ -349,11 +348,9 @@ def _warn_of_reach(rules: list[Rule], settings: FraudSettings) -> None:
 
 def _settings(bootstrap: str | None, root: Path | None, overrides: list[str] | None) -> FraudSettings:
     from apps.fraud.settings import FraudSettings
-    from millrace.runtime.settings import load_settings
+    from millrace.runtime.commands import command_settings
 
-    own = [f"kafka.bootstrap={bootstrap}"] if bootstrap else []
-    own += [f"storage.root={root}"] if root else []
-    return load_settings(FraudSettings, app="fraud", overrides=[*own, *(overrides or ())])
+    return command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
 
 
 def _own_labels(settings: FraudSettings) -> Path | None:

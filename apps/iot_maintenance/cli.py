@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from apps.iot_maintenance.events import Verb
+from millrace.cli.options import Overrides
 from millrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ app.add_typer(rules, name="rules")
 
 Bootstrap = Annotated[str | None, typer.Option(help="Kafka broker (host:port).")]
 Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting of the app.")
-]
 By = Annotated[str | None, typer.Option(help="Who does it; default the user of this session.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON lines.")]
 Alarm = Annotated[

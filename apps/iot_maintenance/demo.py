@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.settings import IotSettings
 from millrace.cli.live_panels import AlertLine
 from millrace.cli.report import Check, equal
-from millrace.runtime.commands import app_table
+from millrace.runtime.commands import app_rows
 from millrace.runtime.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, WorldTruth, read_world_ledger
 from millrace.time import ms
@@ -75,13 +74,6 @@ def alarm_line(value: bytes) -> AlertLine:
     return AlertLine(f"{at:%H:%M:%S}", alarm.entity_id, reasons, None, value_shown)
 
 
-def table(folder: Path, name: str, columns: list[str]) -> list[dict[str, Any]]:
-    """Return the rows of a table of the run; none if it was never written."""
-    found = app_table(folder, name, columns)
-    rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
-    return rows
-
-
 def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]:
     """Compare the tables with the ledger.
 
@@ -91,17 +83,17 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
         alarm_ids: Identities of the changes of alarms seen on the topic.
     """
     folder = run.folder
-    readings = table(folder, "readings", ["reading_id", "revision", "status", "late"])
+    readings = app_rows(folder, "readings", ["reading_id", "revision", "status", "late"])
     first = [row["reading_id"] for row in readings if row["revision"] == 0]
-    late = [row["input"] for row in table(folder, "late", ["input"])]
+    late = [row["input"] for row in app_rows(folder, "late", ["input"])]
     late_readings = late.count("readings")
-    reasons = Counter(r["reason"] for r in table(folder, "dead_letters", ["reason"]))
-    history = table(
+    reasons = Counter(r["reason"] for r in app_rows(folder, "dead_letters", ["reason"]))
+    history = app_rows(
         folder,
         "alarm_history",
         ["entity_id", "quantity", "category", "change", "event_time_ms", "announced", "status", "_event_id"],
     )
-    liveness = table(folder, "liveness", ["device_id", "state", "cause", "event_time_ms"])
+    liveness = app_rows(folder, "liveness", ["device_id", "state", "cause", "event_time_ms"])
     # A heartbeat that comes twice is none the worse for it.
     faults = Counter(f.kind for f in ledger.faults if (f.kind, f.stream) != ("duplicate", "heartbeats"))
     sent = ledger.summary.streams.get("readings", 0)

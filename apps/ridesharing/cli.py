@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from millrace.cli.options import Overrides
 from millrace.errors import ChecksFailed, MillraceError, UserError
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ class PolicyName(StrEnum):
 
 Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root, else its demo.")]
 Bootstrap = Annotated[str | None, typer.Option(help="The broker, host:port.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")]
 Operator = Annotated[str, typer.Option(help="Who does it: stands in the trail.")]
 Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
 Zone = Annotated[str, typer.Option(help="Zone of the request; left out, it is looked up in the tables.")]

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from millrace.dashboard.data import AppData
+from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import DashboardPage
+from millrace.dashboard.views import Numbers
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
 
@@ -117,3 +120,42 @@ def data_of(
 ) -> AppData:
     folders = page.folders if page else ()
     return AppData(app or shop(), AppSettings(), root, clock or Clock(), folders)
+
+
+def panel_of(page: DashboardPage, data: AppData, panel: str) -> Any:
+    """Return what a panel shows."""
+    return next(p for p in page.panels if p.id == panel).make(data)
+
+
+def figures(view: Any) -> dict[str, Any]:
+    """Return a panel's figures by their label."""
+    assert isinstance(view, Numbers)
+    return {n.label: n.value for n in view.items}
+
+
+def frame(records: list[Any]) -> pd.DataFrame:
+    return pd.DataFrame([msgspec.structs.asdict(r) for r in records])
+
+
+def check_panels(page: DashboardPage, data: AppData, empty: AppData) -> None:
+    """Every panel shows something of a full folder and nothing of an empty one, and none fails."""
+    for panel in page.panels:
+        assert panel.make(data) is not None, panel.id
+        assert panel.make(empty) is None, panel.id
+    for of in (data, empty):
+        live = LivePage(of, page)
+        live.refresh()
+        bodies = b"".join(live.changed({}))
+        assert b"this panel failed" not in bodies
+        assert of is data or b'"tone":"bad"' not in bodies
+
+
+def without_rows(page: DashboardPage, data: AppData, clock: Clock) -> dict[str, Any]:
+    """Return what the panels show once all tables are there, as at the start of a job, and none has a row."""
+    for name in data.table_names():
+        table = data.table(name)
+        assert table is not None
+        DeltaTable(str(table.folder)).delete()
+    clock.later()
+    shown = {panel.id: panel.make(data) for panel in page.panels}
+    return {panel: view for panel, view in shown.items() if view is not None}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pandas as pd
 import pytest
-from deltalake import DeltaTable
 
 from apps.clickstream import dashboard
 from apps.clickstream.app import app as clickstream
@@ -20,12 +19,20 @@ from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.uplift import uplift_of
 from millrace.dashboard.data import AppData
-from millrace.dashboard.live import LivePage
-from millrace.dashboard.views import Bars, Numbers, Table
+from millrace.dashboard.views import Bars, Table
 from tests.unit.clickstream_tables import HOUR, MINUTE, START_MS, ShopRecords, shop_folder
-from tests.unit.dashboard_cases import Clock, put_records
+from tests.unit.dashboard_cases import (
+    Clock,
+    check_panels,
+    figures,
+    frame,
+    panel_of,
+    put_records,
+    without_rows,
+)
 
 World = tuple[AppData, ShopRecords, Clock]
+shown = partial(panel_of, dashboard.page)
 
 
 @pytest.fixture(scope="module")
@@ -51,44 +58,17 @@ def own(made: tuple[Path, ShopRecords], tmp_path: Path) -> World:
     return AppData(clickstream, ClickstreamSettings(), tmp_path / "shop", clock), records, clock
 
 
-def shown(data: AppData, panel: str) -> Any:
-    return next(p for p in dashboard.page.panels if p.id == panel).make(data)
-
-
-def figures(view: Any) -> dict[str, Any]:
-    assert isinstance(view, Numbers)
-    return {n.label: n.value for n in view.items}
-
-
-def frame(records: list[Any]) -> pd.DataFrame:
-    return pd.DataFrame([msgspec.structs.asdict(r) for r in records])
-
-
 def test_every_panel_shows_something_of_a_full_folder_and_nothing_of_an_empty_one(
     world: World, tmp_path: Path
 ) -> None:
     data, _, clock = world
-    for panel in dashboard.page.panels:
-        assert panel.make(data) is not None, panel.id
-    empty = AppData(clickstream, ClickstreamSettings(), tmp_path / "none", clock)
-    for panel in dashboard.page.panels:
-        assert panel.make(empty) is None, panel.id
-    page = LivePage(data, dashboard.page)
-    page.refresh()
-    assert all(b"this panel failed" not in body for body in page.changed({}))
+    check_panels(dashboard.page, data, AppData(clickstream, ClickstreamSettings(), tmp_path / "none", clock))
 
 
 def test_tables_without_a_row_are_waited_for(own: World) -> None:
-    """The job makes all tables at its start."""
-    data, _, _ = own
-    for name in data.table_names():
-        table = data.table(name)
-        assert table is not None
-        DeltaTable(str(table.folder)).delete()
-    own[2].later()
-    for panel in dashboard.page.panels:
-        if panel.id != "privacy":  # it says that there were no answers
-            assert panel.make(data) is None, panel.id
+    data, _, clock = own
+    # It says that there were no answers.
+    assert without_rows(dashboard.page, data, clock).keys() <= {"privacy"}
 
 
 def test_visitors_are_those_of_all_devices_and_of_no_minute_twice(world: World) -> None:

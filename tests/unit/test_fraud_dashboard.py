@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ from apps.fraud.dashboard_data import judged, labelled_scores
 from apps.fraud.dashboard_model import drift_of, lines_of
 from apps.fraud.events import Label
 from millrace.dashboard.data import AppData
-from millrace.dashboard.live import LivePage
 from millrace.dashboard.views import Bars, Numbers, Table, TimeSeries
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
-from tests.unit.dashboard_cases import Clock
+from tests.unit.dashboard_cases import Clock, check_panels, panel_of
 from tests.unit.fraud_tables import EVIL, decisions, fraud_folder, put_decisions
 
 Rows = list[dict[str, Any]]
+shown = partial(panel_of, dashboard.page)
 SETTINGS = dashboard.case_settings()
 
 
@@ -54,22 +55,13 @@ def view_of(data: AppData) -> CaseView:
     return found
 
 
-def shown(data: AppData, panel: str) -> Any:
-    return next(p for p in dashboard.page.panels if p.id == panel).make(data)
-
-
 def test_every_panel_shows_something_of_a_full_folder_and_nothing_of_an_empty_one(
     world: tuple[AppData, Rows, Clock], tmp_path: Path
 ) -> None:
     data, _, clock = world
-    for panel in dashboard.page.panels:
-        assert panel.make(data) is not None, panel.id
-    empty = AppData(fraud, data.settings, tmp_path / "none", clock, dashboard.page.folders)
-    for panel in dashboard.page.panels:
-        assert panel.make(empty) is None, panel.id
-    page = LivePage(empty, dashboard.page)
-    page.refresh()
-    assert all(b'"tone":"bad"' not in body for body in page.changed({}))
+    check_panels(
+        dashboard.page, data, AppData(fraud, data.settings, tmp_path / "none", clock, dashboard.page.folders)
+    )
 
 
 def test_the_headline_counts_what_is_there(world: tuple[AppData, Rows, Clock]) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import pandas as pd
 import pytest
-from deltalake import DeltaTable
 
 from apps.iot_maintenance import dashboard
 from apps.iot_maintenance.alarms.rule import SEVERITIES
@@ -19,12 +17,20 @@ from apps.iot_maintenance.dashboard_data import STATES, alarms, silent, state_of
 from apps.iot_maintenance.dashboard_machine import asset
 from apps.iot_maintenance.settings import IotSettings
 from millrace.dashboard.data import AppData
-from millrace.dashboard.live import LivePage
-from millrace.dashboard.views import Bars, Note, Numbers, Table, TimeSeries
-from tests.unit.dashboard_cases import Clock, put_records
+from millrace.dashboard.views import Bars, Note, Table, TimeSeries
+from tests.unit.dashboard_cases import (
+    Clock,
+    check_panels,
+    figures,
+    frame,
+    panel_of,
+    put_records,
+    without_rows,
+)
 from tests.unit.iot_tables import EVIL, MACHINES, QUANTITIES, START_MS, IotRecords, alarm, iot_folder
 
 World = tuple[AppData, IotRecords, Clock]
+shown = partial(panel_of, dashboard.page)
 
 
 @pytest.fixture(scope="module")
@@ -50,42 +56,16 @@ def own(made: tuple[Path, IotRecords], tmp_path: Path) -> World:
     return AppData(iot, IotSettings(), tmp_path / "iot", clock), records, clock
 
 
-def shown(data: AppData, panel: str) -> Any:
-    return next(p for p in dashboard.page.panels if p.id == panel).make(data)
-
-
-def figures(view: Any) -> dict[str, Any]:
-    assert isinstance(view, Numbers)
-    return {n.label: n.value for n in view.items}
-
-
-def frame(records: list[Any]) -> pd.DataFrame:
-    return pd.DataFrame([msgspec.structs.asdict(r) for r in records])
-
-
 def test_every_panel_shows_something_of_a_full_folder_and_nothing_of_an_empty_one(
     world: World, tmp_path: Path
 ) -> None:
     data, _, clock = world
-    for panel in dashboard.page.panels:
-        assert panel.make(data) is not None, panel.id
-    empty = AppData(iot, IotSettings(), tmp_path / "none", clock)
-    for panel in dashboard.page.panels:
-        assert panel.make(empty) is None, panel.id
-    page = LivePage(data, dashboard.page)
-    page.refresh()
-    assert all(b"this panel failed" not in body for body in page.changed({}))
+    check_panels(dashboard.page, data, AppData(iot, IotSettings(), tmp_path / "none", clock))
 
 
 def test_tables_without_a_row_are_waited_for(own: World) -> None:
-    """The job makes all tables at its start."""
     data, _, clock = own
-    for name in data.table_names():
-        table = data.table(name)
-        assert table is not None
-        DeltaTable(str(table.folder)).delete()
-    clock.later()
-    assert {panel.id for panel in dashboard.page.panels if panel.make(data) is not None} == set()
+    assert without_rows(dashboard.page, data, clock) == {}
 
 
 def test_the_headline_counts_what_is_there(world: World) -> None:

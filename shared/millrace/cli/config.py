@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.options import ConfigFile, Overrides
+
 if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
 
@@ -15,16 +17,6 @@ app = typer.Typer(no_args_is_help=True, help="Show and validate the settings of 
 
 AppName = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="An app's name; without it, what all apps share.")
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings file; default ./millrace.yaml if it exists."),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", "-s", metavar="KEY=VALUE", help="Override one setting, e.g. kafka.bootstrap=host:9092."
-    ),
 ]
 
 #: Stands for the app's name where none is given.

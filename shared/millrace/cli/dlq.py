@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.options import AppName, ConfigFile, Overrides
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,7 +28,6 @@ class Format(StrEnum):
     json = "json"
 
 
-AppName = Annotated[str, typer.Argument(metavar="APP", help="An app's name.")]
 Reasons = Annotated[list[str] | None, typer.Option("--reason", "-r", help="Of this reason; repeatable.")]
 Stages = Annotated[list[str] | None, typer.Option("--stage", help="Of this stage; repeatable.")]
 Processes = Annotated[list[str] | None, typer.Option("--process", help="Of this process; repeatable.")]
@@ -38,13 +39,6 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, typer.Option(help="Written before; as --since.")]
 Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings file; default ./millrace.yaml if it exists."),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting.")
-]
 
 TableName = Annotated[
     str,
@@ -321,10 +315,9 @@ def _now_ms() -> int:
 
 
 def _settings(name: str, config: Path | None, overrides: list[str] | None) -> AppSettings:
-    from millrace.runtime.apps import load_app
-    from millrace.runtime.settings import load_settings
+    from millrace.runtime.commands import settings_of
 
-    return load_settings(load_app(name).settings, app=name, config=config, overrides=overrides or ())
+    return settings_of(name, config, overrides)
 
 
 def _table(settings: AppSettings, name: str) -> DeadLetterTable:

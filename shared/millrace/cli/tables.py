@@ -9,20 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from millrace.cli.options import AppName, ConfigFile, Overrides
+
 app = typer.Typer(
     no_args_is_help=True, help="Upkeep of an app's Delta tables, also while it runs: list, compact, vacuum."
 )
 
-AppName = Annotated[str, typer.Argument(metavar="APP", help="An app's name.")]
 Names = Annotated[list[str] | None, typer.Option("--table", "-t", help="This table only; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, a line per table.")]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings file; default ./millrace.yaml if it exists."),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting.")
-]
 
 
 @app.command("list")
@@ -91,10 +85,9 @@ def _tables(
 ) -> list[Path]:
     from millrace.connectors.upkeep import find_tables
     from millrace.errors import UserError
-    from millrace.runtime.apps import load_app
-    from millrace.runtime.settings import load_settings
+    from millrace.runtime.commands import settings_of
 
-    settings = load_settings(load_app(name).settings, app=name, config=config, overrides=overrides or ())
+    settings = settings_of(name, config, overrides)
     folder = Path(settings.storage.path("tables"))
     found = find_tables(folder, tables or ())
     if not found:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millrace.connectors.producing import Delivery, Record, event_records
+from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters
 from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
 from millrace.host.chunks import OutputChunk, join_output
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
 #: log every 50 commits keeps opening them quick.
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
-
-
 #: How often a merge is tried that others get in the way of.
 _MERGE_ATTEMPTS = 5
 
@@ -108,24 +106,11 @@ class DriverWriter:
         columns = self.columns(output, rows)
         commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
         if upsert is not None:
-            self._merge(table, columns, upsert, commit)
+            _merge(table, columns, upsert, commit)
             return
         if already := self._written.get(self._names[output]):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
         write_deltalake(table, columns, mode="append", commit_properties=commit)
-
-    def _merge(self, table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitProperties) -> None:
-        """Merge; again where somebody else, a compaction say, replaced files meanwhile."""
-        from deltalake.exceptions import CommitFailedError
-
-        for left in reversed(range(_MERGE_ATTEMPTS)):
-            try:
-                _merge(table, columns, upsert, commit)
-                return
-            except CommitFailedError:
-                if not left:
-                    raise
-                table.update_incremental()
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
         """Return the rows of one output with typed columns, as Spark's writer leaves them.
@@ -165,7 +150,7 @@ class DriverWriter:
         if not is_dead_letters(output):
             return event_records(rows)
         letters = self._typed[output].records(rows.payloads)
-        keys = [k.partition(":")[2].encode() for k in rows.keys]
+        keys = map(topic_key, rows.keys)
         return [
             dead_letter_record(letter, key, identity, self._stamp)
             for key, letter, identity in zip(keys, letters, rows.event_ids, strict=True)
@@ -205,17 +190,29 @@ def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:
 
 
 def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitProperties) -> None:
+    """Merge; again where somebody else, a compaction say, replaced files meanwhile."""
+    from deltalake.exceptions import CommitFailedError
+
+    last = last_versions(columns, upsert)
     newer = None if upsert.newest is None else f"s.`{upsert.newest}` >= t.`{upsert.newest}`"
-    merge = table.merge(
-        last_versions(columns, upsert),
-        predicate=upsert.matching("t", "s"),
-        source_alias="s",
-        target_alias="t",
-        commit_properties=commit,
-    )
-    if upsert.deleted is None:
-        merge.when_matched_update_all(newer).when_not_matched_insert_all().execute()
-        return
-    gone = f"s.`{upsert.deleted}` = true"
-    merge.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")
-    merge.when_matched_update_all(newer).when_not_matched_insert_all(f"NOT ({gone})").execute()
+    for left in reversed(range(_MERGE_ATTEMPTS)):
+        merge = table.merge(
+            last,
+            predicate=upsert.matching("t", "s"),
+            source_alias="s",
+            target_alias="t",
+            commit_properties=commit,
+        )
+        if upsert.deleted is None:
+            merge = merge.when_matched_update_all(newer).when_not_matched_insert_all()
+        else:
+            gone = f"s.`{upsert.deleted}` = true"
+            merge = merge.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")
+            merge = merge.when_matched_update_all(newer).when_not_matched_insert_all(f"NOT ({gone})")
+        try:
+            merge.execute()
+            return
+        except CommitFailedError:
+            if not left:
+                raise
+            table.update_incremental()

@@ -89,4 +89,16 @@ def event_records(rows: OutputChunk) -> Iterator[Record]:
         headers: list[tuple[str, str | bytes | None]] = []
         if identity is not None:
             headers.append(("event_id", identity.encode()))
-        yield key[key.index(":") + 1 :].encode(), payload, headers
+        yield topic_key(key), payload, headers
+
+
+def topic_key(key: str) -> bytes:
+    """Return a process's key as Kafka records have it; empty where a record has none.
+
+    Args:
+        key: As chunks have it (:func:`~millrace.host.groups.encode_key`).
+
+    >>> topic_key("6:card-1"), topic_key("")
+    (b'card-1', b'')
+    """
+    return key.partition(":")[2].encode()

@@ -143,10 +143,15 @@ class EventsOf:
                 "it must be a datetime or UTC milliseconds as an int"
             )
         keys = [
-            (k, types[k]) if isinstance(k, str) else (f"_key{i}", None) for i, k in enumerate(keying.keys)
+            (k, types[k]) if isinstance(k, str) else (_given_name(i), None) for i, k in enumerate(keying.keys)
         ]
         time = (keying.event_time, int if isinstance(kind, t.LongType) else datetime)
         return KeyFields(tuple(keys), time, self.mark)
+
+
+def _given_name(place: int) -> str:
+    """Return the column that carries a part of the key which an expression gives."""
+    return f"_key{place}"
 
 
 @dataclass(frozen=True)
@@ -238,8 +243,11 @@ class ProcessInput:
         if self.source.tag is not None:
             places = [F.lit(place) for place in range(len(inputs))]
             columns.append(self._each(places).cast("int").alias("_input"))
-        given = {name for of in inputs for name, kind in of.keys if kind is None}
-        columns += [self._given_key(int(name.removeprefix("_key"))).alias(name) for name in sorted(given)]
+        parts = [of.keying.keys for of in self.events]
+        given = [
+            p for p, of in enumerate(zip(*parts, strict=True)) if not all(isinstance(k, str) for k in of)
+        ]
+        columns += [self._given_key(place).alias(_given_name(place)) for place in given]
         packer = Packer(
             inputs=tuple(inputs),
             labels=group_labels(self.source.key_groups),

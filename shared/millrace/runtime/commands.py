@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.runtime.settings import AppSettings, load_settings
 
@@ -43,6 +43,26 @@ def command_settings(
     return load_settings(kind, app=app, overrides=[*sets, *(overrides or ())])
 
 
+def settings_of(app: str, config: Path | None = None, overrides: Sequence[str] | None = None) -> AppSettings:
+    """Return the settings of the app of a name.
+
+    Args:
+        app: Name of the app.
+        config: The settings file; ``None``: ``./millrace.yaml`` if there is one.
+        overrides: ``key=value``; these win.
+
+    Raises:
+        UserError: There is no such app; a setting does not exist, or does not fit.
+
+    Example:
+        >>> settings_of("fraud", overrides=["kafka.bootstrap=broker:9092"]).kafka.bootstrap
+        'broker:9092'
+    """
+    from millrace.runtime.apps import load_app
+
+    return load_settings(load_app(app).settings, app=app, config=config, overrides=overrides or ())
+
+
 def app_table(folder: Path | str, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
     """Return a table of an app; ``None`` where none has been written yet.
 
@@ -57,3 +77,16 @@ def app_table(folder: Path | str, name: str, columns: Sequence[str] | None = Non
     if not DeltaTable.is_deltatable(place):
         return None
     return DeltaTable(place).to_pyarrow_table(columns=None if columns is None else list(columns))
+
+
+def app_rows(folder: Path | str, name: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a table of an app; none where none has been written yet.
+
+    Args:
+        folder: The app's folder, as ``storage.root`` names it.
+        name: Name of the table.
+        columns: These columns only.
+    """
+    found = app_table(folder, name, columns)
+    rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
+    return rows

@@ -1,0 +1,20 @@
+"""Options that many commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AppName = Annotated[str, typer.Argument(metavar="APP", help="An app's name.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings file; default ./millrace.yaml if it exists."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE", help="Override one setting, e.g. kafka.bootstrap=host:9092."
+    ),
+]
