@@ -44,6 +44,11 @@ class StateView:
     stage: Stage
     keys: KeyReference | None
 
+    def __post_init__(self) -> None:
+        # A store that is read from a snapshot reports to a coordinator, which comes with the first look at
+        # the session's streams. Without it the reader waits for two minutes, and fails.
+        self.spark.streams  # noqa: B018
+
     def _variable(self, name: str) -> DataFrame:
         reader = self.spark.read.format("statestore").option("path", str(self.checkpoint.folder))
         reader = reader.option("operatorId", self.stage.operator).option("batchId", self.batch)

@@ -43,14 +43,19 @@ def tool_session(*, memory: str = "2g", log_file: Path | None = None) -> Iterato
 
 
 def reason(text: str) -> str:
-    r"""Return the line of an engine's error that says what went wrong: ours, if there is one.
+    r"""Return the line of an engine's error that says what went wrong: ours, if there is one, else its root.
 
     >>> reason("Job aborted.\n  File x\nmillrace.state.cells.StateCorrupted: page 3 is damaged")
     'page 3 is damaged'
+    >>> reason("An error occurred while calling o1.x.\n: Failed: job aborted\nCaused by: Full: no space")
+    'Full: no space'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         name, colon, rest = line.partition(": ")
         if colon and rest and name.startswith("millrace."):
             return rest
-    return lines[0] if lines else "unknown error"
+    caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    # Py4J says "An error occurred while calling o12.x" first, and below it, after a colon, which.
+    said = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return next(iter([*reversed(caused), *said, *lines]), "unknown error")
