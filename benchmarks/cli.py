@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -33,10 +35,22 @@ Batches = Annotated[
 Repeats = Annotated[int | None, typer.Option(min=1, help="Runs of each system.", show_default=False)]
 
 
+class BenchApp(StrEnum):
+    """Which app is measured."""
+
+    fraud = "fraud"
+    iot = "iot"
+    clickstream = "clickstream"
+    ridesharing = "ridesharing"
+
+
 class LatencyJob(StrEnum):
     """Whose latency is measured."""
 
     fraud = "fraud"
+    iot = "iot"
+    clickstream = "clickstream"
+    ridesharing = "ridesharing"
     w1 = "w1"
 
 
@@ -52,28 +66,50 @@ def _sized(sizes: S, **given: Any) -> S:
     return replace(sizes, **{name: value for name, value in given.items() if value is not None})  # type: ignore[type-var]
 
 
+@app.callback()
+def _ended_cleanly() -> None:
+    """Measure throughput, latency, start-up and memory."""
+    # Ended by a time limit, say, a benchmark takes its jobs, brokers and folders with it.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 @app.command()
 def drain(
-    events: Annotated[int, typer.Option(help="Events in the topic before the app starts.")] = 1_000_000,
-    cards: Annotated[int, typer.Option(help="Number of cards.")] = 50_000,
+    name: Annotated[BenchApp, typer.Option("--app", help="The app.")] = BenchApp.fraud,
+    events: Annotated[
+        int, typer.Option(min=1, help="Events in the topics before the app starts.")
+    ] = 1_000_000,
+    entities: Annotated[
+        int | None,
+        typer.Option(
+            "--entities",
+            "--cards",
+            min=1,
+            help="Cards (default 50,000), machines (2,000), people (20,000) or drivers (16,000).",
+            show_default=False,
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     overrides: Sets = None,
     out: Out = None,
+    markdown: Markdown = None,
 ) -> None:
-    """Events per second of the fraud app from a preloaded topic to its Delta tables.
+    """Events per second of an app from preloaded topics to its Delta tables.
 
-    It runs with the settings for catching up: profile throughput, batches of 200,000.
+    It runs with the settings for catching up: profile throughput, batches of 100,000. The first batch loads
+    everything: give more events than one takes.
     """
-    from benchmarks import fraud, report
+    from benchmarks import app_drain, report
+    from benchmarks.app_bench import bench_of
 
-    settings = [*fraud.CATCH_UP, *(overrides or ())]
-    results = fraud.drain(events, cards, bootstrap, settings)
-    report.write("drain", results, {"cards": cards, "settings": settings}, out)
+    bench = bench_of(name.value)
+    results = app_drain.drain(bench, events, entities, bootstrap, overrides or ())
+    report.write("drain", results, app_drain.configuration(bench, entities, overrides or ()), out, markdown)
 
 
 @app.command()
 def latency(
-    job: Annotated[LatencyJob, typer.Option(help="The fraud app, or the core's W1.")] = LatencyJob.fraud,
+    job: Annotated[LatencyJob, typer.Option(help="An app, or the core's W1.")] = LatencyJob.fraud,
     rate: Annotated[int, typer.Option(min=1, help="Events per second.")] = 1_000,
     duration: Annotated[int, typer.Option(min=1, help="Seconds measured.")] = 60,
     warm_up: Annotated[int, typer.Option(min=0, help="Seconds before that, not counted.")] = 60,
@@ -83,25 +119,86 @@ def latency(
     out: Out = None,
     markdown: Markdown = None,
 ) -> None:
-    """Time from when an event is due until its decision and its alert (W1: its score) can be read."""
+    """Time from when an event is due until its answer can be read.
+
+    fraud: transaction to decision and alert; iot: reading to alarm; clickstream: click to offer;
+    ridesharing: request to offer, with and without its dispatch window; w1: event to score.
+    """
     from benchmarks import report
 
     sets = overrides or []
     if quick:
         rate, duration, warm_up = min(rate, 200), min(duration, 10), min(warm_up, 5)
-    if job is LatencyJob.fraud:
-        from benchmarks import fraud
+    if job is not LatencyJob.w1:
+        from benchmarks import app_latency
+        from benchmarks.app_bench import bench_of
 
-        results = fraud.latency(rate, duration, warm_up, bootstrap, sets)
-        report.write(
-            "latency", results, {"rate": rate, "warm_up_s": warm_up, "settings": sets}, out, markdown
-        )
+        bench = bench_of(job.value)
+        results = app_latency.latency(bench, rate, duration, warm_up, bootstrap, sets)
+        about = {"job": job.value, "rate": rate, "warm_up_s": warm_up, "settings": sets}
+        report.write("latency", results, about, out, markdown)
         return
     from benchmarks import core_latency, running
 
     pace = running.Rate(rate, duration, warm_up)
     results = core_latency.latency(pace, bootstrap, sets)
     report.write("latency", results, core_latency.configuration(pace, sets), out, markdown)
+
+
+@app.command()
+def silence(
+    devices: Annotated[int | None, typer.Option(min=1, help="Devices.", show_default=False)] = None,
+    quick: Quick = False,
+    bootstrap: Bootstrap = None,
+    overrides: Sets = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """100,000 devices of the iot app beat once and fall silent: how long until all have been declared."""
+    from benchmarks import report
+    from benchmarks import silence as bench
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), devices=devices)
+    results = bench.silence(sizes, bootstrap, overrides or ())
+    report.write("silence", results, bench.configuration(sizes, overrides or ()), out, markdown)
+
+
+@app.command()
+def state(
+    name: Annotated[BenchApp, typer.Option("--app", help="The app.")],
+    entities: Annotated[
+        int | None,
+        typer.Option(
+            "--entities",
+            "--devices",
+            "--visitors",
+            min=1,
+            help="Devices (default 100,000), visitors (1,000,000), drivers (16,000) or customers (20,000).",
+            show_default=False,
+        ),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="iot: days over which the state of a few devices is followed (default 30; 0: not at all).",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Bytes of state per device, visitor, driver, or customer and terminal, packed as in a checkpoint."""
+    from benchmarks import report
+    from benchmarks import state_size as bench
+
+    if days and name is not BenchApp.iot:
+        raise UserError(f"--days is for --app iot, not {name.value}")
+    if days in (1, 2):
+        raise UserError("--days is 3 or more: the last third of them is compared with the one before")
+    sizes = bench.sizes_of(name.value, entities, days, quick=quick)
+    report.write("state", bench.state_size(sizes), bench.configuration(sizes), out, markdown)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from apps.fraud.process import CardMonitor
+from benchmarks.paged import GROUPS, Stored
 from generators.fraud import FraudProfile, simulate
 from millrace.host.groups import encode_key
 from millrace.host.rows import Row
@@ -26,7 +27,6 @@ from millrace.state.pages import PagedStore
 from millrace.state.sealing import Place, SealedBackend, seal, unseal
 from millrace.time import NO_WATERMARK
 
-_GROUPS: Final = 64
 #: Sizes of a value: a small header, an average page, a full one.
 _VALUE_BYTES: Final = (256, 4_096, 32_768)
 
@@ -51,25 +51,6 @@ class Sizes:
 
 
 QUICK = Sizes(events=4_000, cards=200, batch=500, repeats=1)
-
-
-class _Stored:
-    """A key group's bytes in memory."""
-
-    def __init__(self) -> None:
-        self.header: bytes | None = None
-        self.pages: dict[int, bytes] = {}
-        self.get_page, self.put_page = self.pages.__getitem__, self.pages.__setitem__
-        self.delete_page = self.pages.__delitem__
-
-    def get_header(self) -> bytes | None:
-        return self.header
-
-    def put_header(self, header: bytes | None) -> None:
-        self.header = header
-
-    def clear(self) -> None:
-        self.header = None
 
 
 class _Clocked:
@@ -139,7 +120,7 @@ def _batches(sizes: Sizes) -> list[Batch]:
         key = encode_key((made.key.decode(),))
         raw = inputs.mark(made.value, inputs.names.index("transactions"))
         row = Row(made.event_time_ms, raw, f"bench:0:{number}", decode(raw))
-        of_group = batches[-1].setdefault(zlib.crc32(key.encode()) % _GROUPS, {})
+        of_group = batches[-1].setdefault(zlib.crc32(key.encode()) % GROUPS, {})
         of_group.setdefault(key, []).append(row)
     return batches
 
@@ -148,7 +129,7 @@ def _run(batches: list[Batch], wrap: Callable[[GroupBackend, int], GroupBackend]
     """Run all batches; every group's store is opened for each of them, as Spark's host does."""
     process = CardMonitor()
     runner = Runner(process, encode=msgspec.json.encode, decode=event_decoder(process))
-    stored = {group: _Stored() for group in range(_GROUPS)}
+    stored = {group: Stored() for group in range(GROUPS)}
     at_backend = [0.0]
     groups = {group: _Clocked(wrap(memory, group), at_backend) for group, memory in stored.items()}
     digest, spent, events = hashlib.sha256(), 0.0, 0
@@ -172,7 +153,7 @@ def _run(batches: list[Batch], wrap: Callable[[GroupBackend, int], GroupBackend]
     return {
         "cpu_s_per_million": spent / events * 1e6,
         "backend_us_per_event": at_backend[0] / events * 1e6,
-        "stored_bytes": sum(len(m.header or b"") + sum(map(len, m.pages.values())) for m in stored.values()),
+        "stored_bytes": sum(memory.size for memory in stored.values()),
         "digest": digest.hexdigest(),
     }
 
@@ -202,4 +183,4 @@ def _timed(call: Callable[[], bytes], times: int = 500) -> float:
 
 def configuration(sizes: Sizes) -> dict[str, Any]:
     """Return what the run hangs on, for the report."""
-    return {**asdict(sizes), "key_groups": _GROUPS}
+    return {**asdict(sizes), "key_groups": GROUPS}

@@ -1,0 +1,218 @@
+"""An app with topics and a folder of its own, fed by its generator: what its benchmarks stand on."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psutil
+
+from benchmarks.app_bench import AppBench, Record
+from benchmarks.core_app import APPEND_TIME
+from benchmarks.kafka_io import read_values
+from millrace.errors import MillraceError
+from millrace.kafka.broker import broker_or_embedded
+from millrace.runtime.apps import load_app
+from millrace.runtime.commands import app_rows
+from millrace.runtime.job import Job
+from millrace.runtime.settings import AppSettings, load_settings
+
+_PARTITIONS: Final = 2
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True)
+class BenchRun:
+    """A job that is not started yet, and where it runs.
+
+    Attributes:
+        bench: What is known of the app.
+        job: The job.
+        broker: The broker.
+        folder: An empty folder beside the app's own.
+        suffix: What the names of all topics of the run end in.
+    """
+
+    bench: AppBench
+    job: Job
+    broker: str
+    folder: Path
+    suffix: str
+
+    @property
+    def settings(self) -> AppSettings:
+        """The app's settings."""
+        return self.job.settings
+
+    def topic(self, name: str) -> str:
+        """Return the topic that the settings know by a name."""
+        return str(getattr(self.settings.topics, name))  # type: ignore[attr-defined]
+
+    @property
+    def root(self) -> Path:
+        """The app's folder."""
+        return self.job.root
+
+    def messages(self, name: str) -> Iterator[tuple[Record, int]]:
+        """Yield each message of a topic with its time, ms."""
+        for value, at in read_values(self.broker, self.topic(name)):
+            yield _decode(value), at
+
+    def sent(self, stream: str) -> Iterator[Record]:
+        """Yield what was sent to a stream."""
+        return (message for message, _ in self.messages(stream))
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[Record]:
+        """Return the rows of a table of the app."""
+        return app_rows(self.root, table, columns)
+
+    def generate(self, *parts: Mapping[str, object]) -> None:
+        """Run the app's generator to its end; of several values of an option the last one holds.
+
+        Args:
+            parts: Options.
+
+        Raises:
+            MillraceError: It failed; the message is what it said.
+        """
+        streams = self.bench.streams
+        own = {"bootstrap": self.broker, "partitions": _PARTITIONS, "disorder-ms": 0}
+        options = _arguments({**own, **{k: v for part in parts for k, v in part.items()}}, self.suffix)
+        names = [self.topic(s) if len(streams) == 1 else f"{s}={self.topic(s)}" for s in streams]
+        topics = [part for name in names for part in ("--topic", name)]
+        command = [sys.executable, "-m", "millrace", "generate", self.bench.name, "--quiet"]
+        done = subprocess.run([*command, *options, *topics], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise MillraceError(f"the generator failed: {done.stderr.strip()}")
+
+
+def _arguments(options: Mapping[str, object], suffix: str) -> list[str]:
+    """Return options as they stand on a command line; a loop is closed with this run's topics.
+
+    >>> _arguments({"rate": "max", "loop": True}, ".x")
+    ['--rate', 'max', '--loop', '--loop-suffix', '.x']
+    """
+    found: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            found += [f"--{name}", f"--{name}-suffix", suffix]
+        else:
+            found += [f"--{name}", str(value)]
+    return found
+
+
+@contextmanager
+def bench_run(
+    bench: AppBench,
+    bootstrap: str | None,
+    overrides: Sequence[str],
+    *,
+    prepare: Callable[[Path], Sequence[str]] = lambda _: (),
+    **more: Any,
+) -> Iterator[BenchRun]:
+    """Give an app's job on topics and in a folder of its own; all of it is removed at the end.
+
+    Args:
+        bench: What is known of the app.
+        bootstrap: A broker, or ``None`` for an embedded one.
+        overrides: Settings of the app; they win.
+        prepare: Folder → further settings; it may write files that they name.
+        more: Further arguments of the job.
+    """
+    from millrace.kafka.admin import TopicSpec, create_topics, delete_topics, topic_partitions
+
+    app = load_app(bench.name)
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
+        broker_or_embedded(bootstrap, log_dir=Path(name)) as broker,
+    ):
+        folder, suffix = Path(name), f".bench-{name[-8:]}"
+        sets = [f"kafka.bootstrap={broker}", f"storage.root={folder}/{bench.name}"]
+        sets += [*topic_settings(app.settings, suffix), *prepare(folder), *overrides]
+        settings = load_settings(app.settings, app=bench.name, overrides=sets)
+        run = BenchRun(bench, Job(app, settings, **more), broker, folder, suffix)
+        # The broker's time of an answer is when a reader can have it.
+        create_topics(broker, {run.topic(bench.answers.topic): TopicSpec(_PARTITIONS, APPEND_TIME)})
+        try:
+            yield run
+        finally:
+            delete_topics(broker, [t for t in topic_partitions(broker) if t.endswith(suffix)])
+
+
+def topic_settings(settings: type[AppSettings], suffix: str) -> list[str]:
+    """Return settings by which the names of all topics of an app end in a suffix.
+
+    Args:
+        settings: The app's settings.
+        suffix: The suffix.
+
+    Example:
+        >>> from benchmarks.core_app import CoreSettings
+        >>> topic_settings(CoreSettings, ".x")[0]
+        'topics.events=bench.events.x'
+    """
+    names: Any = settings().topics  # type: ignore[attr-defined]
+    known = {field: getattr(names, field) for field in type(names).model_fields}
+    return [f"topics.{f}={name}{suffix}" for f, name in known.items() if isinstance(name, str) and name]
+
+
+def cpu_seconds() -> dict[str, float]:
+    """Return the CPU time of this process and its living descendants by part, seconds."""
+    parts = {"driver": 0.0, "spark": 0.0, "workers": 0.0, "broker": 0.0}
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            used, name, words = process.cpu_times(), process.name(), process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if process.pid == me.pid:
+            part = "driver"
+        elif "java" in name:
+            part = "broker" if "kafka.Kafka" in words else "spark"
+        else:
+            part = "workers"
+        parts[part] += used.user + used.system
+    return parts
+
+
+def read_ends(checkpoint: Path, batch: int) -> dict[str, int]:
+    """Return how many records of each topic a batch and those before it have read.
+
+    Args:
+        checkpoint: The query's checkpoint.
+        batch: The batch.
+
+    Returns:
+        Topic → records, where the topics were empty when they were made.
+    """
+    ends: dict[str, int] = {}
+    # A version, the metadata, then a line for each source; ours is the topics.
+    for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]:
+        for topic, partitions in json_object(line).items():
+            ends[topic] = ends.get(topic, 0) + sum(partitions.values())
+    return ends
+
+
+def json_object(text: str) -> dict[str, dict[str, int]]:
+    """Return topic → partition → offset; nothing where the line is no such object."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, dict[str, int]])
+    except msgspec.DecodeError:
+        return {}
+
+
+def steps(totals: Sequence[float]) -> list[float]:
+    """Return the differences of neighbours.
+
+    >>> steps([1, 3, 6])
+    [2, 3]
+    """
+    return [b - a for a, b in itertools.pairwise(totals)]

@@ -1,0 +1,140 @@
+"""Processes over paged state in memory: the bytes that a checkpoint would hold, without an engine."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from millrace import KeyedProcess
+from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.rows import Row
+from millrace.state.cells import encode, read_header, read_page
+from millrace.state.pages import PagedStore
+
+#: Key groups, as many as an app has by default.
+GROUPS: Final = 64
+
+
+class Stored:
+    """A key group's bytes in memory.
+
+    Attributes:
+        wake: When the group must be looked at although nothing comes (event time, ms), as a timer of an
+            engine would have it.
+    """
+
+    def __init__(self) -> None:
+        self.wake: int | None = None
+        self.header: bytes | None = None
+        self.pages: dict[int, bytes] = {}
+        self.get_page, self.put_page = self.pages.__getitem__, self.pages.__setitem__
+        self.delete_page = self.pages.__delitem__
+
+    def get_header(self) -> bytes | None:
+        """Return the header, or ``None`` for a group never written."""
+        return self.header
+
+    def put_header(self, header: bytes | None) -> None:
+        """Write the header."""
+        self.header = header
+
+    def clear(self) -> None:
+        """Remove the header."""
+        self.header = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the header and all pages."""
+        return len(self.header or b"") + sum(map(len, self.pages.values()))
+
+    def entries(self) -> Iterator[tuple[str, int]]:
+        """Yield the key of each entry, and its bytes in its page, the key's included."""
+        if self.header is None:
+            return
+        header = read_header(self.header)
+        if header.inline is not None:
+            pages = [header.inline]
+        else:
+            pages = [read_page(self.pages[info.number], info.number) for info in header.pages]
+        for cells in pages:
+            for key, cell in cells.items():
+                yield key, len(encode(key)) + len(encode(cell))
+
+
+class PagedHost(MemoryHost):
+    """The in-memory host with its state in key groups and pages, opened for each batch as on Spark.
+
+    Args:
+        process: The process to run.
+        out_of_orderness_ms: Bound by which the watermark stays behind the newest event, ms.
+
+    Example:
+        >>> from millrace import KeyedProcess, arrival, value_state
+        >>> class Count(KeyedProcess[str, int]):
+        ...     order = arrival(commutes=True)
+        ...     n = value_state(int, default=0)
+        ...     def process(self, event, ctx):
+        ...         self.n.value += 1
+        >>> host = PagedHost(Count())
+        >>> _ = host.run_batch([("a", 1, "x"), ("b", 2, "y"), ("a", 3, "z")])
+        >>> sorted(key for key, _ in host.entries()), host.size > 0
+        (['1:a', '1:b'], True)
+    """
+
+    def __init__(self, process: KeyedProcess[Any, Any], *, out_of_orderness_ms: int = 0) -> None:
+        super().__init__(process, out_of_orderness_ms=out_of_orderness_ms)
+        self.groups = [Stored() for _ in range(GROUPS)]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all that is kept."""
+        return sum(group.size for group in self.groups)
+
+    def entries(self) -> Iterator[tuple[str, int]]:
+        """Yield the key of each entry and its bytes."""
+        for group in self.groups:
+            yield from group.entries()
+
+    def read(self, wanted: str) -> Any:
+        """Return the entry of a key, unpacked; ``None`` where there is none."""
+        group = zlib.crc32(wanted.encode()) % GROUPS
+        store = PagedStore(self.groups[group], self.runner.layout, label=group)
+        return next((entry for key, entry in store.entries() if key == wanted), None)
+
+    def _step(self, rows: dict[str, list[Row]], *, tick: bool = False) -> None:
+        by_group: list[dict[str, list[Row]]] = [{} for _ in self.groups]
+        for key, of_key in rows.items():
+            by_group[zlib.crc32(key.encode()) % GROUPS][key] = of_key
+        self.runner.load_broadcast(self._broadcast)
+        for label, (stored, of_group) in enumerate(zip(self.groups, by_group, strict=True)):
+            asleep = stored.wake is None or stored.wake > self.watermark
+            if asleep and not (of_group or tick):
+                continue
+            store = PagedStore(stored, self.runner.layout, label=label)
+            self.runner.run_batch(store, of_group, self.watermark, self.processing_time, tick=tick)
+            deleted, registered = store.commit(self.watermark, self.processing_time)
+            if registered is not None or deleted is not None:
+                stored.wake = registered
+
+
+class PagedChain(MemoryChain):
+    """A chain of processes over paged state.
+
+    Args:
+        first: The first process.
+        links: For each further process the field (or fields) that is its key, and the process.
+        out_of_orderness_ms: Bound by which the watermark stays behind the newest event, ms.
+    """
+
+    def __init__(
+        self,
+        first: KeyedProcess[Any, Any],
+        *links: tuple[str | tuple[str, ...], KeyedProcess[Any, Any]],
+        out_of_orderness_ms: int = 0,
+    ) -> None:
+        super().__init__(first, *links, out_of_orderness_ms=out_of_orderness_ms)
+        self.paged = [
+            PagedHost(p, out_of_orderness_ms=out_of_orderness_ms) for p in (first, *(p for _, p in links))
+        ]
+        self.hosts = list(self.paged)

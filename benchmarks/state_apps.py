@@ -1,0 +1,298 @@
+"""The apps' processes over paged state in memory, filled by their generators, and what of it is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.paged import PagedChain, PagedHost
+from millrace.host.memory import Event
+from millrace.runtime.settings import load_settings
+
+#: A Friday, 16:00 UTC.
+_START_MS: Final = 1_767_369_600_000
+#: A device sends so many readings and heartbeats a second: 25,000 of 100,000 devices, ...
+_PER_DEVICE_S: Final = 0.25
+#: ... and so long, s: readings of the grace, a minute, are most of its state. They are swept every minute, so
+#: that these are as many as it has on average.
+_WATCHED_S: Final = 90
+#: How long the shop is open, s, so that visits begin, go on and end, and clicks of a visit on average.
+_OPEN_S: Final = 7_200
+_CLICKS: Final = 3
+#: Seconds between two positions of a driver, for how long, s, and drivers on line of all.
+_POSITION_S: Final = 4
+_DRIVEN_S: Final = 120
+_ON_LINE: Final = 0.25
+#: Days of purchases, as many as the card's history goes back, and purchases of a card.
+_DAYS: Final = 30
+_PURCHASES: Final = 50
+#: As many as the generator has by default.
+_CARDS_PER_TERMINAL: Final = 4
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The entries of some keys.
+
+    Attributes:
+        count: How many.
+        total: Their bytes in their pages, keys included.
+        largest: Bytes of the largest.
+    """
+
+    count: int
+    total: int
+    largest: int
+
+    @property
+    def mean(self) -> float:
+        """Bytes of one."""
+        return self.total / self.count if self.count else 0.0
+
+
+def entries_of(host: PagedHost, of: Callable[[str], bool] = lambda _: True) -> Entries:
+    """Return the entries of a process whose key's text is wanted."""
+    sizes = [size for key, size in host.entries() if of(key)]
+    return Entries(len(sizes), sum(sizes), max(sizes, default=0))
+
+
+@dataclass(frozen=True)
+class StateBench:
+    """What is measured of an app.
+
+    Attributes:
+        shape: What is sent, in one line.
+        usual: Entities by default.
+        quick: Entities of a quick run.
+        make: Entities → the processes.
+        events: Entities → the events.
+        measure: The processes, filled, → entity → how many are kept, and bytes of all that is theirs.
+        targets: Entity → most bytes of one that are wanted.
+    """
+
+    shape: str
+    usual: int
+    quick: int
+    make: Callable[[int], PagedChain]
+    events: Callable[[int], Iterator[Event]]
+    measure: Callable[[PagedChain], dict[str, tuple[int, float]]]
+    targets: dict[str, int]
+
+
+# -- iot ---------------------------------------------------------------------------------------------
+
+
+def machines(profile: Any) -> PagedChain:
+    """Return the monitor of the machines of a profile; what is kept of a plant is left out.
+
+    A device that beats once in ten intervals of its sensors is silent after three of those.
+    """
+    from apps.iot_maintenance.process import MachineMonitor
+    from apps.iot_maintenance.settings import IotSettings, monitoring
+    from generators.iot.profile import HEARTBEAT_TICKS
+
+    timeout = f"monitor.device_timeout={int(3 * HEARTBEAT_TICKS * profile.tick_ms)}"
+    settings = load_settings(IotSettings, app="iot", overrides=[timeout], env={})
+    return PagedChain(MachineMonitor(monitoring(settings)), out_of_orderness_ms=500)
+
+
+def fleet_profile(devices: int) -> Any:
+    """Return a fleet's profile at the rate of the targets."""
+    from generators.iot import IotProfile
+
+    rate = devices * _PER_DEVICE_S
+    return IotProfile(
+        seed=5, start_ms=_START_MS, machines=devices, event_rate=rate, events=int(rate * _WATCHED_S)
+    )
+
+
+def fleet_events(profile: Any) -> Iterator[Event]:
+    """Yield the events of a fleet as the monitor takes them."""
+    from apps.iot_maintenance.signals import INPUTS, KEYS
+    from generators.iot import simulate
+
+    for made in simulate(profile):
+        event = msgspec.convert(made.event, INPUTS[made.stream], from_attributes=True)
+        yield getattr(event, KEYS[made.stream]), event.event_time_ms, event
+
+
+def measure_devices(chain: PagedChain) -> dict[str, tuple[int, float]]:
+    """Return what is kept of machines; their gateways' entries are shared among them."""
+    of_all = entries_of(chain.paged[0])
+    gateways = entries_of(chain.paged[0], lambda key: key.endswith("-gw"))
+    return {"device": (of_all.count - gateways.count, of_all.total)}
+
+
+# -- clickstream -------------------------------------------------------------------------------------
+
+
+def shop(_visitors: int) -> PagedChain:
+    """Return the processes of visitors, of persons and carts, and of offers."""
+    from apps.clickstream.entities import Entities
+    from apps.clickstream.reactions import Reactions
+    from apps.clickstream.settings import ClickstreamSettings
+    from apps.clickstream.visitor import visitors
+
+    settings = load_settings(ClickstreamSettings, app="clickstream", env={})
+    return PagedChain(
+        visitors(settings.visitor_rules()),
+        ("key", Entities(settings.entity_rules())),
+        ("key", Reactions(settings.offer_rules())),
+        out_of_orderness_ms=5_000,
+    )
+
+
+def clicks(visitors: int) -> Iterator[Event]:
+    """Yield what happens in the shop until so many visitors have been there."""
+    from apps.clickstream.events import INPUTS
+    from generators.clickstream import ClickstreamProfile, simulate
+
+    profile = ClickstreamProfile(
+        seed=5, start_ms=_START_MS, event_rate=visitors * _CLICKS / _OPEN_S, people=max(2, visitors // 5)
+    )
+    seen: set[str] = set()
+    for made in simulate(profile):
+        if made.stream == "clicks":
+            seen.add(made.key)
+        if len(seen) > visitors:
+            return
+        event = msgspec.json.decode(msgspec.json.encode(made.event), type=INPUTS[made.stream])
+        yield made.key, made.event_time_ms, event
+
+
+def measure_visitors(chain: PagedChain) -> dict[str, tuple[int, float]]:
+    """Return what is kept of visitors: all that any process keeps, carts, persons and boards included."""
+    first = entries_of(chain.paged[0], lambda key: "visitor-" in key)
+    return {"visitor": (first.count, sum(entries_of(host).total for host in chain.paged))}
+
+
+# -- ridesharing -------------------------------------------------------------------------------------
+
+
+def city(_drivers: int) -> PagedChain:
+    """Return gate, dispatcher of one region, and auditor."""
+    from apps.ridesharing.auditor import Auditor
+    from apps.ridesharing.dispatcher import Dispatcher
+    from apps.ridesharing.gate import Gate
+    from apps.ridesharing.settings import RidesharingSettings
+
+    told = load_settings(RidesharingSettings, app="ridesharing", env={}).dispatch_config()
+    return PagedChain(
+        Gate(told), ("region", Dispatcher(told)), ("subject", Auditor()), out_of_orderness_ms=500
+    )
+
+
+def rides(drivers: int) -> Iterator[Event]:
+    """Yield what drivers and riders send, dispatched by the generator's own dispatcher."""
+    from apps.ridesharing.events import Signal
+    from generators.ridesharing import RidesProfile, simulate
+
+    rate = drivers * _ON_LINE / _POSITION_S
+    profile = RidesProfile(
+        seed=5,
+        start_ms=_START_MS,
+        drivers=drivers,
+        event_rate=rate,
+        location_interval_ms=_POSITION_S * 1_000,
+        events=int(rate * _DRIVEN_S),
+    )
+    for made in simulate(profile):
+        event = msgspec.json.decode(msgspec.json.encode(made.event), type=Signal)
+        yield made.key, made.event_time_ms, event, made.stream
+
+
+def measure_drivers(chain: PagedChain) -> dict[str, tuple[int, float]]:
+    """Return what is kept of drivers: at the gate, in the region's book, at the auditor."""
+    gate, dispatcher, auditor = chain.paged
+    at_gate = entries_of(gate, _is_driver)
+    audited = entries_of(auditor, _is_driver)
+    in_book = 0
+    for key, _ in dispatcher.entries():
+        book = dispatcher.read(key).book
+        if book is not None:
+            of_drivers = [due for due in book.deadlines if due[2] in book.cars]
+            in_book += len(msgspec.msgpack.encode((book.cars, of_drivers, book.departed, book.blocked)))
+    return {"driver": (at_gate.count, at_gate.total + in_book + audited.total)}
+
+
+def _is_driver(key: str) -> bool:
+    return "driver-" in key
+
+
+# -- fraud -------------------------------------------------------------------------------------------
+
+
+def payments(_cards: int) -> PagedChain:
+    """Return the stages of card and terminal, and the desk."""
+    from apps.fraud.entity_stages import stages
+
+    first, rest = stages(["terminal"])
+    return PagedChain(first, *rest, out_of_orderness_ms=5_000)
+
+
+def purchases(cards: int) -> Iterator[Event]:
+    """Yield a month of transactions."""
+    from apps.fraud.events import Transaction
+    from generators.fraud import FraudProfile, simulate
+
+    events = cards * _PURCHASES
+    profile = FraudProfile(
+        seed=5,
+        start_ms=_START_MS,
+        cards=cards,
+        terminals=max(1, cards // _CARDS_PER_TERMINAL),
+        event_rate=events / (_DAYS * 86_400),
+        events=events,
+    )
+    decode = msgspec.json.Decoder(Transaction).decode
+    for made in simulate(profile):
+        yield made.key.decode(), made.event_time_ms, decode(made.value)
+
+
+def measure_cards(chain: PagedChain) -> dict[str, tuple[int, float]]:
+    """Return what is kept of customers, who have a card each, and of terminals."""
+    card, terminal, desk = map(entries_of, chain.paged)
+    return {"customer": (card.count, card.total + desk.total), "terminal": (terminal.count, terminal.total)}
+
+
+BENCHES: Final[dict[str, StateBench]] = {
+    "iot": StateBench(
+        shape=f"{_PER_DEVICE_S} readings and heartbeats a device and second, for {_WATCHED_S} s",
+        usual=100_000,
+        quick=200,
+        make=lambda devices: machines(fleet_profile(devices)),
+        events=lambda devices: fleet_events(fleet_profile(devices)),
+        measure=measure_devices,
+        targets={"device": 2_048},
+    ),
+    "clickstream": StateBench(
+        shape=f"about {_OPEN_S} s of a shop, a fifth as many people with an account",
+        usual=1_000_000,
+        quick=500,
+        make=shop,
+        events=clicks,
+        measure=measure_visitors,
+        targets={"visitor": 1_000},
+    ),
+    "ridesharing": StateBench(
+        shape=f"a position every {_POSITION_S} s, for about {_DRIVEN_S} s; one region",
+        usual=16_000,
+        quick=400,
+        make=city,
+        events=rides,
+        measure=measure_drivers,
+        targets={"driver": 300},
+    ),
+    "fraud": StateBench(
+        shape=f"{_PURCHASES} purchases a card in {_DAYS} days, {_CARDS_PER_TERMINAL} cards a terminal",
+        usual=20_000,
+        quick=100,
+        make=payments,
+        events=purchases,
+        measure=measure_cards,
+        targets={"customer": 2_000, "terminal": 1_000},
+    ),
+}
