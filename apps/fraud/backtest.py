@@ -17,7 +17,18 @@ import msgspec
 from apps.fraud.card_history import counted, links_of
 from apps.fraud.events import Transaction, to_cents
 from apps.fraud.history import DAY_MS, History, Look, link_of
-from apps.fraud.rulebook import ENTITIES, FIELDS, LANGUAGE, Asked, Windows, asked, compute, entity_of, text_of
+from apps.fraud.label_fields import NOTHING_SAID
+from apps.fraud.rulebook import (
+    ENTITIES,
+    FIELDS,
+    LANGUAGE,
+    Asked,
+    Windows,
+    asked,
+    compute,
+    entity_of,
+    text_of,
+)
 from millrace.errors import UserError
 from millrace.rules import Match, Rule, RuleSet
 
@@ -27,6 +38,8 @@ if TYPE_CHECKING:
 #: Columns of the table that make a transaction; those after the ninth may be missing in an old table.
 _TRANSACTION: Final = Transaction.__struct_fields__
 _NEEDED: Final = _TRANSACTION[:9]
+#: Columns that are records; rules read their fields.
+_RECORDS: Final = ("card", "card_labels", "terminal_labels")
 
 
 class BacktestError(UserError):
@@ -166,7 +179,10 @@ def columns_of(rules: Iterable[Rule]) -> set[str]:
     for rule in rules:
         for name in LANGUAGE.condition(rule.when).fields:
             group, _, column = (FIELDS[name].attribute or name).partition(".")
-            found.add({"own": column, "card": "card", "tx": column}.get(group, name))
+            if group in _RECORDS:
+                found.add(group)
+            else:
+                found.add(column if group in ("own", "tx") else name)
     return found
 
 
@@ -230,7 +246,9 @@ def backtest(
             asked_for.setdefault(stage, {})[text] = asked(use)
     stages, book = _Stages(asked_for), RuleSet(ready)
     tally = _Tally(rules, labels)
-    facts = SimpleNamespace(lists=lists or {}, score=0.0, model_score=None, own=SimpleNamespace(), card=None)
+    facts = SimpleNamespace(lists=lists or {}, score=0.0, model_score=None, own=SimpleNamespace())
+    for name in _RECORDS:
+        setattr(facts, name, NOTHING_SAID)
     rest = _Rest(table)
     for done, tx in enumerate(_transactions(table)):
         windows = stages.windows(tx)
@@ -243,14 +261,27 @@ def backtest(
     return tally.report()
 
 
+class _Record:
+    """A record of the table; what an older table did not have is missing."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.__dict__.update(fields)
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 class _Rest:
     """What stood beside the transactions, as far as the rules read it."""
 
     def __init__(self, table: pa.Table) -> None:
         names = [n for n in table.column_names if n not in _TRANSACTION and n != "action"]
-        self._columns = {n: table.column(n).to_pylist() for n in names if n != "card"}
-        cards = table.column("card").to_pylist() if "card" in names else None
-        self._cards = None if cards is None else [SimpleNamespace(**(c or {})) for c in cards]
+        self._columns = {n: table.column(n).to_pylist() for n in names if n not in _RECORDS}
+        self._records = {
+            n: [_Record(found) if found else NOTHING_SAID for found in table.column(n).to_pylist()]
+            for n in names
+            if n in _RECORDS
+        }
         self._actions = table.column("action").to_pylist() if "action" in table.column_names else None
 
     def fill(self, facts: Any, row: int) -> None:
@@ -258,8 +289,8 @@ class _Rest:
         own = facts.own
         for name, values in self._columns.items():
             setattr(facts if name in ("score", "model_score") else own, name, values[row])
-        if self._cards is not None:
-            facts.card = self._cards[row]
+        for name, records in self._records.items():
+            setattr(facts, name, records[row])
 
     def action(self, row: int) -> str:
         """Return what was decided."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from operator import sub
 from typing import Final
 
 import msgspec
@@ -21,8 +20,6 @@ TERMINALS, DEVICES, IPS = range(3)
 LINKS: Final = 3
 Links = tuple[int, int, int]
 NOBODY: Final[Links] = (0, 0, 0)
-#: The gaps that a card's usual gap is the median of.
-_GAPS: Final = 64
 
 
 def links_of(tx: Transaction) -> Links:
@@ -47,26 +44,30 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
     """
     # This runs for every transaction: where a comparison tells the answer nothing is searched or copied.
     this, end, times, time = 1 if cents else 0, look.end, look.times, look.time
-    km, kmh = travel(tx, place) if tx.latitude is not None else (None, None)
-    fastest = None if place is None else place.fastest_kmh
     terminal, device, ip = links
-    median = None
-    if end > 1:
-        then = times[max(0, end - _GAPS - 1) : end]
-        median = sorted(map(sub, then[1:], then))[(len(then) - 2) >> 1] / 1000
-    if not end or times[end - 1] <= time - HORIZON_MS:
+    km = kmh = fastest = None
+    if place is not None:
+        fastest = place.fastest_kmh
+        if tx.latitude is not None:
+            km, kmh = travel(tx, place)
+    gap = look.usual_gap()
+    median = None if gap is None else gap / 1000
+    if not end or (last := times[end - 1]) <= time - HORIZON_MS:
         total = cents / 100
         known = (0, 0 if device else None, 0 if ip else None)
         return CardFeatures(
             None, median, this, total, this, total, this, total, None, None, this, this,
             1 if device else 0, 1 if ip else 0, *known, km, kmh, fastest, False,
         )  # fmt: skip
-    last, totals = times[end - 1], look.totals
+    totals, amounts = look.totals, look.cents
     start = 0 if times[0] > time - HORIZON_MS else bisect_right(times, time - HORIZON_MS, 0, end)
     start_7d = start if times[start] > time - _WEEK_MS else bisect_right(times, time - _WEEK_MS, start, end)
     upto = totals[end] + cents
-    before = look.links(start, LINKS)
-    terminals, devices, ips = before[0::3], before[1::3], before[2::3]
+    terminals, devices, ips = (
+        look.column(start, TERMINALS, LINKS),
+        look.column(start, DEVICES, LINKS),
+        look.column(start, IPS, LINKS),
+    )
     start_10m, least = end, None
     terminals_24h, ips_24h = this, 1 if ip else 0
     if last > time - DAY_MS:
@@ -76,8 +77,7 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         if last > time - _TEN_MINUTES_MS:
             start_10m = bisect_right(times, time - _TEN_MINUTES_MS, start_24h, end)
             if last > time - MINUTE_MS:
-                least = min(look.cents[bisect_right(times, time - MINUTE_MS, start_10m, end) : end]) / 100
-    history = look.history
+                least = min(amounts[bisect_right(times, time - MINUTE_MS, start_10m, end) : end]) / 100
     return CardFeatures(
         (time - last) / 1000,
         median,
@@ -87,7 +87,7 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         (upto - totals[start_7d]) / 100,
         end - start + this,
         (upto - totals[start]) / 100,
-        max(look.cents[start:end]) / 100,
+        max(amounts[start:end]) / 100,
         least,
         terminals_24h,
         _different(terminals, terminal),
@@ -99,7 +99,7 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         km,
         kmh,
         fastest,
-        history is not None and history.dropped > 0,
+        look.history is not None and look.history.dropped > 0,
     )
 
 

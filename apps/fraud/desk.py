@@ -17,6 +17,7 @@ from apps.fraud.reasons import comparisons, entity_reasons, score_of
 from apps.fraud.rulebook import Facts, Rules, Windows
 from apps.fraud.scorer import Observed
 from apps.fraud.scoring import Thresholds, action_for, own_reasons
+from apps.fraud.windows import CardWindows
 from millrace.rules import Match
 
 #: Raised when a feature comes to mean something else.
@@ -53,14 +54,14 @@ def decide(
         The decision, and the alert where somebody must look.
     """
     # This runs for every transaction, most of which have no reason, no rule that holds and no model.
-    tx, own, card, windows = seen.tx, seen.own, seen.card, seen.windows
+    tx, own, card, _, terminal, device, _, windows, _, _ = seen
     purchase = tx.kind == "purchase"
     reasons: list[Reason] = []
     score = 0.0
     action: Action = "approve"
     if purchase:
         reasons = own_reasons(own, tx.amount, thresholds)
-        reasons += entity_reasons(tx, own, card, seen.terminal, seen.device, thresholds)
+        reasons += entity_reasons(tx, own, card, terminal, device, thresholds)
         if reasons:
             reasons.sort(key=_by_weight)
             score = score_of(reasons)
@@ -110,7 +111,10 @@ def _ask(
         return [], []
     entities = (seen.account, seen.terminal, seen.device, seen.address)
     probability = None if model is None else model[0]
-    facts = Facts(seen.tx, seen.own, seen.card, entities, windows, lists, score, probability)
+    said = (seen.card_labels, seen.terminal_labels)
+    if isinstance(windows, CardWindows) and (first := in_force.first):
+        windows.fill(first)
+    facts = Facts(seen.tx, seen.own, seen.card, entities, windows, lists, score, probability, *said)
     found = in_force.matches(facts)
     return [m for m in found if not m.shadow], [m for m in found if m.shadow]
 
@@ -198,19 +202,20 @@ def _decision(
 ) -> Decision:
     # By position, and in runs of fields that stand in the same order (a test holds them so): one by one, by
     # name, it takes twice as long.
-    of_transaction = astuple(seen.tx)
+    tx, own, card, account, terminal, device, address, _, card_labels, terminal_labels = seen
+    of_transaction = astuple(tx)
     return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
-        *astuple(seen.own),
+        *astuple(own),
         score,
         action,
         reasons,
         *of_transaction[_TOLD_FIRST:],
-        seen.card,
-        seen.account,
-        seen.terminal,
-        seen.device,
-        seen.address,
+        card,
+        account,
+        terminal,
+        device,
+        address,
         _there(windows) if windows else {},
         _named(hits) if hits else [],
         _named(shadow) if shadow else [],
@@ -221,6 +226,6 @@ def _decision(
         FEATURES_VERSION,
         None if challenger is None else challenger[0],
         None if challenger is None else challenger[1],
-        seen.card_labels,
-        seen.terminal_labels,
+        card_labels,
+        terminal_labels,
     )

@@ -17,7 +17,7 @@ from apps.fraud.handbook.habits import is_high
 from apps.fraud.history import History, Look, link_of
 from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
-from apps.fraud.model.prequential import Outcome
+from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
 from apps.fraud.rulebook import ENTITIES, compute
 from apps.fraud.scorer import Observed, Scorer, trained_until
@@ -159,7 +159,7 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
     order = arrival(commutes=True)
 
     issued = value_state(Issued, ttl=days(JUDGED_DAYS))
-    outcomes = side_output(Outcome)
+    outcomes = side_output(Outcomes)
 
     def __init__(
         self, scorer: Scorer | None = None, challenger: Scorer | None = None, *, measures: bool = False
@@ -179,8 +179,8 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
             ctx.output(self.alerts, alert)
         if self._measures and decision.kind == "purchase":
             kept = self.issued.value or Issued()
-            for outcome in kept.issue(decision, seen, self._trained_until(), is_fraud=event.is_fraud):
-                ctx.output(self.outcomes, outcome)
+            for part in counted(kept.issue(decision, seen, self._trained_until(), is_fraud=event.is_fraud)):
+                ctx.output(self.outcomes, part)
             self.issued.value = kept
 
     def on_late(self, event: Enriched, ctx: Context) -> None:
@@ -192,8 +192,8 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
         if kept is None or not newest:
             return
         found = kept.say(label)
-        for outcome in found:
-            ctx.output(self.outcomes, outcome, on_time=False)
+        for part in counted(found):
+            ctx.output(self.outcomes, part, on_time=False)
         if found:
             self.issued.value = kept
 
@@ -212,21 +212,23 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
             self._measure(batch, {row: (one, d) for row, one, (d, _) in zip(rows, seen, found, strict=True)})
 
     def _measure(self, batch: Batch[Enriched], decided: Mapping[int, tuple[Observed, Decision]]) -> None:
-        """Keep the scores of a batch, and judge by its labels, as :meth:`process` does one by one."""
+        """Keep the scores of a batch, and judge by its labels, as :meth:`process` does one by one.
+
+        All that is counted leaves at once, as what came of the last row.
+        """
         until, of_key = self._trained_until(), batch.key_of_row.tolist()
         kept = [value or Issued() for value in batch.read(self.issued)]
-        outcomes: list[tuple[Outcome, int]] = []
+        outcomes: list[Outcome] = []
         for row, event in enumerate(batch.events):
             issued = kept[of_key[row]]
             if event.label is not None:
-                said = issued.say(event.label) if event.newest else []
-                outcomes += [(outcome, row) for outcome in said]
+                outcomes += issued.say(event.label) if event.newest else []
                 continue
             observed, decision = decided[row]
             if decision.kind == "purchase":
-                made = issued.issue(decision, observed, until, is_fraud=event.is_fraud)
-                outcomes += [(outcome, row) for outcome in made]
-        batch.output(self.outcomes, [outcome for outcome, _ in outcomes], [row for _, row in outcomes])
+                outcomes += issued.issue(decision, observed, until, is_fraud=event.is_fraud)
+        parts = counted(outcomes)
+        batch.output(self.outcomes, parts, [len(batch) - 1] * len(parts))
         batch.write(self.issued, kept)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
+from operator import sub
 from typing import Final
 
 import msgspec
@@ -23,8 +25,11 @@ HORIZON_MS: Final = 30 * DAY_MS
 MAX_KEPT: Final = 4_000
 MAX_KEPT_OF_CARD: Final = 1_000
 
-_NUMBER: Final = struct.Struct("<q")
-_SHORT: Final = struct.Struct("<I")
+#: The gaps that an entity's usual gap is the median of.
+GAPS: Final = 64
+
+_pack_number: Final = struct.Struct("<q").pack
+_pack_short: Final = struct.Struct("<I").pack
 _NARROW: Final = 2**32 - 1
 
 
@@ -56,13 +61,15 @@ class Columns:
         links: Whom they had to do with, as many for every purchase.
     """
 
-    __slots__ = ("cents", "links", "times", "totals")
+    __slots__ = ("_gaps", "cents", "links", "times", "totals")
 
     def __init__(self, history: History | None) -> None:
         self.times: list[int] = []
         self.cents: list[int] = []
         self.totals: list[int] = [0]
         self.links: list[int] = []
+        #: The last :data:`GAPS` gaps between the purchases, ms, by size; made when they are first asked for.
+        self._gaps: list[int] | None = None
         if history is None or not history.times:
             return
         self.times = memoryview(history.times).cast("q").tolist()
@@ -70,8 +77,39 @@ class Columns:
         self.totals = list(accumulate(self.cents, initial=0))
         self.links = memoryview(history.links).cast("I").tolist()
 
+    def end(self, time: int) -> int:
+        """Return the index after the last purchase that is not later than ``time`` (ms)."""
+        times = self.times
+        return len(times) if not times or times[-1] <= time else bisect_right(times, time)
+
+    def usual_gap(self, end: int) -> int | None:
+        """Return the (lower) median of the last :data:`GAPS` gaps before an index, ms; None without."""
+        if end < 2:
+            return None
+        times = self.times
+        if end < len(times):  # of an event that is out of order
+            gaps = _gaps(times[max(0, end - GAPS - 1) : end])
+        elif self._gaps is None:
+            gaps = self._gaps = _gaps(times[-GAPS - 1 :])
+        else:
+            gaps = self._gaps
+        return gaps[(len(gaps) - 1) >> 1]
+
+    def append(self, time: int, cents: int, links: tuple[int, ...]) -> None:
+        """Add a purchase that is not before the others."""
+        times, totals, gaps = self.times, self.totals, self._gaps
+        if gaps is not None and times:
+            insort(gaps, time - times[-1])
+            if len(gaps) > GAPS:
+                del gaps[bisect_left(gaps, times[-GAPS] - times[-GAPS - 1])]
+        times.append(time)
+        self.cents.append(cents)
+        totals.append(totals[-1] + cents)
+        self.links += links
+
     def insert(self, at: int, time: int, cents: int, links: tuple[int, ...]) -> None:
         """Insert a purchase at index ``at``."""
+        self._gaps = None
         totals = self.totals
         self.times.insert(at, time)
         self.cents.insert(at, cents)
@@ -81,9 +119,17 @@ class Columns:
 
     def remove(self, first: int) -> None:
         """Remove the first so many."""
+        times, gaps = self.times, self._gaps
+        if gaps:
+            for at in range(len(times) - 1 - len(gaps), min(first, len(times) - 1)):
+                del gaps[bisect_left(gaps, times[at + 1] - times[at])]
         del self.links[: first * (len(self.links) // len(self.times))]
         for column in (self.times, self.cents, self.totals):
             del column[:first]
+
+
+def _gaps(times: list[int]) -> list[int]:
+    return sorted(map(sub, times[1:], times))
 
 
 class _Columns:
@@ -138,20 +184,17 @@ class History(msgspec.Struct, array_like=True, dict=True):
         if cents > _NARROW and not self.wide:
             self.amounts = array("Q", columns.cents).tobytes()
             self.wide = True
-        amount = (_NUMBER if self.wide else _SHORT).pack(cents)
-        packed = _links(len(links)).pack(*links)
+        amount = (_pack_number if self.wide else _pack_short)(cents)
+        packed = _packer(len(links))(*links)
         times = columns.times
         if not times or times[-1] <= time:
-            self.times += _NUMBER.pack(time)
+            self.times += _pack_number(time)
             self.amounts += amount
             self.links += packed
-            times.append(time)
-            columns.cents.append(cents)
-            columns.totals.append(columns.totals[-1] + cents)
-            columns.links += links
+            columns.append(time, cents, links)
             return
         at = bisect_right(times, time)
-        self.times = _with(self.times, at, _NUMBER.pack(time))
+        self.times = _with(self.times, at, _pack_number(time))
         self.amounts = _with(self.amounts, at, amount)
         self.links = _with(self.links, at, packed)
         columns.insert(at, time, cents, links)
@@ -179,8 +222,8 @@ def _with(column: bytes, at: int, item: bytes) -> bytes:
 
 
 @lru_cache(maxsize=8)
-def _links(number: int) -> struct.Struct:
-    return struct.Struct(f"<{number}I")
+def _packer(links: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{links}I").pack
 
 
 _NOTHING: Final = Columns(None)
@@ -210,15 +253,15 @@ class Look:
         (2, 1600, 900, 2100)
     """
 
-    __slots__ = ("_links", "cents", "end", "history", "time", "times", "totals")
+    __slots__ = ("_columns", "_links", "cents", "end", "history", "time", "times", "totals")
 
     def __init__(self, history: History | None, time: int) -> None:
         self.history = history
         self.time = time
-        columns = _NOTHING if history is None else history.columns
-        self.times = times = columns.times
+        self._columns = columns = _NOTHING if history is None else history.columns
+        self.times = columns.times
         self.cents, self.totals, self._links = columns.cents, columns.totals, columns.links
-        self.end = len(times) if not times or times[-1] <= time else bisect_right(times, time)
+        self.end = columns.end(time)
 
     def start(self, window_ms: int) -> int:
         """Return the index of the first purchase in (time - window, time]; ``end`` if there is none."""
@@ -250,6 +293,10 @@ class Look:
     def smallest(self, window_ms: int) -> int | None:
         """Return the smallest purchase in the window, cents."""
         return min(self.amounts(self.start(window_ms)), default=None)
+
+    def usual_gap(self) -> int | None:
+        """Return the (lower) median of the last :data:`GAPS` gaps between the purchases, ms; None without."""
+        return self._columns.usual_gap(self.end)
 
     def column(self, start: int, column: int, width: int) -> list[int]:
         """Return one link of each of the purchases from an index on, the one at this place of ``width``."""

@@ -14,7 +14,7 @@ import msgspec
 from apps.fraud.events import Decision, Label
 from apps.fraud.history import link_of
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.prequential import STEPS, Outcome
+from apps.fraud.model.outcomes import STEPS, Outcome
 from apps.fraud.scorer import Observed
 
 #: Whose scores are judged, in the order in which they are kept.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apps.fraud.model.feedback import FEEDBACK_DAYS, PAYMENTS_A_DAY, FeedbackAt, Learning
 from millrace.errors import MillraceError, UserError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from apps.fraud.model.estimator import ModelSpec
     from apps.fraud.model.registry import Registry
     from apps.fraud.model.source import LoadedModel
+    from apps.fraud.model.training import Trained
 
 app = typer.Typer(help="Models: train, promote, roll back, list.", no_args_is_help=True, add_completion=False)
 
@@ -35,9 +37,10 @@ AsOf = Annotated[
     str | None, typer.Option("--as-of", help="Know nothing later, e.g. 2026-11-01T00:00; default: now.")
 ]
 From = Annotated[Kind, typer.Option("--table", help="Learn from decisions, or from recorded history.")]
+Capacity = Annotated[int, typer.Option(min=1, help="Payments that investigators look at in a day.")]
 ROOT = Path(".millrace/fraud")
 #: Without labels nobody has said that anything is a fraud.
-_LABELS = ("transaction_id", "event_time_ms", "is_fraud")
+_LABELS = ("transaction_id", "event_time_ms", "is_fraud", "source")
 
 
 class NotProven(MillraceError):
@@ -52,30 +55,76 @@ def train(
     as_of: AsOf = None,
     table: From = Kind.TRANSACTIONS,
     days: Annotated[int, typer.Option(min=2, help="Days to learn from.")] = 35,
+    learn: Annotated[
+        Learning,
+        typer.Option(
+            help="delayed: from labels older than the label delay. two: a second model, of investigators' "
+            "recent answers, beside it; their probabilities are averaged."
+        ),
+    ] = Learning.DELAYED,
+    feedback_days: Annotated[
+        int, typer.Option(min=1, help="Days of investigators' answers to learn from.")
+    ] = FEEDBACK_DAYS,
+    capacity: Capacity = PAYMENTS_A_DAY,
     seed: Annotated[int, typer.Option(help="Seed of the model.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Threads to train with.")] = 1,
 ) -> None:
     """Train a model on what was known, register it, and let it challenge the champion."""
     from apps.fraud.model.scorer import CHAMPION
     from apps.fraud.model.training import examples
-    from apps.fraud.model.training import train as learn
+    from apps.fraud.model.training import train as train_on
 
     spec = _spec(table)
     features, said, versions = _tables(root, table)
     delay, now = _ms(label_delay), _time(as_of, features)
     known = examples(features, now, delay, labels=said, days=days, inputs=spec.inputs)
-    trained = learn(known, delay, spec=spec, seed=seed, jobs=jobs)
+    feedback = _feedback(features, said, feedback_days, spec) if learn is Learning.TWO else None
+    trained = train_on(
+        known, delay, spec=spec, seed=seed, jobs=jobs, feedback=feedback, as_of_ms=now, capacity=capacity
+    )
     models = _registry(registry, root, table)
     data = {**versions, "label_delay_ms": str(delay), "as_of_ms": str(now)}
+    if trained.learning is Learning.TWO:
+        data["feedback_days"] = str(feedback_days)
     version = models.register(trained, data)
-    measures = ", ".join(f"{k.removeprefix('validation_')} {v:.3f}" for k, v in trained.metrics().items())
-    typer.echo(f"version {version}: {trained.rows:,} payments, {trained.frauds:,} frauds")
-    typer.echo(f"held-back week: {measures or 'too little is known to judge it'}")
+    for line in _told(version, trained, learn):
+        typer.echo(line)
     if models.alias(CHAMPION) is None:
         typer.echo(f"there is no champion yet: millrace fraud promote {version}")
     else:
         models.challenge(version)
         typer.echo(f"it scores beside the champion now; when it is better: millrace fraud promote {version}")
+
+
+def _feedback(
+    features: pd.DataFrame, labels: pd.DataFrame | None, days: int, spec: ModelSpec
+) -> FeedbackAt | None:
+    """Return what investigators had said by a time; None for recorded history: it has no sources."""
+    from functools import partial
+
+    from apps.fraud.model.training import feedback_examples
+
+    if labels is None:
+        return None
+    return partial(feedback_examples, features, labels, days=days, inputs=spec.inputs)
+
+
+def _told(version: int, trained: Trained, asked: Learning) -> list[str]:
+    """Return what training is reported as."""
+    lines = [f"version {version}: {trained.rows:,} payments, {trained.frauds:,} frauds"]
+    if trained.feedback_rows:
+        rows, frauds = trained.feedback_rows, trained.feedback_frauds
+        lines.append(f"beside it a model of feedback: {rows:,} payments, {frauds:,} frauds; averaged")
+    elif asked is Learning.TWO:
+        lines.append("there is too little feedback for a model of its own: the delayed labels' stands alone")
+    found = ", ".join(f"{k} {v:.3f}" for k, v in trained.validation.numbers().items())
+    lines.append(f"held-back week: {found or 'too little is known to judge it'}")
+    if trained.alone is not None:
+        found = ", ".join(f"{k} {v:.3f}" for k, v in trained.alone.numbers().items())
+        lines.append(f"without feedback: {found or 'too little is known to judge it'}")
+    elif trained.feedback_rows:
+        lines.append("there was too little feedback before that week: it is judged without")
+    return lines
 
 
 @app.command()
@@ -126,7 +175,7 @@ def models(root: Root = ROOT, registry: Uri = None, table: From = Kind.TRANSACTI
     if not entries:
         typer.echo("there are no models yet: millrace fraud train")
         return
-    names = ("version", "aliases", "registered", "trained until", "rows", "frauds", "AP", "data")
+    names = ("version", "aliases", "learned", "registered", "trained until", "rows", "frauds", "AP", "data")
     rows = []
     for entry in entries:
         about = entry.about
@@ -135,6 +184,7 @@ def models(root: Root = ROOT, registry: Uri = None, table: From = Kind.TRANSACTI
             (
                 str(entry.version),
                 ", ".join(entry.aliases) or "–",
+                about.get("learning", Learning.DELAYED.value),
                 _day(entry.created_ms),
                 _day(int(about.get("trained_until_ms", 0))),
                 about.get("rows", ""),
@@ -157,13 +207,14 @@ def measure(
     label_delay: Delay = "7d",
     as_of: AsOf = None,
     table: From = Kind.TRANSACTIONS,
+    capacity: Capacity = PAYMENTS_A_DAY,
 ) -> None:
     """Write how champion and challenger did, a row per day whose labels are known: the table model_metrics.
 
     Both are judged on payments after their training by the features that were stored when these came, so the
     challenger's scores are those that it would have given.
     """
-    from apps.fraud.model.monitor import METRICS_TABLE, days_of, write
+    from apps.fraud.model.monitor import METRICS_TABLE, days_of, standing, write
     from apps.fraud.model.scorer import CHALLENGER, CHAMPION
     from apps.fraud.model.source import RegistrySource
     from apps.fraud.model.training import examples
@@ -171,17 +222,22 @@ def measure(
     models = _registry(registry, root, table)
     features, said, _ = _tables(root, table)
     now, delay = _time(as_of, features), _ms(label_delay)
-    found = []
+    found, lines = [], []
     for role in (CHAMPION, CHALLENGER):
         version = models.alias(role)
         if version is None:
             continue
         model = RegistrySource(models.uri, models.name).load(str(version))
         known = examples(features, now, delay, labels=said, days=36_500, inputs=model.inputs)
-        found += list(days_of(role, model, known, known.alerted.tolist(), now - delay))
+        judged = list(days_of(role, model, known, known.alerted.tolist(), now - delay, capacity))
+        found += [day.metrics for day in judged]
+        if judged:
+            lines.append(standing(role, judged, capacity))
     if not found:
         raise UserError("no day is over whose labels are known and that no model was trained on")
     write(found, root)
+    for line in lines:
+        typer.echo(line)
     typer.echo(f"{len(found)} days in {root / 'tables' / METRICS_TABLE}")
 
 

@@ -14,10 +14,11 @@ from apps.fraud.features import observe
 from apps.fraud.geo import Place
 from apps.fraud.history import MAX_KEPT_OF_CARD, History, Look
 from apps.fraud.known_labels import CardWords, Word
-from apps.fraud.rulebook import NO_WINDOWS, Windows, rules_view
+from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
 from apps.fraud.stages import Enriched, Stage, UnknownThreshold
+from apps.fraud.windows import CardWindows
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 __all__ = ["CardMonitor", "CardStage", "UnknownThreshold"]
@@ -55,10 +56,10 @@ class _Cards(Stage):
 
     def process(self, event: Transaction | Label, ctx: Context) -> None:
         """Find out what is known of the card at one transaction, or learn what one was."""
-        if type(event) is Label:
-            self._learn(event, ctx)
-        elif type(event) is Transaction:
+        if type(event) is Transaction:
             self._observe(event, ctx)
+        elif type(event) is Label:
+            self._learn(event, ctx)
 
     def _learn(self, label: Label, ctx: Context) -> None:
         """Take a label, once; it changes no decision that was issued."""
@@ -89,7 +90,7 @@ class _Cards(Stage):
         look, links = Look(history, ctx.event_time), links_of(event) if purchase else NOBODY
         card = card_features(look, event, bought, place, links)
         asked = self.rules.view(rules_view).asked.get("card")
-        windows = Windows({}, asked, look, event, bought) if asked else NO_WINDOWS
+        windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
         if purchase:
             history = self.history.value = counted(history, event, cents, links)
             if event.latitude is not None:

@@ -13,6 +13,8 @@ from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.history import HORIZON_MS, Look, link_of
+from apps.fraud.label_fields import NOTHING_SAID, TERMINAL_LABELS, NothingSaid, label_fields
+from apps.fraud.labels import LabelRisk, TerminalLabels
 from millrace.rules import (
     Constant,
     Entry,
@@ -102,11 +104,13 @@ class Facts:
         event_time_ms: Event time, ms.
         score: Score of the built-in reasons.
         model_score: The model's; None without a model.
+        card_labels: What labels had said of the card's transactions.
+        terminal_labels: The same of the terminal's.
     """
 
     __slots__ = (
-        "account", "address", "card", "device", "event_time_ms", "lists", "model_score", "own",
-        "score", "terminal", "tx", "windows",
+        "account", "address", "card", "card_labels", "device", "event_time_ms", "lists", "model_score",
+        "own", "score", "terminal", "terminal_labels", "tx", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -119,10 +123,16 @@ class Facts:
         lists: Mapping[str, Mapping[str, int]],
         score: float,
         model_score: float | None,
+        card_labels: LabelRisk | None = None,
+        terminal_labels: TerminalLabels | None = None,
     ) -> None:
         self.tx, self.own, self.card, self.windows, self.lists = tx, own, card, windows, lists
         self.account, self.terminal, self.device, self.address = entities
         self.event_time_ms, self.score, self.model_score = tx.event_time_ms, score, model_score
+        self.card_labels: LabelRisk | NothingSaid = NOTHING_SAID if card_labels is None else card_labels
+        self.terminal_labels: LabelRisk | NothingSaid = (
+            NOTHING_SAID if terminal_labels is None else terminal_labels
+        )
 
 
 def text_of(use: Use) -> str:
@@ -203,6 +213,7 @@ def _fields() -> dict[str, Field]:
         "model_score": Field("number", nullable=True, about="the model's probability of fraud"),
         **own,
         **card,
+        **label_fields(),
     }
 
 
@@ -412,9 +423,12 @@ def check_reach(rule: Rule, entities: Iterable[str]) -> list[str]:
 
     >>> check_reach(Rule("r", "count(device, 1 h) > 5", "review"), ["terminal"])
     ["the stage 'device' does not run: count(device, 3600000) is missing"]
+    >>> check_reach(Rule("r", "terminal_labels.risk_7d > 0.2", "review"), [])
+    ["the stage 'terminal' does not run: terminal_labels.risk_7d is missing"]
     """
     reach = {"card", "", *entities}
-    uses = sorted(LANGUAGE.condition(rule.when).uses, key=text_of)
+    condition = LANGUAGE.condition(rule.when)
+    uses = sorted(condition.uses, key=text_of)
     found = [
         f"the stage '{entity_of(u)}' does not run: {text_of(u)} is missing"
         for u in uses
@@ -425,4 +439,7 @@ def check_reach(rule: Rule, entities: Iterable[str]) -> list[str]:
         for u in uses
         if u.name == "distinct" and entity_of(u) not in ("card", "") and u.arguments[0] != "card"
     ]
+    if "terminal" not in reach:
+        told = sorted(name for name in condition.fields if name.startswith(TERMINAL_LABELS))
+        found += [f"the stage 'terminal' does not run: {name} is missing" for name in told]
     return found

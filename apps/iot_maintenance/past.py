@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from millrace.time import NEVER
+
 DAY_MS: Final = 86_400_000
 #: How far back errors are counted, ms.
 ERRORS_MS: Final = DAY_MS
@@ -41,8 +43,11 @@ class Known(msgspec.Struct, frozen=True):
     errors_24h: dict[str, int] = {}
 
 
-class Past(msgspec.Struct, array_like=True):
+class Past(msgspec.Struct, array_like=True, dict=True):
     """Versions of everything that is known of a machine.
+
+    What :meth:`as_of` has found is remembered beside the fields, and not kept: between two facts all readings
+    of a machine meet the same.
 
     Attributes:
         statuses: Time (ms) and status, in order.
@@ -68,15 +73,18 @@ class Past(msgspec.Struct, array_like=True):
 
         Of two of one instant the greater text is taken, whichever comes first.
         """
+        self.__dict__.clear()
         return _put(self.statuses, (at, status))
 
     def put_equipment(self, at: int, kind: str, attributes: dict[str, str]) -> bool:
         """Add master data valid from ``at`` (ms); return whether it is news."""
+        self.__dict__.clear()
         packed = msgspec.json.encode(attributes, order="deterministic").decode()
         return _put(self.equipment, (at, kind, packed))
 
     def put_maintenance(self, at: int, component: str) -> bool:
         """Add a replacement; return whether it is news."""
+        self.__dict__.clear()
         times = self.replaced.setdefault(component, [])
         place = bisect_left(times, at)
         if place < len(times) and times[place] == at:
@@ -86,6 +94,7 @@ class Past(msgspec.Struct, array_like=True):
 
     def put_error(self, at: int, code: str, error_id: str) -> bool:
         """Add an error; return whether it is news."""
+        self.__dict__.clear()
         found = (at, code, error_id)
         place = bisect_left(self.errors, found)
         if place < len(self.errors) and self.errors[place] == found:
@@ -108,6 +117,14 @@ class Past(msgspec.Struct, array_like=True):
 
     def as_of(self, at: int) -> Known:
         """Return what held at ``at`` (ms)."""
+        remembered = self.__dict__.get("known")
+        if remembered is not None and remembered[0] <= at < remembered[1]:
+            return remembered[2]  # type: ignore[no-any-return]
+        known = self._find(at)
+        self.__dict__["known"] = at, self._until(at), known
+        return known
+
+    def _find(self, at: int) -> Known:
         statuses = self.statuses
         place = bisect_right(statuses, at, key=_at)
         since, status = statuses[place - 1] if place else (None, None)
@@ -124,6 +141,22 @@ class Past(msgspec.Struct, array_like=True):
                 last[component] = times[place - 1]
         return Known(status, since, kind, attributes, last, self._errors(at))
 
+    def _until(self, at: int) -> int:
+        """Return the first time (ms) after ``at`` at which something else may hold."""
+        until = NEVER
+        for versions in (self.statuses, self.equipment, self.errors):
+            place = bisect_right(versions, at, key=_at)
+            if place < len(versions):
+                until = min(until, versions[place][0])
+        for times in self.replaced.values():
+            place = bisect_left(times, at)
+            if place < len(times):  # strictly before: it holds only for what comes after it
+                until = min(until, times[place] + 1)
+        place = bisect_right(self.errors, at - ERRORS_MS, key=_at)
+        if place < len(self.errors):
+            until = min(until, self.errors[place][0] + ERRORS_MS)
+        return until
+
     def _errors(self, at: int) -> dict[str, int]:
         errors = self.errors
         if not errors:
@@ -138,6 +171,7 @@ class Past(msgspec.Struct, array_like=True):
 
     def prune(self, before: int) -> None:
         """Forget what no reading at or after ``before`` (ms) can ask for."""
+        self.__dict__.clear()
         _keep_from(self.statuses, before)
         _keep_from(self.equipment, before)
         for times in self.replaced.values():

@@ -134,18 +134,24 @@ class MachineMonitor(Watch):
         ctx: Context,
     ) -> None:
         """Let the alarms see a reading: process alarms what is believed, sensor alarms what is not."""
-        at, quantity = ctx.event_time, event.quantity
-        rules = self._rules(at)
+        at, quantity, value = ctx.event_time, event.quantity, judged.value
+        rules = self.rules.view(self._make).at(at)
         wrong = judged.quality == "bad" or judged.fault in ("unit", "spike")
-        looks = judged.value is not None and quantity in rules.of
+        looks = value is not None and quantity in rules.of
         if looks and rules.no_data and quantity in rules.no_data:
             self._watch_from(machine, at + rules.no_data[quantity], ctx)
         alarms = self.conditions.value
         held = alarms is not None and rules.concern(quantity, alarms)
-        if not (wrong or held or machine.silences or quantity in rules.together):
+        together = quantity in rules.together
+        if not (wrong or held or machine.silences):
             safe = rules.safe.get(quantity)
-            # Nearly all readings end here: no rule can take an interest in them.
-            if not looks or (safe is not None and safe[0] <= judged.value <= safe[1]):  # type: ignore[operator]
+            calm = value is None or not looks or (safe is not None and safe[0] <= value <= safe[1])
+            if calm and not together:
+                return  # nearly all readings end here: no rule can take an interest in them
+            if calm or value is None or rules.is_safe_for(known.kind or machine.mark, quantity, value):
+                if together:
+                    ctx.timers.at(at, TOGETHER)
+                self._wake(ctx)
                 return
         engine = self._engine(ctx, status=known.status, rules=rules)
         if machine.silences:
@@ -154,14 +160,14 @@ class MachineMonitor(Watch):
             engine.fault(quantity, judged.fault, bad=wrong)
         if looks:
             facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
-            facts.quantity, facts.value, facts.known = quantity, judged.value, known
+            facts.quantity, facts.value, facts.known = quantity, value, known
             facts.zscore, facts.trend = zscore, running.trend
             facts.minimum, facts.maximum = running.low, running.high
             facts.average, facts.average_by_time = running.average, running.average_by_time
-            if judged.value is not None and before_at >= 0 and running.count > 1:
-                facts.rate = (judged.value - before) * 60_000 / (at - before_at)
+            if value is not None and before_at >= 0 and running.count > 1:
+                facts.rate = (value - before) * 60_000 / (at - before_at)
             engine.reading(facts)
-        if quantity in rules.together:
+        if together:
             ctx.timers.at(at, TOGETHER)
         self._wake(ctx)
 
@@ -170,12 +176,14 @@ class MachineMonitor(Watch):
         machine = self.machine.value
         if machine is None:
             return
-        known = machine.past.as_of(ctx.event_time)
-        engine = self._engine(ctx, status=known.status)
-        facts = Facts(ctx.event_time, status=known.status, kind=known.kind or machine.mark)
+        at = ctx.event_time
+        known, rules = machine.past.as_of(at), self._rules(at)
+        facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
         facts.known = known
         facts.latest = {q: sensor.value for q, sensor in machine.sensors.items() if sensor.count}
-        engine.machine(facts)
+        if self.conditions.value is None and not rules.machine_trips(facts):
+            return  # as nearly always
+        self._engine(ctx, status=known.status, rules=rules).machine(facts)
         self._wake(ctx)
 
     def _row(
@@ -225,8 +233,9 @@ class MachineMonitor(Watch):
         """Keep a reading for as long as a late fact may correct its row."""
         kept = machine.kept
         kept.add(Kept(row.event_time_ms, 0, pack(row)))
-        if kept.sealed:
-            kept.forget(ctx.watermark - self._m.grace_ms)
+        sealed, upto = kept.sealed, ctx.watermark - self._m.grace_ms
+        if sealed and sealed[0].last <= upto:
+            kept.forget(upto)
 
     def _late_reading(self, event: Reading, ctx: Context) -> None:
         machine = self._opened(ctx)

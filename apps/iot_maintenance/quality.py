@@ -7,7 +7,8 @@ the next reading: if that stays there, the level has moved; if it is back, the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
@@ -134,11 +135,8 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
             if right is None:
                 return Judged("bad", "unit", None)
             value, converted = right, True
-        if (
-            abs(value) > _HUGE
-            or (limits.high is not None and value > limits.high)
-            or (limits.low is not None and value < limits.low)
-        ):
+        low, high = limits.low, limits.high
+        if abs(value) > _HUGE or (high is not None and value > high) or (low is not None and value < low):
             self.raw = value
             return _IMPOSSIBLE
         if not follow:
@@ -147,7 +145,7 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
         found = self._follow(value)
         if converted and found.value is not None:
             return Judged("uncertain", "unit", found.value)
-        if late and found is not None and found.quality == "good" and not found.fault:
+        if late and found.quality == "good" and not found.fault:
             return Judged("uncertain", "gap", found.value)
         return found
 
@@ -164,45 +162,46 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
             return False
         late = took > GAP * usual and self.count >= STEPS
         # A gap counts as a long interval, not as what it is: else the sensor would be forgiven the next.
-        self.interval = usual + _ALPHA * (min(took, 2.0 * usual) - usual)
+        long = 2.0 * usual
+        self.interval = usual + _ALPHA * ((took if took < long else long) - usual)
         return late
 
     def _follow(self, value: float) -> Judged:
         """Judge a value by those before it."""
         before, self.raw = self.raw, value
-        if not self.count or before is None:
-            self.count, self.value = self.count + 1, value
+        count, usual = self.count, self.step
+        if not count or before is None:
+            self.count, self.value = count + 1, value
             return Judged("good", "", value)
-        self.same = self.same + 1 if value == before else 1
-        learned = self.count >= LEARN and self.step > 0.0
-        if self.same >= STUCK and learned:
+        same = self.same = self.same + 1 if value == before else 1
+        learned = count >= LEARN and usual > 0.0
+        if same >= STUCK and learned:
             return Judged("bad", "stuck", None)
-        size = abs(value - before)
+        step = value - before
+        size = abs(step)
         if learned:
-            self.loud = loud = (*self.loud[1 - STEPS :], _tenths((value - before) / self.step))
-            if size > LOUD * self.step and _is_noise(loud):
+            self.loud = loud = (*self.loud[1 - STEPS :], _tenths(step / usual))
+            if size > LOUD * usual and _is_noise(loud):
                 self.suspect, self.value = None, value
                 return Judged("bad", "noise", None)
             away = abs(value - self.value)
             if self.wrong_unit:
                 return self._in_wrong_unit(value)
-            if away > JUMP * self.step:
+            if away > JUMP * usual:
                 return self._jumped(value, away)
             if self.suspect is not None:
                 first, before, self.suspect, self.value = self.suspect, self.value, None, value
                 if abs(value - before) < abs(value - first):
                     return Judged("good", "spike", value)  # back where it was: the one between was no level
                 return Judged("good", "", value)
-        self._learn(size)
-        self.value = value
-        return Judged("good", "", value)
-
-    def _learn(self, size: float) -> None:
-        self.count += 1
-        if self.count <= LEARN:
-            self.step += (size - self.step) / (self.count - 1)
+        self.count = count = count + 1
+        if count <= LEARN:
+            self.step = usual + (size - usual) / (count - 1)
         else:
-            self.step += _ALPHA * (min(size, 4.0 * self.step) - self.step)
+            most = 4.0 * usual
+            self.step = usual + _ALPHA * ((size if size < most else most) - usual)
+        self.value = value
+        return _judged(("good", "", value))
 
     def _jumped(self, value: float, away: float) -> Judged:
         """Judge a value that is far from the last believed one."""
@@ -249,9 +248,13 @@ def _is_noise(steps: tuple[int, ...]) -> bool:
 
 
 def _tenths(step: float) -> int:
-    return int(max(-3200.0, min(3200.0, step)) * 10.0)
+    if -3200.0 < step < 3200.0:
+        return int(step * 10.0)
+    return 32_000 if step > 0.0 else -32_000
 
 
+# As Judged(...), which goes through a function in Python: one is made for every reading.
+_judged: Final[Callable[[tuple[Quality, Fault, float | None]], Judged]] = partial(tuple.__new__, Judged)
 _IMPOSSIBLE: Final = Judged("bad", "range", None)
 _MISSING: Final = Judged("bad", "missing", None)
 

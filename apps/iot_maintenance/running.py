@@ -19,6 +19,7 @@ PANES: Final = 6
 PANE_MS: Final = 60_000
 #: Weight of the newest value in the exponentially weighted mean and variance.
 ALPHA: Final = 0.02
+_KEPT: Final = 1.0 - ALPHA
 #: A z-score is given from so many values on: before, the variance says little.
 LEARN: Final = 30
 HOUR_MS: Final = 3_600_000
@@ -69,16 +70,17 @@ class Running(msgspec.Struct, array_like=True):
             Its z-score against what was before it; ``None`` while that is too little.
         """
         zscore = None
-        away = value - self.mean
-        if self.count:
-            if self.count >= LEARN and self.variance > 0.0:
-                zscore = away / sqrt(self.variance)
+        count, variance = self.count, self.variance
+        if count:
+            away = value - self.mean
+            if count >= LEARN and variance > 0.0:
+                zscore = away / sqrt(variance)
             step = ALPHA * away
             self.mean += step
-            self.variance = (1.0 - ALPHA) * (self.variance + step * away)
+            self.variance = _KEPT * (variance + step * away)
         else:
             self.mean = value
-        self.count += 1
+        self.count = count + 1
         last = self.last
         last.append(value)
         if len(last) > COUNT:
@@ -88,16 +90,18 @@ class Running(msgspec.Struct, array_like=True):
             self._begin(pane)
         self.sums[-1] += value
         self.counts[-1] += 1
-        if self.low is None or value < self.low:
+        low, high = self.low, self.high
+        if low is None or value < low:
             self.low = value
-        if self.high is None or value > self.high:
+        if high is None or value > high:
             self.high = value
         return zscore
 
     @property
     def average(self) -> float | None:
         """Mean of the last ``COUNT`` values."""
-        return sum(self.last) / len(self.last) if self.last else None
+        last = self.last
+        return sum(last) / len(last) if last else None
 
     @property
     def average_by_time(self) -> float | None:

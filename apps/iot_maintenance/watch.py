@@ -102,15 +102,18 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         if machine is None:
             return
         at, rules = ctx.event_time, self._rules(ctx.event_time)
-        engine = self._engine(ctx, rules=rules)
+        # Mostly no alarm stands, and no sensor is silent: then there is nothing for an engine to do.
+        engine = None if self.conditions.value is None else self._engine(ctx, rules=rules)
         due = NEVER
         for quantity, sensor in sorted(machine.sensors.items()):
             silence = machine.silences.get(quantity)
             judge = sensor.at + self._timeout(sensor) if silence is None else silence.judge
             if sensor.interval and judge <= at:
+                engine = engine or self._engine(ctx, rules=rules)
                 judge = self._find_silent(machine, quantity, sensor, engine, ctx)
             wait = rules.no_data.get(quantity)
             if wait is not None:
+                engine = engine or self._engine(ctx, rules=rules)
                 engine.no_data(quantity, sensor.at)
                 judge = min(judge, sensor.at + wait) if sensor.at + wait > at else judge
             if judge > at:
@@ -252,7 +255,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             machine = self.machine.value = Machine()
         if at > machine.seen:
             machine.seen = at
-        wake = max(at, ctx.watermark) + self._tidy_ms
+        wake = (at if at > ctx.watermark else ctx.watermark) + self._tidy_ms
         if wake < machine.tidy_at:
             machine.tidy_at = wake
             ctx.timers.at(wake, TIDY)

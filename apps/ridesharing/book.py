@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 import msgspec
 
@@ -26,6 +26,10 @@ class Due(IntEnum):
     LIFT = 6
     FORGET = 7
     GIVE_UP = 8
+
+
+#: As a plain number: compared with for every deadline.
+_STALE = int(Due.STALE)
 
 
 class Car(msgspec.Struct, array_like=True, gc=False):
@@ -190,15 +194,31 @@ class Book(msgspec.Struct, array_like=True):
 
         Many drivers share a second, and so a timer; whether a position is fresh is judged to the ms.
         """
-        due_ms = -(-max(car.seen_ms + ttl_ms, now_ms) // _SECOND_MS) * _SECOND_MS
-        self.remind(due_ms, Due.STALE, driver_id, car.entered_ms)
+        self.remind(_whole_second(max(car.seen_ms + ttl_ms, now_ms)), Due.STALE, driver_id, car.entered_ms)
 
-    def next_due(self, now_ms: int) -> tuple[Due, str, int] | None:
-        """Take and return the next deadline up to a time, or None."""
-        if not self.deadlines or self.deadlines[0][0] > now_ms:
-            return None
-        _, due, about, mark = heappop(self.deadlines)
-        return Due(due), about, mark
+    def next_due(self, now_ms: int, ttl_ms: int) -> tuple[int, str, int] | None:
+        """Take and return the next deadline up to a time, or None.
+
+        Most are of drivers who have been heard of meanwhile: those are put off, and not returned.
+
+        Args:
+            now_ms: That time.
+            ttl_ms: As of :meth:`watch`.
+
+        Returns:
+            What for (a :class:`Due`), about what, and the mark.
+        """
+        deadlines, cars = self.deadlines, self.cars
+        while deadlines and deadlines[0][0] <= now_ms:
+            _, due, about, mark = deadlines[0]
+            if due == _STALE:
+                car = cars.get(about)
+                if car is not None and car.entered_ms == mark and car.seen_ms + ttl_ms > now_ms:
+                    heapreplace(deadlines, (_whole_second(car.seen_ms + ttl_ms), due, about, mark))
+                    continue
+            heappop(deadlines)
+            return due, about, mark
+        return None
 
     def ask(self, lat: float, lon: float, now_ms: int, half_life_ms: int) -> None:
         """Count a request as demand."""
@@ -219,3 +239,7 @@ class Book(msgspec.Struct, array_like=True):
     def is_over(self) -> bool:
         """Whether nothing is kept that anything could come of."""
         return not (self.cars or self.rides or self.closed or self.blocked or self.blackouts or self.wishes)
+
+
+def _whole_second(at_ms: int) -> int:
+    return -(-at_ms // _SECOND_MS) * _SECOND_MS

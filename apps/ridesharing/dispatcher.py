@@ -73,7 +73,9 @@ class Dispatcher(KeyedProcess[Signal, Journal]):
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
+        self._one_region = self.config.regions.is_one
         self._handlers: dict[str, Callable[[Desk, Signal], None]] = {
+            "locations": _on_location,
             "status": _on_status,
             "requests": _on_request,
             "answers": _on_answer,
@@ -93,26 +95,31 @@ class Dispatcher(KeyedProcess[Signal, Journal]):
 
     def process(self, event: Signal, ctx: Context) -> None:
         """Handle one signal."""
-        self._handle(event, ctx, ctx.event_time)
+        if event.stream != "locations" or not self._is_only_a_place(event):
+            self._handle(event, ctx, ctx.event_time)
 
     def on_late(self, event: Signal, ctx: Context) -> None:
         """Handle a signal that the watermark has passed, as of now: its effects begin with its arrival."""
-        self._handle(event, ctx, max(ctx.event_time, ctx.watermark))
+        if event.stream != "locations" or not self._is_only_a_place(event):
+            self._handle(event, ctx, max(ctx.event_time, ctx.watermark))
+
+    def _is_only_a_place(self, event: Signal) -> bool:
+        """Take the position of a car on the book where there is no border to cross: nearly all signals."""
+        book = self.book.value
+        car = book.cars.get(event.driver_id) if book is not None and self._one_region else None
+        if car is None:
+            return False
+        at, state = event.event_time_ms, event.state
+        if at > car.seen_ms:
+            car.lat, car.lon, car.seen_ms = event.lat or 0.0, event.lon or 0.0, at
+            car.idle = state is None or state == "idle"
+        return True
 
     def _handle(self, event: Signal, ctx: Context, now: int) -> None:
         book = self.book.value
         if book is None:
             book = self.book.value = Book()
-        if event.stream == "locations":
-            known = book.cars.get(event.driver_id)
-            if known is not None and self.config.regions.is_one:
-                if event.event_time_ms > known.seen_ms:  # the usual case, kept short
-                    known.lat, known.lon = event.lat or 0.0, event.lon or 0.0
-                    known.seen_ms, known.idle = event.event_time_ms, event.state in (None, "idle")
-                return
-            _on_location(self._desk(book, ctx, now), event)
-        else:
-            self._handlers[event.stream](self._desk(book, ctx, now), event)
+        self._handlers[event.stream](self._desk(book, ctx, now), event)
         # A window has everything in (end − length, end]; for what comes late, the one that ends now is over.
         self._settle(book, ctx, now - 1 if now == ctx.event_time else now)
 
@@ -125,7 +132,7 @@ class Dispatcher(KeyedProcess[Signal, Journal]):
         after = now - 1
         desk = self._desk(book, ctx, now)
         if timer.name == _DUE:
-            while (found := book.next_due(now)) is not None:
+            while (found := book.next_due(now, self.config.ttl_ms)) is not None:
                 _run_out(desk, *found)
         elif timer.name == _MINUTE:
             supply_of_zones(desk)
@@ -309,7 +316,7 @@ def _on_progress(desk: Desk, event: Signal) -> None:
         desk.ignore("progress", event.event_id, event.request_id, event.driver_id, f"is {ride.state} already")
 
 
-def _run_out(desk: Desk, due: Due, about: str, mark: int) -> None:
+def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
     book = desk.book
     if due == Due.STALE:
         _check_stale(desk, about, mark)
@@ -344,9 +351,7 @@ def _check_stale(desk: Desk, driver_id: str, mark: int) -> None:
     car = desk.book.cars.get(driver_id)
     if car is None or car.entered_ms != mark:
         return
-    if car.seen_ms + desk.config.ttl_ms > desk.now:
-        desk.book.watch(driver_id, car, desk.config.ttl_ms, desk.now)
-    elif car.request_id in desk.book.rides and desk.book.rides[car.request_id].state in COMMITTED:
+    if car.request_id in desk.book.rides and desk.book.rides[car.request_id].state in COMMITTED:
         desk.book.remind(desk.now + desk.config.ttl_ms, Due.STALE, driver_id, mark)
     else:
         desk.forget(driver_id, car, "stale")

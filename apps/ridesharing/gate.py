@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -10,6 +10,9 @@ from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import REQUIRED, STREAMS, Signal
 from apps.ridesharing.geo import distance_m
 from millrace import Context, KeyedProcess, arrival, days, hours, map_state, value_state
+
+#: A degree is nowhere longer, metres.
+_MOST_M_PER_DEGREE: Final = 111_200.0
 
 
 class Track(msgspec.Struct, array_like=True, gc=False):
@@ -58,14 +61,15 @@ class Gate(KeyedProcess[Signal, Signal]):
     def process(self, event: Signal, ctx: Context) -> None:
         """Send one signal on."""
         stream = event.stream = ctx.input  # type: ignore[assignment]
-        event.entity = ctx.key
+        key = event.entity = ctx.key
         if stream == "locations":
-            if event.driver_id != ctx.key or event.lat is None or event.lon is None:
+            lat, lon = event.lat, event.lon
+            if event.driver_id != key or lat is None or lon is None:
                 ctx.dead_letter("schema", "a position needs driver_id (as its key), lat and lon")
             elif event.vehicle_class is None or event.state is None or not event.event_id:
                 ctx.dead_letter("schema", "a position needs event_id, vehicle_class and state")
             else:
-                self._position(event, ctx, event.lat, event.lon)
+                self._position(event, ctx, lat, lon)
             return
         missing = [name for name in REQUIRED[stream] if getattr(event, name) in (None, "")]
         if stream == "answers" and event.attempt < 1:
@@ -99,10 +103,11 @@ class Gate(KeyedProcess[Signal, Signal]):
         self.process(event, ctx)
 
     def _position(self, event: Signal, ctx: Context, lat: float, lon: float) -> None:
-        at, track, idle = event.event_time_ms, self.track.value, event.state in (None, "idle")
+        kept, at, idle = self.track, event.event_time_ms, event.state == "idle"
+        track = kept.value
         if track is None:
             owner = self.config.regions.of_place(lat, lon)
-            self.track.value = Track(owner, at, at, lat, lon, idle)
+            kept.value = Track(owner, at, at, lat, lon, idle)
             event.region = owner
             ctx.emit(event)
             return
@@ -111,14 +116,21 @@ class Gate(KeyedProcess[Signal, Signal]):
                 ctx.dead_letter("duplicate", "a position of this driver and time has come before")
             return
         track.seen_ms = at
-        self.track.value = track
-        moved = abs(lat - track.lat) + abs(lon - track.lon) > 1e-9 and (
-            distance_m(track.lat, track.lon, lat, lon) >= self.config.move_m
-        )
-        if idle != track.idle or moved or at - track.sent_ms >= self.config.refresh_ms:
+        kept.value = track
+        due = idle != track.idle or at - track.sent_ms >= self.config.refresh_ms
+        if due or self._has_moved(track, lat, lon):
             track.sent_ms, track.lat, track.lon, track.idle = at, lat, lon, idle
             event.region = track.owner
             ctx.emit(event)
+
+    def _has_moved(self, track: Track, lat: float, lon: float) -> bool:
+        """Return whether a driver has moved far enough to be reported."""
+        least = self.config.move_m
+        degrees = abs(lat - track.lat) + abs(lon - track.lon)
+        # No way is longer than first along the meridian and then along the parallel.
+        if degrees <= 1e-9 or degrees * _MOST_M_PER_DEGREE < least:
+            return False
+        return distance_m(track.lat, track.lon, lat, lon) >= least
 
     def _status(self, event: Signal, ctx: Context) -> None:
         at, track = event.event_time_ms, self.track.value

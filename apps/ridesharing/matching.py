@@ -164,8 +164,11 @@ def car_values(cars: Sequence[FreeCar], rules: Rules, demand: Mapping[int, float
     value = {}
     for cell in there:
         around = disk(cell, 1)
-        riders = sum(demand.get(c, 0.0) for c in around)
-        value[cell] = int(rules.car_value_ms * min(1.0, riders / sum(there.get(c, 0) for c in around)))
+        riders = sum([demand[c] for c in around if c in demand])
+        value[cell] = 0  # nobody is expected around most cars
+        if riders:
+            cars_around = sum([there[c] for c in around if c in there])
+            value[cell] = int(rules.car_value_ms * min(1.0, riders / cars_around))
     return np.array([value[cell] for cell in cells], np.int64)
 
 

@@ -83,14 +83,17 @@ def demand_per_minute(book: Book, half_life_ms: int) -> dict[int, float]:
 def supply_of_zones(desk: Desk) -> None:
     """Say how many cars each zone has, and how many of them are free."""
     book, now = desk.book, desk.now
-    cars: dict[int, list[int]] = {}
+    blocked, heard_after = book.blocked, now - desk.config.ttl_ms
+    there: dict[int, int] = {}
+    unbound: dict[int, int] = {}
     for driver_id, car in book.cars.items():
-        if now - car.seen_ms < desk.config.ttl_ms:
-            counts = cars.setdefault(cell_of(car.lat, car.lon, ZONE_RESOLUTION), [0, 0])
-            counts[0] += 1
-            counts[1] += not car.request_id and car.idle and book.blocked.get(driver_id, 0) <= now
-    for cell, (there, unbound) in sorted(cars.items()):
-        desk.say("supply", Supply(desk.region, zone_name(cell), now, there, unbound))
+        if car.seen_ms > heard_after:
+            cell = cell_of(car.lat, car.lon, ZONE_RESOLUTION)
+            there[cell] = there.get(cell, 0) + 1
+            if car.idle and not car.request_id and (not blocked or blocked.get(driver_id, 0) <= now):
+                unbound[cell] = unbound.get(cell, 0) + 1
+    for cell in sorted(there):
+        desk.say("supply", Supply(desk.region, zone_name(cell), now, there[cell], unbound.get(cell, 0)))
 
 
 def _rider(ride: Ride, now: int) -> Rider:

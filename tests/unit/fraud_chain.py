@@ -11,7 +11,7 @@ import msgspec
 from apps.fraud.entity_stages import stages
 from apps.fraud.events import Alert, Correction, Decision, Label, LabelSource, Transaction
 from apps.fraud.known_labels import LabelRules
-from apps.fraud.model.prequential import Outcome
+from apps.fraud.model.outcomes import Outcomes
 from apps.fraud.scorer import Scorer
 from millrace.host.memory import MemoryChain, MemoryHost
 from millrace.host.runner import Emission
@@ -81,8 +81,8 @@ class Chain:
         return [msgspec.json.decode(p, type=Label) for p in self.of("labels")]
 
     @property
-    def outcomes(self) -> list[Outcome]:
-        return [msgspec.json.decode(p, type=Outcome) for p in self.of("outcomes")]
+    def outcomes(self) -> list[Outcomes]:
+        return [msgspec.json.decode(p, type=Outcomes) for p in self.of("outcomes")]
 
     @property
     def corrections(self) -> list[Correction]:

@@ -13,7 +13,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from apps.fraud.entity_stages import Desk
 from apps.fraud.events import Decision, Label, Transaction
 from apps.fraud.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
-from apps.fraud.model.prequential import DayMetrics, Outcome, PrequentialMetrics
+from apps.fraud.model.outcomes import Day, Outcomes, add
+from apps.fraud.model.prequential import DayMetrics, PrequentialMetrics
 from apps.fraud.scorer import Observed
 from millrace.host.memory import MemoryHost
 from tests.unit.fraud_cases import DAY, HOUR, START_MS, label, transaction
@@ -30,7 +31,7 @@ class ByIdentity:
         return START_MS - DAY
 
 
-def by_champion(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def by_champion(outcomes: Sequence[Outcomes]) -> list[Outcomes]:
     return [o for o in outcomes if o.model == "champion"]
 
 
@@ -42,15 +43,19 @@ def test_a_decision_is_counted_as_genuine_and_as_a_fraud_when_a_label_says_so() 
     for event in (said, said, label(t0, DAY + 1), label(t0, 2 * DAY, fraud=False, source="correction")):
         chain.send(event)
     found = by_champion(chain.outcomes)
-    assert [(o.is_fraud, o.was) for o in found] == [(False, None), (True, False), (False, True)]
-    assert {(o.card, o.event_time_ms, o.score) for o in found} == {
-        (t0.card_id, t0.event_time_ms, ByIdentity().score([Observed(t0, *[None] * 7)])[0][0])  # type: ignore
-    }
-    assert (found[0].version, found[0].trained_until_ms, len(found[0].bins)) == (
-        "m-7",
-        START_MS - DAY,
-        len(WATCHED),
-    )
+    scored = ByIdentity().score([Observed(t0, *[None] * 7)])[0]  # type: ignore[arg-type]
+    assert scored is not None
+    step = round(scored[0] * 1_000)
+    score = str(step)
+    assert [(o.genuine, o.fraud) for o in found] == [
+        ({score: 1}, {}),
+        ({score: -1}, {score: 1}),
+        ({score: 1}, {score: -1}),
+    ]
+    assert [o.card_frauds for o in found] == [{}, {t0.card_id: 1}, {t0.card_id: -1}]
+    assert {o.day_ms for o in found} == {t0.event_time_ms // DAY * DAY}
+    assert (found[0].cards, found[0].versions) == ({t0.card_id: step}, {"m-7": 1})
+    assert (found[0].trained_until_ms, len(found[0].bins)) == (START_MS - DAY, len(WATCHED))
     assert {o.model for o in chain.outcomes} == {"rules", "champion"}
 
 
@@ -63,8 +68,8 @@ def test_an_older_word_that_comes_after_a_newer_one_judges_nothing() -> None:
         chain.send(transaction(3 * DAY, 10, card="card-9"))
         for word in words:
             chain.send(word)
-        of_card = [o for o in by_champion(chain.outcomes) if o.card == t0.card_id]
-        assert [(o.is_fraud, o.was) for o in of_card] == [(False, None)]
+        of_day = [o for o in by_champion(chain.outcomes) if o.day_ms == t0.event_time_ms // DAY * DAY]
+        assert [(list(o.cards), o.fraud) for o in of_day] == [([t0.card_id], {})]
 
 
 def test_only_purchases_are_judged_and_without_the_setting_nothing_is() -> None:
@@ -76,16 +81,26 @@ def test_only_purchases_are_judged_and_without_the_setting_nothing_is() -> None:
 
 
 def test_a_batch_is_judged_as_its_events_one_by_one() -> None:
-    def outcome(batched: bool) -> list[str]:
+    def outcome(batched: bool) -> tuple[list[str], dict[tuple[str, int], Day]]:
         random = Random(3)
         chain = Chain(("terminal",), scorer=ByIdentity(), measures=True)
         chain.chain.hosts[-1].runner._batched = batched
         for batch in cut(random, a_life_with_labels(random)):
             chain.send(*batch)
             assert chain.chain.hosts[-1].runner.fallbacks == 0
-        return sorted(map(repr, chain.emissions))
+        totals: dict[tuple[str, int], Day] = {}
+        for part in chain.outcomes:
+            add(totals.setdefault((part.model, part.day_ms), Day()), part)
+        return sorted(repr(e) for e in chain.emissions if not e.output.endswith("outcomes")), totals
 
     assert outcome(True) == outcome(False)
+
+
+def test_a_batch_leaves_as_one_part_per_model_and_day() -> None:
+    chain = Chain((), scorer=ByIdentity(), measures=True)
+    chain.send(*(transaction(n, 10, card=f"card-{n % 3}") for n in range(30)), transaction(DAY, 10))
+    assert len(chain.outcomes) == 4
+    assert sum(sum(part.genuine.values()) for part in chain.outcomes) == 2 * 31
 
 
 def metrics_of(chain: Chain, *, bound: int, batches: Random) -> dict[tuple[str, int], DayMetrics]:
@@ -93,7 +108,7 @@ def metrics_of(chain: Chain, *, bound: int, batches: Random) -> dict[tuple[str, 
     host = MemoryHost(PrequentialMetrics(7 * DAY, features=WATCHED), out_of_orderness_ms=bound)
     emitted = []
     for batch in cut(batches, chain.outcomes):
-        emitted += host.run_batch([(o.model, o.event_time_ms, o) for o in batch])
+        emitted += host.run_batch([(o.model, o.day_ms, o) for o in batch])
     emitted += host.drain()
     assert not host.store.cells
     found: dict[tuple[str, int], DayMetrics] = {}

@@ -25,11 +25,11 @@ from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.drift import MeanWatch, age_days, profile_of, psi, shifts
 from apps.fraud.model.estimator import MODEL, Calibration, decide
-from apps.fraud.model.feedback import TwoModels, alert_precision_of_days, feedback_of, train_two
 from apps.fraud.model.forest import BrokenModel, Forest
-from apps.fraud.model.metrics import card_precision, recall_at
+from apps.fraud.model.metrics import alert_precision_of_days, card_precision, recall_at
 from apps.fraud.model.monitor import days_of, write
-from apps.fraud.model.prequential import Day, Outcome, PrequentialMetrics, count, measure
+from apps.fraud.model.outcomes import Day, Outcome, Outcomes, add, count, counted
+from apps.fraud.model.prequential import PrequentialMetrics, measure
 from apps.fraud.model.promotion import CannotCompare, compare
 from apps.fraud.model.scorer import ModelHolder, Score
 from apps.fraud.model.source import LoadedModel, RegistryUnreachable
@@ -254,6 +254,11 @@ def test_recall_at_few_false_positives() -> None:
     assert recall_at(fraud, scores, 0.001) == pytest.approx(2 / 3)
 
 
+def test_alert_precision_is_of_the_highest_of_each_day() -> None:
+    found = alert_precision_of_days(np.array([0.9, 0.1, 0.8]), np.array([1, 0, 1]), np.array([0, 0, 1]), 2)
+    assert found == [0.5, 1.0]
+
+
 def test_the_handbooks_weeks_leave_out_cards_that_were_known() -> None:
     start = date(2018, 8, 8)
     first = (start - date(1970, 1, 1)).days
@@ -297,8 +302,14 @@ def outcomes(rows: int, seed: int = 0) -> list[Outcome]:
     return found
 
 
-def events_of(found: list[Outcome]) -> list[tuple[str, int, Outcome]]:
-    return [(o.model, o.event_time_ms + 2 * DAY_MS, o) for o in found]
+def part(outcome: Outcome) -> Outcomes:
+    """One outcome as it is sent."""
+    (found,) = counted([outcome])
+    return found
+
+
+def events_of(found: list[Outcome]) -> list[tuple[str, int, Outcomes]]:
+    return [(o.model, o.event_time_ms + 2 * DAY_MS, part(o)) for o in found]
 
 
 def test_measures_of_a_day_equal_scikit_learns() -> None:
@@ -332,9 +343,9 @@ def test_a_day_is_judged_once_in_any_order_and_then_forgotten() -> None:
 
 def test_an_outcome_of_a_day_that_is_forgotten_is_late() -> None:
     driver = TestDriver(PrequentialMetrics(DAY_MS, kept_ms=3 * DAY_MS))
-    driver.send("m", Outcome("m", 5, "c", 0.5, True), at=10)
+    driver.send("m", part(Outcome("m", 5, "c", 0.5, True)), at=10)
     driver.advance_watermark(6 * DAY_MS)
-    driver.send("m", Outcome("m", 6, "c", 0.5, True), at=6 * DAY_MS + 5)
+    driver.send("m", part(Outcome("m", 6, "c", 0.5, True)), at=6 * DAY_MS + 5)
     assert len(driver.values()) == len(driver.values("late")) == 1
 
 
@@ -342,10 +353,11 @@ def test_a_label_after_the_judgement_judges_the_day_anew_once_a_day() -> None:
     """Day 0 is judged at day 2; two labels of day 3 take effect at its end, in one revision."""
     driver = TestDriver(PrequentialMetrics(DAY_MS))
     for n in range(4):
-        driver.send("m", Outcome("m", n, f"c-{n}", n / 10, is_fraud=False, alerted=n > 1), at=n)
+        driver.send("m", part(Outcome("m", n, f"c-{n}", n / 10, is_fraud=False, alerted=n > 1)), at=n)
     driver.advance_watermark(3 * DAY_MS + 7)
     for n in (3, 0):
-        driver.send("m", Outcome("m", n, f"c-{n}", n / 10, is_fraud=True, alerted=n > 1, was=False), at=n)
+        word = Outcome("m", n, f"c-{n}", n / 10, is_fraud=True, alerted=n > 1, was=False)
+        driver.send("m", part(word), at=n)
     assert len(driver.values()) == 1
     driver.advance_watermark(4 * DAY_MS)
     first, second = driver.values()
@@ -370,16 +382,50 @@ def test_a_correction_undoes_what_a_label_did() -> None:
         assert (day.alerts, day.right) == (1, 0)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_day_in_parts_is_the_day_counted_payment_by_payment(seed: int) -> None:
+    """More cards than are kept, scores that tie, labels before and behind what they speak of."""
+    rng = Random(seed)
+    said = []
+    for n in range(3_000):
+        score = rng.randrange(300) / 1000
+        first = Outcome(
+            "m", n, f"c-{rng.randrange(1_500)}", score, False, score > 0.25, None, "7", n, [n % 4]
+        )
+        said.append(first)
+        if rng.random() < 0.1:
+            said.append(Outcome("m", n, first.card, score, True, first.alerted, was=False))
+    best: dict[str, int] = {}
+    for one in said:
+        if one.was is None:
+            best[one.card] = max(best.get(one.card, 0), round(one.score * 1000))
+    frauds = {one.card for one in said if one.is_fraud}
+    top = sorted(best, key=lambda card: (-best[card], card))[:100]
+    rng.shuffle(said)
+    day = Day()
+    while said:
+        size = rng.choice([1, 5, 40, 700])
+        (found,) = counted(said[:size])
+        assert len(found.cards) <= 100
+        add(day, found)
+        del said[:size]
+    assert len(day.cards) <= 400 < len(best)
+    measured = measure("m", 0, day)
+    assert (measured.rows, measured.frauds) == (3_000, sum(day.fraud.values()))
+    assert measured.cp100 == sum(card in frauds for card in top) / 100
+    assert (sum(day.bins[0].values()), day.versions, day.trained_until_ms) == (3_000, {"7": 3_000}, 2_999)
+    assert min([*day.genuine.values(), *day.fraud.values()]) > 0
+
+
 def test_drift_is_measured_against_the_first_days_of_a_version() -> None:
     driver = TestDriver(PrequentialMetrics(0, features=["amount", "count_24h"]))
 
     def day(number: int, amount: int, score: float, frauds: int, version: str = "7") -> None:
         for n in range(100):
             at = number * DAY_MS + n
-            driver.send(
-                "m", Outcome("m", at, "c", score, n < frauds, version=version, bins=[amount, n % 3],
-                             trained_until_ms=DAY_MS // 2), at=at,
-            )  # fmt: skip
+            seen = Outcome("m", at, "c", score, n < frauds, version=version, bins=[amount, n % 3],
+                           trained_until_ms=DAY_MS // 2)  # fmt: skip
+            driver.send("m", part(seen), at=at)
 
     for number in range(7):
         day(number, amount=number % 2, score=0.1, frauds=10)
@@ -517,28 +563,13 @@ def test_examples_of_recorded_history_carry_their_labels() -> None:
     assert found.fraud.tolist() == [False, True]
 
 
-def test_feedback_and_delayed_labels_make_two_models() -> None:
-    delayed, feedback = known(10, seed=1), feedback_of(known(20, seed=2), 5 * DAY_MS)
-    assert feedback.alerted.all()
-    assert feedback.at.min() >= 5 * DAY_MS
-    two = train_two(feedback, delayed)
-    rows = known(5, seed=3)
-    late = two.delayed.predict_proba(rows.x)[:, 1]
-    soon = two.feedback.predict_proba(rows.x)[:, 1]  # type: ignore[union-attr]
-    np.testing.assert_allclose(two.score_many(rows.x), (late + soon) / 2)
-    alone = TwoModels(two.delayed, None)
-    np.testing.assert_allclose(alone.score_many(rows.x), late)
-    assert train_two(known(1, per_day=5), delayed).feedback is None
-    assert alert_precision_of_days([0.9, 0.1, 0.8], [1, 0, 1], [0, 0, 1], 2) == [0.5, 1.0]
-
-
 def test_the_days_of_a_model_are_those_that_it_has_not_seen_and_that_are_over() -> None:
     x, fraud = data(features=len(MODEL.inputs))
     forest = Forest.of(ExtraTreesClassifier(5, random_state=0).fit(x, fraud), len(MODEL.inputs))
     seen = known(10)
     about = {"profile": profile_of(seen.x, MODEL.inputs)}
     model = LoadedModel("3", MODEL.inputs, forest, Calibration(1.0, 0.0), 4 * DAY_MS + 5, about)
-    found = list(days_of("champion", model, seen, seen.alerted.tolist(), 9 * DAY_MS))
+    found = [day.metrics for day in days_of("champion", model, seen, seen.alerted.tolist(), 9 * DAY_MS)]
     assert [day.day_ms // DAY_MS for day in found] == [5, 6, 7, 8]
     assert [round(day.age_days or 0, 3) for day in found] == [2.0, 3.0, 4.0, 5.0]
     for day in found:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Escalate, Level, ReAlarm, Repeat
+from apps.iot_maintenance.alarms.book import RuleSet
+from apps.iot_maintenance.alarms.rule import (
+    AlarmRule,
+    CompiledRule,
+    Escalate,
+    Facts,
+    Level,
+    ReAlarm,
+    Repeat,
+)
 from apps.iot_maintenance.alarms.schedule import Schedule, ScheduleError
 from apps.iot_maintenance.quality import Limits
 from millrace.rules import PublishRule, Rule, RuleError, SetRuleState
@@ -531,3 +540,22 @@ def test_alarms_hang_on_the_events_alone(seed: int) -> None:
     invariant(
         monitor(*BUSY), events, bound_ms=30 * SECOND, runs=3, seed=seed, upsert_by={"main": ("reading_id",)}
     )
+
+
+def test_a_value_is_safe_for_a_kind_exactly_if_none_of_its_rules_begins_to_hold() -> None:
+    rules = RuleSet(
+        (found, False)
+        for found in (
+            AlarmRule("all", (Level(above=90.0),), quantities=("oil",)),
+            AlarmRule("pump", (Level(below=2.0), Level(above=50.0)), quantities=("oil",), kinds=("pump",)),
+            AlarmRule("fan", (Level(when="value > 5 and zscore > 3"),), quantities=("oil",), kinds=("fan",)),
+        )
+    )
+    for kind in ("pump", "turbine", ""):
+        for value in (-1.0, 1.9, 2.0, 49.9, 50.0, 50.1, 90.0, 90.1):
+            facts = Facts(0, kind=kind)
+            facts.value = value
+            trips = any(c.trips(facts) for c in rules.of["oil"] if not c.kinds or kind in c.kinds)
+            assert rules.is_safe_for(kind, "oil", value) is not trips
+    # An expression asks for more than the value.
+    assert not rules.is_safe_for("fan", "oil", 3.0)

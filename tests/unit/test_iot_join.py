@@ -3,11 +3,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.iot_maintenance.events import Equipment, MachineError, Maintenance, Reading, Status
+from apps.iot_maintenance.past import Past
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from tests.unit.iot_monitor_cases import (
@@ -236,3 +238,27 @@ def test_facts_and_readings_older_than_the_grace_are_forgotten_while_a_machine_g
     assert len(machine.past.statuses) <= 3
     assert len(machine.past.replaced["seal"]) <= 3
     assert len(machine.kept.all()) <= 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_what_is_remembered_of_a_past_is_what_is_found_anew(seed: int) -> None:
+    """The oracle is the same past packed and unpacked: it remembers nothing."""
+    draws = random.Random(seed)
+    past = Past()
+    for _ in range(40):
+        at = draws.choice([draws.randint(0, 60), draws.randint(0, 3) * DAY + draws.randint(0, 60)])
+        what = draws.randrange(8)
+        if what == 0:
+            past.put_status(at, draws.choice(["idle", "running"]))
+        elif what == 1:
+            past.put_maintenance(at, draws.choice(["seal", "bearing"]))
+        elif what == 2:
+            past.put_error(at, draws.choice(["E1", "E2"]), f"e{draws.randrange(5)}")
+        elif what == 3:
+            past.put_equipment(at, draws.choice(["pump", "turbine"]), {"model": str(draws.randrange(3))})
+        elif what == 4:
+            past.prune(draws.randint(0, 60))
+        for asked in (at, at + draws.randint(0, 3), at + DAY - 1, at + DAY, at + draws.randint(0, DAY)):
+            fresh = msgspec.msgpack.decode(msgspec.msgpack.encode(past), type=Past)
+            assert past.as_of(asked) == fresh.as_of(asked)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import Signal
 from apps.ridesharing.gate import Gate
+from apps.ridesharing.geo import distance_m
 from apps.ridesharing.records import Handover
 from apps.ridesharing.regions import Regions
 from apps.ridesharing.replay import as_signal
@@ -185,3 +188,21 @@ def test_a_region_without_a_car_borrows_one_across_the_border() -> None:
     assert (lent["driver_id"], lent["region"]) == ("d1", "r0-1")
     whole.run([as_signal(msgspec.convert(lent, Handover)), beats[2]], 50)
     assert [(o["driver_id"], o["region"]) for o in whole.of("offers")] == [("d1", "r0-1")]
+
+
+@pytest.mark.parametrize("latitude", [0.0, 37.77, -54.8, 78.2])
+def test_a_driver_is_reported_once_the_great_circle_is_as_long_as_asked(latitude: float) -> None:
+    draws = random.Random(int(latitude))
+    driver = gate(DispatchConfig(move_m=50.0, refresh_ms=10_000_000))
+    wanted, here = [], None
+    for n in range(300):
+        signal = position("d1", float(n))
+        reach = draws.choice([0.0, 2e-4, 9e-4])
+        signal.lat = latitude + draws.uniform(-reach, reach)
+        signal.lon = 10.0 + draws.uniform(-reach, reach) / (1.0 if latitude < 60 else 0.2)
+        if here is None or distance_m(*here, signal.lat, signal.lon) >= 50.0:
+            here = (signal.lat, signal.lon)
+            wanted.append(signal.event_time_ms)
+        send(driver, signal)
+    assert [s.event_time_ms for s in driver.values()] == wanted
+    assert 10 < len(wanted) < 290

@@ -162,11 +162,6 @@ def held_out(x: Any, fraud: Any, rows: Any, *, spec: ModelSpec = MODEL, jobs: in
     return HeldOut(newer, np.asarray(model.predict_proba(x[newer])[:, 1], dtype=float))
 
 
-def calibration(x: Any, fraud: Any, rows: Any, *, spec: ModelSpec = MODEL, jobs: int = 1) -> Calibration:
-    """Return the curve that a model needs which is trained on ``rows``; see :func:`held_out`."""
-    return calibration_of(held_out(x, fraud, rows, spec=spec, jobs=jobs), fraud)
-
-
 def calibration_of(held: HeldOut | None, fraud: Any) -> Calibration:
     """Return the curve that fits the scores of rows held out.
 

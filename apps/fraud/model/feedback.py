@@ -1,101 +1,81 @@
 """Two models for two kinds of labels, after Dal Pozzolo et al.
 
-Investigators say within hours what the payments were that they were alerted to: few labels, of payments
+Investigators say within hours what the payments were that they looked at: few labels, of payments
 that looked suspicious. All other labels come weeks later. One model for both drowns the few in the many;
-a model of each, their probabilities averaged, ranks better (Dal Pozzolo, Boracchi, Caelen, Alippi, Bontempi,
-"Credit Card Fraud Detection: A Realistic Modeling and a Novel Learning Strategy", IEEE TNNLS 2018).
+a model of each, their probabilities averaged, follows frauds of a new kind before the others are known
+(Dal Pozzolo, Boracchi, Caelen, Alippi, Bontempi, "Credit Card Fraud Detection: A Realistic Modeling and a
+Novel Learning Strategy", IEEE TNNLS 2018).
+
+A forest's probability is the mean over its trees, so the mean of two forests of as many trees is the forest
+of all their trees: the pair is stored, loaded and asked as any other model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+import copy
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
+from millrace.errors import UserError
 
-from apps.fraud.model.estimator import MODEL, ModelSpec
-from apps.fraud.model.training import CannotTrain, Examples
+if TYPE_CHECKING:
+    from apps.fraud.model.training import Examples
 
-#: Weight of the feedback's model; half is what the paper takes.
-WEIGHT: Final = 0.5
-#: Fewer frauds in the feedback do not make a model.
+#: How far back investigators' answers count, days; the paper's experiments take two weeks, too.
+FEEDBACK_DAYS: Final = 14
+#: Fewer frauds in the feedback, or fewer genuine payments, do not make a model.
 LEAST_FEEDBACK: Final = 5
+#: Payments that investigators can look at in a day.
+PAYMENTS_A_DAY: Final = 100
+
+#: Time (event time, ms) → the payments that investigators had spoken of by then, with what they had said.
+FeedbackAt = Callable[[int], "Examples"]
 
 
-@dataclass(frozen=True)
-class TwoModels:
-    """A model of recent feedback and one of delayed labels.
+class Learning(StrEnum):
+    """What a model has learned from: delayed labels alone, or feedback as well."""
 
-    Attributes:
-        delayed: The model of the delayed labels.
-        feedback: The model of the feedback; ``None`` where there is too little.
-        weight: Its weight.
-    """
-
-    delayed: Any
-    feedback: Any | None
-    weight: float = WEIGHT
-
-    def score_many(self, rows: Any) -> npt.NDArray[np.float64]:
-        """Return probabilities, shape (n,)."""
-        late = np.asarray(self.delayed.predict_proba(rows)[:, 1], dtype=float)
-        if self.feedback is None:
-            return late
-        soon = np.asarray(self.feedback.predict_proba(rows)[:, 1], dtype=float)
-        return self.weight * soon + (1 - self.weight) * late
+    DELAYED = "delayed"
+    TWO = "two"
 
 
-def feedback_of(known: Examples, since_ms: int) -> Examples:
-    """Return the examples that investigators have spoken of: those alerted on, not older than a time.
-
-    Args:
-        known: Payments and what investigators said of them.
-        since_ms: Event time of the oldest, ms.
-    """
-    return known.chosen(known.alerted & (known.at >= since_ms))
+class NotAPair(UserError):
+    """Two models cannot be made one."""
 
 
-def train_two(
-    feedback: Examples, delayed: Examples, *, spec: ModelSpec = MODEL, seed: int = 0, jobs: int = 1
-) -> TwoModels:
-    """Train both models.
+def tells(feedback: Examples) -> bool:
+    """Return whether feedback is enough for a model: :data:`LEAST_FEEDBACK` frauds, and as many others."""
+    frauds = int(feedback.fraud.sum())
+    return min(frauds, len(feedback) - frauds) >= LEAST_FEEDBACK
+
+
+def pair_of(delayed: Any, feedback: Any) -> Any:
+    """Return one model whose probabilities are the means of those of two.
 
     Args:
-        feedback: Payments that investigators have spoken of.
-        delayed: Payments whose labels have come the long way.
-        spec: The kind of both.
-        seed: Their seed.
-        jobs: Threads to train with.
+        delayed: The model of delayed labels: a pipeline of one forest, or a forest.
+        feedback: The model of feedback, of the same kind, with as many trees. Neither is changed.
 
     Raises:
-        CannotTrain: The delayed labels know no frauds, or nothing else.
+        NotAPair: They have not as many trees, or do not tell the same classes apart.
+
+    Example:
+        >>> from sklearn.ensemble import ExtraTreesClassifier
+        >>> x = [[0.0], [1.0], [2.0], [3.0]]
+        >>> a, b = (ExtraTreesClassifier(3, random_state=0).fit(x, y) for y in ([0, 0, 1, 1], [0, 1, 1, 1]))
+        >>> [float(m.predict_proba([[1.0]])[0, 1]) for m in (a, b, pair_of(a, b))]
+        [0.0, 1.0, 0.5]
     """
-    if not _tells(delayed, 1):
-        raise CannotTrain("the delayed labels know no frauds, or nothing else")
-    late = spec.build(seed, jobs=jobs).fit(delayed.x, delayed.fraud)
-    soon = None
-    if _tells(feedback, LEAST_FEEDBACK):
-        soon = spec.build(seed, jobs=jobs).fit(feedback.x, feedback.fraud)
-    return TwoModels(late, soon)
+    pair = copy.deepcopy(delayed)
+    ours, theirs = _forest(pair), _forest(feedback)
+    if len(ours.estimators_) != len(theirs.estimators_) or list(ours.classes_) != list(theirs.classes_):
+        raise NotAPair("two forests make a pair only with as many trees and the same classes")
+    ours.estimators_ = [*ours.estimators_, *copy.deepcopy(theirs.estimators_)]
+    ours.n_estimators = len(ours.estimators_)
+    return pair
 
 
-def _tells(known: Examples, least: int) -> bool:
-    frauds = int(known.fraud.sum())
-    return least <= frauds < len(known)
-
-
-def alert_precision_of_days(scores: Any, fraud: Any, days: Any, capacity: int) -> Sequence[float]:
-    """Return for each day the share of frauds among the ``capacity`` highest scores: what investigators see.
-
-    >>> alert_precision_of_days([0.9, 0.1, 0.8, 0.7], [1, 0, 0, 1], [0, 0, 1, 1], 1)
-    [1.0, 0.0]
-    """
-    scores, fraud, days = np.asarray(scores), np.asarray(fraud, dtype=float), np.asarray(days)
-    found = []
-    for day in np.unique(days):
-        rows = np.flatnonzero(days == day)
-        top = rows[np.argsort(-scores[rows], kind="stable")][:capacity]
-        found.append(float(fraud[top].mean()))
-    return found
+def _forest(model: Any) -> Any:
+    steps = getattr(model, "steps", None)
+    return model if steps is None else steps[-1][1]

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from apps.fraud.model.feedback import PAYMENTS_A_DAY
+
 Numbers = npt.NDArray[Any]
 
 #: Cards that investigators can look at in a day.
@@ -124,7 +126,25 @@ def recall_at(fraud: Numbers, scores: Numbers, false_positives: float) -> float:
     return float(np.mean(np.asarray(scores, dtype=float)[np.asarray(fraud, dtype=bool)] > limit))
 
 
-def alert_precision(fraud: Numbers, alerted: Numbers) -> float:
-    """Return the share of frauds among what was alerted on; not a number without alerts."""
-    chosen = np.asarray(fraud, dtype=float)[np.asarray(alerted, dtype=bool)]
-    return float(chosen.mean()) if len(chosen) else float("nan")
+def alert_precision_of_days(
+    scores: Numbers, fraud: Numbers, days: Numbers, capacity: int = PAYMENTS_A_DAY
+) -> list[float]:
+    """Return for each day the share of frauds among the highest scores: what investigators would see.
+
+    Args:
+        scores: Higher is more suspicious; of equal ones the first.
+        fraud: True for frauds.
+        days: Day of each payment.
+        capacity: Payments that they look at in a day.
+
+    >>> scores, fraud, days = np.array([0.9, 0.1, 0.8, 0.7]), np.array([1, 0, 0, 1]), np.array([0, 0, 1, 1])
+    >>> alert_precision_of_days(scores, fraud, days, 1)
+    [1.0, 0.0]
+    """
+    scores, fraud, days = np.asarray(scores), np.asarray(fraud, dtype=float), np.asarray(days)
+    found = []
+    for day in np.unique(days):
+        rows = np.flatnonzero(days == day)
+        top = rows[np.argsort(-scores[rows], kind="stable")][:capacity]
+        found.append(float(fraud[top].mean()))
+    return found

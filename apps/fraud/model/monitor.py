@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.drift import age_days, shifts
-from apps.fraud.model.prequential import Day, DayMetrics, Outcome, count, measure
+from apps.fraud.model.feedback import PAYMENTS_A_DAY
+from apps.fraud.model.metrics import alert_precision_of_days
+from apps.fraud.model.outcomes import Day, Outcome, count
+from apps.fraud.model.prequential import DayMetrics, measure
 from apps.fraud.model.source import LoadedModel
 from apps.fraud.model.training import Examples
 from apps.fraud.model.weeks import day_of
@@ -20,9 +23,27 @@ from millrace.errors import UserError
 METRICS_TABLE: Final = "model_metrics"
 
 
+class Judged(NamedTuple):
+    """A day of a model.
+
+    Attributes:
+        metrics: Its measures.
+        alert_precision: Share of frauds among the payments that this model would have had looked at. That of
+            ``metrics`` is of those that were, whichever model chose them.
+    """
+
+    metrics: DayMetrics
+    alert_precision: float
+
+
 def days_of(
-    role: str, model: LoadedModel, known: Examples, alerted: Sequence[bool], until_ms: int
-) -> Iterator[DayMetrics]:
+    role: str,
+    model: LoadedModel,
+    known: Examples,
+    alerted: Sequence[bool],
+    until_ms: int,
+    capacity: int = PAYMENTS_A_DAY,
+) -> Iterator[Judged]:
     """Yield the days of a model after its training that are over and whose labels are known.
 
     Args:
@@ -31,6 +52,7 @@ def days_of(
         known: Payments with their labels, by the model's inputs.
         alerted: Which of them somebody was alerted to.
         until_ms: Days that end later are not over.
+        capacity: Payments that investigators look at in a day.
     """
     days = day_of(known.at)
     for number in np.unique(days[known.at > model.trained_until_ms]).tolist():
@@ -39,11 +61,30 @@ def days_of(
         rows = np.flatnonzero(days == number)
         x = known.x[rows]
         day = Day()
-        scores = model.score_many(x).tolist()
-        for row, score in zip(rows.tolist(), scores, strict=True):
+        scores = model.score_many(x)
+        (precision,) = alert_precision_of_days(scores, known.fraud[rows], days[rows], capacity)
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             card, fraud = str(known.cards[row]), bool(known.fraud[row])
             count(day, Outcome(role, int(known.at[row]), card, score, fraud, bool(alerted[row])))
-        yield _with_drift(measure(role, number * DAY_MS, day), model, x)
+        yield Judged(_with_drift(measure(role, number * DAY_MS, day), model, x), precision)
+
+
+def standing(role: str, judged: Sequence[Judged], capacity: int) -> str:
+    """Return how a model has done so far, in a line; means of the days.
+
+    Args:
+        role: What the model is.
+        judged: Its days, one at least.
+        capacity: Payments that investigators look at in a day.
+    """
+    metrics = [day.metrics for day in judged]
+    ranked = [m.ap for m in metrics if m.ap is not None]
+    ap = f"average precision {np.mean(ranked):.3f}" if ranked else "no frauds"
+    precision = np.mean([day.alert_precision for day in judged])
+    return (
+        f"{role}, version {metrics[0].version}: {len(judged)} days, {ap}, "
+        f"{precision:.1%} frauds among the {capacity} highest of a day"
+    )
 
 
 def write(days: Sequence[DayMetrics], root: Path) -> None:

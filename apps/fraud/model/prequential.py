@@ -1,59 +1,28 @@
 """How good the model has been so far: each payment is judged once, by the score it got before its label.
 
-:class:`PrequentialMetrics` is keyed by the model and takes :class:`Outcome` events, a payment's score with
-what it turned out to be. A day is judged once the label delay has passed.
+:class:`PrequentialMetrics` is keyed by the model and takes :class:`Outcomes`, the scores of payments with
+what they turned out to be, counted where they were scored. A day is judged once the label delay has passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, zip_longest
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.drift import SHIFTED, psi_of_counts
 from apps.fraud.model.metrics import CARDS_A_DAY, FALSE_POSITIVES
+from apps.fraud.model.outcomes import STEPS, Day, Outcomes, add, top_cards
 from millrace import Context, KeyedProcess, Timer, arrival, days, map_state, value_state
 from millrace.errors import UserError
 
-#: Scores are kept in thousandths: two that differ by less are a tie.
-STEPS: Final = 1_000
 #: How long labels still change a day that has been judged, ms.
 KEPT_MS: Final = 35 * DAY_MS
 #: So many days of a version are what its later ones are compared with.
 REFERENCE_DAYS: Final = 7
-
-K = TypeVar("K")
-
-
-class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """A scored payment and what is known of it: at first by silence, then by each label that changes it.
-
-    Attributes:
-        model: Whose score: ``champion``, ``challenger``, or ``rules`` for the built-in one.
-        event_time_ms: When the payment happened, UTC ms.
-        card: Its card.
-        score: The score it got then, 0 to 1.
-        is_fraud: What it is held to be now.
-        alerted: Whether it was stopped or looked at.
-        was: What it has been counted as before; None: it is counted for the first time.
-        version: The model's version; as what follows, only where it is counted for the first time.
-        trained_until_ms: Event time of the newest payment that the model was trained on; 0: not known.
-        bins: Where its features lie, a bin for each of :data:`apps.fraud.judging.WATCHED`.
-    """
-
-    model: str
-    event_time_ms: int
-    card: str
-    score: float
-    is_fraud: bool
-    alerted: bool = False
-    was: bool | None = None
-    version: str = ""
-    trained_until_ms: int = 0
-    bins: list[int] = []
 
 
 class DayMetrics(msgspec.Struct, frozen=True, gc=False):
@@ -100,34 +69,6 @@ class DayMetrics(msgspec.Struct, frozen=True, gc=False):
     revision: int = 1
 
 
-class Day(msgspec.Struct, array_like=True, gc=False):
-    """A day: scores by thousandth, the best score of every card, and where features lie.
-
-    Attributes:
-        genuine: Score → genuine payments.
-        fraud: Score → frauds.
-        cards: Card → its highest score; of the 100 highest cards only, once the day is over.
-        card_frauds: Card → its frauds, of cards that have some.
-        alerts: Payments alerted on.
-        right: Frauds among them.
-        versions: Version of the model → payments that it scored.
-        trained_until_ms: Event time of the newest payment that a model of the day was trained on.
-        bins: For each watched feature bin → payments.
-        judged: How often it was judged.
-    """
-
-    genuine: dict[int, int] = {}
-    fraud: dict[int, int] = {}
-    cards: dict[str, int] = {}
-    card_frauds: dict[str, int] = {}
-    alerts: int = 0
-    right: int = 0
-    versions: dict[str, int] = {}
-    trained_until_ms: int = 0
-    bins: list[dict[int, int]] = []
-    judged: int = 0
-
-
 class Reference(msgspec.Struct, array_like=True, gc=False):
     """The first days of a version, with which later ones are compared.
 
@@ -146,7 +87,7 @@ class Reference(msgspec.Struct, array_like=True, gc=False):
     bins: list[dict[int, int]] = []
 
 
-class PrequentialMetrics(KeyedProcess[Outcome, DayMetrics]):
+class PrequentialMetrics(KeyedProcess[Outcomes, DayMetrics]):
     """Measures of each day of a model, once its labels are known, and again when later labels change them.
 
     ::
@@ -181,9 +122,9 @@ class PrequentialMetrics(KeyedProcess[Outcome, DayMetrics]):
         """Return what the state depends on."""
         return {"label_delay_ms": self._delay, "features": list(self._features)}
 
-    def process(self, event: Outcome, ctx: Context) -> None:
-        """Count an outcome for its day."""
-        number = event.event_time_ms // DAY_MS
+    def process(self, event: Outcomes, ctx: Context) -> None:
+        """Add what was counted to its day."""
+        number = event.day_ms // DAY_MS
         end = (number + 1) * DAY_MS
         day = self.open_days.get(number)
         if day is None:
@@ -191,20 +132,19 @@ class PrequentialMetrics(KeyedProcess[Outcome, DayMetrics]):
                 self.emit_late(event, ctx)
                 return
             day = Day()
-            ctx.timers.at(end, f"over-{number}")
             ctx.timers.at(end + self._delay, f"day-{number}")
-        count(day, event)
+        add(day, event)
         if day.judged:
             # Once a day is enough to judge it anew, and it does not hang on how labels are cut into batches.
             ctx.timers.at((ctx.watermark // DAY_MS + 1) * DAY_MS, f"day-{number}")
         self.open_days.put(number, day)
 
-    def on_late(self, event: Outcome, ctx: Context) -> None:
+    def on_late(self, event: Outcomes, ctx: Context) -> None:
         """A label always speaks of the past: what counts is whether its day is kept."""
         self.process(event, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Close, judge or forget a day."""
+        """Judge or forget a day."""
         what, _, text = timer.name.partition("-")
         number = int(text)
         day = self.open_days.get(number)
@@ -213,15 +153,13 @@ class PrequentialMetrics(KeyedProcess[Outcome, DayMetrics]):
         if what == "gone":
             self.open_days.remove(number)
             return
-        if what == "over":
-            day.cards = dict(top_cards(day))  # no score of the day is still to come
-        else:
+        if what == "day":
             day.judged += 1
             found = measure(str(ctx.key), number * DAY_MS, day)
             ctx.emit(self._compared(found, day), revision=day.judged, on_time=day.judged == 1)
             if day.judged == 1:
                 ctx.timers.at(timer.at + self._kept, f"gone-{number}")
-        self.open_days.put(number, day)
+            self.open_days.put(number, day)
 
     def _compared(self, found: DayMetrics, day: Day) -> DayMetrics:
         """Add how far the day is from the first days of its version."""
@@ -272,46 +210,6 @@ def _score_bins(day: Day) -> dict[int, int]:
         for score, n in counts.items():
             found[score.bit_length()] = found.get(score.bit_length(), 0) + n
     return found
-
-
-def count(day: Day, event: Outcome) -> None:
-    """Count an outcome for its day; one that was counted otherwise before is moved.
-
-    The order does not matter: what moves may come before what is moved, in the same batch.
-    """
-    score = min(STEPS, max(0, round(event.score * STEPS)))
-    new = event.was is None
-    _add(day.fraud if event.is_fraud else day.genuine, score, 1)
-    frauds = int(event.is_fraud) - bool(event.was)
-    if not new:
-        _add(day.fraud if event.was else day.genuine, score, -1)
-    if frauds:
-        _add(day.card_frauds, event.card, frauds)
-    day.right += event.alerted and frauds
-    if not new:
-        return
-    day.cards[event.card] = max(day.cards.get(event.card, 0), score)
-    day.alerts += event.alerted
-    if event.version:
-        _add(day.versions, event.version, 1)
-    day.trained_until_ms = max(day.trained_until_ms, event.trained_until_ms)
-    if len(day.bins) < len(event.bins):
-        day.bins = [*day.bins, *({} for _ in range(len(event.bins) - len(day.bins)))]
-    for counts, bin_ in zip(day.bins, event.bins, strict=False):
-        _add(counts, bin_, 1)
-
-
-def _add(counts: dict[K, int], key: K, n: int) -> None:
-    left = counts.get(key, 0) + n
-    if left:
-        counts[key] = left
-    else:
-        del counts[key]
-
-
-def top_cards(day: Day) -> list[tuple[str, int]]:
-    """Return the most suspicious cards of a day, of equal ones the first by name."""
-    return sorted(day.cards.items(), key=lambda found: (-found[1], found[0]))[:CARDS_A_DAY]
 
 
 def measure(model: str, day_ms: int, day: Day) -> DayMetrics:

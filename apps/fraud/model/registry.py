@@ -79,7 +79,7 @@ class Registry:
         import mlflow
         import mlflow.sklearn
 
-        about = {
+        about: dict[str, Any] = {
             "inputs": list(trained.spec.inputs),
             "features_version": FEATURES_VERSION,
             "slope": trained.calibration.slope,
@@ -87,11 +87,22 @@ class Registry:
             "trained_since_ms": trained.since_ms,
             "trained_until_ms": trained.until_ms,
             "profile": dict(trained.profile),
+            "learning": trained.learning.value,
             **data,
         }
+        if trained.feedback_rows:
+            about["feedback"] = {"rows": trained.feedback_rows, "frauds": trained.feedback_frauds}
         with self._tracking(), mlflow.start_run(experiment_id=self._experiment()):
             mlflow.log_params(
-                {"kind": trained.spec.name, "rows": trained.rows, "frauds": trained.frauds, **data}
+                {
+                    "kind": trained.spec.name,
+                    "learning": trained.learning.value,
+                    "rows": trained.rows,
+                    "frauds": trained.frauds,
+                    "feedback_rows": trained.feedback_rows,
+                    "feedback_frauds": trained.feedback_frauds,
+                    **data,
+                }
             )
             mlflow.log_metrics(trained.metrics())
             info = mlflow.sklearn.log_model(
@@ -106,8 +117,9 @@ class Registry:
                 registered_model_name=self.name,
             )
         version = int(info.registered_model_version)
-        for key, value in {**data, **trained.metrics(), "rows": trained.rows, "frauds": trained.frauds,
-                           "trained_until_ms": trained.until_ms}.items():  # fmt: skip
+        tags = {**data, **trained.metrics(), "rows": trained.rows, "frauds": trained.frauds,
+                "trained_until_ms": trained.until_ms, "learning": trained.learning.value}  # fmt: skip
+        for key, value in tags.items():
             self._client.set_model_version_tag(self.name, str(version), key, str(value))
         return version
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,9 @@ import numpy.typing as npt
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.drift import profile_of
-from apps.fraud.model.estimator import MODEL, Calibration, ModelSpec, calibration, matrix
-from apps.fraud.model.metrics import Quality, quality
+from apps.fraud.model.estimator import CALIBRATED_ON, MODEL, Calibration, ModelSpec, matrix
+from apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
+from apps.fraud.model.metrics import Quality, alert_precision_of_days, quality
 from apps.fraud.model.weeks import day_of
 from millrace.errors import UserError
 
@@ -65,6 +67,21 @@ class Examples:
 
 
 @dataclass(frozen=True)
+class HeldBack(Quality):
+    """Measures of the days held back.
+
+    Attributes:
+        alert_precision: Share of frauds among the payments that investigators would look at, mean of days.
+    """
+
+    alert_precision: float
+
+    def numbers(self) -> dict[str, float]:
+        """Return the measures by name, those that are numbers."""
+        return {k: v for k, v in asdict(self).items() if np.isfinite(v)}
+
+
+@dataclass(frozen=True)
 class Trained:
     """A trained model, and how good it was before it saw everything.
 
@@ -76,23 +93,35 @@ class Trained:
         rows: Examples.
         frauds: Frauds among them.
         since_ms: Event time of the oldest.
-        until_ms: Event time of the newest.
+        until_ms: Event time of the newest payment that the model has seen, those of the feedback included.
         profile: Bins of the features and their shares, for drift.
+        feedback_rows: Payments that the member which learns from feedback was trained on; 0: there is none.
+        feedback_frauds: Frauds among them.
+        alone: Of a pair: the measures without feedback on the same days; None: there was too little of it
+            by then, and so ``validation`` is without, too.
     """
 
     spec: ModelSpec
     model: Any
     calibration: Calibration
-    validation: Quality
+    validation: HeldBack
     rows: int
     frauds: int
     since_ms: int
     until_ms: int
     profile: Mapping[str, Mapping[str, list[float]]]
+    feedback_rows: int = 0
+    feedback_frauds: int = 0
+    alone: HeldBack | None = None
+
+    @property
+    def learning(self) -> Learning:
+        """What it has learned from."""
+        return Learning.TWO if self.feedback_rows else Learning.DELAYED
 
     def metrics(self) -> dict[str, float]:
         """Return the measures by name, those that are numbers."""
-        return {f"validation_{k}": v for k, v in asdict(self.validation).items() if np.isfinite(v)}
+        return {f"validation_{k}": v for k, v in self.validation.numbers().items()}
 
 
 def read_table(folder: str | Path, columns: tuple[str, ...]) -> tuple[pd.DataFrame, int]:
@@ -146,12 +175,49 @@ def examples(
     at = features["event_time_ms"]
     chosen = features[(at <= until) & (at > until - days * DAY_MS)]
     chosen = chosen.sort_values(["event_time_ms", "transaction_id"], ignore_index=True)
-    if labels is None:
-        fraud = (chosen["is_fraud"] == True).to_numpy(dtype=bool)  # noqa: E712 - null is genuine
-    else:
-        known = labels[labels["event_time_ms"] <= as_of_ms].sort_values("event_time_ms", kind="stable")
-        said = known.drop_duplicates("transaction_id", keep="last").set_index("transaction_id")["is_fraud"]
-        fraud = (chosen["transaction_id"].map(said) == True).to_numpy(dtype=bool)  # noqa: E712
+    said = chosen["is_fraud"]
+    if labels is not None:
+        said = chosen["transaction_id"].map(_newest(_known(labels, as_of_ms)))
+    return _examples(chosen, said, inputs)
+
+
+def feedback_examples(
+    features: pd.DataFrame,
+    labels: pd.DataFrame,
+    as_of_ms: int,
+    *,
+    days: int,
+    inputs: tuple[str, ...] = MODEL.inputs,
+) -> Examples:
+    """Return the payments that investigators had spoken of by a time, however young.
+
+    Args:
+        features: Features of payments.
+        labels: Labels as for :func:`examples`, with their ``source``; those of ``feedback`` choose the
+            payments. What counts is the newest word known, which may be a correction.
+        as_of_ms: The time, ms; nothing that became known later is used.
+        days: How far to go back, by the payments' event time.
+        inputs: The features to take.
+    """
+    known = _known(labels, as_of_ms)
+    spoken = known.loc[known["source"] == "feedback", "transaction_id"]
+    chosen = features[(features["event_time_ms"] > as_of_ms - days * DAY_MS)]
+    chosen = chosen[chosen["transaction_id"].isin(spoken)]
+    chosen = chosen.sort_values(["event_time_ms", "transaction_id"], ignore_index=True)
+    return _examples(chosen, chosen["transaction_id"].map(_newest(known)), inputs)
+
+
+def _known(labels: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
+    return labels[labels["event_time_ms"] <= as_of_ms].sort_values("event_time_ms", kind="stable")
+
+
+def _newest(known: pd.DataFrame) -> pd.Series:
+    """Return the newest word on each payment."""
+    return known.drop_duplicates("transaction_id", keep="last").set_index("transaction_id")["is_fraud"]
+
+
+def _examples(chosen: pd.DataFrame, said: pd.Series, inputs: tuple[str, ...]) -> Examples:
+    fraud = (said == True).to_numpy(dtype=bool)  # noqa: E712 - null is genuine
     return Examples(
         matrix(chosen, inputs),
         fraud,
@@ -169,11 +235,15 @@ def train(
     seed: int = 0,
     jobs: int = 1,
     validate_days: int = VALIDATE_DAYS,
+    feedback: FeedbackAt | None = None,
+    as_of_ms: int | None = None,
+    capacity: int = PAYMENTS_A_DAY,
 ) -> Trained:
     """Train a model, and tell how good such a model is on payments it has not seen.
 
     The newest days are held back; between them and what the judged model is trained on the label delay
-    passes, as it does in life. The model that is returned is then trained on all.
+    passes, as it does in life. The model that is returned is then trained on all. With feedback it is a pair
+    (see :mod:`apps.fraud.model.feedback`); where that is too little, the delayed labels' model alone.
 
     Args:
         known: Examples, in order of time.
@@ -182,6 +252,10 @@ def train(
         seed: Its seed.
         jobs: Threads to train with.
         validate_days: Days held back.
+        feedback: What investigators had said by a time; None: it is not learned from.
+        as_of_ms: The time of the training, ms, for the feedback; None: the label delay after the newest
+            example.
+        capacity: Payments that investigators look at in a day, for the alert precision.
 
     Raises:
         CannotTrain: There are too few frauds.
@@ -195,22 +269,83 @@ def train(
     end = int(known.at[-1]) + 1
     held = known.part(end - validate_days * DAY_MS, end)
     seen = known.part(0, int(held.at[0]) - label_delay_ms)
-    every = np.arange(len(known))
+    older, newer = _cut(known)
+    now = end - 1 + label_delay_ms if as_of_ms is None else as_of_ms
+    said = _NOTHING if feedback is None else _said(feedback, now, held, newer)
+    fit = partial(_fit, spec=spec, jobs=jobs)
+    judge = partial(_validate, seen, held, fit=partial(fit, seed=seed), capacity=capacity)
     return Trained(
         spec,
-        spec.build(seed, jobs=jobs).fit(known.x, known.fraud),
-        calibration(known.x, known.fraud, every, spec=spec, jobs=jobs),
-        _validate(seen, held, spec, seed, jobs),
+        fit(known, said.now, seed=seed),
+        _calibration(older, newer, said.earlier, fit=partial(fit, seed=0)),
+        judge(said.then),
         len(known),
         frauds,
         int(known.at[0]),
-        end - 1,
+        end - 1 if said.now is None else max(end - 1, int(said.now.at[-1])),
         profile_of(known.x, spec.inputs),
+        0 if said.now is None else len(said.now),
+        0 if said.now is None else int(said.now.fraud.sum()),
+        None if said.then is None else judge(None),
     )
 
 
-def _validate(seen: Examples, held: Examples, spec: ModelSpec, seed: int, jobs: int) -> Quality:
-    if not 0 < int(seen.fraud.sum()) < len(seen):
-        return Quality(float("nan"), float("nan"), float("nan"), float("nan"))
-    model = spec.build(seed, jobs=jobs).fit(seen.x, seen.fraud)
-    return quality(held.fraud, model.predict_proba(held.x)[:, 1], held.cards, day_of(held.at))
+class _Said(NamedTuple):
+    """Feedback as it was at three times; None where it was too little."""
+
+    now: Examples | None
+    then: Examples | None
+    earlier: Examples | None
+
+
+_NOTHING: Final = _Said(None, None, None)
+
+
+def _said(feedback: FeedbackAt, as_of_ms: int, held: Examples, newer: Examples) -> _Said:
+    """Return the feedback now, before the days held back, and before those that are calibrated on."""
+    now, then, earlier = (feedback(at) for at in (as_of_ms, int(held.at[0]), int(newer.at[0])))
+    if not tells(earlier):
+        # Feedback has only begun: what is said of payments that are not calibrated on does as well.
+        earlier = now.chosen((now.at < newer.at[0]) | (now.at > newer.at[-1]))
+    if not (tells(now) and tells(earlier)):
+        return _NOTHING
+    return _Said(now, then if tells(then) else None, earlier)
+
+
+def _cut(known: Examples) -> tuple[Examples, Examples]:
+    """Return the older examples, and the newer that are calibrated on."""
+    cut = int(len(known) * (1 - CALIBRATED_ON))
+    return known.chosen(slice(cut)), known.chosen(slice(cut, None))
+
+
+def _fit(delayed: Examples, feedback: Examples | None, *, spec: ModelSpec, seed: int, jobs: int) -> Any:
+    """Return a model of delayed labels, or a pair."""
+    late = spec.build(seed, jobs=jobs).fit(delayed.x, delayed.fraud)
+    if feedback is None:
+        return late
+    return pair_of(late, spec.build(seed, jobs=jobs).fit(feedback.x, feedback.fraud))
+
+
+def _calibration(
+    older: Examples, newer: Examples, feedback: Examples | None, *, fit: Callable[..., Any]
+) -> Calibration:
+    """Hold a model of the older examples to the newer: its own would say that it is always right."""
+    if not _both_kinds(older):
+        return Calibration(1.0, 0.0)
+    scores = fit(older, feedback).predict_proba(newer.x)[:, 1]
+    return Calibration.fit(scores, newer.fraud)
+
+
+def _validate(
+    seen: Examples, held: Examples, feedback: Examples | None, *, fit: Callable[..., Any], capacity: int
+) -> HeldBack:
+    if not _both_kinds(seen):
+        return HeldBack(*[float("nan")] * 5)
+    scores, days = fit(seen, feedback).predict_proba(held.x)[:, 1], day_of(held.at)
+    found = quality(held.fraud, scores, held.cards, days)
+    precisions = alert_precision_of_days(scores, held.fraud, days, capacity)
+    return HeldBack(**asdict(found), alert_precision=float(np.mean(precisions)))
+
+
+def _both_kinds(known: Examples) -> bool:
+    return 0 < int(known.fraud.sum()) < len(known)

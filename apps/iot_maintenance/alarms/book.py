@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
+from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Facts
 from millrace.errors import UserError
 from millrace.rules import Entry
 
@@ -55,6 +55,8 @@ class RuleSet:
         #: Quantity → values between which no rule of its readings begins to hold; of limits alone.
         self.safe: dict[str, tuple[float, float]] = {q: _safe(found) for q, found in self.of.items()
                                                      if all(c.by_limits for c in found)}  # fmt: skip
+        #: The same of one kind of machine.
+        self._safe_for: dict[tuple[str, str], tuple[float, float]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
         told = msgspec.json.encode([(c.rule, c.shadow) for c in compiled])
         #: The same for the same rules.
@@ -62,6 +64,19 @@ class RuleSet:
 
     def _from(self, source: str) -> tuple[CompiledRule, ...]:
         return tuple(c for c in self.by_id.values() if c.rule.source == source)
+
+    def is_safe_for(self, kind: str, quantity: str, value: float) -> bool:
+        """Return whether no rule for readings of a kind of machine begins to hold at a value."""
+        safe = self._safe_for.get((kind, quantity))
+        if safe is None:
+            rules = [c for c in self.of.get(quantity, ()) if not c.kinds or kind in c.kinds]
+            safe = _safe(rules) if all(c.by_limits for c in rules) else _NOWHERE
+            self._safe_for[kind, quantity] = safe
+        return safe[0] <= value <= safe[1]
+
+    def machine_trips(self, facts: Facts) -> bool:
+        """Return whether any rule over a whole machine begins to hold."""
+        return any(c.trips(facts) for c in self.machine if not c.kinds or facts.kind in c.kinds)
 
     def concern(self, quantity: str, alarms: Alarms) -> bool:
         """Return whether a reading of a quantity can change an alarm that something has happened to."""
@@ -79,6 +94,10 @@ class RuleSet:
     def rule_of(self, alarm: str) -> CompiledRule | None:
         """Return the rule of an alarm by its name on its machine."""
         return self.by_id.get(alarm.partition("/")[0])
+
+
+#: Bounds between which there is nothing.
+_NOWHERE: Final = (inf, -inf)
 
 
 def _safe(rules: Iterable[CompiledRule]) -> tuple[float, float]:
@@ -109,11 +128,12 @@ class RuleBook:
         steps = {s.from_ms for e in self._entries.values() for v in e.versions for s in v.plan}
         #: Times (ms) at which the rules change.
         self._times = sorted(steps | {0})
+        self._changes = len(self._times) > 1
         self._sets: dict[int, RuleSet] = {}
 
     def at(self, time: int) -> RuleSet:
         """Return the rules in force at an event time (ms)."""
-        place = bisect_right(self._times, time) - 1 if len(self._times) > 1 else 0
+        place = bisect_right(self._times, time) - 1 if self._changes else 0
         found = self._sets.get(place)
         if found is None:
             found = self._sets[place] = RuleSet(self._in_force(self._times[max(place, 0)]))

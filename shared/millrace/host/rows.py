@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import operator
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -60,24 +60,25 @@ class Emission(NamedTuple):
 new_emission: Final[Callable[[tuple[Any, ...]], Emission]] = functools.partial(tuple.__new__, Emission)
 
 
+_hash: Final = functools.partial(blake2b, digest_size=16)
+
+
 def make_event_id(process: str, key: str, cause: str, output: str, index: int, revision: int = 0) -> str:
     """Return the identity of an output record: 32 hexadecimal digits."""
-    return event_id(identities(process, key), cause, output, index, revision)
+    return event_id(common_of(process, key), cause, output, index, revision)
 
 
-def identities(process: str, key: str) -> Any:
-    """Return a hash of what the identities of one key have in common, for :func:`event_id` to copy."""
-    return hashlib.blake2b(f"{process}\x1f{key}\x1f".encode(), digest_size=16)
+def common_of(process: str, key: str) -> str:
+    """Return what the identities of one key have in common, for :func:`event_id`."""
+    return f"{process}\x1f{key}\x1f"
 
 
-def event_id(of_key: Any, cause: str, output: str, index: int, revision: int = 0) -> str:
+def event_id(common: str, cause: str, output: str, index: int, revision: int = 0) -> str:
     """Return an identity; see :func:`make_event_id`."""
-    identity = of_key.copy()
+    text = f"{common}{cause}\x1f{output}\x1f{index}"
     if revision:
-        identity.update(f"{cause}\x1f{output}\x1f{index}\x1f{revision}".encode())
-    else:
-        identity.update(f"{cause}\x1f{output}\x1f{index}".encode())
-    return identity.hexdigest()  # type: ignore[no-any-return]
+        text = f"{text}\x1f{revision}"
+    return _hash(text.encode()).hexdigest()
 
 
 def in_order(rows: list[Row]) -> list[Row]:

@@ -29,8 +29,8 @@ from millrace.host.rows import (
     Row,
     as_json,
     cause_order,
+    common_of,
     event_id,
-    identities,
     in_order,
     make_event_id,
     new_emission,
@@ -129,10 +129,11 @@ class Runner:
             raise ProcessDefinitionError(f"{process.name}: process_batch is for processes in arrival order")
         self._name = process.name
         self._inputs = inputs_of(process)
+        self._name_of = None if self._inputs is None else self._inputs.name_of
         # The state of the callback that is running.
         self._key = ""
-        #: What the identities of the key's records have in common; made when the first is needed.
-        self._identities: Any = None
+        #: What the identities of the key's records have in common.
+        self._common = ""
         self._row: Row | None = None
         self._cause: str | None = None
         self._on_time = True
@@ -220,14 +221,14 @@ class Runner:
         for output, records, of in done.emitted:
             if output not in self._outputs:
                 raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
-            of_keys = [identities(self._name, key) for key in together.keys]
+            common = [common_of(self._name, key) for key in together.keys]
             seen: dict[int, int] = {}
             for place, record in zip(range(len(records)) if of is None else of, records, strict=True):
                 row, key = together.rows[place], together.key_of[place]
                 index = 0
                 if of is not None:
                     index = seen[place] = seen.get(place, -1) + 1
-                identity = None if row.cause is None else event_id(of_keys[key], row.cause, output, index)
+                identity = None if row.cause is None else event_id(common[key], row.cause, output, index)
                 made.append(
                     new_emission(
                         (
@@ -357,7 +358,7 @@ class Runner:
         cursor.soonest = soonest(entry.timers_) if entry.timers_ else NEVER
         cursor.soonest_processing = soonest(entry.processing_timers_) if entry.processing_timers_ else NEVER
         self._key = key
-        self._identities = None
+        self._common = common_of(self._name, key)
         ctx.key = context_key(key)
         ctx.watermark = watermark
         try:
@@ -480,8 +481,8 @@ class Runner:
         if self._index:
             self._index = {}
         self._on_time = ctx.on_time = on_time
-        if self._inputs is not None:
-            ctx.input = self._inputs.name_of(row.raw)
+        if self._name_of is not None:
+            ctx.input = self._name_of(row.raw)
         if late:
             self.process.on_late(row.event, ctx)
         else:
@@ -587,26 +588,15 @@ class Runner:
     def _emit_main(self, record: Any, *, on_time: bool | None = None, revision: int = 0) -> None:
         if self._muted:
             return
-        cause, index = self._cause, self._main
+        cause, index, key = self._cause, self._main, self._key
         self._main = index + 1
         identity = None
         if cause is not None:
-            of_key = self._identities
-            if of_key is None:
-                of_key = self._identities = identities(self._name, self._key)
-            identity = event_id(of_key, cause, "main", index, revision)
-        self.emissions.append(
-            new_emission(
-                (
-                    "main",
-                    identity,
-                    self._key,
-                    self._ctx.event_time,
-                    self._on_time if on_time is None else on_time,
-                    self._encode(record),
-                )
-            )
-        )
+            identity = event_id(self._common, cause, "main", index, revision)
+        if on_time is None:
+            on_time = self._on_time
+        at, payload = self._ctx.event_time, self._encode(record)
+        self.emissions.append(new_emission(("main", identity, key, at, on_time, payload)))
 
     def _emit(self, output: str, record: Any, on_time: bool | None, revision: int) -> None:
         if output == "main":
@@ -621,7 +611,7 @@ class Runner:
         cause = self._cause
         identity = None
         if cause is not None:
-            identity = make_event_id(self._name, self._key, cause, output, index, revision)
+            identity = event_id(self._common, cause, output, index, revision)
         payload = self._encode(record)
         at = self._ctx.event_time
         on_time = self._on_time if on_time is None else on_time

@@ -63,6 +63,7 @@ class Code:
         run: Gives its value.
         key: The part as text: equal texts mean equal values.
         constant: Its value, where it has always the same.
+        use: The function of constants that it is.
     """
 
     type: Type
@@ -70,6 +71,7 @@ class Code:
     run: Getter
     key: str
     constant: Any = _UNKNOWN
+    use: Use | None = None
 
     @property
     def is_constant(self) -> bool:
@@ -345,9 +347,11 @@ class _Compiler:
             takes = ", ".join(map(str, wanted))
             _refuse(node, f"{node.name} takes ({takes}), not {len(node.arguments)} arguments")
         values = tuple(self._argument(p, a) for p, a in zip(wanted, node.arguments, strict=True))
-        self.uses.add(Use(node.name, values))
+        use = Use(node.name, values)
+        self.uses.add(use)
         shown = ", ".join(map(repr, values))
-        code = Code(function.result, function.nullable, function.bind(*values), f"{node.name}({shown})")
+        run = function.bind(*values)
+        code = Code(function.result, function.nullable, run, f"{node.name}({shown})", use=use)
         if function.implies is None:
             return self._noted(node, code)
         name, limit = function.implies(*values)

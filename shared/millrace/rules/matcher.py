@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from millrace.rules.book import in_state
-from millrace.rules.compiler import Condition, Test, cost_of
+from millrace.rules.compiler import Condition, Test, Use, cost_of
 from millrace.rules.errors import RuleError
 from millrace.rules.language import Getter, Language
 from millrace.rules.model import Entry, Rule, Version
@@ -66,12 +66,14 @@ class RuleSet:
     def _build(self, covers: Sequence[tuple[Test, ...]]) -> None:
         """Make the index: for each rule, the conditions that it is found by."""
         self._always: list[int] = []
+        tests: dict[tuple[str, int], Test] = {}
         lookups: dict[str, tuple[Getter, dict[Any, list[int]]]] = {}
         limits: dict[tuple[str, bool], tuple[Getter, list[tuple[float, int]]]] = {}
         for place, cover in enumerate(covers):
             if not cover:
                 self._always.append(place)
             for test in cover:
+                tests.setdefault((test.of.key, _KIND[test.sign]), test)
                 if test.sign == "in":
                     _, table = lookups.setdefault(test.of.key, (test.of.run, {}))
                     for value in test.constant:
@@ -83,6 +85,9 @@ class RuleSet:
         self._lookups = list(lookups.values())
         self._above = [_sorted(get, found) for (_, above), (get, found) in limits.items() if above]
         self._below = [_sorted(get, found) for (_, above), (get, found) in limits.items() if not above]
+        self._first = _asked_first(
+            [test for kind in range(3) for (_, of), test in tests.items() if of == kind]
+        )
 
     def _learn(self, event: Any) -> None:
         """Count which simple conditions an event fulfils; after enough events, build the index anew."""
@@ -102,6 +107,15 @@ class RuleSet:
 
         self._build([min(m.condition.covers, key=often, default=()) for m in self.rules])
         self._learned = {}
+
+    @property
+    def first(self) -> tuple[Use, ...]:
+        """What every event is asked for first, in this order, and before anything else of its kind.
+
+        It is computed for each event in any case: who can do it for all of them at once need not wait until
+        it is asked for. It changes when the index does.
+        """
+        return () if self._left else self._first
 
     def __len__(self) -> int:
         return len(self.rules)
@@ -144,6 +158,21 @@ class RuleSet:
 def _sorted(get: Getter, found: list[tuple[float, int]]) -> tuple[Getter, float, list[float], list[int]]:
     found.sort()
     return get, found[0][0], [limit for limit, _ in found], [place for _, place in found]
+
+
+#: In this order the kinds of simple conditions are looked at: constants, lower limits, upper limits.
+_KIND: Final = {"in": 0, ">": 1, ">=": 1, "<": 2, "<=": 2}
+
+
+def _asked_first(tests: Iterable[Test]) -> tuple[Use, ...]:
+    """Return the functions that the index asks for, up to the first that is only a part of a value."""
+    found: dict[Use, None] = {}
+    for test in tests:
+        if test.computes:
+            if test.of.use is None:
+                break
+            found[test.of.use] = None
+    return tuple(found)
 
 
 def _cheapest(condition: Condition) -> tuple[Test, ...]:

@@ -1,0 +1,294 @@
+"""A model of investigators' answers beside that of delayed labels: what it learns, and how it is kept."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import skops.io
+import yaml
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.metrics import average_precision_score
+
+from apps.fraud.labels import DAY_MS
+from apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec, matrix
+from apps.fraud.model.feedback import LEAST_FEEDBACK, Learning, NotAPair, pair_of, tells
+from apps.fraud.model.forest import Forest
+from apps.fraud.model.monitor import days_of, standing
+from apps.fraud.model.promotion import compare
+from apps.fraud.model.scorer import ModelHolder
+from apps.fraud.model.source import LoadedModel, load_model
+from apps.fraud.model.training import Trained, examples, feedback_examples, train
+from apps.fraud.model.weeks import day_of
+from apps.fraud.model_cli import _told
+
+HOUR_MS = 3_600_000
+SPEC = ModelSpec("small", INPUTS, 12)
+DELAY_MS = 7 * DAY_MS
+#: The day on which frauds begin to look otherwise, and that of the training.
+CHANGE, NOW = 32, 38
+PER_DAY = 150
+
+
+class World:
+    """Payments of which the highest in one feature are frauds; from a day on the highest in another, too.
+
+    Holders complain of frauds six days later. Investigators answer within hours: of payments that are high in
+    either feature, and of a few others.
+    """
+
+    def __init__(self, *, drifts: bool, answered: float = 1.0, days: int = 60, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        rows = days * PER_DAY
+        table = pd.DataFrame({name: rng.normal(size=rows) for name in INPUTS})
+        table["transaction_id"] = [f"{n:06}" for n in range(rows)]
+        table["event_time_ms"] = np.sort(rng.integers(0, days * DAY_MS, rows))
+        table["customer_id"] = rng.integers(0, 60, rows).astype(str)
+        table["is_fraud"] = None
+        old, new = table[INPUTS[0]], table[INPUTS[1]]
+        changed = (table["event_time_ms"] >= CHANGE * DAY_MS) & drifts
+        self.truth = (old > 1.7) | ((new > 1.7) & changed)
+        looked_at = rng.random(rows) < np.where((old > 1.5) | (new > 1.5), 1.0, 0.05) * answered
+        table["alerted"] = looked_at
+        self.features = table
+        self.labels = pd.concat(
+            [
+                self._said(looked_at, "feedback", rng.integers(HOUR_MS, 12 * HOUR_MS, rows)),
+                self._said(self.truth & ~looked_at, "chargeback", np.full(rows, 6 * DAY_MS)),
+            ],
+            ignore_index=True,
+        )
+
+    def _said(self, rows: Any, source: str, after: Any) -> pd.DataFrame:
+        chosen: pd.DataFrame = self.features[["transaction_id"]][rows].copy()
+        chosen["event_time_ms"] = self.features["event_time_ms"][rows] + after[rows]
+        chosen["is_fraud"] = self.truth[rows]
+        chosen["source"] = source
+        return chosen
+
+    def feedback(self, as_of_ms: int, days: int = 14) -> Any:
+        return feedback_examples(self.features, self.labels, as_of_ms, days=days, inputs=INPUTS)
+
+    def trained(self, *, two: bool, day: int = NOW, days: int = 14) -> Trained:
+        known = examples(self.features, day * DAY_MS, DELAY_MS, labels=self.labels, inputs=INPUTS)
+        feedback = partial(self.feedback, days=days) if two else None
+        return train(known, DELAY_MS, spec=SPEC, feedback=feedback, as_of_ms=day * DAY_MS)
+
+    def weeks_after(self, model: Any, day: int = NOW) -> tuple[Any, Any, Any]:
+        """What the payments of the two weeks after a day were, their scores, their days."""
+        at = self.features["event_time_ms"]
+        rows = ((at >= day * DAY_MS) & (at < (day + 14) * DAY_MS)).to_numpy()
+        scores = model.predict_proba(matrix(self.features[rows], INPUTS))[:, 1]
+        return self.truth[rows], scores, day_of(at[rows])
+
+
+@pytest.fixture(scope="module")
+def drifting() -> World:
+    return World(drifts=True)
+
+
+@pytest.fixture(scope="module")
+def pair(drifting: World) -> Trained:
+    return drifting.trained(two=True, days=7)
+
+
+@pytest.fixture(scope="module")
+def alone(drifting: World) -> Trained:
+    return drifting.trained(two=False)
+
+
+def test_the_pair_is_the_mean_of_its_members_and_leaves_them_as_they_are() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(300, 4))
+    late = ExtraTreesClassifier(7, random_state=0).fit(x, x[:, 0] > 1)
+    soon = ExtraTreesClassifier(7, random_state=1).fit(x, x[:, 1] > 1)
+    expected = (late.predict_proba(x) + soon.predict_proba(x)) / 2
+    both = pair_of(late, soon)
+    np.testing.assert_allclose(both.predict_proba(x), expected, atol=1e-12)
+    np.testing.assert_allclose(Forest.of(both, 4).score_many(x), expected[:, 1], atol=1e-12)
+    assert (len(both.estimators_), len(late.estimators_), len(soon.estimators_)) == (14, 7, 7)
+    with pytest.raises(NotAPair, match="as many trees"):
+        pair_of(late, ExtraTreesClassifier(5, random_state=0).fit(x, x[:, 0] > 1))
+
+
+def test_feedback_finds_frauds_of_a_new_kind_before_delayed_labels_show_them(
+    drifting: World, pair: Trained, alone: Trained
+) -> None:
+    """The training is 6 days after the change, the delay 7 days: no delayed label speaks of the new kind."""
+    assert alone.until_ms < CHANGE * DAY_MS
+    fraud, with_feedback, days = drifting.weeks_after(pair.model)
+    _, without, _ = drifting.weeks_after(alone.model)
+    assert average_precision_score(fraud, with_feedback) > average_precision_score(fraud, without) + 0.1
+    assert compare(fraud, without, with_feedback, days, rounds=40).proven
+
+
+def test_without_a_change_the_pair_is_no_worse_beyond_doubt() -> None:
+    still = World(drifts=False)
+    fraud, with_feedback, days = still.weeks_after(still.trained(two=True).model)
+    _, without, _ = still.weeks_after(still.trained(two=False).model)
+    gain = compare(fraud, without, with_feedback, days, rounds=40)
+    assert gain.challenger > 0.9
+    assert gain.low > -0.1
+
+
+def test_the_pairs_probabilities_are_calibrated_as_one(drifting: World, pair: Trained) -> None:
+    still = World(drifts=False, seed=3)
+    trained = still.trained(two=True)
+    fraud, scores, _ = still.weeks_after(trained.model)
+    calibrated = trained.calibration(scores)
+    assert calibrated.mean() == pytest.approx(fraud.mean(), rel=0.35)
+    assert np.mean((calibrated - fraud) ** 2) < np.mean((scores - fraud) ** 2)
+    assert pair.calibration.slope > 0
+
+
+def test_with_too_little_feedback_the_delayed_labels_model_stands_alone_and_it_is_said() -> None:
+    silent = World(drifts=True, answered=0.001)
+    two, delayed = silent.trained(two=True), silent.trained(two=False)
+    assert (two.learning, two.feedback_rows, two.alone) == (Learning.DELAYED, 0, None)
+    rows = matrix(silent.features, INPUTS)
+    np.testing.assert_array_equal(two.model.predict_proba(rows), delayed.model.predict_proba(rows))
+    assert (two.calibration.slope, two.until_ms) == (delayed.calibration.slope, delayed.until_ms)
+    assert any("too little feedback" in line for line in _told(1, two, Learning.TWO))
+    assert not any("feedback" in line for line in _told(1, delayed, Learning.DELAYED))
+
+
+def test_feedback_that_has_only_begun_is_learned_from_and_judged_without() -> None:
+    """Investigators begin on day 33: nothing of theirs is known before the days that are held back."""
+    begun = World(drifts=True)
+    labels = begun.labels
+    of_payment = labels["transaction_id"].map(begun.features.set_index("transaction_id")["event_time_ms"])
+    sources = np.where(of_payment < 33 * DAY_MS, "chargeback", labels["source"])
+    begun.labels = labels.assign(source=sources)
+    trained = begun.trained(two=True)
+    assert (trained.learning, trained.alone) == (Learning.TWO, None)
+    assert "judged without" in _told(1, trained, Learning.TWO)[-1]
+    assert trained.calibration.slope != 1.0
+
+
+def test_training_reports_the_pair_beside_the_model_without_feedback(pair: Trained, alone: Trained) -> None:
+    assert pair.learning is Learning.TWO
+    assert pair.alone == alone.validation
+    assert 0 <= pair.validation.alert_precision <= 1
+    assert "validation_alert_precision" in pair.metrics()
+    told = _told(4, pair, Learning.TWO)
+    assert "alert_precision" in told[2]
+    assert told[3].startswith("without feedback: auc")
+    assert f"{pair.feedback_rows:,} payments" in told[1]
+
+
+def test_feedback_is_what_was_said_by_then_of_the_last_days_and_the_newest_word_counts() -> None:
+    features = World(drifts=False, days=5).features
+    ids, at = features["transaction_id"], features["event_time_ms"]
+    words = [
+        (0, 1 * DAY_MS, True, "feedback"),
+        (0, 3 * DAY_MS, False, "correction"),
+        (1, 1 * DAY_MS, True, "chargeback"),
+        (400, 3 * DAY_MS, True, "feedback"),
+        (401, 4 * DAY_MS + 1, True, "feedback"),
+        (402, 3 * DAY_MS, False, "feedback"),
+    ]
+    labels = pd.DataFrame(
+        [(ids[n], known, fraud, source) for n, known, fraud, source in words],
+        columns=["transaction_id", "event_time_ms", "is_fraud", "source"],
+    )
+
+    def said(as_of: int, days: int) -> list[tuple[int, bool]]:
+        found = feedback_examples(features, labels, as_of, days=days, inputs=INPUTS)
+        return list(zip(found.at.tolist(), found.fraud.tolist(), strict=True))
+
+    assert said(2 * DAY_MS, 14) == [(at[0], True)]
+    assert said(4 * DAY_MS, 14) == [(at[0], False), (at[400], True), (at[402], False)]
+    assert said(4 * DAY_MS, 2) == [(at[400], True), (at[402], False)]
+    assert said(4 * DAY_MS + 1, 2) == [(at[400], True), (at[401], True), (at[402], False)]
+
+
+def test_a_model_of_feedback_needs_frauds_and_others() -> None:
+    found = World(drifts=False).feedback(20 * DAY_MS)
+    frauds, others = found.chosen(found.fraud), found.chosen(~found.fraud)
+    few = LEAST_FEEDBACK - 1
+    assert tells(found)
+    assert not tells(frauds)
+    assert not tells(others)
+    assert not tells(found.chosen(np.r_[np.flatnonzero(found.fraud)[:few], np.flatnonzero(~found.fraud)]))
+    assert not tells(found.chosen(np.r_[np.flatnonzero(found.fraud), np.flatnonzero(~found.fraud)[:few]]))
+
+
+def stored(trained: Trained, folder: Path) -> Path:
+    """A model's files as the registry keeps them."""
+    folder.mkdir()
+    skops.io.dump(trained.model, folder / "model.skops")
+    about = {
+        "inputs": list(INPUTS), "features_version": FEATURES_VERSION, "slope": trained.calibration.slope,
+        "intercept": trained.calibration.intercept, "trained_until_ms": trained.until_ms,
+        "profile": dict(trained.profile), "learning": trained.learning.value,
+    }  # fmt: skip
+    (folder / "MLmodel").write_text(yaml.safe_dump({"metadata": about}))
+    return folder
+
+
+def test_the_files_of_a_pair_are_loaded_as_any_models_and_score_the_same(
+    drifting: World, pair: Trained, tmp_path: Path
+) -> None:
+    loaded = load_model(stored(pair, tmp_path / "m"), "2")
+    rows = matrix(drifting.features[:200], INPUTS)
+    expected = pair.calibration(pair.model.predict_proba(rows)[:, 1])
+    np.testing.assert_allclose(loaded.score_many(rows), expected, atol=1e-9)
+    np.testing.assert_allclose([loaded.score(row) for row in rows[:20]], expected[:20], atol=1e-9)
+    assert (loaded.about["learning"], loaded.trained_until_ms) == ("two", pair.until_ms)
+
+
+class Source:
+    """A registry of files whose champion can be moved."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self.folders, self.champion = folders, min(folders)
+
+    def version(self, alias: str) -> str | None:
+        return self.champion
+
+    def load(self, version: str) -> LoadedModel:
+        return load_model(self.folders[version], version)
+
+
+def test_the_stream_takes_the_pair_when_its_alias_moves_and_goes_back(
+    drifting: World, pair: Trained, alone: Trained, tmp_path: Path
+) -> None:
+    source = Source({"1": stored(alone, tmp_path / "1"), "2": stored(pair, tmp_path / "2")})
+    now = 0.0
+    holder = ModelHolder(source, poll_s=0.5, clock=lambda: now)
+    payment = drifting.features.iloc[0]
+    found = []
+    for champion in ("1", "2", "1"):
+        source.champion = champion
+        now += 1.0
+        holder.poll()
+        score = holder.score(payment)
+        assert score is not None
+        found.append(score)
+    assert [score.version for score in found] == ["1", "2", "1"]
+    assert found[0] == found[2] != found[1]
+    assert (holder.swaps, holder.failures) == (3, 0)
+
+
+def test_no_day_is_judged_that_the_feedback_of_the_pair_has_shown(
+    drifting: World, pair: Trained, tmp_path: Path
+) -> None:
+    """The delayed labels end on day 31; answers reach up to the day of the training."""
+    assert (NOW - 1) * DAY_MS < pair.until_ms < NOW * DAY_MS
+    model = load_model(stored(pair, tmp_path / "m"), "2")
+    known = examples(drifting.features, 60 * DAY_MS, DELAY_MS, labels=drifting.labels, days=99, inputs=INPUTS)
+    judged = list(days_of("challenger", model, known, known.alerted.tolist(), 50 * DAY_MS, capacity=10))
+    assert [day.metrics.day_ms // DAY_MS for day in judged] == list(range(NOW, 50))
+    for day in judged:
+        rows = known.at // DAY_MS == day.metrics.day_ms // DAY_MS
+        ranked = sorted(
+            zip(-model.score_many(known.x[rows]), known.fraud[rows], strict=True), key=lambda r: r[0]
+        )
+        assert day.alert_precision == pytest.approx(sum(f for _, f in ranked[:10]) / 10)
+    said = standing("challenger", judged, 10)
+    assert said.startswith("challenger, version 2: 12 days, average precision 0.")
+    assert said.endswith("frauds among the 10 highest of a day")
