@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from apps.fraud.events import Action, Alert, Decision, Reason, Transaction
 from apps.fraud.reasons import comparisons, entity_reasons, score_of
-from apps.fraud.rulebook import Facts, Rules, Windows
+from apps.fraud.rulebook import Facts, Rules, Windows, windows_of
 from apps.fraud.scorer import Observed
 from apps.fraud.scoring import Thresholds, action_for, own_reasons
 from apps.fraud.windows import CardWindows
@@ -180,11 +180,13 @@ def _named(matches: list[Match]) -> list[str]:
     return [f"{m.rule.id}@{m.version}" for m in matches]
 
 
-def _there(windows: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the windows that have a value."""
-    if None in windows.values():
-        return {text: value for text, value in windows.items() if value is not None}
-    return dict(windows)  # type: ignore[arg-type] # none of them is None
+def _told(windows: Mapping[str, float | None], held: Sequence[Match]) -> dict[str, float]:
+    """Return what the windows of rules that hold gave.
+
+    Which others were computed on the way hangs on the index over the rules, and so on what a worker has seen.
+    """
+    texts = sorted({text for match in held for text in windows_of(match.condition.uses)})
+    return {text: value for text in texts if (value := windows[text]) is not None}
 
 
 def _decision(
@@ -216,7 +218,7 @@ def _decision(
         terminal,
         device,
         address,
-        _there(windows) if windows else {},
+        _told(windows, [*hits, *shadow]) if hits or shadow else {},
         _named(hits) if hits else [],
         _named(shadow) if shadow else [],
         rules_version,

@@ -182,7 +182,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         card: What else is known of the card.
         account: What is known of the account; None where that stage is left out or there is none. So for the
             terminal, the device and the IP ``address``.
-        windows: What the rules' window functions gave, by their text.
+        windows: What the window functions of the rules that hold gave, by their text.
         rules: Rules in force that hold, as ``id@version``.
         shadow_rules: Rules in shadow that would.
         rules_version: Which set of rules was asked; empty: there was none.

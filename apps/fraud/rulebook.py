@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -144,6 +145,12 @@ def text_of(use: Use) -> str:
     name = _SMALLEST_BEFORE if use.name == "small_then_large" else use.name
     arguments = use.arguments[2:] if use.name == "small_then_large" else use.arguments
     return f"{name}({', '.join(map(str, arguments))})"
+
+
+@lru_cache(maxsize=1_024)
+def windows_of(uses: frozenset[Use]) -> tuple[str, ...]:
+    """Return the texts of the window functions that a condition uses, in order."""
+    return tuple(sorted(text_of(use) for use in uses if entity_of(use)))
 
 
 def _bind(name: str) -> Callable[..., Callable[[Any], Any]]:

@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.fraud import stages as deciding
+from apps.fraud.desk import decide
 from apps.fraud.entity_stages import stages
 from apps.fraud.events import Decision, SetThreshold
 from apps.fraud.feature_types import EntityFeatures
 from apps.fraud.history import MAX_KEPT, History, Look, link_of
-from apps.fraud.rulebook import text_of
+from apps.fraud.rulebook import LANGUAGE, make_rules, text_of
 from apps.fraud.scorer import Observed
 from millrace.host.memory import MemoryChain
 from millrace.rules import (
     ApproveRule,
+    InForce,
     PublishRule,
     PutListEntry,
     RollbackRule,
@@ -51,9 +54,9 @@ WINDOWS = [
 
 
 def written(use: Use) -> str:
-    """A rule that asks for a window and never holds."""
+    """A rule that asks for a window and always holds: a decision lists the windows of rules that hold."""
     *rest, window = use.arguments
-    return f"{use.name}({', '.join(map(str, rest))}, {window} ms) > 1000000"
+    return f"{use.name}({', '.join(map(str, rest))}, {window} ms) > 1000000 or amount > 0"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -438,3 +441,34 @@ def test_pausing_a_rule_ends_it() -> None:
     chain.control(SetRuleState("r", 1, "paused", "ann", 0))
     chain.send(transaction(0, 20))
     assert chain.decisions[0].rules == []
+
+
+def test_a_decision_does_not_hang_on_what_the_index_over_the_rules_has_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed, told = [0], [0]
+
+    def beside_a_fresh_index(seen: Observed, thresholds: Any, rules: Any, *rest: Any) -> Any:
+        entries = rules.in_force._entries
+        fresh = make_rules(InForce(LANGUAGE, entries), entries)
+        windows: Any = seen.windows
+        untouched = type(windows)({}, windows._asked, windows._look, windows._tx, windows._cents)
+        expected = decide(seen._replace(windows=untouched), thresholds, fresh, *rest)
+        found = decide(seen, thresholds, rules, *rest)
+        assert found == expected
+        computed[0] += len(windows)
+        told[0] += len(found[0].windows)
+        return found
+
+    monkeypatch.setattr(deciding, "decide", beside_a_fresh_index)
+    chain = Chain([])
+    chain.control(
+        *(
+            publish(f"sum(amount, card, {n} h) > {n * 20} and count(card, {n} d) > {n % 4}", id=f"r{n}")
+            for n in range(1, 13)
+        )
+    )
+    for tx in some_life(Random(11), 600):
+        chain.send(tx)
+    assert chain.dead == []
+    assert computed[0] > told[0] > 0
