@@ -42,7 +42,8 @@ class TypedColumns:
         self.schema: pa.Schema = to_arrow_schema(spark, timezone="UTC")
         self._names = [name for name in self.schema.names if name not in _META]
         own = [self.schema.field(name) for name in self._names]
-        self._by_arrow = pa.schema([field for field in own if _arrow_reads(tp, field.type)])
+        whole = is_record(tp) and not _leaves_out(tp)
+        self._by_arrow = pa.schema([field for field in own if whole and _arrow_reads(field.type)])
         self._others = [field for field in own if field.name not in self._by_arrow.names]
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[tp])
         self._read_others = self._decoder.decode
@@ -133,23 +134,22 @@ def _array(payloads: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(payloads) + b"]"
 
 
-def _arrow_reads(tp: Any, kind: pa.DataType) -> bool:
-    """Return whether Arrow's JSON reader gives a column of a record as it was written.
+def _leaves_out(tp: Any) -> bool:
+    """Return whether some of a record may not be written, and is known by its default: Arrow has none."""
+    return any(of.__struct_config__.omit_defaults for of in structs_in(tp))  # type: ignore[attr-defined]
 
-    It takes base64 for text, knows not all forms of a time, wants maps as lists of pairs, and has no defaults
-    for what was left out.
+
+def _arrow_reads(kind: pa.DataType) -> bool:
+    """Return whether Arrow's JSON reader gives a column as it was written.
+
+    It takes base64 for text, knows not all forms of a time, and wants maps as lists of pairs.
     """
-
-    def plain(kind: pa.DataType) -> bool:
-        if pa.types.is_struct(kind):
-            return all(plain(field.type) for field in kind)
-        if pa.types.is_list(kind):
-            return plain(kind.value_type)
-        return any(is_a(kind) for is_a in (pa.types.is_string, pa.types.is_int64, pa.types.is_float64,
-                                           pa.types.is_boolean))  # fmt: skip
-
-    whole = not any(of.__struct_config__.omit_defaults for of in structs_in(tp))  # type: ignore[attr-defined]
-    return is_record(tp) and whole and plain(kind)
+    if pa.types.is_struct(kind):
+        return all(_arrow_reads(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _arrow_reads(kind.value_type)
+    return any(is_a(kind) for is_a in (pa.types.is_string, pa.types.is_int64, pa.types.is_float64,
+                                       pa.types.is_boolean))  # fmt: skip
 
 
 def _read_json(payloads: Sequence[bytes], schema: pa.Schema) -> dict[str, pa.ChunkedArray]:
