@@ -154,7 +154,7 @@ class TestMistakes:
         with socket.create_server(("127.0.0.1", 0)) as server:
             ports = iter([server.getsockname()[1], silent_port])
             choose = launch.free_port
-            monkeypatch.setattr(launch, "free_port", lambda: next(ports, None) or choose())
+            monkeypatch.setattr(launch, "free_port", lambda **unlike: next(ports, None) or choose(**unlike))
             with EmbeddedBroker(log_dir=tmp_path) as broker:
                 assert ping(broker.bootstrap)
 

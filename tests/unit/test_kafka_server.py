@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from millrace.errors import UserError
 from millrace.kafka import detached
 from millrace.kafka.broker import EmbeddedBroker
 from millrace.kafka.detached import DetachedBroker
+from millrace.kafka.launch import free_port
 from millrace.kafka.server import Server, new_cluster_id
 from millrace.runtime.class_archive import archive_flags, keep_archive
 from millrace.runtime.home import home
@@ -194,3 +196,20 @@ def test_the_run_time_folder_is_the_projects_unless_it_is_named(
     monkeypatch.chdir(tmp_path)
     assert home({}) == tmp_path / ".millrace"
     assert home({"MILLRACE_HOME": "/srv/m"}) == Path("/srv/m")
+
+
+def test_clients_and_controller_never_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [5001, 5001, 5002]
+
+    class Forgetful(socket.socket):
+        """Binds nothing, and is given a port again that was let go."""
+
+        def bind(self, address: object) -> None:
+            assert address == ("127.0.0.1", 0)
+
+        def getsockname(self) -> tuple[str, int]:
+            return "127.0.0.1", offered.pop(0)
+
+    monkeypatch.setattr(socket, "socket", Forgetful)
+    client = free_port()
+    assert (client, free_port(unlike=client)) == (5001, 5002)

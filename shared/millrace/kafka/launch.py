@@ -81,7 +81,8 @@ def launch(
     if port is not None:
         _refuse_taken(port)
     for _ in range(_PORT_ATTEMPTS):
-        server = Server(root, log_file, port or free_port(), free_port(), dict(settings or {}))
+        client_port = port or free_port()
+        server = Server(root, log_file, client_port, free_port(unlike=client_port), dict(settings or {}))
         if server.is_in_use():
             raise UserError(f"{root} is in use by another broker; stop that, or choose another directory")
         server.write()
@@ -103,11 +104,19 @@ def launch(
     )
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on at the moment."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
+def free_port(unlike: int | None = None) -> int:
+    """Return a port that nobody listens on at the moment.
+
+    Args:
+        unlike: A port that is promised already. The system forgets what it gave as soon as that is let go,
+            and may give it again.
+    """
+    while True:
+        with socket.socket() as found:
+            found.bind((HOST, 0))
+            port = int(found.getsockname()[1])
+        if port != unlike:
+            return port
 
 
 def is_free(port: int) -> bool:
