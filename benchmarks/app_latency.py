@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.app_bench import Answers, AppBench, Key, Record
-from benchmarks.app_run import BenchRun, bench_run, read_ends
+from benchmarks.app_run import BenchRun, bench_run, read_ends, run_beside
 from benchmarks.report import percentiles
 from benchmarks.streams import BenchmarkFailed
 
@@ -97,31 +97,16 @@ def _run_paced(run: BenchRun, rate: int, seconds: int, taken: Mapping[str, int])
         seconds: For how long.
         taken: Topic → how many of its events have been through a batch.
     """
-    failures: list[BaseException] = []
-    ended = threading.Event()
 
-    def produce() -> None:
-        try:
-            while not run.job.started.wait(_POLL_S):
-                if ended.is_set():
-                    return
-            run.generate({"rate": rate, "duration": f"{seconds}s"}, run.bench.live)
-            _await_read(run, taken, ended)
-            time.sleep(_SETTLE_S)
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            run.job.stop()
+    def produce(ended: threading.Event) -> None:
+        while not run.job.started.wait(_POLL_S):
+            if ended.is_set():
+                return
+        run.generate({"rate": rate, "duration": f"{seconds}s"}, run.bench.live)
+        _await_read(run, taken, ended)
+        time.sleep(_SETTLE_S)
 
-    thread = threading.Thread(target=produce)
-    thread.start()
-    try:
-        run.job.run()
-    finally:
-        ended.set()
-        thread.join()
-    if failures:
-        raise failures[0]
+    run_beside(run, produce)
 
 
 def _await_read(run: BenchRun, taken: Mapping[str, int], ended: threading.Event) -> None:

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ import psutil
 from benchmarks.app_bench import AppBench, Record
 from benchmarks.core_app import APPEND_TIME
 from benchmarks.kafka_io import read_values
+from millrace.dashboard.progress import offsets_of
 from millrace.errors import MillraceError
+from millrace.inspect.checkpoint import Checkpoint
 from millrace.kafka.broker import broker_or_embedded
 from millrace.runtime.apps import load_app
 from millrace.runtime.commands import app_rows
@@ -147,6 +150,36 @@ def bench_run(
             delete_topics(broker, [t for t in topic_partitions(broker) if t.endswith(suffix)])
 
 
+def run_beside(run: BenchRun, act: Callable[[threading.Event], None]) -> None:
+    """Run the job while something else goes on in a thread; when that is done the job is stopped.
+
+    Args:
+        run: The run.
+        act: What goes on; it is given an event that is set when the job has ended by itself. What it
+            raises is raised here.
+    """
+    failures: list[BaseException] = []
+    ended = threading.Event()
+
+    def go_on() -> None:
+        try:
+            act(ended)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            run.job.stop()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        run.job.run()
+    finally:
+        ended.set()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
 def topic_settings(settings: type[AppSettings], suffix: str) -> list[str]:
     """Return settings by which the names of all topics of an app end in a suffix.
 
@@ -193,20 +226,8 @@ def read_ends(checkpoint: Path, batch: int) -> dict[str, int]:
     Returns:
         Topic → records, where the topics were empty when they were made.
     """
-    ends: dict[str, int] = {}
-    # A version, the metadata, then a line for each source; ours is the topics.
-    for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]:
-        for topic, partitions in json_object(line).items():
-            ends[topic] = ends.get(topic, 0) + sum(partitions.values())
-    return ends
-
-
-def json_object(text: str) -> dict[str, dict[str, int]]:
-    """Return topic → partition → offset; nothing where the line is no such object."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, dict[str, int]])
-    except msgspec.DecodeError:
-        return {}
+    sources = Checkpoint(checkpoint.parent, checkpoint).position(batch).sources
+    return {topic: sum(partitions.values()) for topic, partitions in offsets_of(sources).items()}
 
 
 def steps(totals: Sequence[float]) -> list[float]:

@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from apps.iot_maintenance.settings import IotSettings
-from benchmarks.app_bench import Record, bench_of
-from benchmarks.app_run import BenchRun, bench_run
+from benchmarks.app_bench import Record as Message
+from benchmarks.app_bench import bench_of
+from benchmarks.app_run import BenchRun, bench_run, run_beside
 from benchmarks.report import percentiles
 from benchmarks.streams import BenchmarkFailed
+from millrace.connectors.producing import Delivery, Record
 from millrace.runtime.monitor import BatchStat, QueryMonitor
 from millrace.time import ms
 
@@ -74,34 +76,19 @@ def silence(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> di
     """
     monitor = QueryMonitor()
     with bench_run(bench_of("iot"), bootstrap, overrides, monitor=monitor) as run:
-        failures: list[BaseException] = []
-        ended = threading.Event()
         beats: list[int] = []
 
-        def act() -> None:
-            try:
-                _await(lambda: run.job.started.is_set(), ended, "the query")
-                # A batch, so that everything is loaded before the clock runs.
-                _beat(run, [Device("warm-up", "warm-up")])
-                _await(lambda: monitor.snapshot().batches > 0, ended, "the first batch")
-                beats.extend(_beat(run, fleet(sizes)))
-                # What is missing after this is reported as missing.
-                _await(lambda: _declared(run) > sizes.devices, ended)
-                time.sleep(_SETTLE_S)
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                run.job.stop()
+        def act(ended: threading.Event) -> None:
+            _await(lambda: run.job.started.is_set(), ended, "the query")
+            # A batch, so that everything is loaded before the clock runs.
+            _beat(run, [Device("warm-up", "warm-up")])
+            _await(lambda: monitor.snapshot().batches > 0, ended, "the first batch")
+            beats.extend(_beat(run, fleet(sizes)))
+            # What is missing after this is reported as missing.
+            _await(lambda: _declared(run) > sizes.devices, ended)
+            time.sleep(_SETTLE_S)
 
-        thread = threading.Thread(target=act)
-        thread.start()
-        try:
-            run.job.run()
-        finally:
-            ended.set()
-            thread.join()
-        if failures:
-            raise failures[0]
+        run_beside(run, act)
         settings = run.settings
         ticks = [(message["at"], at) for message, at in run.messages("control") if "at" in message]
         told = [(row, at) for row, at in run.messages("liveness") if row["device_id"] != "warm-up"]
@@ -128,30 +115,25 @@ def _await(reached: Callable[[], bool], ended: threading.Event, what: str = "") 
 
 def _beat(run: BenchRun, devices: Iterable[Device]) -> list[int]:
     """Let every device beat once, now; return the times of the first and the last, ms."""
-    from confluent_kafka import Producer
-
     from millrace.kafka.admin import client_config
 
-    producer = Producer({**client_config(run.broker), "linger.ms": 50, "partitioner": "murmur2_random"})
-    topic, times = run.topic("heartbeats"), []
-    for device in devices:
-        at = time.time_ns() // 1_000_000
-        value = {
-            "heartbeat_id": f"{device.device_id}-1",
-            "device_id": device.device_id,
-            "device_kind": "gateway" if device.device_id == device.gateway_id else "machine",
-            "gateway_id": device.gateway_id,
-            "event_time_ms": at,
-        }
-        while True:
-            try:
-                producer.produce(topic, msgspec.json.encode(value), device.gateway_id.encode())
-                break
-            except BufferError:
-                producer.poll(0.05)
-        times.append(at)
-    if producer.flush(60):
-        raise BenchmarkFailed("the broker did not take all heartbeats")
+    times: list[int] = []
+
+    def beats() -> Iterator[Record]:
+        for device in devices:
+            times.append(time.time_ns() // 1_000_000)
+            value = {
+                "heartbeat_id": f"{device.device_id}-1",
+                "device_id": device.device_id,
+                "device_kind": "gateway" if device.device_id == device.gateway_id else "machine",
+                "gateway_id": device.gateway_id,
+                "event_time_ms": times[-1],
+            }
+            yield device.gateway_id.encode(), msgspec.json.encode(value), []
+
+    delivery = Delivery({**client_config(run.broker), "linger.ms": 50, "partitioner": "murmur2_random"})
+    delivery.send(run.topic("heartbeats"), beats())
+    delivery.flush()
     return [times[0], times[-1]]
 
 
@@ -179,7 +161,7 @@ class Clock(NamedTuple):
 
 
 def figures(
-    devices: set[str], told: Sequence[tuple[Record, int]], clock: Clock, batches: Sequence[BatchStat]
+    devices: set[str], told: Sequence[tuple[Message, int]], clock: Clock, batches: Sequence[BatchStat]
 ) -> dict[str, Any]:
     """Return how long after their timeouts devices were declared silent, and whether each was, once.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -81,10 +82,7 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
         ledger: What the generator did.
         offer_ids: Identities of the offers seen on the topic.
     """
-
-    def rows(name: str) -> list[dict[str, Any]]:
-        return app_rows(run.folder, name)
-
+    rows = partial(app_rows, run.folder)
     end = said_until(run.folder / "checkpoint")
     sent = {row["_event_id"] for row in rows("offers")}
     return [
