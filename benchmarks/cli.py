@@ -44,6 +44,16 @@ class BenchApp(StrEnum):
     ridesharing = "ridesharing"
 
 
+class StateApp(StrEnum):
+    """Whose state is weighed: of fraud the replay of recorded payments, or the live stages."""
+
+    fraud = "fraud"
+    fraud_live = "fraud-live"
+    iot = "iot"
+    clickstream = "clickstream"
+    ridesharing = "ridesharing"
+
+
 class LatencyJob(StrEnum):
     """Whose latency is measured."""
 
@@ -165,7 +175,7 @@ def silence(
 
 @app.command()
 def state(
-    name: Annotated[BenchApp, typer.Option("--app", help="The app.")],
+    name: Annotated[StateApp, typer.Option("--app", help="The app.")],
     entities: Annotated[
         int | None,
         typer.Option(
@@ -173,7 +183,8 @@ def state(
             "--devices",
             "--visitors",
             min=1,
-            help="Devices (default 100,000), visitors (1,000,000), drivers (16,000) or customers (20,000).",
+            help="Devices (default 100,000), visitors (1,000,000), drivers (16,000), "
+            "or customers (5,000; live 20,000).",
             show_default=False,
         ),
     ] = None,
@@ -181,7 +192,8 @@ def state(
         int | None,
         typer.Option(
             min=0,
-            help="iot: days over which the state of a few devices is followed (default 30; 0: not at all).",
+            help="fraud, iot: days over which the state of a few is followed "
+            "(default 111, 30; 0: not at all).",
             show_default=False,
         ),
     ] = None,
@@ -192,9 +204,10 @@ def state(
     """Bytes of state per device, visitor, driver, or customer and terminal, packed as in a checkpoint."""
     from benchmarks import report
     from benchmarks import state_size as bench
+    from benchmarks.state_apps import BENCHES
 
-    if days and name is not BenchApp.iot:
-        raise UserError(f"--days is for --app iot, not {name.value}")
+    if days and BENCHES[name.value].growing is None:
+        raise UserError(f"--days is for --app fraud and iot, not {name.value}")
     if days in (1, 2):
         raise UserError("--days is 3 or more: the last third of them is compared with the one before")
     sizes = bench.sizes_of(name.value, entities, days, quick=quick)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +32,15 @@ _DAYS: Final = 30
 _PURCHASES: Final = 50
 #: As many as the generator has by default.
 _CARDS_PER_TERMINAL: Final = 4
+#: The Handbook's table: customers, days that fill all windows and the label delay before them, its radius.
+_HANDBOOK_CUSTOMERS: Final = 5_000
+_HANDBOOK_DAYS: Final = 60
+_HANDBOOK_RADIUS: Final = 5.0
+_DAY_MS: Final = 86_400_000
+#: Each sensor of the devices whose growth is followed has a reading in so many seconds.
+_SLOW_S: Final = 1_800
+#: Events of a batch of theirs: a batch's length is part of how long what is over is kept.
+_SLOW_BATCH: Final = 64
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,25 @@ def entries_of(host: PagedHost, of: Callable[[str], bool] = lambda _: True) -> E
 
 
 @dataclass(frozen=True)
+class Growing:
+    """Entities whose state is followed from day to day.
+
+    Attributes:
+        usual: Days and entities by default.
+        quick: The same of a quick run.
+        make: Entities and days → the processes.
+        by_day: The same → the events of each day.
+        batch: Events per batch.
+    """
+
+    usual: tuple[int, int]
+    quick: tuple[int, int]
+    make: Callable[[int, int], PagedChain]
+    by_day: Callable[[int, int], Iterator[list[Event]]]
+    batch: int
+
+
+@dataclass(frozen=True)
 class StateBench:
     """What is measured of an app.
 
@@ -71,6 +100,7 @@ class StateBench:
         events: Entities → the events.
         measure: The processes, filled, → entity → how many are kept, and bytes of all that is theirs.
         targets: Entity → most bytes of one that are wanted.
+        growing: How its growth is followed, where it is.
     """
 
     shape: str
@@ -80,6 +110,22 @@ class StateBench:
     events: Callable[[int], Iterator[Event]]
     measure: Callable[[PagedChain], dict[str, tuple[int, float]]]
     targets: dict[str, int]
+    growing: Growing | None = None
+
+
+def days_of(events: Iterator[Event], start_ms: int, days: int) -> Iterator[list[Event]]:
+    """Yield the events of so many days, which are in order of time, a list for each."""
+    day: list[Event] = []
+    end, left = start_ms + _DAY_MS, days
+    for event in events:
+        while event[1] >= end:
+            yield day
+            day, end, left = [], end + _DAY_MS, left - 1
+            if not left:
+                return
+        day.append(event)
+    if day:
+        yield day
 
 
 # -- iot ---------------------------------------------------------------------------------------------
@@ -107,6 +153,22 @@ def fleet_profile(devices: int) -> Any:
     return IotProfile(
         seed=5, start_ms=_START_MS, machines=devices, event_rate=rate, events=int(rate * _WATCHED_S)
     )
+
+
+def slow_profile(devices: int) -> Any:
+    """Return the profile of a small fleet at its own pace, with no end."""
+    from generators.iot.models import MODELS
+
+    per_tick = sum(model.samples_per_tick for model in MODELS) / len(MODELS)
+    return replace(
+        fleet_profile(devices), event_rate=devices * per_tick / _SLOW_S, acceleration=1.0, events=None
+    )
+
+
+def fleet_days(devices: int, days: int) -> Iterator[list[Event]]:
+    """Yield the days of a small fleet."""
+    profile = slow_profile(devices)
+    return days_of(fleet_events(profile), profile.start_ms, days)
 
 
 def fleet_events(profile: Any) -> Iterator[Event]:
@@ -222,7 +284,48 @@ def _is_driver(key: str) -> bool:
     return "driver-" in key
 
 
-# -- fraud -------------------------------------------------------------------------------------------
+# -- fraud, recorded payments ------------------------------------------------------------------------
+
+
+def histories(_customers: int, _days: int = 0) -> PagedChain:
+    """Return the histories of customers and terminals, as recorded payments go through them."""
+    from apps.fraud.handbook.process import CustomerHistory, TerminalHistory
+
+    return PagedChain(CustomerHistory(), ("terminal_id", TerminalHistory()), out_of_orderness_ms=1_000)
+
+
+def recorded(customers: int, days: int = _HANDBOOK_DAYS) -> Iterator[Event]:
+    """Yield the Handbook's payments, with as many terminals a customer, and within reach, as there."""
+    from apps.fraud.evaluation.recorded import payments
+    from generators.handbook import HandbookProfile, simulate_handbook
+
+    profile = HandbookProfile(
+        seed=5,
+        customers=customers,
+        terminals=2 * customers,
+        days=days,
+        radius=min(140.0, _HANDBOOK_RADIUS * (_HANDBOOK_CUSTOMERS / customers) ** 0.5),
+    )
+    table = simulate_handbook(profile).transactions.to_pandas()
+    at = table["TX_DATETIME"].astype("datetime64[ms]").astype("int64")
+    for payment in payments(table.assign(at=at)):
+        yield payment.customer_id, payment.event_time_ms, payment
+
+
+def recorded_days(customers: int, days: int) -> Iterator[list[Event]]:
+    """Yield the Handbook's days."""
+    events = recorded(customers, days)
+    first = next(events)
+    return days_of(chain([first], events), first[1] // _DAY_MS * _DAY_MS, days)
+
+
+def measure_histories(chain: PagedChain) -> dict[str, tuple[int, float]]:
+    """Return what is kept of customers and of terminals."""
+    customer, terminal = map(entries_of, chain.paged)
+    return {"customer": (customer.count, customer.total), "terminal": (terminal.count, terminal.total)}
+
+
+# -- fraud, live -------------------------------------------------------------------------------------
 
 
 def payments(_cards: int) -> PagedChain:
@@ -267,6 +370,13 @@ BENCHES: Final[dict[str, StateBench]] = {
         events=lambda devices: fleet_events(fleet_profile(devices)),
         measure=measure_devices,
         targets={"device": 2_048},
+        growing=Growing(
+            (30, 20),
+            (3, 4),
+            lambda devices, _days: machines(slow_profile(devices)),
+            fleet_days,
+            _SLOW_BATCH,
+        ),
     ),
     "clickstream": StateBench(
         shape=f"about {_OPEN_S} s of a shop, a fifth as many people with an account",
@@ -287,12 +397,24 @@ BENCHES: Final[dict[str, StateBench]] = {
         targets={"driver": 300},
     ),
     "fraud": StateBench(
+        shape=f"the Handbook's payments: {_HANDBOOK_DAYS} days, two terminals a customer",
+        usual=_HANDBOOK_CUSTOMERS,
+        quick=100,
+        make=histories,
+        events=recorded,
+        measure=measure_histories,
+        targets={"customer": 2_000, "terminal": 1_000},
+        # Every window, and the label delay before it, is full from the 37th day on: by thirds of 111 days
+        # all of what is compared is behind that.
+        growing=Growing((111, 500), (3, 50), histories, recorded_days, 500),
+    ),
+    "fraud-live": StateBench(
         shape=f"{_PURCHASES} purchases a card in {_DAYS} days, {_CARDS_PER_TERMINAL} cards a terminal",
         usual=20_000,
         quick=100,
         make=payments,
         events=purchases,
         measure=measure_cards,
-        targets={"customer": 2_000, "terminal": 1_000},
+        targets={"customer": 2_000},
     ),
 }

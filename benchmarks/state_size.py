@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from statistics import mean
 from typing import Any, Final
 
 from benchmarks.paged import GROUPS, PagedChain
-from benchmarks.state_apps import BENCHES, entries_of, fleet_events, fleet_profile, machines, measure_devices
+from benchmarks.state_apps import BENCHES, Growing, entries_of
 from benchmarks.streams import BenchmarkFailed
 from millrace.host.memory import Event
 
-_DAY_MS: Final = 86_400_000
 #: Events of a batch, or half as many as there are entities: a batch writes most pages anew.
 _BATCH: Final = 1_000
-#: Each sensor of the devices whose growth is followed has a reading in so many seconds.
-_SLOW_S: Final = 1_800
-#: Events of a batch of theirs: a batch's length is part of how long what is over is kept.
-_SLOW_BATCH: Final = 64
 #: State is flat when the last third of the days has at most so much more than the second.
 _FLAT: Final = 1.05
+
+#: The processes, filled → entity → how many are kept, and their bytes.
+Measure = Callable[[PagedChain], dict[str, tuple[int, float]]]
 
 
 @dataclass(frozen=True)
@@ -32,22 +30,23 @@ class Sizes:
     Attributes:
         app: The app.
         entities: Devices, visitors, drivers or cards.
-        days: Days over which the growth of a device's state is followed, iot only; 0: not at all.
-        growing: Devices of that run.
+        days: Days over which the growth of state is followed, where it is; 0: not at all.
+        growing: Entities of that run.
     """
 
     app: str
     entities: int
     days: int = 0
-    growing: int = 20
+    growing: int = 0
 
 
 def sizes_of(app: str, entities: int | None, days: int | None, *, quick: bool) -> Sizes:
     """Return how much is run: what is given, else the app's usual, or little for a quick run."""
     bench = BENCHES[app]
     usual = Sizes(app, bench.quick if quick else bench.usual)
-    if app == "iot":
-        usual = replace(usual, days=3 if quick else 30, growing=4 if quick else 20)
+    if bench.growing is not None:
+        followed, growing = bench.growing.quick if quick else bench.growing.usual
+        usual = replace(usual, days=followed, growing=growing)
     return replace(
         usual,
         entities=usual.entities if entities is None else entities,
@@ -62,7 +61,7 @@ def state_size(sizes: Sizes) -> dict[str, Any]:
         sizes: How much.
 
     Returns:
-        Bytes per entity and the targets; per process its entries; for devices their growth.
+        Bytes per entity and the targets; per process its entries; the growth where it is followed.
     """
     bench = BENCHES[sizes.app]
     chain = bench.make(sizes.entities)
@@ -81,8 +80,8 @@ def state_size(sizes: Sizes) -> dict[str, Any]:
         "processes": {host.runner.process.name: _of_process(host) for host in chain.paged},
         "cpu_us_per_event": (time.process_time() - began) / max(events, 1) * 1e6,
     }
-    if sizes.days:
-        found["growth"] = growth(sizes.growing, sizes.days)
+    if sizes.days and bench.growing is not None:
+        found["growth"] = growth(bench.growing, bench.measure, sizes.growing, sizes.days)
     return found
 
 
@@ -106,54 +105,46 @@ def fill(chain: PagedChain, events: Iterable[Event], batch: int) -> int:
     return total
 
 
-def growth(devices: int, days: int) -> dict[str, Any]:
-    """Return bytes per device at the end of each day of a small fleet, and whether they stay what they are.
+def growth(growing: Growing, measure: Measure, entities: int, days: int) -> dict[str, Any]:
+    """Return bytes per entity at the end of each day of a few, and whether they stay what they are.
 
     Args:
-        devices: How many.
+        growing: What they do.
+        measure: How they are weighed.
+        entities: How many.
         days: How many days.
     """
-    from generators.iot.models import MODELS
-
-    per_tick = sum(model.samples_per_tick for model in MODELS) / len(MODELS)
-    profile = replace(
-        fleet_profile(devices), event_rate=devices * per_tick / _SLOW_S, acceleration=1.0, events=None
-    )
-    chain, by_day = machines(profile), []
-    for day in _by_day(fleet_events(profile), profile.start_ms, days):
-        fill(chain, day, _SLOW_BATCH)
-        ((count, total),) = measure_devices(chain).values()
-        by_day.append(total / count)
-    return {"days": days, "devices": devices, "bytes_per_device_by_day": by_day, **flatness(by_day)}
+    chain = growing.make(entities, days)
+    by_day: dict[str, list[float]] = {}
+    for day in growing.by_day(entities, days):
+        fill(chain, day, growing.batch)
+        for entity, (count, total) in measure(chain).items():
+            by_day.setdefault(entity, []).append(total / count if count else 0.0)
+    judged = {entity: flatness(sizes) for entity, sizes in by_day.items()}
+    return {
+        "days": days,
+        "entities": entities,
+        "bytes_by_day": by_day,
+        "of": judged,
+        "flat": all(of["flat"] for of in judged.values()),
+    }
 
 
 def flatness(by_day: list[float]) -> dict[str, Any]:
     """Return how the last third of some days compares with the third before it.
 
     >>> flatness([5.0, 9.0, 10.0, 10.0, 10.0, 10.0])
-    {'bytes_per_device': 10.0, 'last_third_over_second': 1.0, 'flat': True}
+    {'bytes': 10.0, 'last_third_over_second': 1.0, 'flat': True}
     """
     third = len(by_day) // 3
     if not third:
         raise BenchmarkFailed("growth is judged by three days or more")
     ratio = mean(by_day[-third:]) / mean(by_day[-2 * third : -third])
     return {
-        "bytes_per_device": round(mean(by_day[-third:]), 1),
+        "bytes": round(mean(by_day[-third:]), 1),
         "last_third_over_second": round(ratio, 4),
         "flat": ratio <= _FLAT,
     }
-
-
-def _by_day(events: Iterable[Event], start_ms: int, days: int) -> Iterator[list[Event]]:
-    day: list[Event] = []
-    end, left = start_ms + _DAY_MS, days
-    for event in events:
-        while event[1] >= end:
-            yield day
-            day, end, left = [], end + _DAY_MS, left - 1
-            if not left:
-                return
-        day.append(event)
 
 
 def configuration(sizes: Sizes) -> dict[str, Any]:
