@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.app_bench import AppBench
 from benchmarks.app_run import BenchRun, bench_run, cpu_seconds, read_ends, steps
 from benchmarks.streams import BenchmarkFailed
+from millrace.kafka.admin import TopicSpec, create_topics
+from millrace.runtime.job import Job
 
 #: What an operator sets to catch up: packed events, large batches. Given settings win.
 CATCH_UP: Final = (
@@ -57,7 +59,13 @@ def settings_of(bench: AppBench, overrides: Sequence[str]) -> list[str]:
 
 
 def drain(
-    bench: AppBench, events: int, entities: int | None, bootstrap: str | None, overrides: Sequence[str]
+    bench: AppBench,
+    events: int,
+    entities: int | None,
+    bootstrap: str | None,
+    overrides: Sequence[str],
+    *,
+    first: Callable[[BenchRun], None] | None = None,
 ) -> dict[str, Any]:
     """Measure events per second from preloaded topics to the Delta tables.
 
@@ -67,6 +75,7 @@ def drain(
         entities: How many cards, machines, people or drivers; ``None``: the app's usual.
         bootstrap: A broker, or ``None`` for an embedded one.
         overrides: Settings of the app.
+        first: Sends control events, which the app takes in a run of their own before the events are there.
     """
     marks: list[Mark] = []
 
@@ -79,6 +88,10 @@ def drain(
     sets = settings_of(bench, overrides)
     with bench_run(bench, bootstrap, sets, until_end=True, drain=bench.drain, on_batch=note) as run:
         many = {bench.entities: bench.usual if entities is None else entities}
+        if first is not None:
+            create_topics(run.broker, {run.topic("control"): TopicSpec(1)})
+            first(run)
+            Job(run.job.app, run.settings, until_end=True, drain=False).run()
         run.generate({"rate": "max", "events": events}, many, bench.preload)
         begin: list[Mark] = []
         watch = threading.Thread(target=_note_start, args=(run, begin), daemon=True)
@@ -116,6 +129,7 @@ def figures(start: Mark, marks: Sequence[Mark]) -> dict[str, Any]:
         "batches": len(taken),
         "seconds": last.at - start.at,
         "rows_per_s": last.events / (last.at - start.at),
+        "events_after_first_batch": last.events - first.events,
         "rows_per_s_after_first_batch": (last.events - first.events) / warm_s if warm_s else None,
         "streams": {s: _of_stream(s, first, last) for s in last.taken} if len(last.taken) > 1 else {},
         "cpu_s_per_million": sum(used.values()) / last.events * 1e6,

@@ -118,6 +118,27 @@ def drain(
 
 
 @app.command()
+def rules(
+    count: Annotated[
+        int | None, typer.Option("--rules", min=1, help="Active rules.", show_default=False)
+    ] = None,
+    events: Annotated[int | None, typer.Option(min=1, help="Events of each run.", show_default=False)] = None,
+    repeats: Repeats = None,
+    bootstrap: Bootstrap = None,
+    overrides: Sets = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """What a hundred active rules cost the fraud app, which drains its topics with them and without."""
+    from benchmarks import report
+    from benchmarks import rules_cost as bench
+
+    sizes = _sized(bench.Sizes(), rules=count, events=events, repeats=repeats)
+    results = bench.rules_cost(sizes, bootstrap, overrides or ())
+    report.write("rules", results, bench.configuration(sizes, overrides or ()), out, markdown)
+
+
+@app.command()
 def latency(
     job: Annotated[LatencyJob, typer.Option(help="An app, or the core's W1.")] = LatencyJob.fraud,
     rate: Annotated[int, typer.Option(min=1, help="Events per second.")] = 1_000,

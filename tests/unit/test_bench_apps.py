@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import app_drain, app_latency, app_run, silence, state_size
+from benchmarks import app_drain, app_latency, app_run, rules_cost, silence, state_size
 from benchmarks.app_bench import Answers, Key, Record, bench_of
 from benchmarks.app_drain import Mark
 from benchmarks.app_latency import Answer, Asked
@@ -393,6 +393,39 @@ def test_state_is_weighed_from_the_command_line(name: str, tmp_path: Path) -> No
         assert all(len(days) == 3 and days[-1] > 0 for days in by_day.values())
     else:
         assert "growth" not in found
+
+
+def test_rules_of_the_benchmark_are_taken_and_ask_for_thirty_windows() -> None:
+    from apps.fraud.control_topic import Book
+    from apps.fraud.rulebook import LANGUAGE
+    from millrace.rules import InForce
+
+    book = Book()
+    for event in rules_cost.active_rules(100):
+        book.apply(event)
+    assert len(book.rules) == 100
+    assert {entry.versions[-1].plan[-1].state for entry in book.rules.values()} == {"active"}
+    assert len(set(rules_cost.conditions(100))) == 100
+    uses = {use for match in InForce(LANGUAGE, book.rules).rules for use in match.condition.uses}
+    assert len(uses) == 30
+
+
+def test_cost_of_rules_is_that_of_throughput_and_of_cpu_time() -> None:
+    def run(rate: float, cpu_s: float, correct: bool = True) -> dict[str, Any]:
+        return {
+            "rows_per_s_after_first_batch": rate,
+            "events_after_first_batch": 1_000,
+            "cpu_s_after_first_batch": {"workers": cpu_s, "spark": 0.1},
+            "correct": correct,
+        }
+
+    found = rules_cost.compared([run(100, 0.1), run(300, 0.3), run(200, 0.2)], [run(150, 0.26, False)])
+    assert found["throughput_cost"] == pytest.approx(0.25)
+    assert found["cpu_us_per_event_after_first_batch"] == pytest.approx({"without": 300, "with": 360})
+    assert found["cpu_cost"] == pytest.approx(0.2)
+    assert found["correct"] is False
+    with pytest.raises(BenchmarkFailed, match="more events"):
+        rules_cost.compared([{**run(1, 1), "rows_per_s_after_first_batch": None}], [run(1, 1)])
 
 
 def test_growth_compares_the_last_third_of_the_days_with_the_second() -> None:
