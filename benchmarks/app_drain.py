@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.app_bench import AppBench
-from benchmarks.app_run import BenchRun, bench_run, cpu_seconds, read_ends, steps
+from benchmarks.app_run import BenchRun, bench_run, read_ends, steps
+from benchmarks.cpu import cpu_by_part
 from benchmarks.streams import BenchmarkFailed
 from millrace.kafka.admin import TopicSpec, create_topics
 from millrace.runtime.job import Job
@@ -82,7 +83,7 @@ def drain(
     def note(batch: int, _counts: dict[str, int]) -> None:
         ends = read_ends(run.root / "checkpoint", batch)
         marks.append(
-            Mark(time.monotonic(), cpu_seconds(), {s: ends.get(run.topic(s), 0) for s in bench.streams})
+            Mark(time.monotonic(), cpu_by_part(), {s: ends.get(run.topic(s), 0) for s in bench.streams})
         )
 
     sets = settings_of(bench, overrides)
@@ -104,7 +105,7 @@ def drain(
 
 def _note_start(run: BenchRun, begin: list[Mark]) -> None:
     run.job.started.wait()
-    begin.append(Mark(time.monotonic(), cpu_seconds()))
+    begin.append(Mark(time.monotonic(), cpu_by_part()))
 
 
 def figures(start: Mark, marks: Sequence[Mark]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import psutil
 
 from benchmarks.app_bench import AppBench, Record
 from benchmarks.core_app import APPEND_TIME
@@ -195,25 +194,6 @@ def topic_settings(settings: type[AppSettings], suffix: str) -> list[str]:
     names: Any = settings().topics  # type: ignore[attr-defined]
     known = {field: getattr(names, field) for field in type(names).model_fields}
     return [f"topics.{f}={name}{suffix}" for f, name in known.items() if isinstance(name, str) and name]
-
-
-def cpu_seconds() -> dict[str, float]:
-    """Return the CPU time of this process and its living descendants by part, seconds."""
-    parts = {"driver": 0.0, "spark": 0.0, "workers": 0.0, "broker": 0.0}
-    me = psutil.Process()
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            used, name, words = process.cpu_times(), process.name(), process.cmdline()
-        except psutil.NoSuchProcess:
-            continue
-        if process.pid == me.pid:
-            part = "driver"
-        elif "java" in name:
-            part = "broker" if "kafka.Kafka" in words else "spark"
-        else:
-            part = "workers"
-        parts[part] += used.user + used.system
-    return parts
 
 
 def read_ends(checkpoint: Path, batch: int) -> dict[str, int]:

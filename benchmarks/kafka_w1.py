@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from benchmarks import core_app, oracles
+from benchmarks.cpu import cpu_seconds
 from benchmarks.inputs import Events, card_name, make_events
 from benchmarks.kafka_io import preload, read_results, read_values
-from benchmarks.streams import BenchmarkFailed, Mark, await_end, combined, cpu_seconds
+from benchmarks.streams import BenchmarkFailed, Mark, await_end, combined
 from benchmarks.w1 import bench_session, streaming_settings
 
 if TYPE_CHECKING:

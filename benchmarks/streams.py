@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
+from benchmarks.cpu import cpu_seconds
 from benchmarks.digest import Digest, spark_digest
 from millrace.errors import MillraceError
 
@@ -23,25 +22,6 @@ _LIMIT_S = 1_800.0
 
 class BenchmarkFailed(MillraceError):
     """A query of a benchmark did not come to its end."""
-
-
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and of what it has started and lives, a broker left out, seconds.
-
-    What a living process has had done by children that are gone is counted: Spark's workers come and go.
-    """
-    me = psutil.Process()
-    own = me.cpu_times()
-    total = own.user + own.system
-    for process in me.children(recursive=True):
-        try:
-            if "kafka.Kafka" in process.cmdline():
-                continue
-            used = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += used.user + used.system + used.children_user + used.children_system
-    return total
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+"""CPU time of a benchmark: all that it started counts, also what has ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psutil
+
+from benchmarks.cpu import CpuMeter, cpu_by_part, cpu_seconds, part_of
+
+_BUSY = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
+
+
+def test_what_a_child_used_stays_when_it_and_its_parent_have_ended() -> None:
+    meter = CpuMeter()
+    before = meter.look()
+    # The child of a child, whose parent does not wait for it: nobody is told what it used.
+    middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_BUSY!r}]); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", middle], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "done\n"
+        during = meter.look()
+        (grandchild,) = psutil.Process(parent.pid).children()
+        parent.kill()
+        parent.wait()
+        grandchild.kill()
+        grandchild.wait(10)
+    assert during["workers"] - before["workers"] >= 0.3
+    after = meter.look()
+    assert after["workers"] >= during["workers"]
+    assert after["spark"] == before["spark"]
+
+
+def test_time_of_a_benchmark_never_goes_back() -> None:
+    looks = [cpu_seconds() for _ in range(3)]
+    assert looks == sorted(looks)
+    assert cpu_by_part()["driver"] > 0
+    assert part_of(psutil.Process(), psutil.Process().pid) == "driver"
+    assert part_of(psutil.Process(), 0) == "workers"
