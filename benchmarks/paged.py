@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from millrace import KeyedProcess
@@ -30,6 +30,10 @@ class Stored:
         self.pages: dict[int, bytes] = {}
         self.get_page, self.put_page = self.pages.__getitem__, self.pages.__setitem__
         self.delete_page = self.pages.__delitem__
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        """Return some of the pages."""
+        return [self.pages[page] for page in pages]
 
     def get_header(self) -> bytes | None:
         """Return the header, or ``None`` for a group never written."""

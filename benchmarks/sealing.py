@@ -60,6 +60,7 @@ class _Clocked:
         self.get_header = _clocked(backend.get_header, spent)
         self.put_header = _clocked(backend.put_header, spent)
         self.get_page = _clocked(backend.get_page, spent)
+        self.get_pages = _clocked(backend.get_pages, spent)
         self.put_page = _clocked(backend.put_page, spent)
         self.delete_page, self.clear = backend.delete_page, backend.clear
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,9 @@ class DictBackend:
 
     def get_page(self, page: int) -> bytes:
         return self.pages[page]
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        return [self.get_page(page) for page in pages]
 
     def put_page(self, page: int, data: bytes) -> None:
         self.pages[page] = data

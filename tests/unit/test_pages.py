@@ -6,7 +6,7 @@ group when one of its timers is due, and a model that says what must be kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,9 @@ class CheckedBackend:
         assert page in self.pages, f"page {page} was never written"
         self.read.append(page)
         return self.pages[page]
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        return [self.get_page(page) for page in pages]
 
     def put_page(self, page: int, data: bytes) -> None:
         self.pages[page] = data

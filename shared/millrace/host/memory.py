@@ -6,7 +6,7 @@ and unpacked in the same way, so that what a test sees here is what the cluster 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,9 @@ class _Memory:
 
     def get_page(self, page: int) -> bytes:
         return self.pages[page]
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        return [self.pages[page] for page in pages]
 
     def put_page(self, page: int, data: bytes) -> None:
         self.pages[page] = data

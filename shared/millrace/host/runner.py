@@ -69,6 +69,9 @@ log = logging.getLogger(__name__)
 class EntryStore(Protocol):
     """Where a batch finds and leaves the entries of its keys."""
 
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Make the entries of some keys ready to be opened."""
+
     def open(self, key: str) -> OpenEntry:
         """Return the entry of a key, a new one where there is none."""
 
@@ -173,6 +176,7 @@ class Runner:
         due = dict.fromkeys(store.due(watermark))
         if tick:
             due.update(dict.fromkeys(store.due_processing(processing_time)))
+        store.fetch(rows)
         with _collector_paused():
             if self._batched and rows:
                 rows = self._run_together(store, rows, due, watermark, tick)

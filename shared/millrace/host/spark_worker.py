@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +31,7 @@ from millrace.host.key_times import NOT_JSON, decode_all
 from millrace.host.memory import LiveStore
 from millrace.host.packing import keep_out_of_collection
 from millrace.host.runner import Row, Runner, cause_order
+from millrace.host.state_client import StateClient
 from millrace.host.system import Drain, SystemMessage, Tick, decode_system
 from millrace.inputs import Inputs
 from millrace.process import KeyedProcess
@@ -116,32 +118,50 @@ class JsonEvents:
 
 
 class _Backend:
-    """The bytes of one key group in Spark's state store."""
+    """The bytes of one key group in Spark's state store; what is written is sent by :meth:`flush`."""
 
-    __slots__ = ("_header", "_pages")
+    __slots__ = ("_client", "_header", "_pages", "_unsent")
 
-    def __init__(self, header: Any, pages: Any) -> None:
+    def __init__(self, client: StateClient, header: Any, pages: Any) -> None:
+        self._client = client
         self._header = header
         self._pages = pages
+        self._unsent: list[Callable[[], object]] = []
 
     def get_header(self) -> bytes | None:
+        self.flush()
         found = self._header.get()
         return None if found is None else bytes(found[0])
 
     def put_header(self, header: bytes) -> None:
-        self._header.update((header,))
+        self.later(partial(self._header.update, (header,)))
 
     def clear(self) -> None:
-        self._header.clear()
+        self.later(self._header.clear)
 
     def get_page(self, page: int) -> bytes:
-        return _bytes(self._pages.getValue((page,)))
+        return self.get_pages([page])[0]
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        self.flush()
+        asked = [partial(self._pages.getValue, (page,)) for page in pages]
+        return [_bytes(found) for found in self._client.read(asked)]
 
     def put_page(self, page: int, data: bytes) -> None:
-        self._pages.updateValue((page,), (data,))
+        self.later(partial(self._pages.updateValue, (page,), (data,)))
 
     def delete_page(self, page: int) -> None:
-        self._pages.removeKey((page,))
+        self.later(partial(self._pages.removeKey, (page,)))
+
+    def later(self, request: Callable[[], object]) -> None:
+        """Have a request sent with what is written."""
+        self._unsent.append(request)
+
+    def flush(self) -> None:
+        """Send what was written."""
+        unsent, self._unsent = self._unsent, []
+        if unsent:
+            self._client.write(unsent)
 
 
 def _bytes(found: Any) -> bytes:
@@ -210,6 +230,7 @@ class KeyGroupProcessor(StatefulProcessor):
         self._handle = handle
         self._header = handle.getValueState("header", _BYTES)
         self._pages = handle.getMapState("pages", _PAGE, _BYTES)
+        self._client = StateClient(self._pages)
         self._broadcast = handle.getValueState("broadcast", _BYTES) if self._has_broadcast else None
         self._open()
 
@@ -244,7 +265,8 @@ class KeyGroupProcessor(StatefulProcessor):
         label = int(key[0])
         # Not in init(): Spark calls that on the driver too, and hangs when it raises there.
         ring = None if self._keys is None else self._keys.ring()
-        backend = SealedBackend(_Backend(self._header, self._pages), self._process.name, label, ring)
+        stored = _Backend(self._client, self._header, self._pages)
+        backend = SealedBackend(stored, self._process.name, label, ring)
         store = PagedStore(backend, runner.layout, label=label)
         if batch.drained:
             watermark = END_OF_TIME
@@ -256,9 +278,10 @@ class KeyGroupProcessor(StatefulProcessor):
         runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick)
         wake = store.commit(watermark, store.processing_time)
         if wake.delete is not None:
-            self._handle.deleteTimer(wake.delete)
+            stored.later(partial(self._handle.deleteTimer, wake.delete))
         if wake.register is not None:
-            self._handle.registerTimer(wake.register)
+            stored.later(partial(self._handle.registerTimer, wake.register))
+        stored.flush()
         emissions, runner.emissions = runner.emissions, []
         for output, records, chunk in encode_emissions(emissions):
             yield _OutputRow(output, records, chunk)

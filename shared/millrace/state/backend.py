@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -45,6 +46,9 @@ class GroupBackend(Protocol):
 
     def get_page(self, page: int) -> bytes:
         """Return a page that the header lists."""
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        """Return several of them, in that order."""
 
     def put_page(self, page: int, data: bytes) -> None:
         """Write a page."""

@@ -1,7 +1,7 @@
 """Where entries live: pages of a key group, so that a batch writes what it touches.
 
 A key group is one key of the engine's state store. Its entries live in *pages* of up to about
-32 kB, found by a prefix of the key's hash and split when they outgrow that, so that a batch reads
+8 kB, found by a prefix of the key's hash and split when they outgrow that, so that a batch reads
 and writes the pages of the keys it touches and not the whole group. The *header* lists the pages
 with the earliest timer and the earliest expiry in each, which is all that is needed to know when the
 group must be looked at again. A group of one page keeps it inside the header: one read, one write.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -59,8 +59,9 @@ __all__ = [
     "WakeUp",
 ]
 
-#: A page that grows past this many bytes is split in two.
-PAGE_BYTES = 32_768
+#: A page that grows past this many bytes is split in two. Small batches pay for bytes, most of all on their
+#: way to Python, and less for requests, which go together; but the header lists all pages.
+PAGE_BYTES = 8_192
 #: An entry larger than this is worth a warning: every batch that touches its key rewrites it.
 WARN_ENTRY_BYTES = 1024 * 1024
 #: Entries larger than this are refused: one key has outgrown what a page can hold.
@@ -155,20 +156,38 @@ class PagedStore:
             pass  # a depth that is none
         raise StateCorrupted("a key group's pages do not cover all keys")
 
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Get the pages of some keys at once, which :meth:`open` would get one by one."""
+        if len(self._header.pages) > 1:
+            self._fetch(map(self._info_of, keys))
+
+    def _fetch(self, infos: Iterable[PageInfo]) -> None:
+        wanted = {info.number: info for info in infos}
+        numbers = [number for number in wanted if number not in self._loaded]
+        for number, data in zip(numbers, self._backend.get_pages(numbers) if numbers else (), strict=True):
+            self._take(wanted[number], data)
+
     def _load(self, info: PageInfo) -> Page:
-        number = info.number
-        page = self._loaded.get(number)
+        page = self._loaded.get(info.number)
         if page is None:
-            cells = self._header.inline
-            if cells is None:
-                cells = read_page(self._backend.get_page(number), number)
-                self.metrics.pages_read += 1
-            page = Page(info, cells)
-            if info.schema != self._schemas.now:
-                self._renew(page)
-            self._loaded[number] = page
-            if len(self._header.pages) == 1:
-                self._only = page
+            stands = self._header.inline is not None
+            page = self._take(info, None if stands else self._backend.get_page(info.number))
+        return page
+
+    def _take(self, info: PageInfo, data: bytes | None) -> Page:
+        """Read a page from its bytes, or from the header where it stands there."""
+        number = info.number
+        if data is None:
+            cells = self._header.inline or {}
+        else:
+            cells = read_page(data, number)
+            self.metrics.pages_read += 1
+        page = Page(info, cells)
+        if info.schema != self._schemas.now:
+            self._renew(page)
+        self._loaded[number] = page
+        if len(self._header.pages) == 1:
+            self._only = page
         return page
 
     def _renew(self, page: Page) -> None:
@@ -214,25 +233,34 @@ class PagedStore:
             )
         return body
 
+    def _pages_of(self, infos: Iterable[PageInfo]) -> list[Page]:
+        """Return some pages, those that are not at hand yet got at once."""
+        wanted = list(infos)
+        if len(self._header.pages) > 1:
+            self._fetch(wanted)
+        return [self._load(info) for info in wanted]
+
     def due(self, watermark: int) -> list[str]:
         """Return the keys that have a timer or a waiting row at or before ``watermark`` (ms)."""
         self._watermark = watermark
         keys: list[str] = []
-        for info in self._header.pages:
-            if info.timer is not None and info.timer <= watermark:
-                cells = self._load(info).cells
-                keys.extend(k for k, c in cells.items() if c.timer is not None and c.timer <= watermark)
+        for page in self._pages_of(
+            p for p in self._header.pages if p.timer is not None and p.timer <= watermark
+        ):
+            keys.extend(k for k, c in page.cells.items() if c.timer is not None and c.timer <= watermark)
         return keys
 
     def due_processing(self, processing_time: int) -> list[str]:
         """Return the keys that have a timer on processing time at or before ``processing_time`` (ms)."""
         self._processing_time = processing_time
         keys: list[str] = []
-        for info in self._header.pages:
-            if info.processing_timer is not None and info.processing_timer <= processing_time:
-                cells = self._load(info).cells.items()
-                times = ((key, cell.processing_timer) for key, cell in cells)
-                keys.extend(key for key, at in times if at is not None and at <= processing_time)
+        for page in self._pages_of(
+            p
+            for p in self._header.pages
+            if p.processing_timer is not None and p.processing_timer <= processing_time
+        ):
+            times = ((key, cell.processing_timer) for key, cell in page.cells.items())
+            keys.extend(key for key, at in times if at is not None and at <= processing_time)
         return keys
 
     def entries(self) -> Iterator[tuple[str, Any]]:
@@ -331,11 +359,9 @@ class PagedStore:
         """Remove expired values from pages that are due, also of keys never touched again."""
         line = self._sweeps.line(self._watermark)
         processing_line = self._processing_sweeps.line(self._processing_time)
-        for info in self._header.pages:
-            if passed(info, line, processing_line):
-                page = self._load(info)
-                for key in [k for k, c in page.cells.items() if passed(c, line, processing_line)]:
-                    self._expire(page, key, line, processing_line)
+        for page in self._pages_of(p for p in self._header.pages if passed(p, line, processing_line)):
+            for key in [k for k, c in page.cells.items() if passed(c, line, processing_line)]:
+                self._expire(page, key, line, processing_line)
 
     def _expire(self, page: Page, key: str, line: int, processing_line: int) -> None:
         entry = self.decode(page.cells[key].body)

@@ -20,6 +20,7 @@ key groups, values are opened for the old place and sealed for the new one.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -154,6 +155,14 @@ class SealedBackend:
     def get_page(self, page: int) -> bytes:
         """Return a page that the header lists; where it is missing, the backend returns empty bytes."""
         return unseal(self._backend.get_page(page), self._place("page", page), self._ring)
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        """Return several pages; see :meth:`get_page`."""
+        stored = self._backend.get_pages(pages)
+        return [
+            unseal(data, self._place("page", page), self._ring)
+            for page, data in zip(pages, stored, strict=True)
+        ]
 
     def put_page(self, page: int, data: bytes) -> None:
         """Write a page."""

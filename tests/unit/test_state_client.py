@@ -1,0 +1,169 @@
+"""Requests to Spark's state store: PySpark's own client against a store that speaks its protocol."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import types as t
+from pyspark.sql.streaming.map_state_client import MapStateClient
+from pyspark.sql.streaming.stateful_processor import MapState
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
+
+from millrace.host.spark_worker import _Backend
+from millrace.host.state_client import StateClient
+
+KEY, VALUE = (
+    t.StructType([t.StructField("n", t.LongType())]),
+    t.StructType([t.StructField("b", t.BinaryType())]),
+)
+
+
+class Store:
+    """A state store of one map and one value: it answers when so many requests are there.
+
+    Whoever waits for an answer before the next request waits forever.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.pages: dict[int, bytes] = {}
+        self.header: bytes | None = None
+        self.together = 1
+        self.seen: list[str] = []
+        self.refused = ""
+        self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listens.bind(path)
+        self._listens.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listens.accept()
+        with connection, connection.makefile("rwb") as file:
+            waiting: list[Any] = []
+            while head := file.read(8):
+                version, length = struct.unpack("!ii", head)
+                assert version == 0
+                waiting.append(file.read(length))
+                if len(waiting) == self.together:
+                    for message in waiting:
+                        answer = self._answer(message)
+                        file.write(struct.pack("!i", len(answer)) + answer)
+                    file.flush()
+                    waiting = []
+
+    def _answer(self, message: bytes) -> bytes:
+        from pyspark.sql.streaming.proto import StateMessage_pb2 as proto
+
+        request = proto.StateRequest()
+        request.ParseFromString(message)
+        variable = request.stateVariableRequest
+        call = variable.mapStateCall if variable.HasField("mapStateCall") else variable.valueStateCall
+        kind = call.WhichOneof("method")
+        self.seen.append(kind)
+        value = b""
+        if kind == self.refused:
+            return proto.StateResponse(statusCode=1, errorMessage="no room").SerializeToString()  # type: ignore[no-any-return]
+        if kind == "getValue":
+            number = _field(call.getValue.userKey)
+            if number in self.pages:
+                value = pickle.dumps((self.pages[number],))
+        elif kind == "updateValue":
+            self.pages[_field(call.updateValue.userKey)] = _field(call.updateValue.value)
+        elif kind == "removeKey":
+            del self.pages[_field(call.removeKey.userKey)]
+        return proto.StateResponse(statusCode=0, value=value).SerializeToString()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._listens.close()
+        self._thread.join(5)
+
+
+def _field(row: bytes) -> Any:
+    (found,) = pickle.loads(row)  # noqa: S301 - what the client has just made
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(str(tmp_path / "s"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pages(store: Store, tmp_path: Path) -> Iterator[MapState]:
+    client = StatefulProcessorApiClient(str(tmp_path / "s"), KEY)
+    client._client_socket.settimeout(20)
+    yield MapState(MapStateClient(client, KEY, VALUE), "pages")
+    client.sockfile.close()
+    client._client_socket.close()
+
+
+def backend(pages: MapState) -> _Backend:
+    return _Backend(StateClient(pages), None, pages)
+
+
+def test_the_client_of_this_pyspark_is_as_it_is_known(pages: MapState) -> None:
+    assert StateClient(pages).ahead
+
+
+def test_requests_follow_each_other_without_waiting_for_answers(store: Store, pages: MapState) -> None:
+    store.pages = {n: bytes([n]) * 20_000 for n in range(7)}
+    store.together = 7
+    assert backend(pages).get_pages(range(7)) == [bytes([n]) * 20_000 for n in range(7)]
+    kept = backend(pages)
+    for n in range(6):
+        kept.put_page(n, b"new %d" % n)
+    kept.delete_page(6)
+    assert store.seen[7:] == []  # not sent before the end of the batch
+    kept.flush()
+    assert store.seen[7:] == ["updateValue"] * 6 + ["removeKey"]
+    assert store.pages == {n: b"new %d" % n for n in range(6)}
+
+
+def test_more_requests_than_are_let_on_the_way_all_come_in_order(store: Store, pages: MapState) -> None:
+    kept = backend(pages)
+    for n in range(100):
+        kept.put_page(n, b"%d" % n * 3_000)
+    kept.flush()
+    assert list(store.pages) == list(range(100))
+    assert kept.get_pages(range(99, -1, -1)) == [b"%d" % n * 3_000 for n in range(99, -1, -1)]
+
+
+def test_what_is_written_is_read_back_within_the_batch(store: Store, pages: MapState) -> None:
+    kept = backend(pages)
+    kept.put_page(3, b"x")
+    assert kept.get_page(3) == b"x"
+    assert kept.get_pages([3, 4]) == [b"x", b""]  # none is told from a page that is there by its bytes
+
+
+def test_a_refusal_is_an_error_and_the_connection_stays_in_step(store: Store, pages: MapState) -> None:
+    client = StateClient(pages)
+    store.refused = "updateValue"
+    with pytest.raises(PySparkRuntimeError, match="no room"):
+        client.write([partial(pages.updateValue, (n,), (b"x",)) for n in range(3)])
+    store.refused = ""
+    client.write([partial(pages.updateValue, (9,), (b"y",))])
+    assert client.read([partial(pages.getValue, (9,)), partial(pages.getValue, (0,))]) == [(b"y",), None]
+
+
+def test_a_client_that_is_not_known_is_asked_one_by_one() -> None:
+    asked: list[int] = []
+
+    def request(n: int) -> Callable[[], int]:
+        return lambda: asked.append(n) or n
+
+    client = StateClient(object())
+    assert not client.ahead
+    client.write([request(1), request(2)])
+    assert client.read([request(3), request(4)]) == [3, 4]
+    assert asked == [1, 2, 3, 4]
