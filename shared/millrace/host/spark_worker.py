@@ -31,7 +31,7 @@ from millrace.host.key_times import NOT_JSON, decode_all
 from millrace.host.memory import LiveStore
 from millrace.host.packing import keep_out_of_collection
 from millrace.host.runner import Row, Runner, cause_order
-from millrace.host.state_client import StateClient
+from millrace.host.spark_state import StateClient
 from millrace.host.system import Drain, SystemMessage, Tick, decode_system
 from millrace.inputs import Inputs
 from millrace.process import KeyedProcess

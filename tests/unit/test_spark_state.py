@@ -18,8 +18,8 @@ from pyspark.sql.streaming.map_state_client import MapStateClient
 from pyspark.sql.streaming.stateful_processor import MapState
 from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
 
+from millrace.host.spark_state import StateClient
 from millrace.host.spark_worker import _Backend
-from millrace.host.state_client import StateClient
 
 KEY, VALUE = (
     t.StructType([t.StructField("n", t.LongType())]),
