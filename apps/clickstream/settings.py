@@ -13,7 +13,7 @@ from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
 from apps.clickstream.rules import rules_named
-from millrace.runtime.settings import AppSettings, Duration, Section
+from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 
 
@@ -72,6 +72,11 @@ class OfferSettings(Section):
 class ClickstreamSettings(AppSettings):
     """What the clickstream app can be told."""
 
+    # Offers wait for the watermark: the bound is most of their latency. What comes later still corrects
+    # sessions, counts and orders. Packed events tell the last process how far time has come with them.
+    stream: StreamSettings = StreamSettings(
+        profile="throughput", out_of_orderness=timedelta(milliseconds=500)
+    )
     topics: ClickstreamTopics = ClickstreamTopics()
     sessions: SessionSettings = SessionSettings()
     visitors: VisitorSettings = VisitorSettings()

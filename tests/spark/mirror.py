@@ -34,7 +34,7 @@ def to_row(item: Item) -> dict[str, Any]:
 
 
 class Mirror:
-    """The in-memory host driven as Spark drives its own: the watermark moves between batches.
+    """The in-memory host driven as Spark drives its own: the watermark moves at the end of a batch.
 
     Args:
         process: The process.
@@ -49,8 +49,16 @@ class Mirror:
         self._watermark = self._next = self._newest = self._tick = NO_WATERMARK
         self._broadcast: bytes | None = None
 
-    def batch(self, items: Iterable[Item], *, key: str, at: str) -> None:
-        """Run one batch; ``key`` and ``at`` name the fields of an event's key and time."""
+    def batch(self, items: Iterable[Item], *, key: str, at: str, packed: bool = False) -> None:
+        """Run one batch.
+
+        Args:
+            items: Its rows.
+            key: Field of an event's key.
+            at: Field of its time.
+            packed: Whether events are packed: then what waits for the end of the batch is done in it, and
+                not by the next one.
+        """
         rows: dict[str, list[Row]] = {}
         controls: list[Row] = []
         ticks, drained = [], False
@@ -72,6 +80,9 @@ class Mirror:
         self._step(rows, controls, max(ticks, default=NO_WATERMARK), drained)
         if self._newest != NO_WATERMARK:
             self._next = max(self._watermark, self._newest - self._bound - 1)
+        if packed and not drained and self._next > self._watermark:
+            self.begin_batch()
+            self._step({}, [], NO_WATERMARK, False)
 
     def begin_batch(self) -> None:
         """Let the watermark be what the batches so far have made it."""

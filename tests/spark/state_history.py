@@ -43,7 +43,7 @@ class History:
         for batch in some:
             self.stream.add([to_row(item) for item in batch])
             self.mirror.begin_batch()
-            self.mirror.batch(batch, key="who", at="at")
+            self.mirror.batch(batch, key="who", at="at", packed=True)
         self.mirror.end_run()
         self.stream.run()
         assert self.stream.output is not None

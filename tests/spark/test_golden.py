@@ -46,7 +46,7 @@ def test_a_kept_checkpoint_goes_on_as_if_it_had_never_stopped(
     before = len(mirror.runner.emissions)
     for batch in batches("after"):
         mirror.begin_batch()
-        mirror.batch(batch, key="who", at="at")
+        mirror.batch(batch, key="who", at="at", packed=True)
     mirror.end_run()
     assert not mirror.store.cells
     made = stream(SCHEMA, lambda df: build(df, profile))

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+#: Consumer settings of the source. After each read Spark asks for a partition's ends, and the broker answers
+#: only when it is done with the read ahead that the consumer has begun meanwhile: half a second by default
+#: where nothing more comes.
+CONSUMER_DEFAULTS = {"kafka.fetch.max.wait.ms": "5"}
 #: Producer settings of the sink: Spark's defaults send every record on its own.
 PRODUCER_DEFAULTS = {
     "kafka.linger.ms": "20",
@@ -41,6 +45,7 @@ def kafka_stream(
     """
     reader = (
         spark.readStream.format("kafka")
+        .options(**CONSUMER_DEFAULTS)
         .options(**options)
         .option("subscribe", ",".join(topics))
         .option("startingOffsets", starting_offsets)

@@ -16,6 +16,10 @@ from millrace.host.runner import Emission
 
 #: Kinds of input rows.
 DATA, CONTROL, FUTURE, UNKNOWN_VERSION = 0, 1, 2, 3
+#: The kind of a row whose time is the watermark that the batch ends with; it goes to every key group.
+AHEAD: Final = 4
+#: The output by which a process tells the next one of a chain of that watermark.
+WATERMARK: Final = "$watermark"
 #: The output by which a process hands control events on to the next one of a chain.
 FORWARDED: Final = "$control"
 #: A control event on its way: bytes, identity in its source, headers.
@@ -34,8 +38,8 @@ class InputChunk(NamedTuple):
         causes: Identities of the rows in their source, ``None`` where the source has none.
         headers: Headers as text, ``None`` where no row has any.
         values: The events as bytes.
-        on_time: One byte per row, 1 or 0, of what another process emitted; ``None`` for events of a
-            source, whose lateness is yet to be judged.
+        on_time: One byte per row of what another process emitted, 1 where it was on time, plus
+            ``IS_AHEAD``; ``None`` for events of a source, whose lateness is yet to be judged.
     """
 
     keys: list[str | None]
@@ -58,7 +62,7 @@ class OutputChunk(NamedTuple):
         event_ids: Identities.
         keys: Key texts.
         times: Event times, ms.
-        on_time: One byte per row, 1 or 0.
+        on_time: One byte per row, 1 where it was on time, plus ``IS_AHEAD``.
         payloads: The records as JSON.
     """
 
@@ -89,6 +93,11 @@ _output = msgspec.msgpack.Decoder(tuple[list[str | None], list[str], list[int], 
 
 
 _forwarded = msgspec.msgpack.Decoder(list[Forwarded])
+
+
+def encode_ahead(watermark: int) -> bytes:
+    """Pack the watermark that a batch ends with (ms) as rows on their way to a key group."""
+    return InputChunk([None], [watermark], bytes([AHEAD]), None, None, [b""]).encode()
 
 
 def encode_forwarded(controls: list[Forwarded]) -> bytes:

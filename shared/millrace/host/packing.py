@@ -25,9 +25,12 @@ from millrace.host.chunks import (
     FUTURE,
     NO_TIME,
     UNKNOWN_VERSION,
+    WATERMARK,
     InputChunk,
     decode_forwarded,
+    decode_input,
     decode_output,
+    encode_ahead,
 )
 from millrace.host.key_times import NOT_JSON, KeyFields, KeyTimes, pick, read_inputs
 from millrace.host.system import IDLE_PREFIX, Idle, decode_system
@@ -66,10 +69,9 @@ class Repacker:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the chunks of one partition anew."""
-        import pyarrow as pa
-
         keep_out_of_collection()
         reader = KeyTimes(self.keys, ("", int), len(self.labels))
+        ahead = NO_TIME
         for batch in batches:
             rows: list[tuple[int, bytes, str | None, int]] = []
             columns = (batch[name].to_pylist() for name in ("output", "records", "chunk"))
@@ -78,20 +80,16 @@ class Repacker:
                     rows += self._events(chunk, reader)
                 if output == FORWARDED:
                     rows += self._controls(chunk)
+                elif output == WATERMARK:
+                    ahead = max(ahead, *decode_input(chunk).times)
                 elif output in self.names:
                     label = self.labels[zlib.crc32(chunk) % len(self.labels)]
                     rows.append((label, chunk, self.names[output], records))
             if rows:
-                groups, chunks, passes, counts = zip(*rows, strict=True)
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array(groups, pa.int32()),
-                        pa.array(chunks, pa.binary()),
-                        pa.array(passes, pa.string()),
-                        pa.array(counts, pa.int64()),
-                    ],
-                    names=["_group", "_chunk", "_passes", "_records"],
-                )
+                yield _chained(rows)
+        if ahead != NO_TIME:
+            told = encode_ahead(ahead)
+            yield _chained([(label, told, None, 0) for label in self.labels])
 
     def _events(self, packed: bytes, reader: KeyTimes) -> Iterator[tuple[int, bytes, None, int]]:
         chunk = decode_output(packed)
@@ -112,6 +110,21 @@ class Repacker:
             yield label, part, None, count
 
 
+def _chained(rows: list[tuple[int, bytes, str | None, int]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    groups, chunks, passes, counts = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(groups, pa.int32()),
+            pa.array(chunks, pa.binary()),
+            pa.array(passes, pa.string()),
+            pa.array(counts, pa.int64()),
+        ],
+        names=["_group", "_chunk", "_passes", "_records"],
+    )
+
+
 @dataclass(frozen=True)
 class Packer:
     """Packs Arrow batches; pass it to ``mapInArrow``.
@@ -126,12 +139,15 @@ class Packer:
         labels: Label of each key group.
         skew_ms: How far an event's time may be ahead of its arrival, ms.
         keep_all_headers: Keep headers of every row, or of those without a key or a time.
+        bound_ms: How far the watermark stays behind the newest event: every group is told, with the rows,
+            which one they bring. ``None``: nothing is told.
     """
 
     inputs: tuple[KeyFields, ...]
     labels: tuple[int, ...]
     skew_ms: int | None = None
     keep_all_headers: bool = True
+    bound_ms: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -139,18 +155,27 @@ class Packer:
 
         keep_out_of_collection()
         readers = [KeyTimes(of.keys, of.event_time, len(self.labels)) for of in self.inputs]
+
+        def rows(groups: Sequence[int], newest: Sequence[int], chunks: Sequence[bytes]) -> pa.RecordBatch:
+            times = [None if n == NO_TIME else n * 1000 for n in newest]
+            columns = [
+                pa.array(groups, pa.int32()),
+                pa.array(times, pa.timestamp("us", "UTC")),
+                pa.array(chunks, pa.binary()),
+            ]
+            return pa.RecordBatch.from_arrays(columns, names=["_group", "_watermark", "_chunk"])
+
+        last = NO_TIME
         for batch in batches:
             if not batch.num_rows:
                 continue
             groups, newest, chunks = self._pack(batch, readers)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array(groups, pa.int32()),
-                    pa.array([None if n == NO_TIME else n * 1000 for n in newest], pa.timestamp("us", "UTC")),
-                    pa.array(chunks, pa.binary()),
-                ],
-                names=["_group", "_watermark", "_chunk"],
-            )
+            last = max(last, *newest)
+            yield rows(groups, newest, chunks)
+        if self.bound_ms is not None and last != NO_TIME:
+            told = encode_ahead(last - self.bound_ms - 1)
+            count = len(self.labels)
+            yield rows(self.labels, [NO_TIME] * count, [told] * count)
 
     def _pack(
         self, batch: pa.RecordBatch, readers: list[KeyTimes]

@@ -25,6 +25,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         headers: Original headers as JSON text, for dead letters.
         on_time: Of what another process emitted: whether it was on time, which was judged where the
             event came in. ``None`` for events of a source: judged here.
+        is_ahead: Of what another process emitted: whether it had come to the watermark that the batch ends
+            with.
     """
 
     event_time: int
@@ -33,6 +35,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     event: Any
     headers: str | None = None
     on_time: bool | None = None
+    is_ahead: bool = False
+
+
+#: Bit of an emission's ``on_time``: the process had come to the watermark that the batch ends with.
+IS_AHEAD: Final = 2
 
 
 class Emission(NamedTuple):
@@ -44,7 +51,7 @@ class Emission(NamedTuple):
             source names no identity of its events.
         key: The key's text.
         event_time: Time of its cause, ms.
-        on_time: False for what a late event caused, and for refinements and corrections.
+        on_time: False for what a late event caused, and for refinements and corrections; with ``IS_AHEAD``.
         payload: The record as the host's encoder left it.
     """
 

@@ -25,6 +25,7 @@ from millrace.batch import Batch
 from millrace.dead_letters import DeadLetter, error_digest, kept_of, one_line, position
 from millrace.host.groups import context_key
 from millrace.host.rows import (
+    IS_AHEAD,
     Emission,
     Row,
     as_json,
@@ -148,6 +149,9 @@ class Runner:
         self.fallbacks = 0
         #: Of a bounded input that is run at once: how far the watermark stays behind the events.
         self._bound: int | None = None
+        #: The watermark that a batch ends with, and whether the key has come to it.
+        self._ahead = NO_WATERMARK
+        self._is_ahead = False
         #: The packed broadcast state that ``cursor.broadcast`` is, unchanged.
         self._loaded: object = _NOTHING_LOADED
 
@@ -161,8 +165,12 @@ class Runner:
         processing_time: int = NO_WATERMARK,
         *,
         tick: bool = False,
+        ahead: int = NO_WATERMARK,
     ) -> None:
         """Run the rows of one batch (key text → rows) and all timers that are due.
+
+        Rows are judged late by the watermark that the batch begins with. What waits for the one that it ends
+        with is done after them, as a batch without rows would do it.
 
         Args:
             store: Where the entries are.
@@ -170,10 +178,12 @@ class Runner:
             watermark: The batch's watermark, ms.
             processing_time: The last tick of processing time, ms; ``NO_WATERMARK`` before the first.
             tick: Whether this batch brought that tick.
+            ahead: The watermark that the batch ends with, ms, where that is known already.
         """
+        self._ahead = ahead = max(watermark, ahead)
         self._cursor.processing_now = processing_time
         self._ctx.processing_time = None if processing_time == NO_WATERMARK else processing_time
-        due = dict.fromkeys(store.due(watermark))
+        due = dict.fromkeys(store.due(ahead))
         if tick:
             due.update(dict.fromkeys(store.due_processing(processing_time)))
         store.fetch(rows)
@@ -354,7 +364,8 @@ class Runner:
 
     def _run_key(self, store: EntryStore, key: str, rows: Sequence[Row], watermark: int, tick: bool) -> None:
         opened = store.open(key)
-        guard = _Guard(store, opened)
+        guard = _Guard(store, opened, watermark)
+        opened.touched = True
         cursor, ctx = self._cursor, self._ctx
         entry = cursor.entry = opened.entry
         cursor.min_expiry = opened.expiry
@@ -368,15 +379,38 @@ class Runner:
         try:
             if self._bound is not None:
                 self._run_all(guard, rows, self._bound)
+            elif self._ahead > watermark:
+                self._run_twice(guard, rows, watermark, tick)
             elif self._waits:
                 self._run_waiting(guard, rows, watermark, tick)
             else:
                 self._run_arriving(guard, rows, watermark, tick)
         finally:
+            self._is_ahead = False
             opened.entry = cursor.entry
             opened.expiry = cursor.min_expiry
             opened.processing_expiry = cursor.min_processing_expiry
             cursor.entry = None
+
+    def _run_twice(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
+        """Run a key's rows at the watermark that the batch begins with, then what waits for the next one."""
+        ahead = self._ahead
+        after: list[Row] = []
+        if rows and rows[0].on_time is not None:
+            after = [row for row in rows if row.is_ahead]
+            rows = [row for row in rows if not row.is_ahead]
+        soon: list[Row] = []
+        if self._waits:
+            soon = self._run_waiting(guard, rows, watermark, tick)
+        else:
+            self._run_arriving(guard, rows, watermark, tick)
+        self._is_ahead = True
+        self._ctx.watermark = ahead
+        guard.log.append((ahead,))
+        if self._waits:
+            self._run_waiting(guard, after, ahead, False, soon)
+        else:
+            self._run_arriving(guard, after, ahead, False)
 
     def _run_arriving(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
         """Run the rows of a process in arrival order, with the timers that are due."""
@@ -423,16 +457,31 @@ class Runner:
         if cursor.soonest <= END_OF_TIME:
             self._fire(guard, END_OF_TIME)
 
-    def _run_waiting(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
+    def _run_waiting(
+        self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool, soon: Sequence[Row] = ()
+    ) -> list[Row]:
         """Run what the watermark has passed in order of time, and keep the rest.
 
         At one time events go before timers: a timer at t stands for "all up to t has been seen".
+
+        Args:
+            guard: What undoes a callback.
+            rows: The batch's rows.
+            watermark: The watermark, ms.
+            tick: Whether processing time ticks.
+            soon: Rows that were not late when they came, and that the watermark has passed since.
+
+        Returns:
+            Rows that need not be kept, since the batch ends at a watermark that passes them.
         """
         waiting: list[PendingRow] = self._cursor.entry.pending_
         late: list[Row] = []
-        ready: list[Row] = []
+        ready: list[Row] = list(soon)
+        left: list[Row] = []
         for row in rows:
-            if row.event_time > watermark:
+            if watermark < row.event_time <= self._ahead:
+                left.append(row)
+            elif row.event_time > watermark:
                 on_time = row.on_time is not False
                 raw = row.raw or as_json(row.event)
                 waiting.append(PendingRow(row.event_time, row.cause, raw, row.headers, on_time))
@@ -443,11 +492,13 @@ class Runner:
         passed = [p for p in waiting if p.event_time <= watermark]
         if passed:
             waiting = [p for p in waiting if p.event_time > watermark]
-            ready = in_order([*ready, *map(self._row_of, passed)])
+            ready += map(self._row_of, passed)
+        if passed or soon:
+            ready = in_order(ready)
         for row in ready:
             if self._cursor.soonest < row.event_time:
                 self._fire(guard, row.event_time - 1)
-            self._handle_row(guard, row, False, bool(row.on_time))
+            self._handle_row(guard, row, False, row.on_time is not False)
         if self._cursor.soonest <= watermark:
             self._fire(guard, watermark)
         if tick:
@@ -457,6 +508,7 @@ class Runner:
             if self._cursor.soonest <= watermark:
                 self._fire(guard, watermark)
         self._cursor.entry.pending_ = waiting
+        return left
 
     def _row_of(self, kept: PendingRow) -> Row:
         if self._decode is None:
@@ -530,7 +582,7 @@ class Runner:
         except Exception as error:
             self._take_back(guard, mark)
             self._remove(timer, domain)
-            guard.renew(self._cursor)
+            guard.renew(self._cursor, self._ctx.watermark)
             self.dead_letter(
                 "process_error",
                 "timer",
@@ -571,12 +623,15 @@ class Runner:
     def _take_back(self, guard: _Guard, mark: int) -> None:
         """Undo a failed callback: restore the last snapshot and repeat what succeeded since."""
         del self.emissions[mark:]
-        cursor = self._cursor
+        cursor, watermark = self._cursor, self._ctx.watermark
         guard.restore(cursor)
+        self._ctx.watermark = guard.watermark
         self._muted = True
         try:
             for done in guard.log:
-                if len(done) == 2:
+                if len(done) == 1:
+                    (self._ctx.watermark,) = done
+                elif len(done) == 2:
                     self._call_timer(*done)
                 else:
                     row, late, on_time = done
@@ -585,7 +640,8 @@ class Runner:
                     self._call(renewed, late, on_time)
         finally:
             self._muted = False
-        guard.renew(cursor)
+            self._ctx.watermark = watermark
+        guard.renew(cursor, watermark)
 
     # -- what callbacks call -------------------------------------------------------------------
 
@@ -597,10 +653,11 @@ class Runner:
         identity = None
         if cause is not None:
             identity = event_id(self._common, cause, "main", index, revision)
-        if on_time is None:
-            on_time = self._on_time
+        judged: int = self._on_time if on_time is None else on_time
+        if self._is_ahead:
+            judged |= IS_AHEAD
         at, payload = self._ctx.event_time, self._encode(record)
-        self.emissions.append(new_emission(("main", identity, key, at, on_time, payload)))
+        self.emissions.append(new_emission(("main", identity, key, at, judged, payload)))
 
     def _emit(self, output: str, record: Any, on_time: bool | None, revision: int) -> None:
         if output == "main":
@@ -618,8 +675,10 @@ class Runner:
             identity = event_id(self._common, cause, output, index, revision)
         payload = self._encode(record)
         at = self._ctx.event_time
-        on_time = self._on_time if on_time is None else on_time
-        self.emissions.append(new_emission((output, identity, self._key, at, on_time, payload)))
+        judged: int = self._on_time if on_time is None else on_time
+        if self._is_ahead:
+            judged |= IS_AHEAD
+        self.emissions.append(new_emission((output, identity, self._key, at, judged, payload)))
 
     def _reject(self, reason: Any, error: str) -> None:
         if self._row is None:
@@ -681,15 +740,19 @@ class _Guard:
     each failure: no callback is repeated more than once.
     """
 
-    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "log")
+    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "log", "watermark")
 
-    def __init__(self, store: EntryStore, opened: OpenEntry) -> None:
+    def __init__(self, store: EntryStore, opened: OpenEntry, watermark: int) -> None:
         self._store = store
+        #: The watermark at which the snapshot was taken, ms.
+        self.watermark = watermark
         self._body: bytes | msgspec.Raw | None = None if opened.before is None else opened.before.body
+        if opened.touched:  # the batch has run this key before
+            self._body = store.encode(opened.entry)
         self._new = type(opened.entry)
         self._expiry = opened.expiry
         self._processing_expiry = opened.processing_expiry
-        #: Rows (with late, on time) and timers (with their clock) that were handled.
+        #: Rows (with late, on time) and timers (with their clock) that were handled, and watermarks.
         self.log: list[tuple[Any, ...]] = []
 
     def restore(self, cursor: Cursor) -> None:
@@ -698,7 +761,8 @@ class _Guard:
         cursor.soonest = soonest(entry.timers_)
         cursor.soonest_processing = soonest(entry.processing_timers_)
 
-    def renew(self, cursor: Cursor) -> None:
+    def renew(self, cursor: Cursor, watermark: int) -> None:
+        self.watermark = watermark
         self._body = self._store.encode(cursor.entry)
         self._expiry, self._processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
         self.log = []

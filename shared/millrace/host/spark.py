@@ -106,7 +106,10 @@ def keyed(
         key_groups: Number of key groups; fixed for the life of a checkpoint.
         profile: ``latency``: a row per event. ``throughput``: events are packed by key group in front of
             the shuffle, which takes about half the CPU time per event and some milliseconds more per
-            batch; it needs ``value``. The state is the same: a restart may change the profile.
+            batch; it needs ``value``. Packed events bring every process of the chain the watermark that
+            the batch ends with, so that what waits for it is done in the batch itself; a process in
+            event-time order has its JSON packed always. The state is the same: a restart may change the
+            profile.
 
     Raises:
         KeyingError: A named column is missing, or the arguments contradict each other.
@@ -218,8 +221,8 @@ class KeyedStream(Source):
             )
         arriving = ProcessInput(self, _events_of(process, self.by))
         arriving.check()
-        packed = self.profile == "throughput"
-        prepared = arriving.packed() if packed else arriving.timed()
+        packed = _is_packed(process, [self])
+        prepared = arriving.packed(self.bound_ms) if packed else arriving.timed()
         if self.df.isStreaming:
             prepared = _with_watermark(prepared, self.bound_ms)
         rows = prepared.select("_group", "_chunk") if packed else arriving.grouped(prepared)
@@ -307,9 +310,9 @@ class ConnectedStreams:
         inputs = [ProcessInput(self.streams[of.name], (of,)) for of in events]
         for arriving in inputs:
             arriving.check()
-        packed = all(s.profile == "throughput" for s in streams)
+        packed = _is_packed(process, streams)
         bound = max(s.bound_ms for s in streams)
-        rows = _union(inputs, packed)
+        rows = _union(inputs, packed, bound)
         if rows.isStreaming:
             rows = _with_watermark(rows, bound)
         decoded = JsonEvents(
@@ -326,10 +329,21 @@ class ConnectedStreams:
         )
 
 
-def _union(inputs: list[ProcessInput], packed: bool) -> DataFrame:
+def _is_packed(process: KeyedProcess[Any, Any], streams: Sequence[KeyedStream]) -> bool:
+    """Return whether events are packed before the shuffle.
+
+    A process that waits for event time always has them so, if they are JSON: what packs them tells every
+    group how far time has come with them, so that nothing waits for the next batch.
+    """
+    if order_of(process).mode == "event_time":
+        return all(stream.value is not None for stream in streams)
+    return all(stream.profile == "throughput" for stream in streams)
+
+
+def _union(inputs: list[ProcessInput], packed: bool, bound_ms: int) -> DataFrame:
     """Return the rows of all inputs, with the column that carries the watermark."""
     if packed:
-        frames = [arriving.packed() for arriving in inputs]
+        frames = [arriving.packed(bound_ms) for arriving in inputs]
     else:
         headers = any(i.source.headers is not None for i in inputs)
         frames = [i.grouped(i.timed(), headers=headers, keep=("_watermark",)) for i in inputs]

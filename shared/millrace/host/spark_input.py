@@ -225,8 +225,12 @@ class ProcessInput:
                 given.append(texts.setdefault(id(part), text))
         return self._each(given)
 
-    def packed(self) -> DataFrame:
-        """Find key, event time and key group in workers, and make a row per key group."""
+    def packed(self, bound_ms: int) -> DataFrame:
+        """Find key, event time and key group in workers, and make a row per key group.
+
+        Args:
+            bound_ms: How far the watermark stays behind the newest event.
+        """
         inputs = [of.key_fields for of in self.events]
         columns = [F.col(self.source.value or "").cast("binary").alias("_value")]
         if self.source.source_id is not None:
@@ -253,6 +257,7 @@ class ProcessInput:
             labels=group_labels(self.source.key_groups),
             skew_ms=self.source.skew_ms,
             keep_all_headers=self.source.keep_all_headers,
+            bound_ms=bound_ms if self.source.df.isStreaming else None,
         )
         return self._df.select(*columns).mapInArrow(packer, PACKED_SCHEMA)
 

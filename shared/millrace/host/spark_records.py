@@ -62,7 +62,7 @@ class TypedColumns:
         meta = [
             pa.array(chunk.event_ids, pa.string()),
             pc.multiply(when, 1000).cast(pa.timestamp("us", "UTC")),
-            pa.array([byte == 1 for byte in chunk.on_time], pa.bool_()),
+            pa.array([bool(byte & 1) for byte in chunk.on_time], pa.bool_()),
         ]
         return pa.Table.from_arrays([*self._columns(chunk.payloads), *meta], schema=self.schema)
 
@@ -123,7 +123,7 @@ class RowReader:
                     pa.array(chunk.event_ids, pa.string()),
                     pa.array(chunk.keys, pa.string()),
                     pa.array(chunk.times, pa.int64()),
-                    pa.array([byte == 1 for byte in chunk.on_time], pa.bool_()),
+                    pa.array([bool(byte & 1) for byte in chunk.on_time], pa.bool_()),
                     pa.array(chunk.payloads, pa.binary()),
                 ]
                 names = ["output", "event_id", "key", "event_time_ms", "on_time", "payload"]

@@ -15,15 +15,18 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from millrace.dead_letters import VERSION_HEADER, kept_of, reason_of
 from millrace.host.chunks import (
+    AHEAD,
     CONTROL,
     DATA,
     FORWARDED,
     FUTURE,
     NO_TIME,
     UNKNOWN_VERSION,
+    WATERMARK,
     Forwarded,
     InputChunk,
     decode_input,
+    encode_ahead,
     encode_emissions,
     encode_forwarded,
 )
@@ -60,6 +63,9 @@ _broadcast_copies: dict[int, bytes] = {}
 _OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
 # Columns that are not there.
 _nothing = itertools.repeat(None)
+_nothing_judged = itertools.repeat((None, False))
+#: Whether a row was on time, and whether it came after the batch's rows, by the byte that says so.
+_judged = ((False, False), (True, False), (False, True), (True, True)).__getitem__
 _data = itertools.repeat(DATA)
 
 
@@ -172,7 +178,7 @@ def _bytes(found: Any) -> bytes:
 class _GroupBatch:
     """What one batch brought to one key group."""
 
-    __slots__ = ("by_key", "controls", "drained", "forwarded", "speaks", "tick")
+    __slots__ = ("ahead", "by_key", "controls", "drained", "forwarded", "speaks", "tick")
 
     def __init__(self, *, speaks: bool) -> None:
         self.speaks = speaks
@@ -180,6 +186,8 @@ class _GroupBatch:
         self.controls: list[Row] = []
         self.forwarded: list[Forwarded] = []
         self.tick = NO_WATERMARK
+        #: The watermark that the batch ends with, if that was told.
+        self.ahead = NO_WATERMARK
         self.drained = False
 
     def take(self, message: SystemMessage) -> None:
@@ -275,8 +283,8 @@ class KeyGroupProcessor(StatefulProcessor):
             store.processing_time = batch.tick
         if self._broadcast is not None:
             self._run_broadcast(self._broadcast, backend, store, batch, watermark)
-        runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick)
-        wake = store.commit(watermark, store.processing_time)
+        runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick, ahead=batch.ahead)
+        wake = store.commit(max(watermark, batch.ahead), store.processing_time)
         if wake.delete is not None:
             stored.later(partial(self._handle.deleteTimer, wake.delete))
         if wake.register is not None:
@@ -287,6 +295,8 @@ class KeyGroupProcessor(StatefulProcessor):
             yield _OutputRow(output, records, chunk)
         if batch.forwarded:
             yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
+        if self._forwards and batch.ahead != NO_WATERMARK:
+            yield _OutputRow(WATERMARK, 0, encode_ahead(batch.ahead))
 
     def _run_broadcast(
         self, state: Any, backend: SealedBackend, store: PagedStore, batch: _GroupBatch, watermark: int
@@ -316,11 +326,11 @@ class KeyGroupProcessor(StatefulProcessor):
             self._read_each(chunk, batch)
             return
         by_key = batch.by_key
-        judged = _nothing if on_time is None else map(bool, on_time)
-        for key, time, raw, cause, event, header, was_on_time in zip(
+        judged = _nothing_judged if on_time is None else map(_judged, on_time)
+        for key, time, raw, cause, event, header, (was_on_time, is_ahead) in zip(
             keys, times, raws, causes or _nothing, events, headers or _nothing, judged, strict=False
         ):
-            row = Row(time, raw, cause, event, header, was_on_time)
+            row = Row(time, raw, cause, event, header, was_on_time, is_ahead)
             of_key = by_key.get(key)
             if of_key is None:
                 by_key[key] = [row]
@@ -331,10 +341,13 @@ class KeyGroupProcessor(StatefulProcessor):
         """Decode rows one by one: some are control events, or cannot be decoded."""
         keys, times, kinds, causes, headers, raws, on_time = chunk
         decode = self._events.event
-        judged = _nothing if on_time is None else map(bool, on_time)
-        for key, time, kind, cause, header, raw, was_on_time in zip(
+        judged = _nothing_judged if on_time is None else map(_judged, on_time)
+        for key, time, kind, cause, header, raw, (was_on_time, is_ahead) in zip(
             keys, times, kinds or _data, causes or _nothing, headers or _nothing, raws, judged, strict=False
         ):
+            if kind == AHEAD:
+                batch.ahead = max(batch.ahead, time)
+                continue
             if kind == CONTROL:
                 self._read_control(raw, cause, header, batch)
                 continue
@@ -356,7 +369,8 @@ class KeyGroupProcessor(StatefulProcessor):
                 self._put_aside("future", "time", "the event's time is too far ahead of its arrival",
                                 raw, cause, key, time, header)  # fmt: skip
             else:
-                batch.by_key.setdefault(key, []).append(Row(time, raw, cause, event, header, was_on_time))
+                row = Row(time, raw, cause, event, header, was_on_time, is_ahead)
+                batch.by_key.setdefault(key, []).append(row)
 
     def _read_control(self, raw: bytes, cause: Any, header: Any, batch: _GroupBatch) -> None:
         try:

@@ -99,13 +99,14 @@ def split_batch(
 ) -> tuple[Together, dict[str, list[Row]]]:
     """Return the rows that can be handled together, and those that are handled one by one, by key.
 
-    One by one go those of a key with a late row, and of one with a timer, which its own events may have
-    to fire.
+    One by one go those of a key with a late row, of one with a timer, which its own events may have
+    to fire, and of one whose timers have been at it in this batch: what fails is undone to where it began.
     """
     together, left = Together(), {}
     for key, of_key in rows.items():
         opened = store.open(key)
-        if opened.entry.timers_ or any(r.event_time <= watermark and not r.on_time for r in of_key):
+        alone = opened.touched or opened.entry.timers_
+        if alone or any(r.is_ahead or (r.event_time <= watermark and not r.on_time) for r in of_key):
             left[key] = of_key
         else:
             together.add(key, in_order(of_key), opened)

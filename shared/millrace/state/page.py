@@ -20,14 +20,16 @@ class OpenEntry:
         page: Where it is stored.
         expiry: No event-time expiry in it is before this (ms, ``NEVER`` without one).
         processing_expiry: No processing-time expiry in it is before this.
+        touched: Whether ``entry`` may differ from ``before`` already.
     """
 
-    __slots__ = ("before", "entry", "expiry", "page", "processing_expiry")
+    __slots__ = ("before", "entry", "expiry", "page", "processing_expiry", "touched")
 
     def __init__(self, entry: Any, before: Cell | None, page: Any) -> None:
         self.entry = entry
         self.before = before
         self.page = page
+        self.touched = False
         self.expiry = self.processing_expiry = NEVER
         if before is not None:
             if before.expiry is not None:
