@@ -177,6 +177,21 @@ def test_a_chain_gives_on_spark_what_it_gives_in_memory_and_drains_empty(
     assert all(times == sorted(times) for times in told)
 
 
+@pytest.mark.parametrize("profile", [ALSO_LATENCY, "throughput"])
+def test_a_packed_batch_brings_what_waits_for_it_through_the_whole_chain(
+    stream: StreamFactory, profile: Profile
+) -> None:
+    """The first sale, a minute over, a minute and a half over: each batch ends at the watermark it brings."""
+    spark_stream = stream(SCHEMA, lambda df: chain(df, profile))
+    for number, at in enumerate((START, START + MINUTE + BOUND + 1, START + 3 * MINUTE + BOUND + 1)):
+        sale = Sale("a", "x", at, 50)
+        spark_stream.add(rows_of([("a", at, sale)], number))
+    spark_stream.run()
+    told = [batch for batch, rows in spark_stream.batches.items() for e in rows if e.output == "main"]
+    # Batch 1 brings the end of the first minute, and batch 2 the time at which the shop tells of it.
+    assert told[0] == (2 if profile == "throughput" else 3)
+
+
 def test_outputs_of_every_link_have_typed_columns(stream: StreamFactory) -> None:
     spark_stream = stream(SCHEMA, chain)
     spark_stream.views = ("main", "Minutes.large", "Minutes.late")
