@@ -170,7 +170,7 @@ class Packer:
             if not batch.num_rows:
                 continue
             groups, newest, chunks = self._pack(batch, readers)
-            last = max(last, *newest)
+            last = max([last, *newest])
             yield rows(groups, newest, chunks)
         if self.bound_ms is not None and last != NO_TIME:
             told = encode_ahead(last - self.bound_ms - 1)
