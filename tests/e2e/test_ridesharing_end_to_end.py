@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from apps.ridesharing.events import STREAMS
 from apps.ridesharing.fleet import Fleet
-from apps.ridesharing.replay import Replay, run_replay
+from apps.ridesharing.replay import Faults, Replay, run_replay
 from apps.ridesharing.replay_report import Plan
 from apps.ridesharing.settings import RidesTopics
 from millrace.testing.kafka import TopicFactory, consume_all
@@ -42,12 +42,13 @@ class Town:
     names: dict[str, str]
     replay: Replay
     bootstrap: str
+    bound: str = "5m"
 
     @property
     def sets(self) -> list[str]:
         own = [f"topics.{name}={topic}" for name, topic in self.names.items()]
         same = ["dispatch.window=10s", "dispatch.radius_km=3", "dispatch.refresh=30s"]
-        return [*own, *same, "stream.out_of_orderness=5m", "spark.quick_start=true"]
+        return [*own, *same, f"stream.out_of_orderness={self.bound}", "spark.quick_start=true"]
 
     def arguments(self, root: Path, *more: str) -> list[str]:
         """Return the arguments of ``millrace run``, that of which it is first left out."""
@@ -62,10 +63,17 @@ class Town:
 
 
 @pytest.fixture
-def town(kafka_bootstrap: str, topic_factory: TopicFactory) -> Iterator[Town]:
+def town(kafka_bootstrap: str, topic_factory: TopicFactory) -> Town:
+    return build_town(kafka_bootstrap, topic_factory)
+
+
+def build_town(
+    kafka_bootstrap: str, topic_factory: TopicFactory, faults: Faults | None = None, bound: str = "5m"
+) -> Town:
+    """Send a quarter of an hour of signals to topics of their own."""
     plan = Plan(START, START + 600_000, 10, "optimal", 10_000, 3_000.0, 3)
     fleet = Fleet(line_of_requests(36, 15), plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
-    replay = run_replay(fleet, plan.config, keep_log=True)
+    replay = run_replay(fleet, plan.config, faults=faults, keep_log=True)
     names = {name: topic_factory(1) for name in (*STREAMS, *OUT)}
     assert set(names) == set(RidesTopics.model_fields) - {"partitions"}
     producer = Producer({"bootstrap.servers": kafka_bootstrap})
@@ -78,7 +86,7 @@ def town(kafka_bootstrap: str, topic_factory: TopicFactory) -> Iterator[Town]:
         producer.poll(0)
     producer.produce(names["requests"], b"no json", b"r-broken")
     assert producer.flush(30) == 0
-    return Town(names, replay, kafka_bootstrap)
+    return Town(names, replay, kafka_bootstrap, bound)
 
 
 def check(town: Town, root: Path, *, repeats: bool) -> None:
@@ -132,6 +140,43 @@ def test_killed_in_the_middle_of_a_batch_nothing_is_dispatched_twice(
     with Command([*MILLRACE, "run", *arguments], tmp_path) as command:
         assert command.wait() == 0, f"{command.out}\n{command.err}"
     check(town, root, repeats=True)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1_800)
+def test_killed_twenty_times_with_repeats_and_late_signals_the_audit_holds(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    faults = Faults(duplicates=0.05, late=0.05, seed=3)
+    town = build_town(kafka_bootstrap, topic_factory, faults, bound="5s")
+    sent = sum(map(len, town.replay.log))
+    root = tmp_path / "app"
+    arguments = town.arguments(root, f"stream.max_offsets_per_trigger={sent // 24}")
+    points = ("offsets", "state", "tables")
+    for batch in range(20):
+        script = [sys.executable, "-m", "tests.crash.killed_run", points[batch % len(points)], str(batch)]
+        with Command([*script, *arguments], tmp_path) as command:
+            assert command.wait() == -signal.SIGKILL, f"{command.out}\n{command.err}"
+            command.until_gone()
+        assert committed_batches(root)[-1:] == ([batch - 1] if batch else [])
+    with Command([*MILLRACE, "run", *arguments], tmp_path) as command:
+        assert command.wait() == 0, f"{command.out}\n{command.err}"
+        command.check_nothing_left()
+    assert table(root, "late"), "nothing was late"
+    letters = table(root, "dead_letters")
+    assert {letter["reason"] for letter in letters} == {"malformed", "duplicate"}
+    attempts = table(root, "assignments")
+    assert len({(a["request_id"], a["attempt"]) for a in attempts}) == len(attempts) > 20
+    trips = table(root, "trips")
+    assert len({(t["request_id"], t["revision"]) for t in trips}) == len(trips)
+    assert table(root, "violations") == []
+    report = tmp_path / "audit.json"
+    with Command(
+        [*MILLRACE, "ridesharing", "audit", "--root", str(root), "--out", str(report)], tmp_path
+    ) as audit:
+        assert audit.wait() == 0, f"{audit.out}\n{audit.err}"
+    found = msgspec.json.decode(report.read_bytes())
+    assert (found["violations"], found["checked"]["assignments"]) == (0, len(attempts))
 
 
 @pytest.mark.matrix

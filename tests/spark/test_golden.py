@@ -30,7 +30,7 @@ def test_there_is_a_checkpoint_of_this_version() -> None:
     assert all((DATA / version / "checkpoint.zip").stat().st_size < 300_000 for version in VERSIONS)
 
 
-@pytest.mark.parametrize("profile", ["latency", "throughput"])
+@pytest.mark.parametrize("profile", ["latency", pytest.param("throughput", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_kept_checkpoint_goes_on_as_if_it_had_never_stopped(
     stream: StreamFactory, version: str, profile: Literal["latency", "throughput"]

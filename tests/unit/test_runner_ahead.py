@@ -190,7 +190,7 @@ CHAINS: dict[str, Callable[[], list[tuple[str, KeyedProcess[Any, Any]]]]] = {
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_batch_ends_at_the_watermark_that_it_brings(name: str) -> None:
-    for seed in range(40):
+    for seed in range(15):
         links = CHAINS[name]()
         first, *rest = links
         wanted = MemoryChain(first[1], *rest, out_of_orderness_ms=BOUND_MS)
