@@ -107,6 +107,16 @@ def check(town: Town, root: Path, *, repeats: bool) -> None:
     assert (letter["topic"], letter["key"]) == (town.names["requests"], "8:r-broken")
 
 
+def audited(root: Path, folder: Path) -> Any:
+    """Return the report of ``millrace ridesharing audit`` over the tables."""
+    report = folder / "audit.json"
+    with Command(
+        [*MILLRACE, "ridesharing", "audit", "--root", str(root), "--out", str(report)], folder
+    ) as audit:
+        assert audit.wait() == 0, f"{audit.out}\n{audit.err}"
+    return msgspec.json.decode(report.read_bytes())
+
+
 def test_kafka_and_delta_give_the_assignments_that_memory_gives_and_the_audit_holds(
     town: Town, tmp_path: Path
 ) -> None:
@@ -115,12 +125,7 @@ def test_kafka_and_delta_give_the_assignments_that_memory_gives_and_the_audit_ho
         assert command.wait() == 0, f"{command.out}\n{command.err}"
         command.check_nothing_left()
     check(town, root, repeats=False)
-    report = tmp_path / "audit.json"
-    with Command(
-        [*MILLRACE, "ridesharing", "audit", "--root", str(root), "--out", str(report)], tmp_path
-    ) as audit:
-        assert audit.wait() == 0, f"{audit.out}\n{audit.err}"
-    found = msgspec.json.decode(report.read_bytes())
+    found = audited(root, tmp_path)
     assert (found["violations"], found["checked"]["assignments"]) == (0, len(town.wanted()))
 
 
@@ -170,12 +175,7 @@ def test_killed_twenty_times_with_repeats_and_late_signals_the_audit_holds(
     trips = table(root, "trips")
     assert len({(t["request_id"], t["revision"]) for t in trips}) == len(trips)
     assert table(root, "violations") == []
-    report = tmp_path / "audit.json"
-    with Command(
-        [*MILLRACE, "ridesharing", "audit", "--root", str(root), "--out", str(report)], tmp_path
-    ) as audit:
-        assert audit.wait() == 0, f"{audit.out}\n{audit.err}"
-    found = msgspec.json.decode(report.read_bytes())
+    found = audited(root, tmp_path)
     assert (found["violations"], found["checked"]["assignments"]) == (0, len(attempts))
 
 

@@ -28,7 +28,6 @@ from millrace.host.chunks import (
     WATERMARK,
     InputChunk,
     decode_forwarded,
-    decode_input,
     decode_output,
     encode_ahead,
 )
@@ -69,9 +68,10 @@ class Repacker:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the chunks of one partition anew."""
+        import pyarrow as pa
+
         keep_out_of_collection()
         reader = KeyTimes(self.keys, ("", int), len(self.labels))
-        ahead = NO_TIME
         for batch in batches:
             rows: list[tuple[int, bytes, str | None, int]] = []
             columns = (batch[name].to_pylist() for name in ("output", "records", "chunk"))
@@ -81,15 +81,21 @@ class Repacker:
                 if output == FORWARDED:
                     rows += self._controls(chunk)
                 elif output == WATERMARK:
-                    ahead = max(ahead, *decode_input(chunk).times)
+                    rows += [(label, chunk, None, 0) for label in self.labels]
                 elif output in self.names:
                     label = self.labels[zlib.crc32(chunk) % len(self.labels)]
                     rows.append((label, chunk, self.names[output], records))
             if rows:
-                yield _chained(rows)
-        if ahead != NO_TIME:
-            told = encode_ahead(ahead)
-            yield _chained([(label, told, None, 0) for label in self.labels])
+                groups, chunks, passes, counts = zip(*rows, strict=True)
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(groups, pa.int32()),
+                        pa.array(chunks, pa.binary()),
+                        pa.array(passes, pa.string()),
+                        pa.array(counts, pa.int64()),
+                    ],
+                    names=["_group", "_chunk", "_passes", "_records"],
+                )
 
     def _events(self, packed: bytes, reader: KeyTimes) -> Iterator[tuple[int, bytes, None, int]]:
         chunk = decode_output(packed)
@@ -108,21 +114,6 @@ class Repacker:
         ).encode()
         for label in self.labels:
             yield label, part, None, count
-
-
-def _chained(rows: list[tuple[int, bytes, str | None, int]]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    groups, chunks, passes, counts = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(groups, pa.int32()),
-            pa.array(chunks, pa.binary()),
-            pa.array(passes, pa.string()),
-            pa.array(counts, pa.int64()),
-        ],
-        names=["_group", "_chunk", "_passes", "_records"],
-    )
 
 
 @dataclass(frozen=True)

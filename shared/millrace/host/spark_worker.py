@@ -295,7 +295,7 @@ class KeyGroupProcessor(StatefulProcessor):
             yield _OutputRow(output, records, chunk)
         if batch.forwarded:
             yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
-        if self._forwards and batch.ahead != NO_WATERMARK:
+        if self._forwards and batch.speaks and batch.ahead != NO_WATERMARK:
             yield _OutputRow(WATERMARK, 0, encode_ahead(batch.ahead))
 
     def _run_broadcast(
