@@ -27,8 +27,8 @@ from millrace.dashboard.views import Point, Points
 from millrace.runtime.settings import load_settings
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
-from tests.unit.dashboard_cases import Clock, data_of, put
-from tests.unit.fraud_tables import EVIL, decisions, fraud_folder, put_decisions
+from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions
+from tests.unit.millrace.dashboard.cases import Clock, data_of, put
 
 expect.set_options(timeout=PATIENCE_MS)
 

@@ -18,7 +18,9 @@ from millrace.dashboard.serve import serving, wall_clock_ms
 from millrace.runtime.settings import load_settings
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import Look
-from tests.unit import clickstream_tables, iot_tables, rides_tables
+from tests.unit.apps.clickstream import tables as clickstream_tables
+from tests.unit.apps.iot_maintenance import tables as iot_tables
+from tests.unit.apps.ridesharing import tables as rides_tables
 
 
 @dataclass(frozen=True)

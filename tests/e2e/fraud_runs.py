@@ -210,7 +210,7 @@ def check_tables(stream: FraudStream, topics: FraudTopics, root: Path) -> None:
     decided, alerts = table(root, "transactions"), table(root, "alerts")
     assert all(len(row["reasons"]) >= LEAST for row in alerts)
     for row in (*decided, *alerts):
-        # Those without weight only compare; tests/unit/test_fraud_stages.py has them.
+        # Those without weight only compare; tests/unit/apps/fraud/test_stages.py has them.
         row["reasons"] = [reason for reason in row["reasons"] if reason["weight"]]
     assert differences(stream.decisions, by("transaction_id", decided)) == []
     for row in alerts:

@@ -17,7 +17,7 @@ from generators.engine.simulated import Simulated
 from millrace.runtime.settings import load_settings
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, until
-from tests.unit.clickstream_app_cases import Run, as_read, run_app, world
+from tests.unit.apps.clickstream.app_cases import Run, as_read, run_app, world
 
 EVENTS = 1_500
 STREAMS = ("clicks", "customers", "consents", "refunds", "erasures")

@@ -14,7 +14,7 @@ from millrace.runtime.announced import announced
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
 from millrace.testing.kafka import Record, TopicFactory, produce
-from tests.unit.dashboard_cases import Clock, put_checkpoint, shop
+from tests.unit.millrace.dashboard.cases import Clock, put_checkpoint, shop
 
 
 def test_ends_and_last_records_of_topics(kafka_bootstrap: str, topic_factory: TopicFactory) -> None:

@@ -18,7 +18,7 @@ from apps.fraud.cases_queue import ReviewQueue
 from millrace.host.memory import MemoryChain
 from millrace.testing.kafka import TopicFactory, consume_all, produce
 from tests.e2e.fraud_runs import MILLRACE, Command
-from tests.unit.cases_cases import HOUR, alert, history
+from tests.unit.apps.fraud.case_book_cases import HOUR, alert, history
 
 CASES = (*MILLRACE, "fraud", "cases")
 CAPACITY = 3

@@ -30,8 +30,8 @@ from tests.e2e.fraud_runs import (
     table,
 )
 from tests.e2e.fraud_stream import FraudStream, FraudTopics, by, differences, fault_of, ordered_stream
-from tests.unit.fraud_cases import DAY
-from tests.unit.fraud_chain import Chain
+from tests.unit.apps.fraud.cases import DAY
+from tests.unit.apps.fraud.chain import Chain
 
 HOUR = 3_600_000
 

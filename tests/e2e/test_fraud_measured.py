@@ -14,8 +14,8 @@ from apps.fraud.events import Label, Transaction
 from apps.fraud.settings import FraudSettings
 from millrace.runtime.replay import Record, run_records
 from millrace.runtime.settings import load_settings
-from tests.unit.fraud_cases import DAY
-from tests.unit.fraud_chain import a_life_with_labels
+from tests.unit.apps.fraud.cases import DAY
+from tests.unit.apps.fraud.chain import a_life_with_labels
 
 pytestmark = pytest.mark.matrix  # a Spark session of its own, three stages
 

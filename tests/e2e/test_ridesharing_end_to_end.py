@@ -19,7 +19,7 @@ from apps.ridesharing.replay_report import Plan
 from apps.ridesharing.settings import RidesTopics
 from millrace.testing.kafka import TopicFactory, consume_all
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table
-from tests.unit.test_ridesharing_audit import START, line_of_requests
+from tests.unit.apps.ridesharing.test_audit import START, line_of_requests
 
 #: What comes out, besides the streams.
 OUT = ("control", "offers", "assignments", "releases", "trips", "violations", "dead_letters")

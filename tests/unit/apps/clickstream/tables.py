@@ -1,0 +1,168 @@
+"""A folder as the clickstream app leaves it, small and seeded: sessions, funnels, boards, offers, orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from apps.clickstream.carts import Abandonment
+from apps.clickstream.consent import ConsentChange
+from apps.clickstream.funnels import PURCHASE, FunnelResult
+from apps.clickstream.offers import Offer, OfferOutcome
+from apps.clickstream.profiles import Profile
+from apps.clickstream.reactions import Attribution, BoardRow
+from apps.clickstream.rows import Erased, Identity, SessionRow
+from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
+
+START_MS = 1_767_225_600_000
+MINUTE, HOUR = 60_000, 3_600_000
+#: Board, how often one ends, and how long it is, minutes.
+BOARDS = (("views/5m", 1, 5), ("views/1h", 5, 60), ("sold/1h", 5, 60), ("categories/1h", 5, 60),
+          ("revenue/1h", 5, 60), ("sold/24h", 60, 1_440))  # fmt: skip
+CAMPAIGNS = (None, "google / cpc / spring", "newsletter / email / (none)")
+#: An item whose name is what an attacker would wish it to be.
+EVIL = "<img src=x onerror=window.harmed=1>"
+
+
+class ShopRecords(NamedTuple):
+    """What was written."""
+
+    sessions: list[SessionRow]
+    funnels: list[FunnelResult]
+    boards: list[BoardRow]
+    offers: list[Offer]
+    outcomes: list[OfferOutcome]
+    orders: list[Attribution]
+    carts: list[Abandonment]
+
+    @property
+    def until_ms(self) -> int:
+        """End of the last window."""
+        return max(b.window_end_ms for b in self.boards)
+
+
+def sessions(random: Random) -> list[SessionRow]:
+    found = []
+    for n in range(400):
+        start = START_MS + n * MINUTE // 2
+        final, bought = n < 300, random.random() < 0.1
+        views = random.randrange(1, 12)
+        found.append(SessionRow(
+            f"v{n % 150}-{start}", f"v{n % 150}", f"u{n % 150}" if n % 3 == 0 else None, 1, start,
+            start + views * 40_000, views * 2, views, 0, views > 1, bought, 0, int(bought), 0,
+            random.choice(CAMPAIGNS), "https://shop.example/a", "https://shop.example/b", "mobile", "ga4",
+            "inactivity" if final else "", final, 0, random.choice(("", "", "", "", "rate", "user_agent")), n,
+        ))  # fmt: skip
+    return found
+
+
+def funnels(random: Random) -> list[FunnelResult]:
+    found = []
+    steps = PURCHASE.steps
+    for n in range(300):
+        arm = "control" if n % 5 == 0 else "offer"
+        reached = 1
+        while reached < len(steps) and random.random() < (0.6 if arm == "offer" else 0.5):
+            reached += 1
+        found.append(FunnelResult(
+            "purchase", f"s{n}", f"v{n}", arm, reached, len(steps), steps[reached - 1],
+            steps[reached] if reached < len(steps) else None,
+            [random.randrange(5_000, 90_000) for _ in range(reached - 1)], START_MS, 1,
+        ))  # fmt: skip
+    return found
+
+
+def boards(random: Random) -> list[BoardRow]:
+    """Three hours of boards; in some minutes nobody was there."""
+    found = []
+
+    def put(board: str, end: int, length: int, places: list[tuple[str, int]]) -> None:
+        for rank, (item, value) in enumerate(places, 1):
+            found.append(BoardRow(board, end - length * MINUTE, end, rank, item, value, 0))
+
+    items = [*(f"item-{n:03}" for n in range(30)), EVIL]
+    for minute in range(1, 181):
+        end = START_MS + minute * MINUTE
+        if minute % 17:
+            there = [(device, random.randrange(1, 30)) for device in ("desktop", "mobile", "tablet")]
+            put("visitors/1m", end, 1, there)
+            put("visitors/now", end, 5, [(device, n * 3) for device, n in there])
+        for board, every, length in BOARDS:
+            if minute % every == 0:
+                names = ["clothes", "shoes", ""] if board[0] in "cr" else random.sample(items, 10)
+                values = sorted((random.randrange(1, 900) for _ in names), reverse=True)
+                put(board, end, length, list(zip(names, values, strict=True)))
+    return found
+
+
+def offers(random: Random) -> tuple[list[Offer], list[OfferOutcome]]:
+    """A rule that adds, one that has no control arm yet, and one of which nothing can be told."""
+    made, outcomes = [], []
+    for rule, number, control, lift in (
+        ("left-cart", 1_200, 0.3, 0.2), ("all-new", 20, 0.0, 0.0), ("unclear", 60, 0.5, 0.0),
+    ):  # fmt: skip
+        for n in range(number):
+            arm = "control" if random.random() < control else "offer"
+            name = f"{rule}-{n}"
+            why = {"cart": f"add_to_cart {EVIL}", "left": "abandoned"}
+            made.append(
+                Offer(
+                    name, rule, "free-delivery", arm, f"u:u{n % 150}", f"v{n % 150}", None, START_MS + n, why
+                )
+            )
+            if random.random() < 0.1 + (lift if arm == "offer" else 0.0):
+                outcomes.append(OfferOutcome(name, rule, arm, True, f"o{n}", 900, START_MS + n + HOUR))
+            elif n % 10 == 0:  # a few whose seven days are over
+                outcomes.append(OfferOutcome(name, rule, arm, False, None, 0, START_MS + n + 168 * HOUR))
+    return made, outcomes
+
+
+def orders(random: Random) -> list[Attribution]:
+    found = []
+    for n in range(80):
+        cents = random.randrange(1_000, 20_000)
+        back = cents // 2 if n % 9 == 0 else 0
+        first, last = (random.choice(CAMPAIGNS) or "direct" for _ in range(2))
+        found.append(
+            Attribution(f"o{n}", START_MS + n * 3 * MINUTE, first, last, cents, back, cents - back, 0)
+        )
+    return found
+
+
+def shop_folder(root: Path) -> ShopRecords:
+    """Write everything that the page can show; return it."""
+    random = Random(7)
+    made, outcomes = offers(random)
+    carts = [
+        Abandonment(f"c{n}", START_MS + n * MINUTE, START_MS + (n + 30) * MINUTE,
+                    random.choice(("cart", "address", "payment")), random.randrange(500, 9_000), f"v{n}",
+                    None, 1)
+        for n in range(60)
+    ]  # fmt: skip
+    found = ShopRecords(
+        sessions(random), funnels(random), boards(random), made, outcomes, orders(random), carts
+    )
+    half = len(made) // 2
+    for table, records, key in (
+        ("sessions", found.sessions, ["session_id"]), ("funnels", found.funnels, ["funnel", "session_id"]),
+        ("boards", found.boards, ["board", "window_end_ms", "rank"]), ("outcomes", outcomes, ["offer_id"]),
+        ("attributions", found.orders, ["order_id"]),
+        ("identities", [Identity("v0", "u0", START_MS, 1)], ["visitor_id"]),
+        ("profiles", [
+            Profile("u:u0", ["v0"], 5, 1, 1, 1, 2, 4_500, ["item-001"], "shoes", 900, START_MS, 3)
+        ], ["person"]),
+    ):  # fmt: skip
+        put_records(root, table, records, key=key)
+    for table, records in (
+        ("offers", made[:half]), ("offers", made[half:]),
+        ("abandonments", carts[:20]), ("abandonments", carts[20:]),
+        ("erasures", [Erased("r1", "0" * 32, True, START_MS)]),
+        ("consents", [
+            ConsentChange(f"c{n}", f"v{n}", None, n % 4 > 0, ["marketing"], [], n % 4 == 0, START_MS)
+            for n in range(12)
+        ]),
+    ):  # fmt: skip
+        put_records(root, table, records)
+    put_checkpoint(root, {"clickstream.clicks": {"0": 5_000}}, batch=3, watermark=found.until_ms)
+    return found

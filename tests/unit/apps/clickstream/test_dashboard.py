@@ -1,0 +1,244 @@
+"""The clickstream page's panels over a small folder of tables."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+
+from apps.clickstream import dashboard
+from apps.clickstream.app import app as clickstream
+from apps.clickstream.dashboard_data import boards, newest_board, uplift_so_far
+from apps.clickstream.funnels import PURCHASE
+from apps.clickstream.offers import Offer
+from apps.clickstream.settings import ClickstreamSettings
+from apps.clickstream.uplift import uplift_of
+from millrace.dashboard.data import AppData
+from millrace.dashboard.views import Bars, Table
+from tests.unit.apps.clickstream.tables import HOUR, MINUTE, START_MS, ShopRecords, shop_folder
+from tests.unit.millrace.dashboard.cases import (
+    Clock,
+    check_panels,
+    figures,
+    frame,
+    panel_of,
+    put_records,
+    without_rows,
+)
+
+World = tuple[AppData, ShopRecords, Clock]
+shown = partial(panel_of, dashboard.page)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ShopRecords]:
+    root = tmp_path_factory.mktemp("shop")
+    return root, shop_folder(root)
+
+
+@pytest.fixture(scope="module")
+def world(made: tuple[Path, ShopRecords]) -> World:
+    """To be looked at, not to be written to."""
+    root, records = made
+    clock = Clock(records.until_ms)
+    return AppData(clickstream, ClickstreamSettings(), root, clock), records, clock
+
+
+@pytest.fixture
+def own(made: tuple[Path, ShopRecords], tmp_path: Path) -> World:
+    """A copy that may be written to."""
+    root, records = made
+    shutil.copytree(root, tmp_path / "shop")
+    clock = Clock(records.until_ms)
+    return AppData(clickstream, ClickstreamSettings(), tmp_path / "shop", clock), records, clock
+
+
+def test_every_panel_shows_something_of_a_full_folder_and_nothing_of_an_empty_one(
+    world: World, tmp_path: Path
+) -> None:
+    data, _, clock = world
+    check_panels(dashboard.page, data, AppData(clickstream, ClickstreamSettings(), tmp_path / "none", clock))
+
+
+def test_tables_without_a_row_are_waited_for(own: World) -> None:
+    data, _, clock = own
+    # It says that there were no answers.
+    assert without_rows(dashboard.page, data, clock).keys() <= {"privacy"}
+
+
+def test_visitors_are_those_of_all_devices_and_of_no_minute_twice(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.boards)
+    end = records.until_ms
+    recent = rows[rows.window_end_ms > end - 2 * HOUR]
+    for series, board in zip(shown(data, "visitors").series, ("visitors/now", "visitors/1m"), strict=True):
+        expected = recent[recent.board == board].groupby("window_end_ms").value.sum()
+        assert {at: v for at, v in series.points if v} == expected.to_dict()
+        assert [b - a for (a, _), (b, _) in zip(series.points, series.points[1:], strict=False)] == [
+            MINUTE
+        ] * (len(series.points) - 1)
+    found = figures(shown(data, "headline"))
+    now = rows[(rows.board == "visitors/now") & (rows.window_end_ms == found["up to"])]
+    assert found["visitors now"] == now.value.sum()
+    assert {b.label: b.value for b in shown(data, "devices").bars} == dict(
+        zip(now.item, now.value, strict=True)
+    )
+
+
+def test_sessions_of_people_are_told_from_those_of_bots_and_final_ones_from_open_ones(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.sessions)
+    people = rows[rows.bot == ""]
+    found = figures(shown(data, "sessions"))
+    assert (found["over"], found["open"]) == (people.is_final.sum(), (~people.is_final).sum())
+    assert found["bots"] == (rows.bot != "").sum()
+    assert found["engaged"] == pytest.approx(people.is_engaged.mean())
+    assert found["converted"] == pytest.approx(people.is_converted.mean())
+    assert found["views"] == pytest.approx(people.page_views.mean(), abs=0.05)
+    over = people[people.is_final]
+    assert found["length"] == pytest.approx((over.end_ms - over.start_ms).median())
+
+
+@pytest.mark.parametrize(("bot", "final", "counts"), [("rate", True, (0, 0, 5)), ("", False, (0, 5, 0))])
+def test_bots_alone_and_open_sessions_alone_are_counted(
+    tmp_path: Path, world: World, bot: str, final: bool, counts: tuple[int, int, int]
+) -> None:
+    rows = [msgspec.structs.replace(s, bot=bot, is_final=final) for s in world[1].sessions[:5]]
+    put_records(tmp_path, "sessions", rows, key=["session_id"])
+    found = figures(shown(AppData(clickstream, ClickstreamSettings(), tmp_path, Clock()), "sessions"))
+    assert (found["over"], found["open"], found["bots"]) == counts
+    assert found["length"] is None
+
+
+def test_the_funnel_counts_who_came_at_least_so_far_by_arm(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.funnels)
+    bars = {b.label: b.value for b in shown(data, "funnel").bars}
+    table = {(row[0], row[1]): row for row in shown(data, "drop-offs").rows}
+    assert len(bars) == len(table) == 2 * len(PURCHASE.steps)
+    for arm, of in rows.groupby("arm"):
+        for place, step in enumerate(PURCHASE.steps, 1):
+            here = of[of.reached >= place]
+            assert bars[f"{step}, {arm}"] == pytest.approx(len(here) / len(of))
+            row = table[step, arm]
+            assert (row[2], row[3]) == (len(here), 0 if place == 1 else (of.reached == place - 1).sum())
+            times = [t[place - 2] for t in here.step_ms] if place > 1 else []
+            assert row[5] == (pytest.approx(pd.Series(times).median()) if times else None)
+    order = [b.label.split(", ")[0] for b in shown(data, "funnel").bars]
+    assert order == [s for s in PURCHASE.steps for _ in range(2)]
+
+
+def test_top_products_are_the_newest_window_of_each_board(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.boards)
+    found = shown(data, "products")
+    assert isinstance(found, Table)
+    assert len(found.rows) == 10
+    for n, (name, board, every) in enumerate(
+        (("viewed, 5 min", "views/5m", 1), ("viewed, 1 h", "views/1h", 1), ("sold, 1 h", "sold/1h", 1),
+         ("sold, last full hour", "sold/1h", HOUR), ("sold, 24 h", "sold/24h", 1)), 1,
+    ):  # fmt: skip
+        own = rows[(rows.board == board) & (rows.window_end_ms % every == 0)]
+        last = own[own.window_end_ms == own.window_end_ms.max()].sort_values("rank")
+        assert found.columns[n].name == name
+        assert [row[n] for row in found.rows] == [
+            f"{i}  ×{v:,}" for i, v in zip(last["item"], last["value"], strict=True)
+        ]
+
+
+def test_a_full_hour_is_told_from_the_sliding_hour_that_is_newer(world: World) -> None:
+    found = boards(world[0])
+    newest, full = newest_board(found, "sold/1h"), newest_board(found, "sold/1h", every_ms=HOUR)
+    assert newest is not None
+    assert full is not None
+    assert full[0] % HOUR == 0
+    assert newest_board(found, "none") is None
+
+
+def test_carts_are_counted_by_stage_with_what_was_in_them(own: World) -> None:
+    data, records, clock = own
+    rows = frame(records.carts)
+    found = shown(data, "abandonment")
+    assert isinstance(found, Bars)
+    assert {b.label: b.value for b in found.bars} == rows.stage.value_counts().to_dict()
+    assert [b.label for b in found.bars] == ["cart", "address", "payment"]
+    cents = rows[rows.stage == "payment"].value_cents.sum()
+    assert found.bars[-1].note == f"{cents / 100:,.2f} in them"
+    put_records(data.root, "abandonments", records.carts[:1])
+    clock.later()
+    assert sum(b.value for b in shown(data, "abandonment").bars) == len(rows) + 1
+
+
+def test_uplift_counts_everybody_whom_an_offer_was_made_or_held_back_from(world: World) -> None:
+    data, records, _ = world
+    made = Counter((o.rule, o.arm) for o in records.offers)
+    bought = Counter((o.rule, o.arm) for o in records.outcomes if o.converted)
+    found = {u.rule: u for u in uplift_so_far(data)}
+    for rule in ("left-cart", "all-new", "unclear"):
+        offer, control = (rule, "offer"), (rule, "control")
+        assert found[rule] == uplift_of(rule, (bought[offer], made[offer]), (bought[control], made[control]))
+    rows = {row[0]: row for row in shown(data, "uplift").rows}
+    assert rows["left-cart"][8] == "adds"
+    assert rows["left-cart"][6] < 0.2 < rows["left-cart"][7]  # the true uplift
+    assert rows["all-new"][5:] == [None, None, None, "one arm is empty"]
+    assert rows["unclear"][8] == "cannot be told from nothing"
+
+
+def test_the_newest_offers_say_why(own: World) -> None:
+    data, records, clock = own
+    new = Offer("x", "r", "gift", "offer", "v:v9", "v9", None, START_MS, {"a": "view b", "c": "view d"})
+    put_records(data.root, "offers", [new])
+    clock.later()
+    table = shown(data, "offers")
+    assert table.rows[0] == [START_MS, "v:v9", "r", "gift", "offer", "a: view b; c: view d"]
+    assert len(table.rows) + table.more == len(records.offers) + 1
+
+
+def test_channels_have_visits_and_revenue_by_both_touches(world: World) -> None:
+    data, records, _ = world
+    visits, bought = frame(records.sessions), frame(records.orders)
+    visits = visits[visits.bot == ""].assign(campaign=lambda f: f.campaign.fillna("direct"))
+    found = {row[0]: row for row in shown(data, "channels").rows}
+    assert set(found) == set(visits.campaign) | set(bought.first_touch) | set(bought.last_touch)
+    for name, row in found.items():
+        own = visits[visits.campaign == name]
+        assert row[1] == len(own)
+        assert (row[2], row[3]) == (
+            pytest.approx(own.is_engaged.mean()),
+            pytest.approx(own.is_converted.mean()),
+        )
+        last = bought[bought.last_touch == name]
+        assert (row[4], row[5]) == (len(last), pytest.approx(last.net_cents.sum() / 100))
+        assert row[6] == pytest.approx(bought[bought.first_touch == name].net_cents.sum() / 100)
+
+
+def test_revenue_over_time_adds_up_to_all_orders(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.orders)
+    gross, net = shown(data, "revenue").series
+    width = gross.points[1][0] - gross.points[0][0]
+    for series, column in ((gross, "amount_cents"), (net, "net_cents")):
+        assert sum(v or 0 for _, v in series.points) * width / HOUR == pytest.approx(rows[column].sum() / 100)
+    assert figures(shown(data, "headline"))["revenue"] == pytest.approx(rows.net_cents.sum() / 100)
+
+
+def test_a_person_is_found_by_browser_and_account(world: World) -> None:
+    data, records, _ = world
+    by_account = {p.title: p.view for p in dashboard.person(data, "u:u0")}
+    assert list(by_account) == ["Profile", "Sessions", "Offers"]
+    sessions = by_account["Sessions"]
+    assert isinstance(sessions, Table)
+    own = [s for s in records.sessions if s.user_id == "u0"]
+    assert [row[0] for row in sessions.rows] == sorted((s.start_ms for s in own), reverse=True)
+    by_browser = {p.title: p.view for p in dashboard.person(data, "v3")}
+    assert list(by_browser) == ["Sessions", "Offers", "Carts left"]
+    offers = by_browser["Offers"]
+    assert isinstance(offers, Table)
+    expected = sum(o.visitor_id == "v3" for o in records.offers)
+    assert len(offers.rows) + offers.more == expected
+    assert dashboard.person(data, "nobody") == []

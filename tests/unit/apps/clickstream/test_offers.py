@@ -1,0 +1,291 @@
+"""Offers: rules as patterns, caps, the control arm, what came of them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark import cloudpickle
+
+from apps.clickstream.acts import Act, share_of
+from apps.clickstream.offer_rules import (
+    DEFAULT_RULES,
+    Condition,
+    OfferRule,
+    OfferRuleError,
+    OfferStep,
+    read_rules,
+)
+from apps.clickstream.reactions import Reactions
+from apps.clickstream.uplift import uplift_of, uplifts
+from generators.clickstream import ClickstreamProfile, responds
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant
+from tests.unit.apps.clickstream.app_cases import (
+    DAY,
+    HOUR,
+    MINUTE,
+    START,
+    act,
+    click,
+    consent,
+    keyed,
+    run_app,
+)
+
+LEFT = OfferRule(
+    name="left",
+    offer="ten",
+    steps=(OfferStep("left", (Condition("kind", is_="abandoned"),)),),
+    within="1h",
+    counts=("abandoned",),
+    control=0.0,
+)
+
+
+def driver(*rules: OfferRule, bound: int = 0) -> TestDriver:
+    return TestDriver(Reactions(rules or DEFAULT_RULES), out_of_orderness_ms=bound)
+
+
+def view(at: int, category: str, item: str, *, person: str = "u:u1", **fields: Any) -> Act:
+    given = {"gender": "m", "birth_year": 1986, **fields}
+    return act(f"p:{person}", "view", at, subject=item, category=category, visitor="v1", person=person,
+               marketing=True, cause=f"{item}-{at}", **given)  # fmt: skip
+
+
+def abandoned(at: int, person: str = "u:u1", cart: str = "c1") -> Act:
+    return act(f"p:{person}", "abandoned", at, subject=cart, visitor="v1", person=person, marketing=True,
+               cents=1000, stage="cart", cause=f"cart-{at}")  # fmt: skip
+
+
+def bought(at: int, person: str = "u:u1") -> Act:
+    return act(f"p:{person}", "purchase", at, subject=f"o{at}", visitor="v1", person=person, marketing=True,
+               cents=1000, cause=f"buy-{at}")  # fmt: skip
+
+
+def offers(target: TestDriver, *acts: Act) -> list[str]:
+    for one in acts:
+        target.send(one.key, one, at=one.at_ms)
+    target.advance_watermark(max(a.at_ms for a in acts) + MINUTE)
+    return [offer.offer for offer in target.values()]
+
+
+C, S, X = "clothing", "shoes", "toys"
+
+
+@pytest.mark.parametrize(
+    ("walk", "who", "offer"),
+    [
+        ([(C, "a"), (S, "b"), (C, "c")], {}, ["offer1"]),
+        ([(C, "a"), (S, "b"), (C, "c")], {"gender": "f", "birth_year": 1996}, ["offer2"]),
+        ([(C, "a"), (S, "b"), (C, "c")], {"gender": "f"}, []),
+        ([(C, "a"), (S, "b"), (C, "c")], {"birth_year": 1966}, []),
+        ([(C, "a"), (S, "b"), (C, "c")], {"birth_year": 0}, []),
+        ([(C, "a"), (S, "b"), (C, "a")], {}, []),
+        ([(C, "a"), (X, "x"), (S, "b"), (C, "c")], {}, []),
+        ([(C, "a"), (C, "a"), (S, "b"), (S, "b"), (C, "c")], {}, ["offer1"]),
+        ([(C, "a"), (S, "b"), (S, "b2"), (C, "c")], {}, []),
+        ([(C, "a"), (C, "d"), (S, "b"), (C, "c")], {}, ["offer1"]),
+    ],
+)
+def test_clothes_shoes_and_other_clothes(
+    walk: list[tuple[str, str]], who: dict[str, Any], offer: list[str]
+) -> None:
+    rules = tuple(msgspec.structs.replace(rule, control=0.0) for rule in DEFAULT_RULES)
+    acts = [view(n * MINUTE, category, item, **who) for n, (category, item) in enumerate(walk)]
+    assert offers(driver(*rules), *acts) == offer
+
+
+@pytest.mark.parametrize(("last", "offer"), [(30 * MINUTE - 1, ["offer1"]), (30 * MINUTE, [])])
+def test_the_time_of_a_rule_runs_from_its_first_event(last: int, offer: list[str]) -> None:
+    rules = tuple(msgspec.structs.replace(rule, control=0.0) for rule in DEFAULT_RULES)
+    walk = [view(0, C, "a"), view(MINUTE, S, "b"), view(last, C, "c")]
+    assert offers(driver(*rules), *walk) == offer
+
+
+def test_an_offer_says_why() -> None:
+    target = driver(LEFT)
+    offers(target, abandoned(0))
+    (offer,) = target.values()
+    assert offer.why == {"left": f"abandoned c1 at {START} (cart-0)"}
+    assert (offer.cart_id, offer.person, offer.arm) == ("c1", "u:u1", "offer")
+
+
+def test_a_rule_is_capped_and_rules_cool_down() -> None:
+    rule = msgspec.structs.replace(LEFT, cap=2, cap_within="7d", cool_down="1d")
+    target = driver(rule)
+    times = [0, 12 * HOUR, 24 * HOUR, 48 * HOUR, 7 * DAY, 8 * DAY]
+    offers(target, *(abandoned(at) for at in times))
+    assert [(o.at_ms - START) // HOUR for o in target.values()] == [0, 24, 168, 192]
+
+
+def test_the_control_arm_gets_a_record_and_stays_the_same() -> None:
+    rule = msgspec.structs.replace(LEFT, control=0.5, cool_down="0s", cap=9)
+    target = driver(rule)
+    people = [f"u:{n}" for n in range(200)]
+    both = [abandoned(start + n, person) for start in (0, DAY) for n, person in enumerate(people)]
+    offers(target, *both)
+    arms: dict[str, set[str]] = {}
+    for offer in target.values():
+        arms.setdefault(offer.person, set()).add(offer.arm)
+    assert all(len(found) == 1 for found in arms.values())
+    assert 70 < sum(found == {"control"} for found in arms.values()) < 130
+
+
+def test_a_replay_in_other_batches_gives_the_same_offers_with_the_same_identities() -> None:
+    draw = random.Random(4)
+    acts = []
+    for n in range(40):
+        person = f"u:{n % 7}"
+        what = draw.choice([abandoned, bought])
+        acts.append(what(draw.randrange(3 * DAY), person))
+        acts.append(view(draw.randrange(DAY), draw.choice([C, S]), f"i{n % 5}", person=person))
+    events = [(a.key, a.at_ms, a) for a in acts]
+    invariant(Reactions((*DEFAULT_RULES, LEFT)), events, bound_ms=4 * DAY, seed=3)
+
+
+def test_what_was_bought_within_seven_days_came_of_the_offer() -> None:
+    target = driver(LEFT)
+    offers(target, abandoned(0), bought(7 * DAY))
+    (outcome,) = target.values("outcomes")
+    assert (outcome.converted, outcome.order_id, outcome.cents) == (True, f"o{7 * DAY}", 1000)
+
+
+def test_nothing_bought_is_an_outcome_after_seven_days_and_nothing_is_left() -> None:
+    target = driver(LEFT)
+    offers(target, abandoned(0))
+    target.advance_watermark(START + 7 * DAY - 1)
+    assert target.values("outcomes") == []
+    target.advance_watermark(START + 7 * DAY)
+    (outcome,) = target.values("outcomes")
+    assert not outcome.converted
+    target.advance_watermark(START + 40 * DAY)
+    assert target.is_empty()
+
+
+def test_withdrawn_consent_stops_offers_from_the_next_event_also_of_those_on_their_way() -> None:
+    walk = [view(0, C, "a"), view(MINUTE, S, "b"), view(3 * MINUTE, C, "c")]
+    withdrawn = act(
+        "p:u:u1", "consent", 2 * MINUTE, visitor="v1", person="u:u1", stage="withdrawn", cause="w"
+    )
+    rules = tuple(msgspec.structs.replace(rule, control=0.0) for rule in DEFAULT_RULES)
+    target = driver(*rules, bound=HOUR)
+    for one in (*walk, withdrawn):  # the withdrawal comes last
+        target.send(one.key, one, at=one.at_ms)
+    target.drain()
+    assert target.values() == []
+
+
+def test_an_erased_person_leaves_no_state() -> None:
+    target = driver(LEFT)
+    offers(target, abandoned(0))
+    assert target.state("p:u:u1") is not None
+    gone = act("p:u:u1", "erase", MINUTE, subject="r", cause="r")
+    target.send(gone.key, gone, at=gone.at_ms)
+    target.advance_watermark(START + HOUR)
+    assert target.state("p:u:u1") is None
+
+
+# -- rules as data -----------------------------------------------------------------------------------
+
+
+def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        """
+- name: hesitating
+  offer: free-delivery
+  within: 2h
+  control: 0
+  steps:
+    - {name: cart, where: [{field: kind, is: add_to_cart}, {field: cents, at_least: 2000}]}
+    - {name: again, where: [{field: kind, is: view}, {field: subject, as: cart}, {field: orders, at_most: 3}]}
+"""
+    )
+    (rule,) = read_rules(path)
+    cart = act("p:u:u1", "add_to_cart", 0, subject="tea", cents=2500, visitor="v1", person="u:u1")
+    assert offers(driver(rule), cart, view(1, C, "mug"), view(2, C, "tea")) == ["free-delivery"]
+    assert offers(driver(rule), cart, view(2, C, "tea", counts={"orders": 4})) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[{name: a, offer: b, steps: []}]", "no steps"),
+        ("[{name: a, offer: b, steps: [{name: x, where: [{field: mood, is: good}]}]}]", "no field 'mood'"),
+        ("[{name: a, offer: b, steps: [{name: x, where: [{field: kind}]}]}]", "asks nothing"),
+        ("[{name: a, offer: b, steps: [{name: x, where: [{field: kind, as: y}]}]}]", "no earlier step"),
+        ("[{name: a, offer: b, within: soon, steps: [{name: x, where: []}]}]", "no length of time"),
+        ("[{name: a, offer: b, then: c, steps: []}]", "then"),
+        ("- :", "rules.yaml"),
+    ],
+)
+def test_rules_that_cannot_be_understood_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(text)
+    with pytest.raises(OfferRuleError, match=said):
+        read_rules(path)
+
+
+# -- uplift ------------------------------------------------------------------------------------------
+
+
+def test_an_empty_arm_has_no_uplift() -> None:
+    assert uplift_of("r", (3, 10), (0, 0)).uplift is None
+
+
+@pytest.mark.parametrize("truth", [0.1, -0.05])
+def test_the_interval_holds_the_truth_about_as_often_as_it_says(truth: float) -> None:
+    held = 0
+    for seed in range(25):
+        profile = ClickstreamProfile(seed=seed, recovery=0.15, offer_uplift=truth)
+        counts = {"offer": [0, 0], "control": [0, 0]}
+        for n in range(300):
+            arm = "control" if share_of(f"v:{n}", "left") < 0.5 else "offer"
+            counts[arm][0] += responds(profile, f"{n}", "ten" if arm == "offer" else None)
+            counts[arm][1] += 1
+        (b1, n1), (b0, n0) = counts["offer"], counts["control"]
+        found = uplift_of("left", (b1, n1), (b0, n0))
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= truth <= found.high
+    assert held >= 20
+
+
+@pytest.mark.parametrize(("seed", "truth"), [(7, 0.10), (8, 0.0)])
+def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, truth: float) -> None:
+    """900 visitors leave a cart; who gets an offer answers to it, who is in the control arm does not."""
+    profile = ClickstreamProfile(seed=seed, recovery=0.15, offer_uplift=truth)
+    visitors = [f"visitor-{n}" for n in range(900)]
+    rule = msgspec.structs.replace(LEFT, control=0.5)
+    filled = []
+    for n, visitor in enumerate(visitors):
+        at = n * 1_000
+        add = click(at + 2, "add_to_cart", visitor, cart_id=f"cart-{visitor}", price=20.0, quantity=1)
+        filled += [consent(at, visitor=visitor), add]
+    made = run_app(keyed(*filled), offers=(rule,)).rows("main")
+    assert Counter(o["visitor_id"] for o in made) == Counter(visitors)
+    bought = []
+    for offer in made:
+        visitor = offer["visitor_id"]
+        if responds(profile, visitor, offer["offer"] if offer["arm"] == "offer" else None):
+            at = offer["at_ms"] - START + HOUR
+            bought.append(click(at, "purchase", visitor, cart_id=offer["cart_id"], order_id=f"o-{visitor}"))
+    ordered = sorted([*filled, *bought], key=lambda e: e.event_time_ms)
+    run = run_app(keyed(*ordered), offers=(rule,), batch=10_000)
+    assert [o["offer_id"] for o in run.rows("main")] == [o["offer_id"] for o in made]
+    (found,) = uplifts(run.rows("outcomes"))
+    assert found.offered + found.control == len(visitors)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= truth <= found.high
+
+
+def test_the_process_travels_to_workers_by_its_rules() -> None:
+    there: Any = cloudpickle.loads(cloudpickle.dumps(Reactions((LEFT,))))
+    target = TestDriver(there)
+    assert offers(target, abandoned(0)) == ["ten"]

@@ -1,0 +1,375 @@
+"""The visitor: repeats, bots, consent, whose browser it is, funnels, erasure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apps.clickstream.bots import is_crawler
+from apps.clickstream.events import INPUTS, Erasure, Forget, Refund
+from apps.clickstream.funnels import Funnel, FunnelError, walk
+from apps.clickstream.known import VisitorRules, newly_covered
+from apps.clickstream.rows import digest_of
+from apps.clickstream.visitor import Visitors
+from millrace.testing import TestDriver
+from tests.unit.apps.clickstream.app_cases import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    START,
+    click,
+    consent,
+    send,
+)
+
+ALL = ("analytics", "personalisation", "marketing")
+
+
+def driver(bound: int = 0, **rules: Any) -> TestDriver:
+    return TestDriver(Visitors(VisitorRules(**rules)), out_of_orderness_ms=bound)
+
+
+def acts(target: TestDriver, key: str) -> list[Any]:
+    return [a for a in target.values() if a.key == key]
+
+
+def sessions(target: TestDriver) -> list[Any]:
+    newest = {row.session_id: row for row in target.values("sessions")}
+    return sorted((r for r in newest.values() if not r.deleted), key=lambda r: r.start_ms)
+
+
+# -- repeats -----------------------------------------------------------------------------------------
+
+
+def test_a_repeat_goes_to_the_dead_letters_and_changes_nothing_in_whatever_batch_it_comes() -> None:
+    target, once = driver(), driver()
+    first, second = click(0, item_id="i1"), click(MINUTE, item_id="i2")
+    send(target, first, first)
+    target.restart()
+    send(target, second)
+    send(target, first)
+    for event in (first, second):
+        send(once, event)
+    for each in (target, once):
+        each.drain()
+    assert target.values() == once.values()
+    assert target.values("sessions") == once.values("sessions")
+    assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate", "duplicate"]
+
+
+def test_an_identity_is_known_for_the_horizon_and_not_longer() -> None:
+    target = driver(bound=2 * HOUR, repeats_ms=HOUR)
+    send(target, click(0, id="a"))
+    target.advance_watermark(START + HOUR - 1)
+    send(target, click(2 * HOUR, id="a"))
+    assert len(target.values("dead_letters")) == 1
+    target.advance_watermark(START + 2 * HOUR)
+    send(target, click(3 * HOUR, id="a"))
+    assert len(target.values("dead_letters")) == 1
+
+
+def test_the_same_identity_from_another_browser_is_no_repeat() -> None:
+    target = driver()
+    send(target, click(0, id="a"), click(0, id="a", visitor="v2"))
+    assert target.values("dead_letters") == []
+
+
+# -- bots --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("agent", "bot"),
+    [
+        ("Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)", True),
+        ("facebookexternalhit/1.1 (+http://www.facebook.com/externalhit_uatext.php)", True),
+        ("curl/8.5.0", True),
+        ("Mozilla/5.0 (iPhone; CPU iPhone OS 18_1 like Mac OS X) Version/18.1 Safari/604.1", False),
+        ("Mozilla/5.0 (Linux; Android 8.1.0; CUBOT_X18_Plus) Chrome/80.0 Mobile Safari/537.36", False),
+        ("", False),
+    ],
+)  # fmt: skip
+def test_crawlers_say_so(agent: str, bot: bool) -> None:
+    assert is_crawler(agent) is bot
+
+
+def test_a_crawlers_session_keeps_the_reason_and_nobody_else_is_told() -> None:
+    target = driver()
+    send(target, click(0, item_id="i1", user_agent="Mozilla/5.0 (compatible; bingbot/2.0)"))
+    target.drain()
+    assert [(r.bot, r.events) for r in sessions(target)] == [("user_agent", 1)]
+    assert target.values() == []
+    assert target.values("funnels") == []
+
+
+def test_fifteen_events_in_less_than_ten_seconds_are_a_bots_from_then_on() -> None:
+    target = driver()
+    for n in range(20):
+        send(target, click(n * 700, item_id=f"i{n}"))
+    target.drain()
+    assert [r.bot for r in sessions(target)] == ["rate"]
+    assert len([a for a in target.values() if a.stage == "view"]) == 14
+
+
+def test_fifteen_events_in_ten_seconds_or_more_are_a_persons() -> None:
+    target = driver()
+    for n in range(15):
+        send(target, click(n * 10 * SECOND // 14 + (n == 14), item_id=f"i{n}"))
+    target.drain()
+    assert [r.bot for r in sessions(target)] == [""]
+
+
+# -- consent and identity ----------------------------------------------------------------------------
+
+
+def test_without_consent_nothing_is_known_of_a_person() -> None:
+    target = driver()
+    send(target, click(0, "login", user_id="u1"), click(MINUTE, item_id="i1", user_id="u1"))
+    target.drain()
+    assert target.values("identities") == []
+    assert [a.key[:2] for a in target.values()] == ["s:"] * len(target.values())
+    assert [r.user_id for r in sessions(target)] == [None]
+
+
+def test_a_login_with_consent_names_the_browser_its_session_and_the_ones_before() -> None:
+    target = driver()
+    send(target, consent(0))
+    send(target, click(0))
+    send(target, click(2 * HOUR))
+    send(target, click(5 * HOUR, "login", user_id="u1"))
+    target.drain()
+    assert [(r.user_id, r.is_final, r.number) for r in sessions(target)] == [
+        ("u1", True, 1),
+        ("u1", True, 2),
+        ("u1", True, 3),
+    ]
+    (identity,) = target.values("identities")
+    assert (identity.visitor_id, identity.user_id, identity.linked_ms) == ("v1", "u1", START + 5 * HOUR)
+
+
+def test_touches_from_before_the_login_go_to_the_person() -> None:
+    target = driver()
+    send(target, click(0, utm_source="google", utm_medium="cpc"), consent(1))
+    send(target, click(HOUR, utm_source="bing", utm_medium="cpc"))
+    send(target, click(HOUR + 1, "login", user_id="u1"))
+    (link,) = acts(target, "p:u:u1")
+    assert (link.kind, link.first, link.last) == ("link", "google / cpc / (none)", "bing / cpc / (none)")
+
+
+def test_withdrawal_takes_effect_from_the_next_event_and_is_audited() -> None:
+    target = driver()
+    send(target, consent(0), click(1, "login", user_id="u1"))
+    send(target, click(2, item_id="i1", user_id="u1"))
+    send(target, consent(3, ("personalisation",), granted=False))
+    send(target, click(4, item_id="i2", user_id="u1"))
+    log = target.values("consents")
+    assert [(c.granted, c.in_force, c.withdrawn) for c in log] == [
+        (True, ["analytics", "personalisation", "marketing"], False),
+        (False, ["analytics", "marketing"], True),
+    ]
+    views = [(a.key, a.subject) for a in target.values() if a.kind == "view"]
+    assert views == [("p:u:u1", "i1")]
+    assert [(i.user_id, i.deleted) for i in target.values("identities")] == [("u1", False), ("u1", True)]
+    assert ("p:v:v1", "erase") in [(a.key, a.kind) for a in target.values()]
+    assert [a.stage for a in target.values() if a.kind == "consent"] == ["withdrawn"]
+
+
+def test_withdrawal_of_marketing_leaves_the_profile() -> None:
+    target = driver()
+    send(target, consent(0))
+    send(target, consent(1, ("marketing",), granted=False))
+    send(target, click(2, item_id="i1"))
+    (view,) = [a for a in target.values() if a.kind == "view"]
+    assert not view.marketing
+
+
+# -- erasure -----------------------------------------------------------------------------------------
+
+
+def forget(subject: str, at: int) -> Forget:
+    return Forget("r1", subject, START + at)
+
+
+def test_forgetting_a_browser_leaves_no_state_and_no_name() -> None:
+    target = driver()
+    send(target, consent(0), click(1, item_id="i1"))
+    assert target.state("v1") is not None
+    send(target, forget("v1", 2))
+    assert target.state("v1") is None
+    assert target.timers("v1") == {}
+    (audit,) = target.values("erasures")
+    assert (audit.request_id, audit.subject_digest, audit.had_state) == ("r1", digest_of("v1"), True)
+    assert "v1" not in msgspec.json.encode(audit).decode()
+    assert acts(target, "p:v:v1")[-1].kind == "erase"
+
+
+def test_an_accounts_erasure_goes_to_the_person() -> None:
+    target = driver()
+    send(target, Erasure("r2", "u1", START))
+    (told,) = acts(target, "p:u:u1")
+    assert (told.kind, told.subject) == ("erase", "r2")
+
+
+# -- late events -------------------------------------------------------------------------------------
+
+
+def test_a_late_event_joins_two_final_sessions_and_takes_back_the_second() -> None:
+    """Gap 30 min; the third event comes when both are over.
+
+    ::
+
+        0            40 min                          wm 75 min: 20 min comes
+        [0]          [40]            ->  [0 ------ 40]
+    """
+    target = driver()
+    send(target, click(0), click(40 * MINUTE))
+    target.advance_watermark(START + 75 * MINUTE)
+    assert [(r.start_ms - START, r.events) for r in sessions(target)] == [(0, 1), (40 * MINUTE, 1)]
+    send(target, click(20 * MINUTE))
+    assert [(r.start_ms - START, r.events, r.is_final) for r in sessions(target)] == [(0, 3, True)]
+    assert [r.session_id for r in target.values("sessions") if r.deleted] == [f"v1:{START + 40 * MINUTE}"]
+    target.advance_watermark(START + 800 * DAY)
+    assert target.is_empty()
+
+
+def test_a_late_event_before_a_final_session_moves_its_row() -> None:
+    target = driver()
+    send(target, click(20 * MINUTE))
+    target.advance_watermark(START + 55 * MINUTE)
+    send(target, click(0))
+    assert [(r.session_id, r.events) for r in sessions(target)] == [(f"v1:{START}", 2)]
+    revisions = [r.revision for r in target.values("sessions")]
+    assert revisions == sorted(set(revisions))
+
+
+def test_an_event_too_late_for_its_session_is_put_aside() -> None:
+    target = driver(repeats_ms=5 * HOUR)
+    send(target, click(3 * HOUR, visitor="v2"))
+    send(target, click(0))
+    assert [msgspec.json.decode(row["event"])["event_id"] for row in target.values("late")] == [
+        "v1-page_view-0"
+    ]
+    assert sessions(target) == []
+
+
+# -- presence ----------------------------------------------------------------------------------------
+
+
+def test_moments_are_covered_once_whatever_the_order() -> None:
+    import random
+
+    draw = random.Random(1)
+    for _ in range(200):
+        minutes = [draw.randrange(30) for _ in range(6)]
+        covered: list[int] = []
+        seen: list[int] = []
+        for minute in dict.fromkeys(minutes):
+            low, high = newly_covered(sorted(seen), minute)
+            covered += range(low, high + 1)
+            seen.append(minute)
+        assert sorted(covered) == sorted({m + n for m in minutes for n in range(1, 6)})
+
+
+# -- funnels -----------------------------------------------------------------------------------------
+
+STEPS = ("item", "cart", "checkout", "purchase")
+LOOSE, STRICT = Funnel("f", STEPS, HOUR), Funnel("f", STEPS, HOUR, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("marks", "loose", "strict"),
+    [
+        ({"item": [0], "cart": [1], "checkout": [2], "purchase": [3]}, 4, 4),
+        ({"cart": [1], "purchase": [3]}, 0, 0),
+        ({"item": [0], "checkout": [1], "cart": [2]}, 2, 1),
+        ({"item": [0], "cart": [1, 3], "checkout": [2, 4], "purchase": [5]}, 4, 2),
+        ({"item": [0], "cart": [HOUR + 1]}, 1, 1),
+        ({"item": [0], "cart": [HOUR]}, 2, 2),
+        ({"item": [5], "cart": [1]}, 1, 1),
+    ],
+)
+def test_how_far_a_session_comes(marks: dict[str, list[int]], loose: int, strict: int) -> None:
+    assert len(walk(LOOSE, marks)) == loose
+    assert len(walk(STRICT, marks)) <= loose
+    if strict != 2 or loose == 2:
+        assert len(walk(STRICT, marks)) == strict
+
+
+def test_a_sessions_way_is_told_with_its_times_and_its_arm() -> None:
+    target = driver(control=1.0)
+    send(
+        target,
+        click(0, item_id="i1"),
+        click(MINUTE, "add_to_cart", item_id="i1", cart_id="c1", price=5.0, quantity=1),
+        click(3 * MINUTE, "checkout", page_type="checkout", cart_id="c1", step="address"),
+    )
+    target.drain()
+    row = target.values("funnels")[-1]
+    assert (row.reached, row.reached_step, row.dropped_at) == (3, "checkout", "payment")
+    assert (row.step_ms, row.entered_ms, row.arm) == ([MINUTE, 2 * MINUTE], START, "control")
+
+
+@pytest.mark.parametrize(
+    ("steps", "within", "said"),
+    [
+        (("item",), HOUR, "two steps"),
+        (("item", "till"), HOUR, "no step 'till'"),
+        (("item", "cart"), 0, "needs time"),
+    ],
+)
+def test_funnels_that_say_nothing_are_refused(steps: tuple[str, ...], within: int, said: str) -> None:
+    with pytest.raises(FunnelError, match=said):
+        Funnel("f", steps, within)
+
+
+# -- input -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stream", "event", "said"),
+    [
+        ("clicks", {"event_id": "e"}, "required field"),
+        ("refunds", {"refund_id": "r"}, "required field `order_id`"),
+        ("erasures", {"request_id": "r"}, "required field `user_id`"),
+        ("consents", {"consent_id": "c", "visitor_id": "v1", "purposes": [], "granted": True}, "`user_id`"),
+        ("forget", {"request_id": "r", "subject": ""}, "length >= 1"),
+    ],
+)
+def test_what_breaks_its_contract_is_refused(stream: str, event: dict[str, Any], said: str) -> None:
+    raw = msgspec.json.encode({"event_time_ms": START, **event})
+    with pytest.raises(msgspec.ValidationError, match=said):
+        msgspec.json.decode(raw, type=INPUTS[stream])
+
+
+def test_a_browser_cannot_say_that_its_click_is_anothers() -> None:
+    """The shop names the browser in the key; what the browser says of itself must agree, late or not."""
+    target = driver()
+    own, forged = click(HOUR), click(HOUR, visitor="v2")
+    late = click(HOUR - 1, visitor="v2")
+    target.send("v1", own, at=own.event_time_ms)
+    target.send("v1", forged, at=forged.event_time_ms)
+    target.send("v1", late, at=late.event_time_ms)
+    target.drain()
+    assert [(d["reason"], d["error"]) for d in target.values("dead_letters")] == [
+        ("schema", "the key is 'v1', the visitor 'v2'")
+    ] * 2
+    assert [row.events for row in sessions(target)] == [1]
+
+
+def test_repeats_of_the_other_streams_are_told_too() -> None:
+    target = driver()
+    refund = Refund("r1", "o1", "v1", None, (), 5.0, START)
+    for event in (consent(0), consent(0), refund, refund):
+        send(target, event)
+    assert len(target.values("consents")) == 1
+    assert len(acts(target, "o:o1")) == 1
+    assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate"] * 2
+
+
+def test_of_what_only_passed_through_nothing_is_kept() -> None:
+    target = driver()
+    send(target, Erasure("r2", "u1", START))
+    target.advance_watermark(START + DAY)
+    assert target.is_empty()

@@ -1,0 +1,344 @@
+"""The whole app in memory on a part of a shop's day, against the generator's ledger."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+
+from apps.clickstream.consent import changed, may_stitch
+from apps.clickstream.entities import Entities
+from apps.clickstream.events import Click, Consent
+from apps.clickstream.funnels import PURCHASE, step_of
+from apps.clickstream.known import VisitorRules
+from apps.clickstream.ledger_checks import check_ledger
+from apps.clickstream.reactions import Reactions
+from apps.clickstream.visitor import visitors
+from millrace.host.memory import MemoryChain
+from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
+from tests.unit.apps.clickstream.app_cases import (
+    DAY,
+    HOUR,
+    MINUTE,
+    Events,
+    Run,
+    as_read,
+    run_app,
+    truths,
+    world,
+)
+
+#: Output → key of its rows.
+UPSERTED = {
+    "Visitors.sessions": ("session_id",),
+    "Visitors.funnels": ("funnel", "session_id"),
+    "Visitors.identities": ("visitor_id",),
+    "Entities.profiles": ("person",),
+    "Entities.items": ("item_id",),
+    "boards": ("board", "window_end_ms", "rank"),
+    "attributions": ("order_id",),
+}
+APPENDED = ("Visitors.consents", "Entities.abandonments", "main", "outcomes")
+
+
+@cache
+def events() -> Events:
+    return as_read(world())
+
+
+@cache
+def reference() -> Run:
+    return run_app(events())
+
+
+def end_ms() -> int:
+    return max(at for _, at, _ in events())
+
+
+def tables(run: Run, *, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What stands in the tables in the end; revisions count how often a row was written."""
+
+    def bare(row: dict[str, Any]) -> bytes:
+        return msgspec.json.encode({k: v for k, v in sorted(row.items()) if k != "revision"})
+
+    found: dict[str, Any] = {
+        name: Counter(map(bare, run.table(name, *key))) for name, key in UPSERTED.items()
+    }
+    found |= {name: Counter(map(bare, run.rows(name))) for name in APPENDED}
+    return {name: rows for name, rows in found.items() if name not in leave_out}
+
+
+# -- against the ledger ------------------------------------------------------------------------------
+
+
+def test_every_session_of_the_ledger_comes_out_and_no_other() -> None:
+    rows = reference().table("Visitors.sessions", "session_id")
+    people = {(r["visitor_id"], r["start_ms"]): r for r in rows if not r["bot"]}
+    told = [t for t in truths(world(), "session").values() if t.detail["end_ms"] <= end_ms()]
+    assert len(told) > 300
+    for truth in told:
+        row, detail = people[truth.entity, truth.detail["start_ms"]], truth.detail
+        assert row["is_final"]
+        assert (row["end_ms"], row["events"], row["page_views"]) == (
+            detail["end_ms"],
+            detail["events"],
+            detail["page_views"],
+        )
+    cut = {(t.entity, t.detail["start_ms"]) for t in truths(world(), "session").values()}
+    assert people.keys() <= cut
+
+
+def test_bots_are_found_with_their_reason_and_nobody_else_is_one() -> None:
+    rows = reference().table("Visitors.sessions", "session_id")
+    found = {r["visitor_id"]: r["bot"] for r in rows if r["bot"]}
+    told = {t.entity: t.detail["by"] for t in truths(world(), "bot").values()}
+    assert found == told
+    assert set(told.values()) == {"rate", "user_agent"}
+
+
+def test_carts_are_left_exactly_as_the_ledger_says() -> None:
+    timeout, end = 30 * MINUTE, end_ms()
+    expected = set()
+    for truth in truths(world(), "abandonment").values():
+        for spell in truth.detail["idle"]:
+            until = spell["until_ms"]
+            if spell["since_ms"] <= end - timeout and (until is None or until - spell["since_ms"] > timeout):
+                expected.add((truth.entity, spell["since_ms"], spell["stage"], spell["value_cents"]))
+    found = {
+        (a["cart_id"], a["since_ms"], a["stage"], a["value_cents"])
+        for a in reference().rows("Entities.abandonments")
+    }
+    assert len(expected) > 15
+    assert {f for f in found if f[1] <= end - timeout} == expected
+
+
+def test_no_cart_is_said_to_be_left_after_its_purchase() -> None:
+    bought = {e.cart_id: at for _, at, e in events() if isinstance(e, Click) and e.event_type == "purchase"}
+    assert len(bought) > 8
+    for row in reference().rows("Entities.abandonments"):
+        assert row["since_ms"] < bought.get(row["cart_id"], row["since_ms"] + 1)
+
+
+def test_orders_are_attributed_as_the_ledger_says_where_consent_allows_to_know() -> None:
+    rows = {row["order_id"]: row for row in reference().table("attributions", "order_id")}
+    told = [t for t in truths(world(), "attribution").values() if t.entity in rows]
+    assert len(told) == len(rows) > 8
+    for truth in told:
+        row, detail = rows[truth.entity], truth.detail
+        assert row["amount_cents"] == detail["amount_cents"]
+        if len(detail["visitors"]) == 1:
+            assert (row["first_touch"], row["last_touch"]) == (
+                detail["first_touch"] or "direct",
+                detail["last_touch"] or "direct",
+            )
+
+
+def test_browsers_are_stitched_where_they_may_be_and_nowhere_else() -> None:
+    allowed: dict[str, int] = {}
+    expected: dict[str, str] = {}
+    for key, _, event in events():
+        if isinstance(event, Consent):
+            allowed[key] = changed(allowed.get(key, 0), event.purposes, granted=event.granted)
+            if not may_stitch(allowed[key]):
+                expected.pop(key, None)
+        elif isinstance(event, Click) and event.user_id and may_stitch(allowed.get(key, 0)):
+            expected[key] = event.user_id
+    found = {r["visitor_id"]: r["user_id"] for r in reference().table("Visitors.identities", "visitor_id")}
+    assert found == expected
+    assert len(expected) > 10
+
+
+def test_nothing_is_offered_without_consent_and_nothing_twice() -> None:
+    made = reference().rows("main")
+    assert len({o["offer_id"] for o in made}) == len(made) > 8
+    allowed: dict[str, list[tuple[int, bool]]] = {}
+    bits: dict[str, int] = {}
+    for key, at, event in events():
+        if isinstance(event, Consent):
+            bits[key] = changed(bits.get(key, 0), event.purposes, granted=event.granted)
+            allowed.setdefault(key, []).append((at, bits[key] & 6 == 6))
+    for offer in made:
+        said = [ok for at, ok in allowed.get(offer["visitor_id"], ()) if at <= offer["at_ms"]]
+        assert said
+        assert said[-1]
+
+
+def test_funnels_count_what_a_look_at_the_sessions_events_counts() -> None:
+    rows = {r["session_id"]: r for r in reference().table("Visitors.funnels", "funnel", "session_id")}
+    sessions = [s for s in reference().table("Visitors.sessions", "session_id") if not s["bot"]]
+    clicks: dict[str, list[tuple[int, str]]] = {}
+    for key, at, event in events():
+        if isinstance(event, Click):
+            step = step_of(event.event_type, event.page_type, event.step)
+            clicks.setdefault(key, []).append((at, step or ""))
+    reached = Counter[int]()
+    for session in sessions:
+        mine = [c for c in clicks[session["visitor_id"]] if session["start_ms"] <= c[0] <= session["end_ms"]]
+        done, since = 0, None
+        for at, step in sorted(mine):
+            if since is not None and at > since + PURCHASE.within_ms:
+                break
+            if done < len(PURCHASE.steps) and step == PURCHASE.steps[done]:
+                done += 1
+                since = since or at
+        found = rows.get(session["session_id"])
+        assert (found["reached"] if found else 0) == done
+        reached[done] += 1
+    assert min(reached[n] for n in range(1, 6)) >= 1
+
+
+def test_visitors_now_are_those_who_clicked_in_the_last_five_minutes() -> None:
+    bots = {t.entity for t in truths(world(), "bot").values()}
+    rows = reference().table("boards", "board", "window_end_ms", "rank")
+    now = Counter[int]()
+    for row in rows:
+        if row["board"] == "visitors/now":
+            now[row["window_end_ms"]] += row["value"]
+    moments = sorted(now)[5:-5:17]
+    assert len(moments) > 5
+    for end in moments:
+        there = {k for k, at, e in events() if isinstance(e, Click) and end - 5 * MINUTE <= at < end}
+        assert len(there - bots) <= now[end] <= len(there)
+
+
+# -- whatever the way --------------------------------------------------------------------------------
+
+
+def disturbed(seed: int, bound_ms: int) -> Events:
+    """The same events out of order by less than the bound, some of them twice."""
+    draw = random.Random(seed)
+    found = [(at + draw.randrange(bound_ms), (key, at, event)) for key, at, event in events()]
+    found += [(late + draw.randrange(bound_ms), what) for late, what in found if draw.random() < 0.02]
+    found.sort(key=lambda entry: entry[0])
+    return [what for _, what in found]
+
+
+@cache
+def clicks_of_people() -> dict[str, Any]:
+    """The tables of what people click, in order of time."""
+    bots = {t.entity for t in truths(world(), "bot").values()}
+    return tables(run_app([e for e in events() if e[0] not in bots and isinstance(e[2], Click)]))
+
+
+@pytest.mark.parametrize(("seed", "batch"), [(1, 700)])
+def test_disorder_repeats_and_cuts_change_no_table(seed: int, batch: int) -> None:
+    """Bots are left out: from which event on somebody is too fast hangs on what came by then.
+
+    A browser's consent and clicks come in order of time: by what was known then it is decided what may be.
+    """
+    bots = {t.entity for t in truths(world(), "bot").values()}
+    bound = 10 * MINUTE
+    there = [e for e in disturbed(seed, bound) if e[0] not in bots and isinstance(e[2], Click)]
+    expected = clicks_of_people()
+    found = tables(run_app(there, batch=batch, bound_ms=3 * bound))
+    assert {name: rows - expected[name] for name, rows in found.items()} == {
+        name: Counter() for name in found
+    }
+    assert found == expected
+
+
+def test_a_restart_between_any_two_batches_changes_nothing() -> None:
+    some = events()[:1_200]
+    expected = run_app(some)
+
+    def chain() -> MemoryChain:
+        return MemoryChain(visitors(VisitorRules()), ("key", Entities()), ("key", Reactions()))
+
+    running, found = chain(), []
+    for start in range(0, len(some), 300):
+        found += running.run_batch(some[start : start + 300])
+        kept = [host.snapshot() for host in running.hosts]
+        running = chain()
+        for host, snapshot in zip(running.hosts, kept, strict=True):
+            host.restore(snapshot)
+    found += running.drain()
+    assert tables(Run(found, True)) == tables(expected)
+
+
+def test_nothing_is_left_when_all_is_over() -> None:
+    chain = MemoryChain(visitors(VisitorRules()), ("key", Entities()), ("key", Reactions()))
+    chain.run_batch(events()[:2_000])
+    chain.advance_watermark(end_ms() + 800 * DAY)
+    assert chain.is_empty()
+
+
+def test_a_visitor_at_rest_is_small() -> None:
+    chain = MemoryChain(visitors(VisitorRules()), ("key", Entities()), ("key", Reactions()))
+    chain.run_batch(events())
+    sizes = sorted(len(cell.body) for cell in chain.hosts[0].store.cells.values())
+    assert sum(sizes) / len(sizes) < 700  # in the middle of its visit, for many
+    chain.advance_watermark(end_ms() + 3 * HOUR)
+    sizes = [len(cell.body) for cell in chain.hosts[0].store.cells.values()]
+    assert sum(sizes) / len(sizes) < 350
+
+
+def test_bad_input_disturbs_nothing_else() -> None:
+    """A click whose money does not fit in what is stored ends alone in the dead letters."""
+    good = events()[:1_000]
+    poison = msgspec.structs.replace(
+        next(e for _, _, e in good if isinstance(e, Click)), event_id="poison", visitor_id="p",
+        event_type="purchase", amount=float("inf"),
+    )  # fmt: skip
+    found = run_app([*good[:500], ("p", poison.event_time_ms, poison), *good[500:]])
+    letters = found.rows("Visitors.dead_letters")
+    assert [(d["reason"], d["stage"]) for d in letters] == [("process_error", "process")]
+    assert tables(found) == tables(run_app(good))
+
+
+# -- the checks of demo and evaluation ---------------------------------------------------------------
+
+
+def ledger_of(simulated: tuple[Any, ...]) -> ReadLedger:
+    """A ledger as the generator writes it, of a run without faults."""
+    events_of: dict[str, list[Any]] = {}
+    first: dict[str, Any] = {}
+    for one in simulated:
+        for truth in one.truths:
+            events_of.setdefault(truth.truth_id, []).append(one)
+            first.setdefault(truth.truth_id, truth)
+    told = [
+        WorldTruth(t.truth_id, t.kind, t.entity, t.expected, t.detail, ["id"] * len(events_of[key]), [],
+                   events_of[key][0].event_time_ms, events_of[key][-1].event_time_ms)
+        for key, t in first.items()
+    ]  # fmt: skip
+    summary = WorldSummary(0, 0, {}, {}, {}, 0, end_ms())
+    return ReadLedger(WorldRun("clickstream", 1, {}, {}, {}), [], [], told, summary)
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    run = reference()
+    if name == "dead_letters":
+        return []
+    output = {"offers": "main", "attributions": "attributions", "sessions": "Visitors.sessions"}.get(name)
+    for known in (*UPSERTED, *APPENDED):
+        if known == output or known.endswith(f".{name}"):
+            return run.table(known, *UPSERTED[known]) if known in UPSERTED else run.rows(known)
+    raise KeyError(name)
+
+
+def check_all(rows: Any) -> dict[str, bool]:
+    found = check_ledger(rows, ledger_of(world()), end_ms=end_ms(), cart_timeout_ms=30 * MINUTE)
+    return {check.name: check.ok for check in found}
+
+
+def test_every_check_of_the_demo_holds() -> None:
+    assert set(check_all(rows_of).values()) == {True}
+
+
+@pytest.mark.parametrize(
+    ("table", "broken"),
+    [
+        ("sessions", "sessions that are over"),
+        ("abandonments", "carts that were left"),
+        ("attributions", "conversions: orders and their value"),
+    ],
+)
+def test_a_check_of_the_demo_fails_where_rows_are_missing(table: str, broken: str) -> None:
+    def rows(name: str) -> list[dict[str, Any]]:
+        return rows_of(name)[len(rows_of(name)) :] if name == table else rows_of(name)
+
+    assert not check_all(rows)[broken]

@@ -1,0 +1,123 @@
+"""What the fraud app keeps unpacked while a batch runs says the same as what is packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apps.fraud.card_history import LINKS, card_features, counted, links_of
+from apps.fraud.events import Decision, Transaction
+from apps.fraud.features import Features
+from apps.fraud.history import HORIZON_MS, Columns, History, Look
+from apps.fraud.rulebook import NO_WINDOWS, Windows, asked
+from millrace.rules import Use
+from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
+
+ADD = st.tuples(
+    st.just("add"), st.integers(0, 40 * DAY), st.sampled_from([1, 99, 2**32 - 1, 2**32]), st.integers(0, 3)
+)
+PRUNE = st.tuples(st.just("prune"), st.integers(0, 80 * DAY), st.integers(1, 6), st.just(0))
+RESTORE = st.tuples(st.just("restore"), st.just(0), st.just(0), st.just(0))
+
+
+def restored(history: History) -> History:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(history), type=History)
+
+
+def shown(columns: Columns) -> tuple[Any, ...]:
+    """What the columns say; of running totals that is what stands between them."""
+    sums = [b - a for a, b in zip(columns.totals, columns.totals[1:], strict=False)]
+    return columns.times, columns.cents, columns.links, sums
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(ADD, ADD, ADD, PRUNE, RESTORE), max_size=30))
+def test_columns_follow_what_is_added_and_removed(steps: list[tuple[str, int, int, int]]) -> None:
+    history = History(since=0)
+    purchases: list[tuple[int, int, int]] = []
+    for what, time, number, link in steps:
+        if what == "add":
+            history.add(time, number, (link, link + 7))
+            purchases = sorted([*purchases, (time, number, link)], key=lambda p: p[0])
+        elif what == "prune":
+            history.prune(time, number)
+            purchases = [p for p in purchases if p[0] > time - HORIZON_MS][-number:]
+        else:
+            history = restored(history)
+        columns = history.columns
+        assert columns is history.columns
+        assert shown(columns) == shown(restored(history).columns)
+        assert columns.times == [time for time, _, _ in purchases]
+        assert columns.cents == [cents for _, cents, _ in purchases]
+        assert columns.links == [one for _, _, link in purchases for one in (link, link + 7)]
+        assert len(history) == len(purchases)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 3 * HOUR), min_size=1, max_size=12), st.integers(0, 3 * HOUR))
+def test_a_look_stays_the_same_when_its_own_purchase_is_added(times: list[int], now: int) -> None:
+    """Also where the purchase comes out of order: what a rule asks for afterwards is what was before."""
+    uses = [
+        Use("count", ("card", HOUR)),
+        Use("sum", ("amount", "card", HOUR)),
+        Use("mean", ("amount", "card", HOUR)),
+        Use("largest", ("amount", "card", HOUR)),
+        Use("smallest", ("amount", "card", HOUR)),
+        Use("distinct", ("terminal", "card", HOUR)),
+        Use("sum", ("amount", "card_terminal", HOUR)),
+    ]
+    history: History | None = None
+    for place, time in enumerate(times):
+        before = transaction(time, place + 1, terminal=f"t-{place % 3}")
+        history = counted(history, before, 100 * (place + 1), links_of(before))
+    assert history is not None
+    tx = transaction(now, 70, terminal="t-1")
+    look = Look(history, tx.event_time_ms)
+    wanted = [asked(use)(look, tx, 7000) for use in uses]
+    features = card_features(look, tx, 7000, None, links_of(tx))
+    counted(history, tx, 7000, links_of(tx))
+    assert [asked(use)(look, tx, 7000) for use in uses] == wanted
+    assert card_features(look, tx, 7000, None, links_of(tx)) == features
+    assert look.links(0, LINKS) == restored(history).columns.links[: look.end * LINKS]
+
+
+def test_a_card_without_purchases_of_30_days_still_has_its_usual_gap() -> None:
+    history: History | None = None
+    for hour in range(4):
+        before = transaction(hour * HOUR, 10)
+        history = counted(history, before, 1000, links_of(before))
+    tx = transaction(40 * DAY, 10)
+    features = card_features(Look(history, tx.event_time_ms), tx, 1000, None, links_of(tx))
+    assert (features.gap_s, features.gap_median_s, features.count_30d) == (None, 3600.0, 1)
+    assert (features.max_30d, features.terminals_30d, features.terminal_before) == (None, 1, 0)
+
+
+def test_the_smallest_of_the_minute_before_is_told_only_while_it_lasts() -> None:
+    before = transaction(0, 0.5)
+    history = counted(None, before, 50, links_of(before))
+    for wait, wanted in ((MINUTE - 1, 0.5), (MINUTE, None)):
+        tx = transaction(wait, 10)
+        features = card_features(Look(history, tx.event_time_ms), tx, 1000, None, links_of(tx))
+        assert (features.min_1m, features.count_10m) == (wanted, 2)
+
+
+def test_a_decision_has_the_fields_that_it_takes_over_in_their_order() -> None:
+    of_transaction, names = Transaction.__struct_fields__, Decision.__struct_fields__
+    first = len(of_transaction) // 2
+    assert names[:first] == of_transaction[:first]
+    own = Features.__struct_fields__
+    assert names[first : first + len(own)] == own
+    after = first + len(own) + len(("score", "action", "reasons"))
+    assert names[after : after + len(of_transaction) - first] == of_transaction[first:]
+
+
+def test_windows_that_nobody_computes_are_missing_and_leave_nothing() -> None:
+    assert NO_WINDOWS["count(card, 1)"] is None
+    assert dict(NO_WINDOWS) == {}
+    tx = transaction(0, 10)
+    windows = Windows({"known": 2.0}, {"made": lambda look, tx, cents: cents}, Look(None, 0), tx, 7)
+    assert (windows["known"], windows["made"], windows["other"]) == (2.0, 7.0, None)
+    assert dict(windows) == {"known": 2.0, "made": 7.0}

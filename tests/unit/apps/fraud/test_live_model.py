@@ -1,0 +1,109 @@
+"""Models of the live stream: what training reads and what the pipeline asks are the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import ExtraTreesClassifier  # type: ignore[import-untyped]
+
+from apps.fraud.feature_types import CardFeatures, EntityFeatures
+from apps.fraud.features import Features
+from apps.fraud.labels import LabelRisk, TerminalLabels
+from apps.fraud.model.estimator import matrix
+from apps.fraud.model.forest import Forest
+from apps.fraud.model.live import LIVE_COLUMNS, LIVE_INPUTS, UNKNOWN, StreamScorer, flat, row_of, score_with
+from apps.fraud.model.scorer import ModelHolder
+from apps.fraud.model.source import LoadedModel
+from apps.fraud.scorer import Observed, Scorer
+from tests.unit.apps.fraud.cases import transaction
+
+
+def filled(struct: Any, rng: np.random.Generator, *, holes: bool) -> Any:
+    """A struct of random numbers, some missing where that may be."""
+    values = []
+    for field in msgspec.structs.fields(struct):
+        may_miss = "None" in str(field.type)
+        missing = holes and may_miss and rng.random() < 0.5
+        values.append(None if missing else float(np.float32(rng.normal())))
+    return struct(*values)
+
+
+def observed(seed: int) -> Observed:
+    rng = np.random.default_rng(seed)
+    own, card = filled(Features, rng, holes=True), filled(CardFeatures, rng, holes=True)
+    entities = [filled(EntityFeatures, rng, holes=True) if rng.random() < 0.5 else None for _ in range(4)]
+    tx = transaction(seed, round(float(rng.uniform(1, 99)), 2), id=f"tx-{seed}")
+    labels = [
+        filled(tp, rng, holes=True) if rng.random() < 0.5 else None for tp in (LabelRisk, TerminalLabels)
+    ]
+    return Observed(tx, own, card, entities[0], entities[1], entities[2], entities[3], {}, *labels)
+
+
+def decision(seen: Observed) -> dict[str, Any]:
+    """The columns of a decision that training reads, as the table gives them."""
+    tx = msgspec.to_builtins(seen.tx)
+    row = {name: tx[name] for name in ("transaction_id", "event_time_ms", "card_id", "kind", "amount")}
+    row |= {"action": "review", **msgspec.to_builtins(seen.own)}
+    for name in ("card", "account", "terminal", "device", "address", "card_labels", "terminal_labels"):
+        row[name] = msgspec.to_builtins(getattr(seen, name))
+    assert set(row) == set(LIVE_COLUMNS)
+    return row
+
+
+def test_training_and_scoring_see_the_same_numbers() -> None:
+    seen = [observed(seed) for seed in range(40)]
+    table = flat(pd.DataFrame([decision(one) for one in seen]))
+    trained_on = matrix(table, LIVE_INPUTS)
+    asked = np.array([row_of(one, LIVE_INPUTS) for one in seen], dtype=np.float32)
+    np.testing.assert_array_equal(trained_on, asked)
+    assert (asked == UNKNOWN).any()
+
+
+def test_refunds_are_not_learned_from() -> None:
+    rows = [decision(observed(1)), decision(observed(2)) | {"kind": "refund"}]
+    assert flat(pd.DataFrame(rows))["transaction_id"].tolist() == ["tx-1"]
+
+
+class Models:
+    version_now: str | None = "7"
+
+    def __init__(self) -> None:
+        x = np.random.default_rng(0).normal(size=(200, len(LIVE_INPUTS))).astype(np.float32)
+        trees = ExtraTreesClassifier(5, random_state=0).fit(x, x[:, 0] > 0)
+        self.model = LoadedModel("7", LIVE_INPUTS, Forest.of(trees, len(LIVE_INPUTS)))
+
+    def version(self, alias: str) -> str | None:
+        return self.version_now
+
+    def load(self, version: str) -> LoadedModel:
+        return self.model
+
+
+def test_many_transactions_score_as_one_by_one() -> None:
+    models = Models()
+    holder = ModelHolder(models)
+    holder.poll()
+    seen = [observed(seed) for seed in range(6)]
+    together = score_with(holder, seen)
+    alone = [score_with(holder, [one])[0] for one in seen]
+    for a, b in zip(together, alone, strict=True):
+        assert a is not None
+        assert b is not None
+        assert a[1] == b[1] == "7"
+        assert abs(a[0] - b[0]) < 1e-12
+
+
+def test_without_a_model_rules_are_alone() -> None:
+    models = Models()
+    models.version_now = None
+    holder = ModelHolder(models)
+    holder.poll()
+    assert score_with(holder, [observed(1), observed(2)]) == [None, None]
+
+
+def test_the_scorer_is_what_the_pipeline_takes() -> None:
+    scorer: Scorer = StreamScorer("sqlite:////nowhere/mlflow.db")
+    assert scorer.score([observed(1)]) == [None]

@@ -1,0 +1,125 @@
+"""Frauds are caught and ordinary cards left alone, over many seeded cards."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from apps.fraud.events import Transaction
+from generators.fraud import FraudProfile, fraud_events
+from generators.payments import PaymentsProfile, simulate
+from tests.unit.apps.fraud.cases import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    driver,
+    purchases,
+    send,
+    transaction,
+)
+from tests.unit.apps.fraud.chain import Chain
+
+#: A card in life, one in a demo whose time is pressed together, and a very busy one.
+PACES = [8 * HOUR, 20 * SECOND, 2 * SECOND]
+
+
+def history(random: Random, *, every_ms: int, number: int, card: str) -> list[Transaction]:
+    funds = transaction(0, 10_000_000, kind="top_up", card=card)
+    return [funds, *purchases(random, random.uniform(5, 100), number, every_ms=every_ms, card=card)]
+
+
+def card_testing(random: Random, start: int, usual: float, card: str) -> list[Transaction]:
+    return [transaction(start + i * 7 * SECOND, random.randrange(10, 201) / 100, card=card) for i in range(8)]
+
+
+def amount_spike(random: Random, start: int, usual: float, card: str) -> list[Transaction]:
+    return [transaction(start, round(8.5 * usual, 2), card=card)]
+
+
+def spree(random: Random, start: int, usual: float, card: str) -> list[Transaction]:
+    times = [start + i * 25 * SECOND for i in range(6)]
+    return [transaction(at, round(random.uniform(3, 5) * usual, 2), card=card) for at in times]
+
+
+@pytest.mark.parametrize("every_ms", PACES)
+def test_an_ordinary_card_raises_no_alert_in_10000_transactions(every_ms: int) -> None:
+    random = Random(f"ordinary {every_ms}")
+    target = driver()
+    for number in range(10):
+        card = f"card-{number}"
+        stream = history(random, every_ms=every_ms, number=1_000, card=card)
+        for i in range(0, len(stream), 50):
+            target.host.watermark = -(2**63)  # the cards follow each other in the test, not in time
+            send(target, *stream[i : i + 50])
+    assert len(target.values()) == 10_010
+    assert target.values("alerts") == []
+
+
+@pytest.mark.parametrize("every_ms", PACES[:2])
+@pytest.mark.parametrize("fraud", [card_testing, amount_spike, spree])
+def test_a_fraud_on_a_card_with_twenty_purchases_is_caught(
+    fraud: Callable[[Random, int, float, str], list[Transaction]], every_ms: int
+) -> None:
+    random = Random(f"frauds {every_ms}")
+    for number in range(60):
+        target = driver()
+        card = f"card-{number}"
+        stream = history(random, every_ms=every_ms, number=20, card=card)
+        send(target, *stream)
+        start = stream[-1].event_time_ms - stream[0].event_time_ms + MINUTE
+        usual = statistics.fmean(tx.amount for tx in stream[1:])
+        hits = fraud(random, start, usual, card)
+        send(target, *hits)
+        alerted = {alert.transaction_id for alert in target.values("alerts")}
+        assert alerted & {tx.transaction_id for tx in hits}, f"{card}, usually {usual:.2f}"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_fraud_of_a_generated_stream_is_caught_with_few_false_alarms(seed: int) -> None:
+    decode = msgspec.json.Decoder(Transaction).decode
+    episodes: dict[str, set[str]] = defaultdict(set)
+    complete: set[str] = set()
+    target = driver(out_of_orderness_ms=2 * SECOND)
+    batch: list[Transaction] = []
+    for message in fraud_events(FraudProfile(seed=seed, events=20_000, cards=400, fraud_rate=1.5)):
+        batch.append(decode(message.value))
+        if message.episode is not None:
+            found = episodes[message.episode.episode_id]
+            found.add(message.transaction_id)
+            if len(found) == message.episode.size:
+                complete.add(message.episode.episode_id)
+        if len(batch) == 1_000:
+            send(target, *batch)
+            batch = []
+    alerted = {alert.transaction_id for alert in target.values("alerts")}
+    frauds = set().union(*episodes.values())
+    assert len(complete) >= 15
+    assert [e for e in complete if not episodes[e] & alerted] == []
+    assert len(alerted - frauds) <= 0.1 * len(alerted)
+
+
+def test_what_only_places_devices_and_other_entities_show_is_caught_in_the_payments_world() -> None:
+    profile = PaymentsProfile(
+        seed=2, transactions=3_000, event_rate=0.02, cards=100, terminals=60, fraud_rate=12, fraud_scale=0.3
+    )
+    events = [e for e in simulate(profile) if e.stream == "transactions"]
+    chain = Chain(("device",), out_of_orderness_ms=MINUTE)
+    for first in range(0, len(events), 50):
+        batch = events[first : first + 50]
+        chain.send(*(msgspec.convert(e.event, Transaction, from_attributes=True) for e in batch))
+    alerted = {alert.transaction_id for alert in chain.alerts}
+    frauds: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for event in events:
+        for truth in event.truths:
+            frauds[truth.kind, truth.truth_id].add(event.event.transaction_id)
+    for kind in ("card_testing", "small_then_large", "impossible_travel", "device_ring"):
+        members = [ids for (of, _), ids in frauds.items() if of == kind]
+        assert members, kind
+        assert all(ids & alerted for ids in members), kind
+    false = alerted - set().union(*frauds.values())
+    assert len(false) <= 0.15 * len(alerted)

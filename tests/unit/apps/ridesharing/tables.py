@@ -1,0 +1,131 @@
+"""A folder as the ridesharing app leaves it, small and seeded: trips, attempts, windows, cars, violations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
+from apps.ridesharing.records import (
+    Attempt,
+    DriverChange,
+    Ignored,
+    Operation,
+    Supply,
+    Trip,
+    Violation,
+    WindowReport,
+)
+from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
+
+START_MS = 1_767_369_600_000
+SECOND, MINUTE = 1_000, 60_000
+REGIONS = ("north", "south")
+#: What follows where a ride goes well.
+USUAL = {
+    "": "processing", "booked": "processing", "processing": "offered", "offered": "accepted",
+    "accepted": "arrived", "arrived": "in_progress", "in_progress": "completed",
+}  # fmt: skip
+#: A reason as an attacker would wish it to be.
+EVIL = "<img src=x onerror=window.harmed=1>"
+
+
+class RidesRecords(NamedTuple):
+    """What was written."""
+
+    trips: list[Trip]
+    attempts: list[Attempt]
+    windows: list[WindowReport]
+    supply: list[Supply]
+    drivers: list[DriverChange]
+
+    @property
+    def until_ms(self) -> int:
+        """Time of the last step."""
+        return max(t.at_ms for t in self.trips)
+
+
+def trips(random: Random) -> list[Trip]:
+    """Walks through the table of states, each stopped somewhere."""
+    found = []
+    for n in range(300):
+        region = "north" if random.random() < 0.7 else "south"
+        at, state, attempt, wait = START_MS + n * 12 * SECOND, "", 0, 0
+        asked = at
+        for revision in range(random.randrange(2, 14)):
+            if state in TERMINAL and state:
+                break
+            goes_well = random.random() < 0.85
+            before, state = state, USUAL[state] if goes_well else random.choice(sorted(TRANSITIONS[state]))
+            attempt += state == "offered"
+            wait = at - asked if state == "in_progress" else wait
+            found.append(Trip(
+                f"r{n:03}", revision, f"rider-{n}", region, "872830828ffffff", "standard", before, state,
+                "a cause", f"d{n % 40}" if attempt else "", attempt, asked, asked, at, wait,
+            ))  # fmt: skip
+            at += random.randrange(5, 200) * SECOND
+    return found
+
+
+def attempts(random: Random, of: list[Trip]) -> list[Attempt]:
+    states = ("accepted", "completed", "rejected", "expired", "offered")
+    return [
+        Attempt(t.request_id, t.attempt, 0, t.driver_id, t.region, random.choice(states), "optimal",  # type: ignore[arg-type]
+                t.at_ms, 0, 0, random.uniform(50, 2_500), 3_000.0, 500, 120_000, "standard", "standard",
+                60_000)
+        for t in of if t.state == "offered"
+    ]  # fmt: skip
+
+
+def windows(random: Random) -> list[WindowReport]:
+    """The policy in force is fifo at first and optimal then; both are computed beside each other."""
+    found = []
+    for n in range(200):
+        for region in REGIONS:
+            policy = "fifo" if n < 50 else "optimal"
+            best, riders = random.randrange(100_000, 200_000), random.randrange(1, 9)
+            first = best + random.randrange(1, 90_000)
+            done, shadow = (first, best) if policy == "fifo" else (best, first)
+            found.append(WindowReport(
+                region, START_MS + n * 10 * SECOND, policy, riders, int(n == 9), 40, 20, 3, 17, riders * 9,
+                riders - 1, done, 700.0 * (riders - 1), -1 if policy == "fifo" else shadow, -1,
+                shadow if policy == "fifo" else -1, random.randrange(90_000),
+            ))  # fmt: skip
+    return found
+
+
+def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
+    """Write everything that the page can show; return it."""
+    random = Random(3)
+    walked = sorted(trips(random), key=lambda t: (t.at_ms, t.revision))
+    supply = [
+        Supply(region, zone, START_MS + n * MINUTE, cars, random.randrange(cars))
+        for n in range(20) for region in REGIONS for zone in ("a", "b", "c")
+        if (cars := random.randrange(1, 9)) and not (n == 19 and region == "south")
+    ]  # fmt: skip
+    drivers = [
+        DriverChange(f"d{n % 40}", random.choice(REGIONS), change, START_MS + n * SECOND, 5_000)  # type: ignore[arg-type]
+        for n, change in enumerate(["entered"] * 60 + ["left"] * 20 + ["stale"] * 5)
+    ]
+    found = RidesRecords(walked, attempts(random, walked), windows(random), supply, drivers)
+    for at in range(0, len(walked), 300):
+        put_records(root, "trips", walked[at : at + 300])
+    wrong = [
+        Violation(1 + n, ("d:d7", "r:r003")[n % 2], f"two open: {EVIL}", START_MS + n)
+        for n in range(violations)
+    ]
+    by_hand = [
+        Operation(f"c{n}", "north", "block", "ann", EVIL, "", f"d{n}", "", 0, outcome, "", START_MS + n)  # type: ignore[arg-type]
+        for n, outcome in enumerate(("done", "refused"))
+    ]
+    late = [Ignored("answers", f"e{n}", "r1", "d1", "the offer is over", True, START_MS) for n in range(4)]
+    for table, records in (
+        ("windows", found.windows), ("supply", supply), ("drivers", drivers),
+        ("violations", wrong), ("operations", by_hand), ("ignored", late),
+    ):  # fmt: skip
+        if records:
+            put_records(root, table, records)
+    put_records(root, "assignments", found.attempts, key=["request_id", "attempt"])
+    put_checkpoint(root, {"ridesharing.requests": {"0": 300}}, batch=3, watermark=found.until_ms)
+    return found

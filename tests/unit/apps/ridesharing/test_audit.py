@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pytest
+
+from apps.ridesharing.audit import audit
+from apps.ridesharing.auditor import Auditor
+from apps.ridesharing.fleet import Fleet, Request
+from apps.ridesharing.recorded import cut
+from apps.ridesharing.records import Journal
+from apps.ridesharing.replay import Faults, Replay, alarms_of, run_replay
+from apps.ridesharing.replay_report import Plan, measure, served_table
+from millrace.testing import TestDriver
+from millrace.testing.properties import leaks
+from tests.unit.apps.ridesharing.cases import KM, LAT, LON, START, ms
+
+
+def step(
+    name: str, s: float, *, driver: str = "d1", ride: str = "r1", attempt: int = 1, seq: int = 1, **more: Any
+) -> Journal:
+    fields = {"region": "all", "state": "", "before": "", "deadline_ms": 0} | more
+    return Journal(f"d:{driver}", 1_000_000_000 + seq, name, ride, driver, attempt, at_ms=ms(s), **fields)
+
+
+def state(before: str, after: str, s: float, attempt: int = 0, ride: str = "r1") -> Journal:
+    return Journal(f"r:{ride}", 1_000_000_000, "state", ride, "", attempt, "all", after, before, ms(s), 0)
+
+
+def alarms(*steps: Journal, until: float = 10_000) -> list[int]:
+    driver = TestDriver(Auditor())
+    for each in steps:
+        driver.send(each.subject, each, at=each.at_ms)
+        driver.advance_watermark(each.at_ms)
+    driver.advance_watermark(ms(until))
+    return [v.invariant for v in driver.values()]
+
+
+GOOD = [
+    step("open", 10, deadline_ms=ms(25), age_ms=5, ttl_ms=9, distance_m=5, radius_m=9),
+    step("accepted", 12),
+    step("close", 400),
+]
+
+
+def test_a_good_journal_raises_no_alarm() -> None:
+    assert alarms(*GOOD) == []
+    ride = ["", "processing", "offered", "accepted", "arrived", "in_progress", "completed"]
+    steps = [state(b, a, n, int(n > 0)) for n, (b, a) in enumerate(itertools.pairwise(ride))]
+    assert alarms(*steps) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "invariant"),
+    [
+        ([step("open", 10), step("open", 11, ride="r2", region="other")], 1),
+        ([step("close", 10)], 1),
+        ([step("open", 10), step("close", 11, ride="r2")], 1),
+        ([step("open", 10, age_ms=10, ttl_ms=9)], 2),
+        ([step("open", 10, distance_m=10, radius_m=9)], 2),
+        ([step("open", 10, fits=False)], 2),
+        ([step("open", 10, deadline_ms=ms(25))], 4),
+        ([state("", "offered", 1, 1)], 3),
+        ([state("", "processing", 1), state("processing", "no_show", 2), state("no_show", "offered", 3)], 3),
+        ([state("", "processing", 1), state("offered", "accepted", 2, 1)], 3),
+        ([state("", "processing", 1), state("processing", "offered", 2, 3)], 8),
+    ],
+)  # fmt: skip
+def test_what_violates_an_invariant_raises_its_alarm(steps: list[Journal], invariant: int) -> None:
+    assert invariant in alarms(*steps)
+
+
+def test_the_auditor_forgets() -> None:
+    events = [(s.subject, s.at_ms, s) for s in [*GOOD, state("", "processing", 1)]]
+    assert leaks(Auditor(), events) == []
+
+
+def line_of_requests(count: int, every_s: float) -> list[Request]:
+    """Requests along a line, of trips of five minutes and a kilometre."""
+    return [
+        Request(
+            f"r{n:03}",
+            START + int(n * every_s * 1_000) + 137,
+            LAT + (n % 7 - 3) * 0.4 * KM,
+            LON,
+            LAT + (n % 5 - 2) * 0.5 * KM,
+            LON,
+            240_000 + 7_000 * (n % 9),
+        )
+        for n in range(count)
+    ]
+
+
+def run(
+    requests: list[Request] | None = None, cars: int = 14, faults: Faults | None = None, regions: int = 1
+) -> tuple[Plan, Replay]:
+    requests = requests or line_of_requests(60, 15)
+    plan = Plan(
+        start_ms=START,
+        end_ms=START + 900_000,
+        fleet=cars,
+        policy="optimal",
+        window_ms=10_000,
+        radius_m=3_000,
+        seed=3,
+        regions=cut(requests, regions),
+        region_count=regions,
+    )
+    fleet = Fleet(requests, cars, plan.seed, plan.start_ms, plan.end_ms)
+    return plan, run_replay(fleet, plan.config, faults=faults)
+
+
+def tables(done: Replay) -> dict[str, pd.DataFrame]:
+    names = {"assignments": "attempts", "trips": "trips", "offers": "offers", "windows": "windows"}
+    return {table: pd.DataFrame(done.records[output]) for table, output in names.items()}
+
+
+@pytest.fixture(scope="module")
+def replayed() -> tuple[Plan, Replay]:
+    return run()
+
+
+def test_a_replay_serves_whom_it_can_and_every_figure_is_there(replayed: tuple[Plan, Replay]) -> None:
+    plan, done = replayed
+    report = measure(plan, done)
+    assert report["requests"] == 60
+    assert report["served_share"] > 0.5
+    assert report["invariant_violations"] == 0, report["violations"]
+    assert report["optimality_ratio"] == 1.0
+    assert 0 <= report["idle_gini"] < 1
+    assert 0 < report["mean_wait_s"] <= report["p95_wait_s"] <= report["max_wait_s"]
+    assert not report["state_left"]
+    served = served_table(done)
+    assert list(served.columns) == [
+        "request_id", "driver_id", "attempt", "offered_time", "accepted_time", "pickup_time", "pickup_km",
+        "dropoff_time",
+    ]  # fmt: skip
+
+
+def test_the_replay_keeps_the_protocol(replayed: tuple[Plan, Replay]) -> None:
+    """Straight line × 1.4 at 25 km/h, lost after 300 s, the next ride begins at the last drop-off."""
+    _, done = replayed
+    requests = {r.request_id: r for r in done.fleet.requests}
+    by_driver: dict[str, list[Any]] = {}
+    for name, s in done.fleet.served.items():
+        request = requests[name]
+        assert request.at_ms <= s.offered_ms <= request.at_ms + 300_000
+        assert s.offered_ms % 10_000 == 0
+        assert s.accepted_ms == s.offered_ms + 1
+        assert s.pickup_ms - s.accepted_ms == pytest.approx(s.pickup_km / 25 * 3_600_000, abs=2)
+        assert s.dropoff_ms == s.pickup_ms + request.duration_ms
+        by_driver.setdefault(s.driver_id, []).append((s.offered_ms, s.dropoff_ms, request, s))
+    chained = 0
+    for rides in by_driver.values():
+        rides.sort(key=lambda r: r[0])
+        for (_, ends, before, _), (offered, _, after, s) in itertools.pairwise(rides):
+            assert ends <= offered
+            way = abs(before.to_lat - after.lat) / KM * 1.4
+            assert s.pickup_km == pytest.approx(way, abs=0.01)
+            chained += 1
+    assert chained > 10
+
+
+def test_repeats_lateness_and_restarts_violate_nothing() -> None:
+    plan, done = run(faults=Faults(duplicates=0.1, late=0.1, restarts=8, seed=5))
+    report = measure(plan, done)
+    assert report["invariant_violations"] == 0, report["violations"]
+    assert report["late"] > 10
+    assert report["dead_letters"]["duplicate"] > 10
+    assert report["served_share"] > 0.4
+    assert not report["state_left"]
+
+
+def test_the_auditor_reads_the_journal_of_a_replay(replayed: tuple[Plan, Replay]) -> None:
+    from apps.ridesharing.config import DispatchConfig
+    from apps.ridesharing.dispatcher import Dispatcher
+    from tests.unit.apps.ridesharing.cases import REGION, answer, position, request
+
+    driver = TestDriver(Dispatcher(DispatchConfig(window_ms=10_000)))
+    for s in (position("d1", 0), request("r1", 2), answer("r1", "d1", 12, "reject"), position("d1", 60)):
+        driver.send(REGION, s, at=s.event_time_ms)
+    journal = [msgspec.to_builtins(step) for step in driver.values()]
+    assert alarms_of(journal) == []
+    assert {v.invariant for v in alarms_of([j for j in journal if j["step"] != "close"])} == {4}
+    assert {v.invariant for v in alarms_of([j for j in journal if j["state"] != "offered"])} == {3}
+    assert replayed[1].alarms == []
+
+
+def test_restarts_alone_change_nothing(replayed: tuple[Plan, Replay]) -> None:
+    _, done = run(faults=Faults(restarts=20))
+    pd.testing.assert_frame_equal(served_table(done), served_table(replayed[1]))
+
+
+def test_four_regions_own_every_driver_once() -> None:
+    plan, done = run(regions=4)
+    report = measure(plan, done)
+    assert report["invariant_violations"] == 0, report["violations"]
+    assert report["handovers"] > 3
+    assert report["served_share"] > 0.4
+
+
+def broken(done: Replay, table: str, change: Any) -> dict[str, pd.DataFrame]:
+    found = tables(done)
+    found[table] = change(found[table].copy())
+    return found
+
+
+def _overlap(frame: pd.DataFrame) -> pd.DataFrame:
+    last = frame[frame["state"] == "completed"].sort_values("offered_ms")
+    other = last.iloc[1:2].assign(
+        driver_id=last.iloc[0]["driver_id"], offered_ms=last.iloc[0]["offered_ms"] + 1
+    )
+    return pd.concat([frame[~frame.index.isin(other.index)], other])
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "invariant"),
+    [
+        ("assignments", _overlap, 1),
+        ("assignments", lambda f: f.assign(distance_m=f["distance_m"] + 3_000), 2),
+        ("assignments", lambda f: f.assign(location_age_ms=200_000), 2),
+        ("assignments", lambda f: f.assign(vehicle_class="xl"), 2),
+        ("assignments", lambda f: pd.concat([f, f.tail(1)]), 8),
+        ("assignments", lambda f: f.assign(attempt=f["attempt"] + 1), 8),
+        ("trips", lambda f: f[f["state"] != "offered"], 3),
+        ("trips", lambda f: pd.concat([f, f.tail(1).assign(revision=99)]), 3),
+        ("trips", lambda f: f[f["request_id"] != "r001"], 6),
+        ("trips", lambda f: f.assign(at_ms=f["at_ms"].where(f["state"] != "offered", f["at_ms"] + 10**7)), 7),
+        ("offers", lambda f: pd.concat([f, f.head(1)]), 8),
+        ("offers", lambda f: f.assign(expires_ms=f["event_time_ms"]), 4),
+        ("windows", lambda f: f.assign(matched=f["riders"] + 1), 2),
+        ("windows", lambda f: f.assign(drivers_free=f["drivers_online"] + 5), 6),
+    ],
+)
+def test_the_audit_finds_what_is_wrong_in_the_tables(
+    replayed: tuple[Plan, Replay], table: str, change: Any, invariant: int
+) -> None:
+    findings = audit(broken(replayed[1], table, change), patience_ms=300_000)
+    assert findings.by_invariant[invariant] > 0
+    assert findings.examples
+
+
+def test_the_audit_finds_nothing_in_good_tables(replayed: tuple[Plan, Replay]) -> None:
+    findings = audit(tables(replayed[1]), patience_ms=300_000)
+    assert (findings.count, findings.examples) == (0, [])
+    assert (
+        audit(
+            {name: pd.DataFrame() for name in ("assignments", "trips", "offers", "windows")}, patience_ms=1
+        ).count
+        == 0
+    )

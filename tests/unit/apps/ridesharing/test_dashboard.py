@@ -1,0 +1,243 @@
+"""The ridesharing page's panels over a small folder of tables."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pytest
+from deltalake import DeltaTable
+
+from apps.ridesharing import dashboard
+from apps.ridesharing.app import app as ridesharing
+from apps.ridesharing.dashboard_data import trips
+from apps.ridesharing.lifecycle import TERMINAL
+from apps.ridesharing.settings import RidesharingSettings
+from millrace.dashboard.data import AppData
+from millrace.dashboard.views import Note, Numbers, Table
+from tests.unit.apps.ridesharing.tables import EVIL, MINUTE, REGIONS, START_MS, RidesRecords, rides_folder
+from tests.unit.millrace.dashboard.cases import (
+    Clock,
+    check_panels,
+    frame,
+    panel_of,
+    put_records,
+    without_rows,
+)
+
+World = tuple[AppData, RidesRecords, Clock]
+shown = partial(panel_of, dashboard.page)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RidesRecords]:
+    root = tmp_path_factory.mktemp("rides")
+    return root, rides_folder(root)
+
+
+@pytest.fixture(scope="module")
+def world(made: tuple[Path, RidesRecords]) -> World:
+    """To be looked at, not to be written to."""
+    root, records = made
+    clock = Clock(records.until_ms)
+    return data_in(root, clock), records, clock
+
+
+@pytest.fixture
+def own(made: tuple[Path, RidesRecords], tmp_path: Path) -> World:
+    """A copy that may be written to."""
+    root, records = made
+    shutil.copytree(root, tmp_path / "rides")
+    clock = Clock(records.until_ms)
+    return data_in(tmp_path / "rides", clock), records, clock
+
+
+def data_in(root: Path, clock: Clock | None = None) -> AppData:
+    return AppData(ridesharing, RidesharingSettings(), root, clock or Clock())
+
+
+def last_states(records: RidesRecords) -> pd.DataFrame:
+    """Each request as it stands, by its last revision."""
+    return frame(records.trips).sort_values("revision").groupby("request_id").tail(1)
+
+
+def test_every_panel_shows_something_of_a_full_folder_and_nothing_of_an_empty_one(
+    world: World, tmp_path: Path
+) -> None:
+    data, _, clock = world
+    check_panels(dashboard.page, data, data_in(tmp_path / "none", clock))
+
+
+def test_tables_without_a_row_are_waited_for(own: World) -> None:
+    data, _, clock = own
+    found = without_rows(dashboard.page, data, clock)
+    assert isinstance(found.pop("violations"), Note)
+    assert found == {}
+
+
+def test_violations_come_first_and_say_which_invariant(world: World) -> None:
+    data, _, _ = world
+    assert dashboard.page.panels[0].id == "violations"
+    found = shown(data, "violations")
+    assert isinstance(found, Table)
+    assert set(found.tones) == {"bad"}
+    assert [(row[1], row[3]) for row in found.rows] == [(2, "r003"), (1, "d7")]
+    assert "at most one open commitment" in str(found.rows[1][2])
+    assert EVIL in str(found.rows[0][4])
+
+
+def test_where_every_invariant_holds_that_is_said(own: World, tmp_path: Path) -> None:
+    data, records, clock = own
+    DeltaTable(str(data.root / "tables" / "violations")).delete()
+    clock.later()
+    found = shown(data, "violations")
+    assert isinstance(found, Note)
+    assert (found.tone, f"{len(records.trips):,} steps" in found.text) == ("good", True)
+
+
+def test_the_headline_is_what_the_last_revisions_say(world: World) -> None:
+    data, records, _ = world
+    last = last_states(records)
+    found = shown(data, "headline")
+    assert isinstance(found, Numbers)
+    labels = [n.label for n in found.items]
+    values: list[Any] = [n.value for n in found.items]
+    over = last[last.state.isin(TERMINAL)]
+    rows = frame(records.trips)
+    waits = rows[rows.state == "in_progress"].wait_ms
+    assert values[labels.index("requests")] == len(last)
+    assert values[labels.index("served")] == pytest.approx((over.state == "completed").mean())
+    assert values[labels.index("mean wait")] == pytest.approx(waits.mean())
+    p95 = values[labels.index("95 % wait")]
+    assert waits.quantile(0.95, interpolation="lower") <= p95 <= waits.quantile(0.96, interpolation="higher")
+    assert values[labels.index("waiting now")] == last.state.isin(["processing", "offered"]).sum()
+    assert values[labels.index("open offers")] == (last.state == "offered").sum()
+    supply = frame(records.supply)
+    newest = supply[supply.minute_ms == supply.groupby("region").minute_ms.transform("max")]
+    assert values[labels.index("free cars")] == newest.free.sum()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_states_add_up_in_any_order_and_any_cut_into_files(tmp_path: Path, world: World, seed: int) -> None:
+    _, records, _ = world
+    rows = list(records.trips)
+    random = Random(seed)
+    random.shuffle(rows)
+    clock = Clock()
+    data = data_in(tmp_path / "any", clock)
+    while rows:
+        cut = random.randrange(1, 600)
+        put_records(tmp_path / "any", "trips", rows[:cut])
+        rows = rows[cut:]
+        clock.later()
+        assert trips(data) is not None
+    found = trips(data)
+    assert found is not None
+    expected = Counter(last_states(records).groupby(["region", "state"]).size().to_dict())
+    assert +found.states == expected
+
+
+def test_requests_are_shown_by_state_in_the_order_of_a_ride(world: World) -> None:
+    data, records, _ = world
+    expected = last_states(records).state.value_counts().to_dict()
+    bars = shown(data, "trip-states").bars
+    assert {b.label.replace(" ", "_"): b.value for b in bars} == expected
+    labels = [b.label for b in bars]
+    assert labels.index("in progress") < labels.index("completed")
+
+
+def test_waits_over_time_are_those_of_the_pick_ups(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.trips)
+    waits = rows[rows.state == "in_progress"]
+    means, tails = shown(data, "waits").series
+    begins = [at for at, _ in means.points]
+    width = begins[1] - begins[0]
+    place = (waits.at_ms - begins[0]) // width
+    assert {n: v for n, (_, v) in enumerate(means.points) if v is not None} == pytest.approx(
+        waits.groupby(place).wait_ms.mean().to_dict()
+    )
+    for (_, mean), (_, tail) in zip(means.points, tails.points, strict=True):
+        assert (mean is None) == (tail is None)
+
+
+def test_requests_pick_ups_and_losses_over_time_lose_nothing(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.trips)
+    lines = shown(data, "demand").series
+    width = (lines[0].points[1][0] - lines[0].points[0][0]) / MINUTE
+    given_up = rows.state.isin(TERMINAL) & (rows.state != "completed")
+    expected = [(rows.before == "").sum(), (rows.state == "in_progress").sum(), given_up.sum()]
+    assert [sum(v or 0 for _, v in line.points) * width for line in lines] == pytest.approx(expected)
+
+
+def test_regions_stand_side_by_side(world: World) -> None:
+    data, records, _ = world
+    last = last_states(records)
+    windows = frame(records.windows).sort_values("window_end_ms")
+    found = {row[0]: row for row in shown(data, "regions").rows}
+    assert set(found) == set(REGIONS)
+    for region, row in found.items():
+        own = last[last.region == region]
+        driving = own.state.isin(["accepted", "arrived", "in_progress"]).sum()
+        counts = [len(own), (own.state == "processing").sum(), (own.state == "offered").sum(), driving]
+        assert list(row[1:5]) == counts
+        newest = windows[windows.region == region].iloc[-1]
+        longest = newest.longest_wait_ms if counts[1] else None  # nobody waits: nobody waits longest
+        assert (row[9], row[10], row[11]) == (longest, "optimal", newest.window_end_ms)
+
+
+def test_policies_are_compared_with_what_was_done_in_the_same_windows(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.windows)
+    found = {row[0]: row for row in shown(data, "policies").rows}
+    assert set(found) == {"fifo", "optimal"}  # nearest was never computed
+    assert found["optimal"][1] == "in force in 2 of 2 regions"
+    assert found["fifo"][1] == "shadow"
+    for policy in found:
+        beside = rows[(rows.policy != policy) & (rows[f"shadow_{policy}_ms"] >= 0)]
+        own = rows[rows.policy == policy]
+        assert (found[policy][2], found[policy][3]) == (len(own), len(beside))
+        shadow = beside[f"shadow_{policy}_ms"].sum()
+        cost = (own.objective_ms.sum() + shadow) / (own.riders.sum() + beside.riders.sum())
+        assert found[policy][4] == pytest.approx(cost)
+        assert found[policy][5] == pytest.approx(shadow / beside.objective_ms.sum() - 1)
+    assert found["optimal"][5] < 0 < found["fifo"][5]
+
+
+def test_windows_attempts_drivers_and_ignored_events_are_counted(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.windows)
+    figures = {n.label: n.value for n in shown(data, "matching").items}
+    assert figures["offered a car"] == pytest.approx(rows.matched.sum() / rows.riders.sum())
+    assert (figures["to the pick-up"], figures["put off"]) == (700, 2)
+    bars = {b.label: b.value for b in shown(data, "offers").bars}
+    assert bars == Counter(a.state for a in records.attempts)
+    assert {b.label: b.value for b in shown(data, "driver-changes").bars} == Counter(
+        d.change for d in records.drivers
+    )
+    assert [(b.label, b.value) for b in shown(data, "ignored").bars] == [("the offer is over", 4)]
+    assert [row[5] for row in shown(data, "operations").rows] == ["refused", "done"]
+
+
+def test_a_request_and_a_driver_are_found(world: World) -> None:
+    data, records, _ = world
+    one = {p.title: p.view for p in dashboard.request_or_driver(data, "r003")}
+    trip = one["Trip"]
+    assert "Violations" in one
+    assert isinstance(trip, Table)
+    own = [t for t in records.trips if t.request_id == "r003"]
+    assert [row[2] for row in trip.rows] == [t.state for t in sorted(own, key=lambda t: -t.revision)]
+    driver = {p.title: p.view for p in dashboard.request_or_driver(data, "d7")}
+    assert list(driver) == ["Violations", "Offers", "Driver"]
+    offers = driver["Offers"]
+    assert isinstance(offers, Table)
+    assert len(offers.rows) == sum(a.driver_id == "d7" for a in records.attempts)
+    assert offers.rows[0][0] >= offers.rows[-1][0] >= START_MS  # type: ignore[operator]
+    assert {row[7] for row in offers.rows} == {None}  # not over yet: no time
+    assert dashboard.request_or_driver(data, "nobody") == []

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from apps.ridesharing.app import topics
+from apps.ridesharing.cli import app as operator_cli
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.evaluate_cli import app as evaluate_cli
+from apps.ridesharing.evaluate_cli import parse_radius
+from apps.ridesharing.events import REQUIRED, Signal
+from apps.ridesharing.location_report import stale_drivers, zone_counts
+from apps.ridesharing.recorded import cut, parse_time, read_positions, read_requests
+from apps.ridesharing.regions import EVERYWHERE, Regions
+from apps.ridesharing.settings import RidesharingSettings
+from generators.ridesharing import DOMAIN
+from generators.ridesharing.loop import APP_TOPICS
+from millrace.errors import UserError
+from tests.unit.apps.ridesharing.test_audit import line_of_requests
+
+RUNNER = CliRunner()
+
+
+def test_the_app_reads_what_the_generator_sends_and_says_what_its_agents_read() -> None:
+    found = topics(RidesharingSettings())
+    reads, writes = {t.name for t in found.reads}, {t.name for t in found.writes}
+    assert {stream.topic for stream in DOMAIN.streams.values()} <= reads
+    assert set(APP_TOPICS) <= writes
+    for name, stream in DOMAIN.streams.items():
+        fields = {f.name for f in msgspec.structs.fields(stream.event_type)}
+        assert set(REQUIRED[name]) <= fields
+        assert fields <= {f.name for f in msgspec.structs.fields(Signal)}
+
+
+def test_settings_become_what_the_processes_are_told() -> None:
+    told = RidesharingSettings().dispatch_config()
+    assert (told.window_ms, told.policy, told.regions) == (2_000, "optimal", Regions())
+    assert (told.rules.unmatched_ms, told.rules.car_value_ms) == (900_000, 400_000)
+    same = msgspec.structs.replace(told, window_ms=5_000, shadows=(), rules=DispatchConfig().rules)
+    assert same == DispatchConfig()
+
+
+def test_regions_of_cells_and_the_places_near_a_border() -> None:
+    assert Regions().of_place(37.77, -122.42) == Regions().of_zone("87283082bffffff") == EVERYWHERE
+    cells = Regions(parent=5)
+    assert cells.of_place(37.77, -122.42) == cells.of_zone("87283082bffffff")
+    assert not cells.is_one
+    halves = Regions(lat_cuts=((37.77,),))
+    assert halves.near(37.75, -122.42) == ("r0-1",)
+    assert halves.near(37.0, -122.42) == ()
+    with pytest.raises(ValueError, match="no H3 cell of resolution 7"):
+        cells.of_zone("85283083fffffff")
+
+
+def test_four_regions_have_about_as_many_requests_each() -> None:
+    requests = line_of_requests(70, 1)
+    regions = cut(requests, 4)
+    assert cut(requests, 1) == Regions()
+    assert (len(regions.lon_cuts), len(regions.lat_cuts)) == (1, 2)
+    with pytest.raises(UserError, match="even"):
+        cut(requests, 3)
+
+
+@pytest.mark.parametrize("text", ["x", "3", "99km", "1m"])
+def test_a_radius_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--radius"):
+        parse_radius(text)
+
+
+def test_times_have_a_zone() -> None:
+    assert parse_time("2008-05-18T02:00Z") == 1_211_076_000_000
+    with pytest.raises(UserError, match="time zone"):
+        parse_time("2008-05-18T02:00")
+    with pytest.raises(UserError, match="no time"):
+        parse_time("tomorrow")
+
+
+def trips_file(folder: Path) -> Path:
+    times = pd.to_datetime(
+        ["2008-05-18T02:00:05Z", "2008-05-18T02:00:05Z", "2008-05-18T01:59:59Z", "2008-05-18T02:00:00Z"]
+    )
+    frame = pd.DataFrame(
+        {
+            "trip_id": [7, 3, 1, 2],
+            "pickup_time": times,
+            "pickup_lat": 37.77,
+            "pickup_lon": -122.42,
+            "dropoff_lat": 37.78,
+            "dropoff_lon": -122.42,
+            "duration_s": 300,
+            "plausible": [True, True, True, False],
+        }
+    )
+    frame.to_parquet(folder / "trips.parquet")
+    return folder / "trips.parquet"
+
+
+def test_requests_are_the_plausible_ones_of_the_time_in_order(tmp_path: Path) -> None:
+    path = trips_file(tmp_path)
+    start = parse_time("2008-05-18T02:00Z")
+    assert [r.request_id for r in read_requests(path, start, start + 60_000)] == ["3", "7"]
+    with pytest.raises(UserError, match="no plausible request"):
+        read_requests(path, start + 60_000, start + 120_000)
+    with pytest.raises(UserError, match="there is no file"):
+        read_requests(tmp_path / "none.parquet", start, start + 1)
+
+
+def test_positions_are_read_in_both_formats(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "cab_id,event_time,lat,lon,occupied\nb,2008-05-18T01:00:00Z,37.7,-122.4,0\na,2008-05-18T01:00:00Z,37.7,-122.4,1\n"
+    )
+    compact = pd.DataFrame(
+        {"cab_id": [1, 1], "ts": [60, 60], "lat_e5": 3_770_000, "lon_e5": -12_240_000, "occupied": [1, 1]}
+    )
+    compact.to_parquet(tmp_path / "b.parquet")
+    first, second = read_positions(tmp_path / "a.csv"), read_positions(tmp_path / "b.parquet")
+    assert first["cab_id"].tolist() == ["a", "b"]
+    assert first["occupied"].tolist() == [True, False]
+    assert second[["cab_id", "at_ms", "lat"]].to_numpy().tolist() == [["1", 60_000, 37.7]]
+    (tmp_path / "c.csv").write_text("x\n1\n")
+    with pytest.raises(UserError, match="columns"):
+        read_positions(tmp_path / "c.csv")
+
+
+def test_zone_counts_and_exclusions_of_a_few_positions() -> None:
+    """A position holds until the next of its car, or for the time to live.
+
+    ::
+
+        minute      0     60    120   180   240   300
+        a           x------------x(120 s)----|
+        b                 x------|                       (the next one is elsewhere)
+    """
+    rows = [
+        ("a", 0, 0.0, True),
+        ("a", 120_000, 0.0, False),
+        ("b", 59_000, 0.0, False),
+        ("b", 130_000, 1.0, False),
+    ]
+    frame = pd.DataFrame(rows, columns=["cab_id", "at_ms", "lat", "occupied"]).assign(lon=0.0)
+    counts = zone_counts(frame, 120_000)
+    home = counts[counts["zone"] == counts["zone"].iloc[0]]
+    assert home[["minute_ms", "cars", "free"]].to_numpy().tolist() == [
+        [0, 1, 0],
+        [60_000, 2, 1],
+        [120_000, 2, 2],
+        [180_000, 1, 1],
+    ]
+    assert stale_drivers(frame, 120_000).to_dict() == {"a": 1, "b": 1}
+    assert stale_drivers(frame, 60_000).to_dict() == {"a": 2, "b": 2}
+
+
+def test_the_replay_command_writes_the_report_and_the_assignments(tmp_path: Path) -> None:
+    trips = trips_file(tmp_path)
+    out, served = tmp_path / "r" / "report.json", tmp_path / "served.parquet"
+    result = RUNNER.invoke(
+        evaluate_cli,
+        ["replay", "--trips", str(trips), "--from", "2008-05-18T02:00Z", "--to", "2008-05-18T02:05Z",
+         "--fleet", "3", "--window", "10s", "--out", str(out), "--assignments", str(served)],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    report = msgspec.json.decode(out.read_bytes())
+    wanted = {"served_share", "mean_wait_s", "p95_wait_s", "mean_pickup_km", "idle_gini", "optimality_ratio"}
+    assert wanted | {"invariant_violations", "requests", "wall_s"} <= set(report)
+    assert (report["requests"], report["served_share"], report["invariant_violations"]) == (2, 1.0, 0)
+    assert pd.read_parquet(served)["request_id"].tolist() == ["3", "7"]
+
+
+def test_commands_of_operators_say_what_is_missing(tmp_path: Path) -> None:
+    for arguments in (
+        ["policy", "fifo"],
+        ["audit", "--root", str(tmp_path)],
+        ["assign", "r1", "d1", "--operator", "ann", "--reason", "x", "--root", str(tmp_path)],
+    ):
+        result = RUNNER.invoke(operator_cli, arguments)
+        assert isinstance(result.exception, UserError), arguments

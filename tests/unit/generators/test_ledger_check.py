@@ -1,0 +1,212 @@
+"""`millrace ledger check`: an app's tables against the ledger, with every way in which they can differ."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from generators.engine.disturb import Disturbances
+from generators.engine.world import deliver_domain
+from generators.fraud import FraudProfile, fraud_events
+from generators.ledger import LedgerWriter
+from generators.ledger_check import Check, Outputs, Truths, compare, read_truths
+from generators.ledger_cli import app, ids
+from generators.run import run
+from generators.sinks import LineSink
+from generators.world_ledger import WorldLedger
+from millrace.errors import ChecksFailed, UserError
+from millrace.testing.world_ledger import WorldRun
+from tests.unit.generators.world import METERS, MeterProfile
+
+PROFILE = MeterProfile(seed=8, events=800, late=0.05, lateness_ms=1_000, duplicates=0.05, malformed=0.05)
+WRONG = Disturbances(loss=0.05, drift=0.05, unknown_version=0.05, clock_skew=0.1)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    topics = {name: spec.topic for name, spec in METERS.streams.items()}
+    with WorldLedger(path, WorldRun("meters", 8, topics, {}, {})) as ledger:
+        for message in deliver_domain(METERS, PROFILE, WRONG):
+            ledger.add(message)
+        ledger.finish()
+    return path
+
+
+@pytest.fixture(scope="module")
+def truths(path: Path) -> Truths:
+    return read_truths(path)
+
+
+@lru_cache
+def right() -> Outputs:
+    """What an app without a mistake writes, from the messages themselves and not from the ledger."""
+    events: dict[str, list[str]] = {name: [] for name in METERS.streams}
+    late, letters, alerts = [], [], []
+    for message in deliver_domain(METERS, PROFILE, WRONG):
+        kind = message.fault.kind if message.fault else None
+        if message.dropped:
+            continue
+        if message.truths:
+            alerts.append(message.transaction_id)
+        if kind == "late":
+            late.append(message.transaction_id)
+        elif kind == "duplicate":
+            letters.append((message.transaction_id, "duplicate"))
+        elif message.is_event:
+            events[message.stream].append(message.transaction_id)
+        else:
+            assert message.fault is not None
+            letters.append((message.transaction_id, message.fault.reason))
+    return Outputs(events=events, late=late, dead_letters=letters, found={"leak": alerts})
+
+
+def failed(truths: Truths, outputs: Outputs) -> list[str]:
+    return [check.name for check in compare(truths, outputs) if not check.ok]
+
+
+def test_the_right_outputs_hold(truths: Truths) -> None:
+    checks = compare(truths, right())
+    assert [check for check in checks if not check.ok] == []
+    names = {check.name for check in checks}
+    assert {"dead letters: malformed", "dead letters: schema", "dead letters: unknown_version"} <= names
+    assert "leak: found" in names
+
+
+def test_without_a_late_table_missing_late_events_are_no_mistake(truths: Truths) -> None:
+    assert failed(truths, replace(right(), late=None)) == []
+
+
+def of(truths: Truths, kind: str) -> str:
+    return next(f.event_id for f in truths.faults if f.kind == kind and f.stream == "reports")
+
+
+def with_reports(reports: list[str]) -> Outputs:
+    return replace(right(), events={**right().events, "reports": reports})
+
+
+def test_every_mistake_is_found(truths: Truths) -> None:
+    reports, letters = list(right().events["reports"]), list(right().dead_letters or ())
+    clean = next(name for name in reports if name not in {f.event_id for f in truths.faults})
+    repeated = of(truths, "duplicate")
+    accepted = next(f.event_id for f in truths.faults if f.expected == "accepted" and f.stream == "reports")
+    total = "reports: valid events = rows + late"
+    cases: list[tuple[Outputs, set[str]]] = [
+        (with_reports([n for n in reports if n != clean]), {total}),
+        (with_reports([*reports, "no-such-event"]), {total}),
+        (with_reports([*reports, clean]), {"reports: no event twice"}),
+        (with_reports([*reports, of(truths, "lost")]), {total, "reports: no lost message among the rows"}),
+        (
+            with_reports([*reports, of(truths, "malformed")]),
+            {total, "reports: no broken message among the rows"},
+        ),
+        *(
+            (
+                with_reports([n for n in reports if n != one]),
+                {total, "reports: events with a field more, or repeated, are there"},
+            )
+            for one in (repeated, accepted)
+        ),
+        (replace(right(), late=[*(right().late or ()), clean]), {"no event set aside that was on time"}),
+        (
+            replace(right(), dead_letters=[pair for pair in letters if pair[1] != "unknown_version"]),
+            {"dead letters: unknown_version"},
+        ),
+        (
+            replace(right(), dead_letters=[*letters, (clean, "process_error")]),
+            {"dead letters: none that the ledger does not explain"},
+        ),
+        (replace(right(), found={"leak": []}), {"leak: found"}),
+    ]
+    for outputs, expected in cases:
+        assert set(failed(truths, outputs)) == expected
+
+
+def test_what_the_ledger_does_not_have_is_named(truths: Truths) -> None:
+    with pytest.raises(UserError, match="no stream doors, but reports, openings"):
+        compare(truths, Outputs(events={"doors": []}))
+    with pytest.raises(UserError, match="no truth of kind flood, but leak"):
+        compare(truths, Outputs(found={"flood": []}))
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "ledger.parquet"])
+def test_the_fraud_generators_ledger_is_read_too(name: str, tmp_path: Path) -> None:
+    profile = FraudProfile(
+        seed=4, events=1_500, event_rate=20, cards=100, duplicates=0.05, malformed=0.05, fraud_rate=10
+    )
+    path = tmp_path / name
+    writer = LedgerWriter(path, domain="fraud", seed=4, schema_version="1", parameters=profile.parameters())
+    with LineSink.to_file(tmp_path / "out.jsonl") as sink, writer:
+        run(fraud_events(profile), sink, writer, threading.Event())
+    sent = list(fraud_events(profile))
+    good = [m.transaction_id for m in sent if m.fault is None]
+    outputs = Outputs(events={"transactions": good}, found={"card_testing": good})
+    assert failed(read_truths(path), outputs) == []
+    assert failed(read_truths(path), replace(outputs, found={"card_testing": []})) == ["card_testing: found"]
+
+
+def delta(path: Path, columns: dict[str, list[object]]) -> str:
+    from deltalake import write_deltalake
+
+    write_deltalake(str(path), pa.table(columns))
+    return str(path)
+
+
+def test_the_command_reads_delta_tables_and_says_what_does_not_hold(path: Path, tmp_path: Path) -> None:
+    outputs = right()
+    flags = [str(path)]
+    for stream, names in outputs.events.items():
+        table = delta(tmp_path / stream, {"id": list(names), "other": [1] * len(names)})
+        flags += ["--events", f"{stream}={table}:id"]
+    inside = [json.dumps({"report": {"id": name}}) for name in outputs.late or ()]
+    flags += ["--late", delta(tmp_path / "late", {"event": list(inside)}) + ":event.report.id"]
+    letters = outputs.dead_letters or ()
+    columns: dict[str, list[object]] = {
+        "headers": [json.dumps({"ce_id": name}) for name, _ in letters],
+        "reason": [reason for _, reason in letters],
+    }
+    flags += ["--dead-letters", delta(tmp_path / "dead", columns)]
+    done = CliRunner().invoke(app, ["check", *flags])
+    assert done.exit_code == 0, done.output
+    assert "FAIL" not in done.output
+    assert "ok    reports: no event twice" in done.output
+    twice = delta(tmp_path / "twice", {"id": [*outputs.events["openings"]] * 2})
+    done = CliRunner().invoke(app, ["check", str(path), "--events", f"openings={twice}:id"])
+    assert isinstance(done.exception, ChecksFailed)
+    assert "FAIL  openings: no event twice" in done.output
+
+
+def test_show_counts_what_a_ledger_says(path: Path) -> None:
+    shown = CliRunner().invoke(app, ["show", str(path)]).output
+    assert shown.startswith("meters: ")
+    for text in ("stream openings: ", "fault lost, expected absent: ", "truth leak: "):
+        assert text in shown
+
+
+def test_a_table_or_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no Delta table at"):
+        ids(f"{tmp_path}/nothing:id")
+    table = delta(tmp_path / "table", {"id": ["a"]})
+    with pytest.raises(UserError, match="has no column name; it has id"):
+        ids(f"{table}:name")
+    with pytest.raises(UserError, match="TABLE:COLUMN"):
+        ids("table")
+
+
+def test_nothing_to_compare_is_said(path: Path) -> None:
+    done = CliRunner().invoke(app, ["check", str(path)])
+    assert isinstance(done.exception, UserError)
+
+
+def test_a_check_names_a_few_of_what_does_not_fit(truths: Truths) -> None:
+    extra = [f"x{number}" for number in range(5)]
+    checks = compare(truths, replace(right(), late=[*(right().late or ()), *extra]))
+    bad = next(check for check in checks if not check.ok)
+    assert bad == Check("no event set aside that was on time", "0", "5", False, "x0, x1, x2, …")

@@ -1,0 +1,303 @@
+"""Tables of the dashboard: only what is new is read, and what is read is what is there."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import millrace.dashboard
+from millrace.dashboard.broker import Broker, BrokerAway
+from millrace.dashboard.progress import lag, offsets_of, read_progress
+from millrace.dashboard.tables import DeltaReader, open_table
+from millrace.dashboard.values import cell, table_of
+from tests.unit.millrace.dashboard.cases import Clock, data_of, put, put_checkpoint
+
+
+def reader(root: Path, clock: Clock, table: str = "sales") -> DeltaReader:
+    found = open_table(root / "tables" / table, clock)
+    assert found is not None
+    return found
+
+
+def total(value: int, rows: pa.Table) -> int:
+    return value + int(sum(rows["n"].to_pylist()))
+
+
+def test_there_is_no_reader_of_what_is_no_table(tmp_path: Path) -> None:
+    assert open_table(tmp_path / "nothing", Clock()) is None
+    (tmp_path / "empty" / "_delta_log").mkdir(parents=True)
+    assert open_table(tmp_path / "empty", Clock()) is None
+
+
+def test_the_latest_rows_come_from_the_newest_files(tmp_path: Path) -> None:
+    for n in range(5):
+        put(tmp_path, "sales", [{"n": n * 10 + i, "text": "x"} for i in range(3)])
+    found = reader(tmp_path, Clock())
+    assert found.rows == 15
+    assert found.latest(4, ["n"]).to_pydict() == {"n": [32, 40, 41, 42]}
+    assert found.latest(100).column_names == ["n", "text"]
+    assert found.latest(2, ["n", "gone"]).column_names == ["n"]
+
+
+def test_a_new_version_is_seen_after_a_moment(tmp_path: Path) -> None:
+    clock = Clock()
+    put(tmp_path, "sales", [{"n": 1}])
+    found = reader(tmp_path, clock)
+    put(tmp_path, "sales", [{"n": 2}])
+    found.refresh()
+    assert found.rows == 1  # looked at a moment ago
+    clock.later()
+    found.refresh()
+    assert (found.rows, found.version) == (2, 1)
+
+
+def test_a_fold_reads_every_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, read = Clock(), []
+    put(tmp_path, "sales", [{"n": 1}, {"n": 2}])
+    found = reader(tmp_path, clock)
+    original = DeltaReader._read
+    monkeypatch.setattr(
+        DeltaReader, "_read", lambda self, path, columns: read.append(path) or original(self, path, columns)
+    )
+    assert found.fold("sum", ["n"], int, total) == 3
+    assert found.fold("sum", ["n"], int, total) == 3
+    put(tmp_path, "sales", [{"n": 10}])
+    clock.later()
+    found.refresh()
+    assert found.fold("sum", ["n"], int, total) == 13
+    assert len(read) == len(set(read)) == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fold_is_the_sum_of_the_table_whatever_happened_to_it(tmp_path: Path, seed: int) -> None:
+    """Appends, compactions, deletes and restores at random; after each, the sum of a plain reading."""
+    random, clock = Random(seed), Clock()
+    path = str(tmp_path / "tables" / "sales")
+    put(tmp_path, "sales", [{"n": 0}])
+    found = reader(tmp_path, clock)
+    for _ in range(12):
+        what = random.choice(["append", "append", "append", "compact", "delete", "restore"])
+        if what == "append":
+            put(tmp_path, "sales", [{"n": random.randrange(100)} for _ in range(random.randrange(1, 5))])
+        elif what == "compact":
+            DeltaTable(path).optimize.compact()
+        elif what == "delete":
+            DeltaTable(path).delete(f"n > {random.randrange(50, 100)}")
+        else:
+            DeltaTable(path).restore(random.randrange(DeltaTable(path).version() + 1))
+        clock.later()
+        found.refresh()
+        wanted = DeltaTable(path).to_pyarrow_table()
+        assert found.fold("sum", ["n"], int, total) == sum(wanted["n"].to_pylist())
+        assert found.rows == wanted.num_rows
+
+
+def test_rows_of_a_key_are_found_in_all_files(tmp_path: Path) -> None:
+    for n in range(4):
+        put(tmp_path, "sales", [{"card": f"c{i}", "n": n} for i in range(3)])
+    found = reader(tmp_path, Clock()).where("card", "c1", limit=10)
+    assert sorted(found["n"].to_pylist()) == [0, 1, 2, 3]
+    assert reader(tmp_path, Clock()).where("card", "c1' OR '1'='1", limit=10).num_rows == 0
+    assert reader(tmp_path, Clock()).where("gone", "c1", limit=10).num_rows == 0
+    assert reader(tmp_path, Clock()).where("card", "c2", limit=2).num_rows == 2
+
+
+def test_recent_rows_of_a_key_come_from_the_newest_files_in_the_order_of_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "sales", [{"n": -1}])  # from before the column
+    path = str(tmp_path / "tables" / "sales")
+    for n in range(4):
+        rows = pa.table({"n": [n * 10, n * 10 + 1], "card": ["a", "b"]})
+        write_deltalake(path, rows, mode="append", schema_mode="merge")
+    found = reader(tmp_path, Clock())
+    assert found.recent("card", "b", limit=2)["n"].to_pylist() == [21, 31]
+    assert found.recent("card", "b", limit=9, columns=["card", "n"])["n"].to_pylist() == [1, 11, 21, 31]
+    assert found.recent("card", "gone", limit=9).num_rows == 0
+    assert found.recent("gone", "b", limit=9).num_rows == 0
+    monkeypatch.setattr("millrace.dashboard.tables.MOST_ROWS", 4)
+    assert found.recent("card", "a", limit=9)["n"].to_pylist() == [20, 30]  # older ones are not recent
+
+
+def test_texts_that_a_merge_has_written_can_be_filtered_and_grouped(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string()), ("many", pa.list_(pa.string()))])
+    rows = pa.table({"n": [1, 2], "text": ["a", "b"], "many": [["x"], []]}, schema=schema)
+    table = DeltaTable.create(str(tmp_path / "tables" / "sales"), schema)
+    table.merge(rows, "t.n = s.n", "s", "t").when_not_matched_insert_all().execute()
+    found = reader(tmp_path, Clock()).latest(5)
+    assert found.schema.types == [pa.int64(), pa.string(), pa.list_(pa.string())]
+    assert found.group_by("text").aggregate([([], "count_all")]).num_rows == 2
+    assert reader(tmp_path, Clock()).recent("text", "b", limit=5)["n"].to_pylist() == [2]
+    table.delete()
+    assert reader(tmp_path, Clock()).latest(5).schema.types == found.schema.types
+
+
+def test_what_is_made_once_is_made_anew_only_for_a_new_version(tmp_path: Path) -> None:
+    clock, made = Clock(), []
+    put(tmp_path, "sales", [{"n": 1}])
+    found = reader(tmp_path, clock)
+    for _ in range(3):
+        assert found.once("rows", lambda t: made.append(1) or t.rows) == 1  # type: ignore[func-returns-value]
+    put(tmp_path, "sales", [{"n": 2}])
+    clock.later()
+    found.refresh()
+    assert found.once("rows", lambda t: t.rows) == 2
+    assert len(made) == 1
+
+
+def test_rates_are_rows_by_second_of_writing(tmp_path: Path) -> None:
+    put(tmp_path, "sales", [{"n": n} for n in range(50)])
+    found = reader(tmp_path, Clock())
+    at = found.files[0].at_ms
+    begin = at - at % 5_000
+    rates = found.rates(begin - 10_000, begin + 10_000, 5_000)
+    assert rates == [(begin - 10_000, 0.0), (begin - 5_000, 0.0), (begin, 10.0), (begin + 5_000, 0.0)]
+
+
+def test_a_column_that_came_later_is_missing_in_older_rows(tmp_path: Path) -> None:
+    put(tmp_path, "sales", [{"n": 1}])
+    path = str(tmp_path / "tables" / "sales")
+    write_deltalake(path, pa.table({"n": [2], "shop": ["x"]}), mode="append", schema_mode="merge")
+    assert reader(tmp_path, Clock()).latest(5).to_pydict() == {"n": [1, 2], "shop": [None, "x"]}
+
+
+def test_a_table_that_is_made_anew_is_opened_anew(tmp_path: Path) -> None:
+    clock = Clock()
+    put(tmp_path, "sales", [{"n": 1}, {"n": 2}])
+    data = data_of(tmp_path, clock=clock)
+    table = data.table("sales")
+    assert table is not None
+    assert table.fold("sum", ["n"], int, total) == 3
+    shutil.rmtree(tmp_path / "tables")
+    assert data.table("sales") is None
+    assert data.table_names() == []
+    put(tmp_path, "sales", [{"n": 7}])
+    clock.later()
+    again = data.table("sales")
+    assert again is not None
+    assert again.fold("sum", ["n"], int, total) == 7
+
+
+def test_a_table_that_cannot_be_looked_at_now_is_shown_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "sales", [{"n": 1}])
+    data = data_of(tmp_path)
+    before = data.table("sales")
+    assert before is not None
+
+    def fail(self: DeltaReader) -> None:
+        raise OSError("the log is being cleaned up")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaReader, "refresh", fail)
+        assert [data.table("sales") for _ in range(4)] == [before] * 4
+    again = data.table("sales")
+    assert again is not None
+    assert again is not before  # it failed too often: opened anew
+    assert again.rows == 1
+
+
+def test_progress_is_read_from_the_checkpoint(tmp_path: Path) -> None:
+    assert read_progress(tmp_path) is None
+    put_checkpoint(tmp_path, {"sales": {"0": 5}}, batch=3, watermark=1_000)
+    put_checkpoint(tmp_path, {"sales": {"0": 9, "1": 2}}, batch=4, watermark=2_000)
+    found = read_progress(tmp_path)
+    assert found is not None
+    assert (found.batch, found.watermark_ms, found.done) == (4, 2_000, {"sales": {0: 9, 1: 2}})
+    assert len(found.batches) == 2
+
+
+def test_damaged_files_of_a_checkpoint_are_no_progress(tmp_path: Path) -> None:
+    put_checkpoint(tmp_path, {"sales": {"0": 5}})
+    (tmp_path / "checkpoint" / "offsets" / "0").write_text("v1\n{half")
+    assert read_progress(tmp_path) is None
+
+
+def test_lag_counts_partitions_that_were_never_read() -> None:
+    assert lag({"a": {0: 5}}, {"a": {0: 9, 1: 3}, "b": {0: 2}}) == {"a": 7, "b": 2}
+    assert lag({"a": {0: 9}}, {"a": {0: 5}}) == {"a": 0}  # the topic was made anew
+    assert offsets_of(('{"a": {"0": 5}}', "-1", None, "no json")) == {"a": {0: 5}}
+
+
+def test_cells_are_short_and_show_no_bytes() -> None:
+    assert cell("x" * 500) == "x" * 199 + "…"
+    assert cell(b"4111") == "4 bytes"
+    assert cell({"a": b"4111", "b": [1.5]}) == '{"a": "4 bytes", "b": [1.5]}'
+    assert cell(float("nan")) == "nan"
+    assert table_of(pa.table({"n": [1, 2], "event_time_ms": [3, 4]})).rows == [[2, 4], [1, 3]]
+
+
+def test_a_broker_that_does_not_answer_is_not_asked_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(self: Broker, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
+        asked.append(names)
+        return original(self, names)
+
+    original = Broker._ask
+    monkeypatch.setattr(Broker, "_ask", ask)
+    monkeypatch.setattr("millrace.dashboard.broker._TIMEOUT_S", 0.2)
+    clock = Clock()
+    broker = Broker({"bootstrap.servers": "127.0.0.1:9"}, clock)
+    for _ in range(3):
+        with pytest.raises(BrokerAway, match=r"no broker answers at 127\.0\.0\.1:9"):
+            broker.ends(["sales"])
+    assert len(asked) == 1
+    clock.later(20_000)
+    with pytest.raises(BrokerAway):
+        broker.ends(["sales"])
+    assert len(asked) == 2
+
+
+def test_a_partition_without_a_leader_is_left_out_and_the_broker_is_there() -> None:
+    from concurrent.futures import Future
+    from types import SimpleNamespace
+
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    def offsets(*, code: int) -> Any:
+        known: Future[Any] = Future()
+        known.set_result(SimpleNamespace(offset=7))
+        unknown: Future[Any] = Future()
+        unknown.set_exception(KafkaException(KafkaError(code)))
+        return {TopicPartition("sales", 0): known, TopicPartition("sales", 1): unknown}
+
+    def broker(code: int) -> Broker:
+        made = Broker({"bootstrap.servers": "127.0.0.1:9"}, Clock())
+        about = SimpleNamespace(topics={"sales": SimpleNamespace(partitions=[0, 1])})
+        made._admin = SimpleNamespace(
+            list_topics=lambda timeout: about, list_offsets=lambda asked, request_timeout: offsets(code=code)
+        )
+        return made
+
+    assert broker(KafkaError.NOT_LEADER_FOR_PARTITION).ends(["sales"]) == {"sales": {0: 7}}
+    with pytest.raises(BrokerAway):
+        broker(KafkaError._TIMED_OUT).ends(["sales"])
+
+
+MODULES = [
+    *(f"millrace.dashboard.{m.name}" for m in pkgutil.iter_modules(millrace.dashboard.__path__)),
+    *(f"apps.fraud.{name}" for name in (
+        "cases", "cases_live", "cases_store", "dashboard_card", "dashboard_data", "dashboard_model",
+        "economics",
+    )),
+    "apps.clickstream.dashboard_data",
+    "apps.iot_maintenance.dashboard_data",
+    "apps.ridesharing.dashboard_data",
+    "millrace.runtime.announced",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -1,0 +1,160 @@
+"""Reading a table of dead letters: selections, single ones, counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from millrace.dlq import DeadLetterTable, Letter, LetterError, Selection, stats_of
+from millrace.dlq.letters import Position
+from tests.unit.millrace.dlq.cases import TOPIC, identity, letter, write
+
+ROWS = [
+    letter(0),
+    letter(
+        1,
+        reason="malformed",
+        error="DecodeError: x",
+        error_digest="",
+        key=None,
+        event_time_ms=None,
+        value=b"\xff{",
+    ),
+    letter(2, reason="process_error", stage="process", error="KeyError: 'a'", error_digest="d2"),
+    letter(
+        3,
+        reason="process_error",
+        stage="timer",
+        error_digest="d3",
+        value=None,
+        topic=None,
+        partition=None,
+        offset=None,
+    ),
+    letter(4, process="Other"),
+]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeadLetterTable:
+    path = tmp_path_factory.mktemp("letters") / "dead_letters"
+    for row in ROWS:  # five batches
+        write(path, [row])
+    return DeadLetterTable(str(path))
+
+
+def test_letters_come_in_the_order_of_their_batches_and_whole(table: DeadLetterTable) -> None:
+    found = list(table.read())
+    assert [one.letter_id for one in found] == [identity(n) for n in range(5)]
+    assert [one.written_ms for one in found] == sorted(one.written_ms for one in found)
+    second = found[1]
+    assert (second.value, second.key, second.event_time_ms) == (b"\xff{", None, None)
+    assert second.position == Position(TOPIC, 1, 0)
+    assert found[3].position is None
+    assert found[0].headers == '{"ce_id":"e-0"}'
+
+
+@pytest.mark.parametrize(
+    ("selection", "numbers"),
+    [
+        (Selection(reasons=["process_error"]), [2, 3]),
+        (Selection(reasons=["process_error"], stages=["timer"]), [3]),
+        (Selection(reasons=["malformed", "schema"]), [0, 1, 4]),
+        (Selection(processes=["Other"]), [4]),
+        (Selection(digests=["d2", "d3"]), [2, 3]),
+        (Selection(topics=[TOPIC]), [0, 1, 2, 4]),
+        (Selection(ids=[identity(4), identity(0)[:6]]), [0, 4]),
+        (Selection(reasons=["late"]), []),
+    ],
+)
+def test_a_selection_has_what_fits_all_its_parts(
+    table: DeadLetterTable, selection: Selection, numbers: list[int]
+) -> None:
+    assert [one.letter_id for one in table.read(selection)] == [identity(n) for n in numbers]
+    assert not selection.is_everything
+    assert Selection().is_everything
+
+
+def test_a_selection_by_time_is_by_when_letters_were_written(table: DeadLetterTable) -> None:
+    times = [one.written_ms for one in table.read()]
+    later = list(table.read(Selection(since_ms=times[2])))
+    earlier = list(table.read(Selection(until_ms=times[2])))
+    assert len(later) + len(earlier) == 5
+    assert all(one.written_ms >= times[2] for one in later)
+    assert identity(2) in {one.letter_id for one in later}
+    assert list(table.read(Selection(since_ms=times[-1] + 1))) == []
+
+
+def test_columns_that_are_not_asked_for_are_not_read(table: DeadLetterTable) -> None:
+    found = list(table.read(columns=("_event_id", "reason")))
+    assert [one.reason for one in found] == [row["reason"] for row in ROWS]
+    assert all(one.value is None and one.process == "" for one in found)
+
+
+def test_one_letter_is_found_by_the_beginning_of_its_id(table: DeadLetterTable) -> None:
+    assert table.find(identity(2)[:8]).error == "KeyError: 'a'"
+    with pytest.raises(LetterError, match="no dead letter's id begins with 'zzzz'"):
+        table.find("zzzz")
+    with pytest.raises(LetterError, match="too short"):
+        table.find(identity(2)[:3])
+
+
+def test_an_id_that_begins_two_letters_is_refused_and_a_whole_one_is_not(tmp_path: Path) -> None:
+    ids = ("abcdef", "abcde", "abcxyz")
+    write(tmp_path / "t", [letter(number, _event_id=one) for number, one in enumerate(ids)])
+    table = DeadLetterTable(str(tmp_path / "t"))
+    with pytest.raises(LetterError, match="'abcd' begins 2 ids"):
+        table.find("abcd")
+    assert table.find("abcde").position == Position(TOPIC, 1, 0)
+
+
+def test_a_letter_without_an_id_gets_one_that_stays(tmp_path: Path) -> None:
+    write(tmp_path / "t", [letter(0, _event_id=None), letter(1, _event_id=None)])
+    first, second = (one.letter_id for one in DeadLetterTable(str(tmp_path / "t")).read())
+    assert first != second
+    assert [one.letter_id for one in DeadLetterTable(str(tmp_path / "t")).read()] == [first, second]
+
+
+def test_what_is_no_table_of_dead_letters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LetterError, match="there is no table"):
+        DeadLetterTable(str(tmp_path / "none"))
+    write_deltalake(str(tmp_path / "other"), pa.table({"reason": ["x"]}))
+    with pytest.raises(LetterError, match="it has no _event_id, error"):
+        DeadLetterTable(str(tmp_path / "other"))
+
+
+def test_a_compacted_table_has_the_same_letters(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / "t", [letter(number)])
+    before = [one.letter_id for one in DeadLetterTable(str(tmp_path / "t")).read()]
+    DeltaTable(str(tmp_path / "t")).optimize.compact()
+    assert sorted(one.letter_id for one in DeadLetterTable(str(tmp_path / "t")).read()) == sorted(before)
+
+
+def test_counts_are_by_reason_hour_and_cause() -> None:
+    hour = 3_600_000
+    letters = [
+        Letter(
+            letter_id=f"l{n}",
+            written_ms=at,
+            reason=reason,
+            stage="process",
+            process="P",
+            error=f"e{n}",
+            error_digest=d,
+        )
+        for n, (at, reason, d) in enumerate(
+            [(0, "schema", "a"), (hour - 1, "schema", "a"), (hour, "schema", "b"), (hour, "malformed", "")]
+        )
+    ]
+    found = stats_of(letters)
+    assert found.total == 4
+    assert found.reasons == {"schema": 3, "malformed": 1}
+    assert found.hours == {(0, "schema"): 2, (hour, "schema"): 1, (hour, "malformed"): 1}
+    first, *rest = found.most(10)
+    assert (first.count, first.digest, first.example, first.letter_id) == (2, "a", "e0", "l0")
+    assert len(rest) == 2
+    assert len(found.most(1)) == 1

@@ -1,0 +1,106 @@
+"""The pages say what is so: their examples run, what they import exists, where they point is there."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import millrace
+import millrace.windows
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Pages that teach by examples, and how many of them there are at least.
+TAUGHT = {
+    "concepts.md": 50,
+    "joins.md": 20,
+    "operators.md": 35,
+    "patterns.md": 60,
+    "windows.md": 20,
+    "writing-a-process.md": 50,
+}
+#: Modules of the core whose docstrings have examples that need no engine.
+PACKAGES = (
+    "millrace.joins",
+    "millrace.operators",
+    "millrace.patterns",
+    "millrace.state",
+    "millrace.time",
+    "millrace.testing",
+    "millrace.windows",
+)
+MODULES = [
+    "millrace.process",
+    "millrace.batch",
+    "millrace.host.memory",
+    "millrace.host.system",
+    "millrace.inputs",
+    "millrace.runtime.scratch",
+    *(
+        f"{package}.{module.name}"
+        for package in PACKAGES
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        if f"{package}.{module.name}" != "millrace.testing.kafka"
+    ),
+]
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name_of(path: Path) -> str:
+    return path.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_examples_of_a_page_run_as_they_stand(page: Path) -> None:
+    found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert found.failed == 0
+    assert found.attempted >= TAUGHT.get(page.name, 0)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings_run_as_they_stand(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def plain_blocks() -> list[tuple[str, str]]:
+    """Return the Python of the pages that is no doctest: what needs Spark, or only shows a shape."""
+    found = [(page.name, block) for page in PAGES for block in _BLOCK.findall(page.read_text("utf-8"))]
+    return [(name, block) for name, block in found if ">>>" not in block]
+
+
+@pytest.mark.parametrize(("page", "block"), plain_blocks())
+def test_code_of_a_page_is_python_and_imports_what_exists(page: str, block: str) -> None:
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "millrace":
+            module = importlib.import_module(node.module)
+            missing = [a.name for a in node.names if a.name not in (*dir(module), *millrace.__all__)]
+            assert missing == [], f"{page} imports what {node.module} does not have"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    targets = [t for t in _LINK.findall(text) if "://" not in t]
+    broken = [t for t in targets if not leads_somewhere(page, t)]
+    assert broken == []
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = target.partition("#")
+    found = (page.parent / path).resolve() if path else page
+    if not found.exists():
+        return False
+    return not anchor or anchor in {slug(line) for line in found.read_text("utf-8").splitlines()}
+
+
+def slug(line: str) -> str:
+    """Return the anchor of a heading."""
+    kept = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower())
+    return kept.replace(" ", "-") if line.startswith("#") else ""

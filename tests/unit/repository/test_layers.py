@@ -1,0 +1,131 @@
+"""Who may import whom: read from the source, so that no import hides behind a condition or a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+CORE = ROOT / "shared" / "millrace"
+
+#: The modules of the core that may import pyspark, relative to it.
+SPARK_ALLOWED = ("host/spark*.py", "runtime/*", "connectors/*", "inspect/*")
+#: Slow to import, so that modules of the command line import them only inside the commands.
+SLOW = {"pyspark", "confluent_kafka", "deltalake", "pandas", "pyarrow"}
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def imports(source: str, package: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Yield every module that a source imports, with its line; relative names are resolved."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def at_import_time(source: str) -> str:
+    """Return the source less the bodies of functions and of ``if TYPE_CHECKING``."""
+
+    class Outside(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST:
+            if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                return ast.Pass()
+            return self.generic_visit(node)
+
+    return ast.unparse(Outside().visit(ast.parse(source)))
+
+
+def breaches(folder: Path, forbidden: set[str], *, root: Path, at_import: bool = False) -> list[str]:
+    found = []
+    for path in sources(folder):
+        text = path.read_text(encoding="utf-8")
+        package = path.relative_to(root).with_suffix("").parts[:-1]
+        for name, line in imports(at_import_time(text) if at_import else text, package):
+            if any(name == bad or name.startswith(f"{bad}.") for bad in forbidden):
+                found.append(f"{path.relative_to(root)}:{line} imports {name}")
+    return found
+
+
+def apps() -> list[str]:
+    return sorted(path.parent.name for path in (ROOT / "apps").glob("*/__init__.py"))
+
+
+def test_the_core_imports_neither_apps_nor_generators() -> None:
+    assert (
+        breaches(CORE, {"apps", "generators", "tests", "benchmarks", "recipes"}, root=ROOT / "shared") == []
+    )
+
+
+def test_generators_import_only_the_core() -> None:
+    assert breaches(ROOT / "generators", {"apps", "tests", "benchmarks", "recipes"}, root=ROOT) == []
+
+
+def test_apps_do_not_import_each_other_nor_the_generators() -> None:
+    found = []
+    for app in apps():
+        others = {f"apps.{other}" for other in apps() if other != app}
+        found += breaches(
+            ROOT / "apps" / app, others | {"generators", "tests", "benchmarks", "recipes"}, root=ROOT
+        )
+    assert found == []
+
+
+def test_only_the_engine_side_of_the_core_imports_pyspark() -> None:
+    found = [
+        breach
+        for breach in breaches(CORE, {"pyspark", "delta"}, root=CORE)
+        if not any(fnmatch(breach.partition(":")[0], allowed) for allowed in SPARK_ALLOWED)
+    ]
+    assert found == []
+
+
+def test_generators_do_not_import_pyspark() -> None:
+    assert breaches(ROOT / "generators", {"pyspark", "delta"}, root=ROOT) == []
+
+
+def test_modules_of_the_command_line_are_cheap_to_import() -> None:
+    assert breaches(CORE / "cli", SLOW, root=CORE, at_import=True) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import apps.fraud", True),
+        ("from apps import fraud", True),
+        ("def f():\n    from apps.fraud.pipeline import build", True),
+        ("import appstore", False),
+        ("apps = 1", False),
+    ],
+)
+def test_breach_is_found_wherever_the_import_stands(tmp_path: Path, source: str, found: bool) -> None:
+    (tmp_path / "module.py").write_text(source)
+    assert bool(breaches(tmp_path, {"apps"}, root=tmp_path)) is found
+
+
+def test_relative_import_of_another_app_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "apps" / "one"
+    folder.mkdir(parents=True)
+    (folder / "module.py").write_text("from ..two import thing\nfrom . import own\n")
+    assert breaches(folder, {"apps.two"}, root=tmp_path) == ["apps/one/module.py:1 imports apps.two.thing"]
+
+
+def test_import_inside_a_function_is_not_at_import_time(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("def f():\n    import pyspark\n")
+    (tmp_path / "early.py").write_text("import pyspark\n")
+    assert breaches(tmp_path, {"pyspark"}, root=tmp_path, at_import=True) == ["early.py:1 imports pyspark"]
