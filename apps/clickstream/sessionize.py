@@ -78,16 +78,17 @@ class Sessionize(KeyedProcess[BareClick, BareSession]):
     def process(self, event: BareClick, ctx: Context) -> None:
         """Count a click."""
         at = ctx.event_time
-        book = self.book.value
-        if book is None:
-            book = SessionBook()
-            # It is not moved with every click: it fires, finds the session open, and is set anew.
-            ctx.timers.at(at + self._rules.ends_after(), _CLOSE)
+        book = self.book.value or SessionBook()
         session, merged = book.enter(at, self._rules)
         session.span(at, "")
         self.book.value = book
         if merged or session.written:
             self._corrected(book, session, merged, ctx)
+        # Never later than what is due, but not moved with every click either: it fires, finds the session
+        # open, and is set anew.
+        due, pending = book.due(self._rules, self._lateness), ctx.timers.pending(_CLOSE)
+        if due is not None and (pending is None or pending > due):
+            ctx.timers.at(due, _CLOSE)
 
     def on_late(self, event: BareClick, ctx: Context) -> None:
         """Let a late click change its session, if that is not over for good."""
@@ -104,8 +105,6 @@ class Sessionize(KeyedProcess[BareClick, BareSession]):
             session.number = min(filter(None, (session.number, gone.number)), default=0)
         if session.written and session.written_ms != session.start_ms:
             self._withdraw(book, session, ctx)
-        if session.written or not merged:
-            ctx.timers.at(book.due(self._rules, self._lateness) or ctx.event_time, _CLOSE)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Close what has ended; forget what is over for good."""

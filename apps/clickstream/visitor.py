@@ -159,7 +159,6 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             self._count(event, known, ctx)
             self._tell(event, known, kind, ctx)
         if over and ctx.event_time <= ctx.watermark:
-            ctx.timers.at(known.book.due(rules.sessions, rules.session_lateness_ms) or at, _TICK)
             if session.closed or session.end_ms + rules.sessions.ends_after() <= ctx.watermark:
                 session.closed = session.closed or "inactivity"
                 self._finish(session, known, ctx)
@@ -168,6 +167,16 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         elif at - session.reported_ms >= rules.provisional_ms:
             session.reported_ms = at
             self._write(session, known, ctx)
+        self._wake(known, ctx)
+
+    def _wake(self, known: Known, ctx: Context) -> None:
+        """Bring the timer forward to what is due next: it is never later than that."""
+        due = known.book.due(self._rules.sessions, self._rules.session_lateness_ms)
+        if due is None:
+            return
+        pending = ctx.timers.pending(_TICK)
+        if pending is None or pending > due:
+            ctx.timers.at(due, _TICK)
 
     def _enter(self, session: Session, event: Click, campaign: str | None, at: int) -> None:
         """Let an event count for its session; order makes no difference."""
