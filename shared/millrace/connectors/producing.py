@@ -13,8 +13,11 @@ _FLUSH_S = 60
 #: How often a full queue is looked at, s.
 _WAIT_S = 0.1
 
-#: A Kafka record: key, value and headers.
-Record = tuple[bytes, bytes | None, list[tuple[str, str | bytes | None]]]
+#: A Kafka record: key, value and headers; the client makes UTF-8 of text.
+Record = tuple[str | bytes, bytes | None, list[tuple[str, str | bytes | None]]]
+#: What the client takes for "any partition" and "now".
+_ANY_PARTITION = -1
+_NOW = 0
 
 
 class DeliveryFailed(MillraceError):
@@ -57,7 +60,9 @@ class Delivery:
         for key, value, headers in records:
             while True:
                 try:
-                    produce(topic, value, key, on_delivery=delivered, headers=headers)
+                    # By position: topic, value, key, partition, the callback by its older name and by its
+                    # newer one, timestamp, headers. Names take the client a microsecond a record.
+                    produce(topic, value, key, _ANY_PARTITION, delivered, None, _NOW, headers)
                     break
                 except BufferError:
                     poll(_WAIT_S)
@@ -83,22 +88,19 @@ def event_records(rows: OutputChunk) -> Iterator[Record]:
     """Iterate over emitted records as Kafka has them: the process's key, the JSON, the identity as a header.
 
     >>> list(event_records(OutputChunk(["e1"], ["1:a"], [5], b"1", [b"{}"])))
-    [(b'a', b'{}', [('event_id', b'e1')])]
+    [('a', b'{}', [('event_id', 'e1')])]
     """
     for identity, key, payload in zip(rows.event_ids, rows.keys, rows.payloads, strict=True):
-        headers: list[tuple[str, str | bytes | None]] = []
-        if identity is not None:
-            headers.append(("event_id", identity.encode()))
-        yield topic_key(key), payload, headers
+        yield topic_key(key), payload, [] if identity is None else [("event_id", identity)]
 
 
-def topic_key(key: str) -> bytes:
+def topic_key(key: str) -> str:
     """Return a process's key as Kafka records have it; empty where a record has none.
 
     Args:
         key: As chunks have it (:func:`~millrace.host.groups.encode_key`).
 
     >>> topic_key("6:card-1"), topic_key("")
-    (b'card-1', b'')
+    ('card-1', '')
     """
-    return key.partition(":")[2].encode()
+    return key.partition(":")[2]

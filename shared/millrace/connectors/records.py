@@ -27,8 +27,8 @@ def is_dead_letters(output: str) -> bool:
 
 
 def dead_letter_record(
-    letter: Any, key: bytes, identity: str | None, stamp: Mapping[str, str]
-) -> tuple[bytes, bytes | None, list[tuple[str, str | bytes | None]]]:
+    letter: Any, key: str | bytes, identity: str | None, stamp: Mapping[str, str]
+) -> tuple[str | bytes, bytes | None, list[tuple[str, str | bytes | None]]]:
     """Return a dead letter as a Kafka record: key, value and headers.
 
     Args:

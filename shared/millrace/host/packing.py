@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import itertools
 import operator
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -250,16 +251,19 @@ def keep_out_of_collection() -> None:
     """Take what is loaded out of the search for reference cycles.
 
     Spark's workers run a full collection after every task: tens of milliseconds with the libraries
-    loaded, for nothing.
+    loaded, for nothing. A worker that has packed events gets a process with its own libraries later, so
+    this looks again whenever modules have come.
     """
-    global _frozen
-    if not _frozen:
-        _frozen = True
+    global _frozen_modules
+    modules = len(sys.modules)
+    if modules > _frozen_modules:
+        _frozen_modules = modules
         gc.collect()
         gc.freeze()
 
 
-_frozen = False
+#: How many modules were loaded when the worker last froze what there was.
+_frozen_modules = 0
 
 
 def _newest(times: list[int], kinds: bytes | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def toml(name: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
 
 
+@cache
 def uv_packages() -> dict[str, dict[str, Any]]:
     return {package["name"]: package for package in toml("uv.lock")["package"]}
 
@@ -31,6 +33,7 @@ def declared() -> list[str]:
     return [*project["dependencies"], *(line for extra in extras for line in extra)]
 
 
+@cache
 def pinned(name: str) -> dict[str, tuple[str, set[str]]]:
     """Return package → (version, hashes) of a requirements file."""
     text = re.sub(r"#.*", "", (ROOT / name).read_text(encoding="utf-8")).replace("\\\n", " ")

@@ -12,8 +12,8 @@ def test_a_record_has_the_key_of_its_process_and_its_identity() -> None:
     rows = OutputChunk(["e1", None], ["3:a:b", "2:ü"], [5, 6], b"11", [b"{}", b"[]"])
 
     assert list(event_records(rows)) == [
-        (b"a:b", b"{}", [("event_id", b"e1")]),
-        ("ü".encode(), b"[]", []),
+        ("a:b", b"{}", [("event_id", "e1")]),
+        ("ü", b"[]", []),
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.host import packing
 from millrace.host.chunks import (
     CONTROL,
     DATA,
@@ -167,6 +170,21 @@ def test_the_event_time_may_be_the_key_too() -> None:
     packer = Packer((KeyFields((("at", int),), ("at", int)),), labels=LABELS)
     ((_, newest, chunk),) = packed([event("a", 5)], packer)
     assert (chunk.keys, chunk.times, newest) == (["1:5"], [5], 5)
+
+
+def test_a_worker_takes_what_it_loads_later_out_of_its_collections_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[str] = []
+    monkeypatch.setattr(packing.gc, "freeze", lambda: frozen.append("all"))
+    monkeypatch.setattr(packing, "_frozen_modules", 0)
+    packing.keep_out_of_collection()
+    packing.keep_out_of_collection()
+    assert len(frozen) == 1
+    monkeypatch.setitem(sys.modules, "a_process_of_an_app", ModuleType("a_process_of_an_app"))
+    packing.keep_out_of_collection()
+    packing.keep_out_of_collection()
+    assert len(frozen) == 2
 
 
 def test_an_empty_batch_gives_nothing() -> None:
