@@ -18,6 +18,9 @@ from millrace.runtime.session import spark_session
 from millrace.state.cells import Header, read_header
 from millrace.state.sealing import Place, unseal
 
+#: What the modules of tests import, and so Spark's Python processes that find a process there.
+_LOADED = ("pytest", "hypothesis", "pyspark.testing", "chispa", "tests.spark.conftest")
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -25,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     ensure_jars(("spark",))
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     with spark_session(
-        "tests", master="local[2]", shuffle_partitions=2, quick_start=True, log_file=log
+        "tests", master="local[2]", shuffle_partitions=2, quick_start=True, log_file=log, preload=_LOADED
     ) as session:
         yield session
 

@@ -164,6 +164,7 @@ class Job:
             log_file=self._log_file,
             conf=state_conf(self.settings) | dict(spark.conf),
             is_typical=lambda: self._ran,
+            preload=(self.app.build.__module__,),
         )
 
     def _check_broker(self) -> None:

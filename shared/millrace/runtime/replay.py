@@ -243,6 +243,7 @@ def run_records(
         quick_start=spark.quick_start,
         log_file=log_file or folder / "logs" / "spark.log",
         conf=state_conf(settings) | dict(spark.conf),
+        preload=(app.build.__module__,),
     ) as made:
         return run.on(made)
 

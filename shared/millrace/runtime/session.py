@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,6 +20,7 @@ from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STEADY_RUN, S
 from millrace.runtime.jars import jar_paths
 from millrace.runtime.java import JavaError
 from millrace.runtime.java_check import check_java
+from millrace.runtime.prefork import launcher
 from millrace.runtime.scratch import scratch_folder
 
 _ARCHIVE = "spark"
@@ -114,6 +115,7 @@ def spark_session(
     log_file: Path | None = None,
     conf: Mapping[str, str] | None = None,
     is_typical: Callable[[], bool] | None = None,
+    preload: Sequence[str] = (),
 ) -> Iterator[SparkSession]:
     """Start a session, and stop it with everything that it made when the block ends.
 
@@ -127,6 +129,8 @@ def spark_session(
         conf: Settings that override everything else.
         is_typical: Asked at the end: whether this run has used what later ones will, so that the next
             quick start takes the classes of this one from an archive.
+        preload: Modules that Spark's Python processes will need: with a local master they are loaded once
+            for all of them.
 
     Raises:
         SessionError: A session runs in this process already, or Java does not start.
@@ -141,16 +145,19 @@ def spark_session(
     if SparkSession.getActiveSession() is not None:
         raise SessionError("a Spark session runs in this process already: stop it first")
     quick_check()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    own_python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable) == sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if local_cores(master) is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if log_file is not None:
         log_file.parent.mkdir(parents=True, exist_ok=True)
     # Sockets have short paths by law (about 100 characters), so the folder is under the system's own.
-    with scratch_folder(SCRATCH_PREFIX) as scratch:
-        for folder in ("spark", "sockets"):
+    with scratch_folder(SCRATCH_PREFIX) as scratch, ExitStack() as kept:
+        for folder in ("spark", "sockets", "python"):
             (scratch / folder).mkdir()
+        python = None
+        if own_python and local_cores(master) is not None:
+            python = kept.enter_context(launcher(scratch / "python", preload))
         settings = session_conf(
             master=master,
             shuffle_partitions=shuffle_partitions,
@@ -163,7 +170,7 @@ def spark_session(
         )
         spark = None
         try:
-            spark = _start(app, settings, log_file)
+            spark = _start(app, settings, log_file, python)
             yield spark
         finally:
             if spark is not None:
@@ -174,7 +181,7 @@ def spark_session(
                 keep_archive(scratch, code, name=_ARCHIVE)
 
 
-def _start(app: str, settings: Mapping[str, str], log_file: Path | None) -> SparkSession:
+def _start(app: str, settings: Mapping[str, str], log_file: Path | None, python: Path | None) -> SparkSession:
     """Start the JVM with its output in the log: Spark and its workers print as they please."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -190,6 +197,8 @@ def _start(app: str, settings: Mapping[str, str], log_file: Path | None) -> Spar
             ) from error
     on_interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(conf=spark_conf, gateway=gateway)
+    if python is not None:
+        context.pythonExec = str(python)
     if threading.current_thread() is threading.main_thread():
         # Spark has put a handler in place of the caller's, which may want to stop gracefully.
         signal.signal(signal.SIGINT, on_interrupt)
