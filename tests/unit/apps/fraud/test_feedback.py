@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import skops.io
 import yaml
-from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.metrics import average_precision_score
 
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec, matrix
@@ -104,6 +101,8 @@ def alone(drifting: World) -> Trained:
 def test_the_pair_is_the_mean_of_its_members_and_leaves_them_as_they_are() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(300, 4))
+    from sklearn.ensemble import ExtraTreesClassifier
+
     late = ExtraTreesClassifier(7, random_state=0).fit(x, x[:, 0] > 1)
     soon = ExtraTreesClassifier(7, random_state=1).fit(x, x[:, 1] > 1)
     expected = (late.predict_proba(x) + soon.predict_proba(x)) / 2
@@ -122,6 +121,8 @@ def test_feedback_finds_frauds_of_a_new_kind_before_delayed_labels_show_them(
     assert alone.until_ms < CHANGE * DAY_MS
     fraud, with_feedback, days = drifting.weeks_after(pair.model)
     _, without, _ = drifting.weeks_after(alone.model)
+    from sklearn.metrics import average_precision_score
+
     assert average_precision_score(fraud, with_feedback) > average_precision_score(fraud, without) + 0.1
     assert compare(fraud, without, with_feedback, days, rounds=40).proven
 
@@ -220,6 +221,8 @@ def test_a_model_of_feedback_needs_frauds_and_others() -> None:
 def stored(trained: Trained, folder: Path) -> Path:
     """A model's files as the registry keeps them."""
     folder.mkdir()
+    import skops.io
+
     skops.io.dump(trained.model, folder / "model.skops")
     about = {
         "inputs": list(INPUTS), "features_version": FEATURES_VERSION, "slope": trained.calibration.slope,

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from sklearn.metrics import average_precision_score, roc_auc_score
 
 from apps.fraud.entity_stages import Desk
 from apps.fraud.events import Decision, Label, Transaction
@@ -120,6 +119,8 @@ def metrics_of(chain: Chain, *, bound: int, batches: Random) -> dict[tuple[str, 
 
 
 def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_words() -> None:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
     life = a_life_with_labels(Random(8))
     purchases = [e for e in life if isinstance(e, Transaction)]
     last: dict[str, bool] = {}

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-from sklearn.ensemble import ExtraTreesClassifier  # type: ignore[import-untyped]
 
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
@@ -72,6 +71,8 @@ class Models:
 
     def __init__(self) -> None:
         x = np.random.default_rng(0).normal(size=(200, len(LIVE_INPUTS))).astype(np.float32)
+        from sklearn.ensemble import ExtraTreesClassifier  # type: ignore[import-untyped]
+
         trees = ExtraTreesClassifier(5, random_state=0).fit(x, x[:, 0] > 0)
         self.model = LoadedModel("7", LIVE_INPUTS, Forest.of(trees, len(LIVE_INPUTS)))
 

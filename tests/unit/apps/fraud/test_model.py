@@ -15,12 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from sklearn.ensemble import (  # type: ignore[import-untyped]
-    ExtraTreesClassifier,
-    RandomForestClassifier,
-)
-from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
-from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.drift import MeanWatch, age_days, profile_of, psi, shifts
@@ -49,11 +43,15 @@ def data(rows: int = 400, features: int = 3, seed: int = 0) -> tuple[npt.NDArray
 # -- forests as arrays ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [ExtraTreesClassifier, RandomForestClassifier])
+@pytest.mark.parametrize("kind", ["ExtraTreesClassifier", "RandomForestClassifier"])
 @pytest.mark.parametrize("leaf", [1, 5])
-def test_a_forest_as_arrays_scores_as_scikit_learn_does(kind: Any, leaf: int) -> None:
+def test_a_forest_as_arrays_scores_as_scikit_learn_does(kind: str, leaf: int) -> None:
     x, fraud = data()
-    model = make_pipeline(kind(7, min_samples_leaf=leaf, random_state=1)).fit(x, fraud)
+    from sklearn import ensemble, pipeline
+
+    model = pipeline.make_pipeline(getattr(ensemble, kind)(7, min_samples_leaf=leaf, random_state=1)).fit(
+        x, fraud
+    )
     forest = Forest.of(model, 3)
     others = data(seed=9)[0]
     expected = model.predict_proba(others)[:, 1]
@@ -313,6 +311,8 @@ def events_of(found: list[Outcome]) -> list[tuple[str, int, Outcomes]]:
 
 
 def test_measures_of_a_day_equal_scikit_learns() -> None:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
     found = outcomes(3_000)
     driver = TestDriver(PrequentialMetrics(7 * DAY_MS), out_of_orderness_ms=5 * DAY_MS)
     driver.send_batch(events_of(found))
@@ -564,7 +564,11 @@ def test_examples_of_recorded_history_carry_their_labels() -> None:
 
 
 def test_the_days_of_a_model_are_those_that_it_has_not_seen_and_that_are_over() -> None:
+    from sklearn.metrics import average_precision_score
+
     x, fraud = data(features=len(MODEL.inputs))
+    from sklearn.ensemble import ExtraTreesClassifier
+
     forest = Forest.of(ExtraTreesClassifier(5, random_state=0).fit(x, fraud), len(MODEL.inputs))
     seen = known(10)
     about = {"profile": profile_of(seen.x, MODEL.inputs)}

@@ -16,10 +16,6 @@ from millrace.operators.series import Smoothness
 from tests.unit.millrace.operators.test_drift import levels, places
 from tests.unit.millrace.operators.test_forecast import VALUES, forecasts
 
-holtwinters = pytest.importorskip("statsmodels.tsa.holtwinters")
-time_series = pytest.importorskip("river.time_series")
-river_drift = pytest.importorskip("river.drift")
-
 
 @pytest.mark.parametrize("season", [0, 4])
 @pytest.mark.parametrize("seasonal", ["additive", "multiplicative"])
@@ -29,7 +25,7 @@ def test_forecasts_are_those_of_statsmodels(season: int, seasonal: Any, trend: b
     how = Smoothness(0.4, 0.2 if trend else None, 0.3, damping, season, seasonal)
     begun = how.begin(VALUES[: how.first], 0)
     damped = trend and damping < 1
-    model = holtwinters.ExponentialSmoothing(
+    model = pytest.importorskip("statsmodels.tsa.holtwinters").ExponentialSmoothing(
         VALUES,
         trend="add" if trend else None,
         damped_trend=damped,
@@ -55,7 +51,7 @@ def test_forecasts_are_those_of_statsmodels(season: int, seasonal: Any, trend: b
 
 @pytest.mark.parametrize("seasonal", ["additive", "multiplicative"])
 def test_forecasts_are_those_of_river(seasonal: Any) -> None:
-    model = time_series.HoltWinters(
+    model = pytest.importorskip("river.time_series").HoltWinters(
         alpha=0.4, beta=0.2, gamma=0.3, seasonality=4, multiplicative=seasonal == "multiplicative"
     )
     begun = Smoothness(0.4, 0.2, 0.3, 1.0, 4, seasonal).begin(VALUES[:8], 0)
@@ -73,7 +69,9 @@ def test_forecasts_are_those_of_river(seasonal: Any) -> None:
 @pytest.mark.parametrize("direction", ["both", "up", "down"])
 def test_page_hinkley_is_that_of_river(seed: int, direction: Any) -> None:
     values = levels(0, 2, -1, 5, seed=seed)
-    other = river_drift.PageHinkley(min_instances=20, delta=0.1, threshold=15, mode=direction)
+    other = pytest.importorskip("river.drift").PageHinkley(
+        min_instances=20, delta=0.1, threshold=15, mode=direction
+    )
     wanted = []
     for i, x in enumerate(values):
         other.update(x)
@@ -89,7 +87,9 @@ def test_adwin_is_that_of_river_until_it_begins_anew(
 ) -> None:
     """River forgets the newer part of the window too, so that only the first change can be compared."""
     values = levels(0, 2, -1, 5, seed=seed)
-    other = river_drift.ADWIN(clock=every, max_buckets=buckets, min_window_length=min_side)
+    other = pytest.importorskip("river.drift").ADWIN(
+        clock=every, max_buckets=buckets, min_window_length=min_side
+    )
     first = None
     for i, x in enumerate(values):
         other.update(x)
