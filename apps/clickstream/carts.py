@@ -21,12 +21,18 @@ class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
         cause: The event.
         stage: ``cart``, a step of the checkout, or ``bought``.
         cents: How much its value changed.
+        visitor: The browser in which it happened.
+        person: The person that was known by it.
+        marketing: Whether something might be offered there.
     """
 
     at_ms: int
     cause: str
     stage: str
     cents: int
+    visitor: str = ""
+    person: str = ""
+    marketing: bool = False
 
 
 class Cart(msgspec.Struct, array_like=True, gc=False):
@@ -56,7 +62,8 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
 
     def take(self, act: Act) -> None:
         """Take down an act; order makes no difference."""
-        insort(self.steps, Step(act.at_ms, act.cause, act.stage, act.cents))
+        step = Step(act.at_ms, act.cause, act.stage, act.cents, act.visitor, act.person, act.marketing)
+        insort(self.steps, step)
         if act.at_ms >= self.last_ms:
             self.last_ms, self.visitor, self.person = act.at_ms, act.visitor, act.person
             self.marketing = act.marketing

@@ -170,14 +170,16 @@ class Entities(KeyedProcess[Act, Act]):
         name = ctx.key[2:]
         for step, cents in cart.left(at, self._rules.cart_timeout_ms):
             cart.told += 1
-            user = cart.person[2:] if cart.person.startswith("u:") else None
+            # As it was then: what the cart knows may be of later. A step kept by an earlier version has none.
+            who = step if step.person else cart
+            user = who.person[2:] if who.person.startswith("u:") else None
             ctx.output(
                 self.abandonments,
-                Abandonment(name, step.at_ms, at, step.stage, cents, cart.visitor, user, cart.told),
+                Abandonment(name, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told),
             )
-            if cart.marketing:
+            if who.marketing:
                 ctx.emit(
-                    Act(f"p:{cart.person}", "abandoned", at, step.cause, cart.visitor, cart.person, name, "",
+                    Act(f"p:{who.person}", "abandoned", at, step.cause, who.visitor, who.person, name, "",
                         "", step.stage, cents, marketing=True)
                 )  # fmt: skip
         if cart.steps:
@@ -213,9 +215,13 @@ class Entities(KeyedProcess[Act, Act]):
             person.carts = [*person.carts[1 - _CARTS :], act.stage]
         # Of a browser whose owner has allowed no profile, nothing comes but purchases.
         allowed = ctx.key.startswith("p:u:") or act.marketing or kind in _VIEWED
-        if allowed and kind not in ("link", "customer", "consent"):
+        counts = allowed and kind not in ("link", "customer", "consent")
+        if counts:
             person.observe(act)
-            self._write(person, ctx, at_once=False)
+        # At once, and not when a purchase is attributed: what came by then hangs on the batches.
+        bought = kind == "purchase" and (ctx.key.startswith("p:u:") or person.viewed > 0)
+        if counts or bought:
+            self._write(person, ctx, at_once=bought)
         self.person.value = person
         self._pass_on(act, person, ctx)
 
@@ -253,8 +259,6 @@ class Entities(KeyedProcess[Act, Act]):
             )  # fmt: skip
         if person.purchases:
             ctx.timers.at(person.purchases[0].at_ms, _PERSON)
-        if ctx.key.startswith("p:u:") or person.viewed:
-            self._write(person, ctx, at_once=True)
         if ctx.key.startswith("p:v:") and not person.viewed and not person.purchases:
             self.person.clear()  # without consent nothing else is kept of it
             return

@@ -261,6 +261,13 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
             self.ended += 1
             session.number = self.ended
 
+    def number_of(self, session: Session) -> int:
+        """Return which one of its visitor a session is; one that is not over ends after those before it."""
+        if session.number or len(self.sessions) == 1:
+            return session.number or self.ended + 1
+        before = [s for s in self.sessions if not s.number and s.start_ms < session.start_ms]
+        return self.ended + 1 + len(before)
+
     def expire(self, watermark: int, rules: SessionRules, lateness_ms: int) -> Iterator[Session]:
         """Close what time has ended, forget what nothing can change any more.
 

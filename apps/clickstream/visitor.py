@@ -337,7 +337,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         book, rules = known.book, self._rules.sessions
         book.revision += 1
         row = SessionRow(
-            f"{ctx.key}:{start_ms}", ctx.key, session.user_id, session.number or book.ended + 1,
+            f"{ctx.key}:{start_ms}", ctx.key, session.user_id, book.number_of(session),
             session.start_ms, session.end_ms, session.events, session.views, session.attention_s(rules),
             session.engaged(rules), session.converted, session.added, session.orders, session.cents,
             session.campaign, session.landing, session.exit, session.device, rules.name,

@@ -180,8 +180,10 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         rows = gateway.heard(event.device_id, event.gateway_id, is_machine, at, timeout)
         if rows:
             self._tell_liveness(rows, ctx)
-        if rows or ctx.timers.pending(LIVE) is None:
-            ctx.timers.at(min(gateway.next_ms(), at + timeout), LIVE)
+        # Far away while all that were known are silent: a device that is new brings it forward.
+        pending, deadline = ctx.timers.pending(LIVE), at + timeout
+        if rows or pending is None or pending > deadline:
+            ctx.timers.at(min(gateway.next_ms(), deadline), LIVE)
 
     def _look(self, ctx: Context) -> None:
         """Look for devices of a gateway that have fallen silent, and forget those long gone."""

@@ -52,6 +52,13 @@ class Renamed(Balances):
     name = "Other"
 
 
+class Last(KeyedProcess[Balance, Balance]):
+    order = arrival(commutes=True)
+
+    def process(self, event: Balance, ctx: Context) -> None:
+        ctx.emit(event)
+
+
 class Input:
     """A folder that is read as a stream, a file per batch."""
 
@@ -159,6 +166,25 @@ def test_a_checkpoint_of_another_process_is_refused(payments: Input, tmp_path: P
     run(payments, {"main": tmp_path / "balances"}, tmp_path / "state")
     with pytest.raises(ContractMismatch, match='process was "Balances", is now "Other"'):
         write_to(payments.stream(Renamed()), {"main": tmp_path / "balances"}, tmp_path / "state")
+
+
+def test_partitions_that_only_cost_time_are_told_once_for_a_query(
+    spark: SparkSession, payments: Input, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = payments.stream()
+    chain = stream.key_by("user", key_groups=256).process(Last())
+    right = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", 200)
+    try:
+        with caplog.at_level(logging.WARNING, "millrace.keyed"):
+            _ = stream["main"], stream["large"], chain["main"]
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", right)
+    told = [r.getMessage().split(", ")[0] for r in caplog.records if r.name == "millrace.keyed"]
+    assert told == [
+        "spark.sql.shuffle.partitions is 200: only 2 key groups share them",
+        "spark.sql.shuffle.partitions is 200: there are 2 cores",
+    ]
 
 
 @pytest.mark.parametrize(

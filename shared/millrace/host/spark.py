@@ -12,7 +12,7 @@ nothing) → shuffle by key group → one Python call per group and batch, whose
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -36,6 +36,7 @@ from millrace.host.spark_input import (
     joined_names,
     key_types,
 )
+from millrace.host.spark_partitions import warn_of_partitions
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
 from millrace.host.spark_types import META_FIELDS, output_types, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
@@ -103,7 +104,8 @@ def keyed(
             wherever the headers do.
         versions: What the Kafka header ``schema_version`` may say; an event of another version goes to the
             dead letters undecoded. One without the header is read. Needs Kafka's ``headers``.
-        key_groups: Number of key groups; fixed for the life of a checkpoint.
+        key_groups: Number of key groups; fixed for the life of a checkpoint. Spark's shuffle partitions are
+            at most as many: a warning in the log says where they are too many.
         profile: ``latency``: a row per event. ``throughput``: events are packed by key group in front of
             the shuffle, which takes about half the CPU time per event and some milliseconds more per
             batch; it needs ``value``. Packed events bring every process of the chain the watermark that
@@ -433,7 +435,15 @@ class ProcessedStream:
 
         So the state is computed once however many are written; :meth:`rows` and :meth:`select` unpack it.
         """
+        if self.plan.rows.isStreaming:
+            warn_of_partitions(self.plan.rows.sparkSession, max(self._key_groups()))
         return self._run(forwards=False)
+
+    def _key_groups(self) -> Iterator[int]:
+        """Yield the number of key groups of each process of the chain."""
+        yield self.keyed_by.key_groups
+        if self.before is not None:
+            yield from self.before._key_groups()
 
     def _run(self, *, forwards: bool) -> DataFrame:
         """Run the process: in the state operator, or all at once where the input is bounded."""

@@ -124,6 +124,23 @@ def test_a_left_cart_is_told_to_its_person_where_that_is_allowed() -> None:
     assert (told.key, told.cents, told.subject) == ("p:v:v1", 500, "cart")
 
 
+def test_a_left_cart_is_of_whom_it_was_then_whatever_has_come_since() -> None:
+    """The watermark may be far behind: what a cart knows is then of later than the end of its timeout.
+
+    ==== =========== ============ ==================== ============
+    cart nobody 0:00 left at 0:30 u1 logs in, adds 0:50 left at 1:20
+    ==== =========== ============ ==================== ============
+    """
+    target = driver()
+    send(target, cart(0, cents=500), cart(50 * MINUTE, cents=1, person="u:u1", visitor="v2", marketing=True))
+    target.advance_watermark(START + 80 * MINUTE)
+    found = [(a.visitor_id, a.user_id) for a in target.values("abandonments")]
+    assert found == [("v1", None), ("v2", "u1")]
+    assert [(a.key, a.at_ms - START) for a in target.values() if a.kind == "abandoned"] == [
+        ("p:u:u1", 80 * MINUTE)
+    ]
+
+
 # -- boards ------------------------------------------------------------------------------------------
 
 
@@ -299,6 +316,14 @@ def test_a_profile_counts_what_is_done_and_goes_with_an_erasure() -> None:
     ]
     assert target.values("profiles")[-1].deleted
     assert target.values()[-1].kind == "erase"
+
+
+def test_a_profile_written_at_a_purchase_has_nothing_of_what_came_after_it() -> None:
+    target = driver()
+    views = [act("p:u:u1", "view", at, subject=f"i{at}", visitor="v1", person="u:u1") for at in (1, MINUTE)]
+    send(target, views[0], purchase(25), views[1])
+    row = target.values("profiles")[-1]
+    assert (row.orders, row.last_items, row.seen_ms) == (1, ["i1"], START + 25)
 
 
 def test_of_a_browser_without_consent_nothing_is_kept_after_its_purchase() -> None:

@@ -41,6 +41,15 @@ def sessions(target: TestDriver) -> list[Any]:
     return sorted((r for r in newest.values() if not r.deleted), key=lambda r: r.start_ms)
 
 
+def test_an_open_session_has_the_number_that_it_will_have_whether_the_one_before_is_closed_or_not() -> None:
+    for together in (True, False):
+        target = driver()
+        events = [click(0), click(40 * MINUTE), click(42 * MINUTE)]
+        for batch in [events] if together else [[e] for e in events]:
+            send(target, *batch)
+        assert [(r.number, r.is_final) for r in sessions(target)] == [(1, True), (2, False)]
+
+
 # -- repeats -----------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,22 @@ def test_a_machine_that_falls_silent_behind_a_living_gateway_is_its_own_alarm() 
     assert raised(target) == [M1]
 
 
+def test_a_device_that_is_first_heard_while_all_others_are_silent_is_told_when_it_falls_silent_too() -> None:
+    """The timer of a gateway is far away while all its devices are silent.
+
+    ======= ============ =========== ============ ==============
+    machine heard 0 s    silent 10 s
+    gateway                          heard 20 s   silent 30 s
+    ======= ============ =========== ============ ==============
+    """
+    target = driver(SILENCE)
+    send(target, beat(0))
+    until(target, 15_000)
+    send(target, beat(20_000, GATEWAY))
+    until(target, 30_000)
+    assert live(target) == [(10, M1, "silent", "own"), (30, GATEWAY, "silent", "own")]
+
+
 def test_silence_is_found_when_all_topics_are_silent() -> None:
     """Only the watermark goes on, as the ticker makes it."""
     target = driver(SILENCE)

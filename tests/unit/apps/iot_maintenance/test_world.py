@@ -1,20 +1,26 @@
-"""The generator's world through the monitor: what its truths say must be found, and nothing else."""
+"""The generator's world through the monitor: what its truths say must be found, and nothing else.
+
+And it is found whatever the batches in which the world came.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from apps.iot_maintenance.demo import FAULTS
+from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, monitoring
 from apps.iot_maintenance.signals import INPUTS, as_row
 from generators.engine.simulated import Truth
 from generators.iot import IotProfile, simulate
 from millrace.host.memory import MemoryHost
+from tests.unit.apps.standing import Happened, Link, Standing, Table
 
 START = 1_767_261_600_000
 #: A sensor is judged by what it was like before.
@@ -159,3 +165,49 @@ def test_broken_sensors_raise_no_process_alarm(world: World) -> None:
     for truth in faults:
         if truth.entity not in exceeded and begins(truth) > START + LEARN_MS:
             assert not any(begins(truth) <= at <= ends(truth) for at in process[truth.entity]), truth
+
+
+# -- whatever the batches ----------------------------------------------------------------------------
+
+HOUR, MINUTE = 3_600_000, 60_000
+
+
+def two_hours() -> Iterator[Happened]:
+    """Two hours of a small fleet, in which a shift ends; most of its devices are often silent."""
+    start = START + 3 * HOUR
+    profile = IotProfile(
+        seed=5, start_ms=start, machines=9, machines_per_line=2, lines_per_plant=1, event_rate=0.8,
+        failure_scale=8, sensor_fault_rate=1000.0, outage_rate=150.0, events=6_000,
+    )  # fmt: skip
+    for simulated in simulate(profile):
+        event = msgspec.convert(simulated.event, INPUTS[simulated.stream], from_attributes=True)
+        key, at, _ = as_row(simulated.stream, event)
+        if at >= start + 2 * HOUR:
+            return
+        yield Happened(at, key, at, event)
+
+
+def links() -> list[Link]:
+    """The app's processes with the settings that it has of itself."""
+    monitor = MachineMonitor(monitoring(IotSettings()))
+    return [Link(monitor), Link(PlantMonitor(), "plant_id", takes="alarms")]
+
+
+STANDING = Standing(
+    two_hours,
+    links,
+    bound_ms=MINUTE,
+    upserted={
+        "newest": Table(("alarm_id",), "event_time_ms"),
+        "health": Table(("asset_id",), "event_time_ms"),
+    },
+    per_key=False,
+)
+
+
+def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment() -> None:
+    STANDING.check(range(3))
+    found = {name: rows.total() for name, rows in STANDING.expected().items()}
+    first = {f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts")}
+    assert found.keys() == first | {"main", "newest", "kpis", "health"}
+    assert min(found.values()) >= 9

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millrace.host import packing
 from millrace.host.chunks import (
+    AHEAD,
     CONTROL,
     DATA,
     FUTURE,
@@ -135,6 +136,25 @@ def test_an_event_far_ahead_of_its_arrival_is_marked_and_moves_no_watermark() ->
     )
     assert chunk.kinds == bytes([DATA, FUTURE, DATA])
     assert newest == 120
+
+
+def test_the_newest_of_a_groups_events_moves_no_watermark_if_it_is_far_ahead_of_its_arrival() -> None:
+    packer = Packer((KeyFields((("user", str),), ("at", int)),), labels=(7,), skew_ms=10)
+    ((_, newest, chunk),) = packed(
+        [event("a", 105), event("a", 999)], packer, _arrived=pa.array([100.0, 100.0])
+    )
+    assert chunk.kinds == bytes([DATA, FUTURE])
+    assert newest == 105
+
+
+def test_every_group_is_told_the_watermark_that_a_tasks_rows_bring() -> None:
+    packer = Packer((KeyFields((("user", str),), ("at", int)),), labels=LABELS, skew_ms=10, bound_ms=20)
+    values, arrived = [event("a", 105), event("b", 70), event("a", 999)], pa.array([100.0] * 3)
+    batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary()), arrived], names=["_value", "_arrived"])
+    *_, last = packer(iter([batch]))
+    assert [(row["_group"], row["_watermark"]) for row in last.to_pylist()] == [(g, None) for g in LABELS]
+    told = [decode_input(row["_chunk"]) for row in last.to_pylist()]
+    assert {(*chunk.times, *(chunk.kinds or b"")) for chunk in told} == {(105 - 20 - 1, AHEAD)}
 
 
 @pytest.mark.parametrize(("keep_all", "expected"), [(True, ["[1]", "text"]), (False, [None, "text"])])

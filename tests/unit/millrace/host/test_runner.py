@@ -23,7 +23,7 @@ from millrace import (
     value_state,
 )
 from millrace.host.memory import LiveStore
-from millrace.host.runner import Row, Runner, in_order
+from millrace.host.runner import Row, Runner, in_order, make_event_id
 from millrace.process import ProcessDefinitionError
 from millrace.state.handles import StateAccessError
 from millrace.state.specs import StateTypeError
@@ -374,6 +374,11 @@ def test_an_identity_depends_on_process_key_cause_output_and_index() -> None:
         for emission in run(process, {key: [row("x", 1, cause)]})
     ]
     assert len(ids) == len(set(ids)) == 12
+
+
+def test_an_identity_depends_on_the_revision() -> None:
+    ids = {make_event_id("P", "1:a", "p:0:1", "main", 0, revision) for revision in range(3)}
+    assert len(ids) == 3
 
 
 def test_without_a_source_identity_there_is_none_of_the_outputs() -> None:

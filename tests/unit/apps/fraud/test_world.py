@@ -1,0 +1,67 @@
+"""The generator's world of payments through the app: what stands in the tables hangs on events alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+import pytest
+
+from apps.fraud.entity_stages import stages
+from apps.fraud.events import Label, Transaction
+from apps.fraud.settings import FraudSettings
+from generators.payments import PaymentsProfile, simulate
+from tests.unit.apps.fraud.cases import HOUR, SECOND, START_MS
+from tests.unit.apps.fraud.chain import ALL
+from tests.unit.apps.standing import Happened, Link, Standing
+
+#: Frauds and what is said of them come within minutes and hours, not days and weeks.
+PROFILE = PaymentsProfile(
+    seed=4, start_ms=START_MS, event_rate=0.4, cards=60, terminals=40, fraud_rate=20, fraud_scale=0.02,
+    label_scale=0.002, events=3_000,
+)  # fmt: skip
+
+
+def world(profile: PaymentsProfile, hours: int) -> Iterator[Happened]:
+    """What happens in so many hours; a label comes when it is known, and has the time of its transaction."""
+    end = START_MS + hours * HOUR
+    for simulated in simulate(profile):
+        if simulated.stream == "transactions":
+            tx = msgspec.convert(simulated.event, Transaction, from_attributes=True)
+            happened = Happened(tx.event_time_ms, tx.card_id, tx.event_time_ms, tx)
+        else:
+            label = msgspec.convert(simulated.event, Label, from_attributes=True)
+            happened = Happened(label.event_time_ms, label.card_id, label.transaction_time_ms, label)
+        if happened.came_ms < end:
+            yield happened
+
+
+def links(entities: Sequence[str] | None = None) -> list[Link]:
+    """The app's stages as its settings have them, or those of some entities."""
+    told = FraudSettings()
+    named = told.features.stages if entities is None else entities
+    first, rest = stages(named, labels=told.labels.rules())
+    return [Link(first), *(Link(stage, key) for key, stage in rest)]
+
+
+TWO_HOURS = Standing(partial(world, PROFILE, 2), links, bound_ms=10 * SECOND, upserted={}, repeats=True)
+#: Rarer, for so long that what is kept of 24 hours is forgotten again and again.
+DAYS = replace(TWO_HOURS, world=partial(world, replace(PROFILE, event_rate=0.01, events=1_500), 40))
+#: All stages. A terminal, an account, a device see the transactions of several cards in the order in which
+#: batches bring them: so they are brought in order.
+ENTITIES = replace(
+    TWO_HOURS,
+    world=partial(world, replace(PROFILE, event_rate=0.12, cards=20, terminals=20, events=900), 2),
+    links=partial(links, ALL),
+    bound_ms=0,
+)
+
+
+@pytest.mark.parametrize("standing", [TWO_HOURS, DAYS, ENTITIES], ids=["two-hours", "days", "entities"])
+def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment(standing: Standing) -> None:
+    standing.check(range(3))
+    found = {name.rpartition(".")[2]: rows.total() for name, rows in standing.expected().items()}
+    assert found["main"] > 700
+    assert min(found["alerts"], found["labels"]) > 10

@@ -1,0 +1,70 @@
+"""A city through the app: what stands in the tables hangs on what its people did, not on how that came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from apps.ridesharing.auditor import Auditor
+from apps.ridesharing.dispatcher import Dispatcher
+from apps.ridesharing.events import Signal
+from apps.ridesharing.gate import Gate
+from apps.ridesharing.replay import Chain, memory_chain
+from apps.ridesharing.settings import RidesharingSettings
+from generators.ridesharing import RidesProfile, World
+from generators.ridesharing.loop import APP_TOPICS, Mailbag
+from tests.unit.apps.ridesharing.cases import HOUR, SECOND
+from tests.unit.apps.standing import Happened, Link, Standing, Table
+
+#: A Friday evening.
+START = 1_767_369_600_000
+#: So often people look what the app has told them.
+STEP_MS = 4 * SECOND
+CONFIG = RidesharingSettings().dispatch_config()
+PROFILE = RidesProfile(
+    seed=5, start_ms=START, drivers=60, rings=2, location_interval_ms=60_000, requests_per_hour=16,
+    late_accepts=0.15, cancel_races=0.15, no_approach=0.05, breakdowns=0.1, no_shows=0.1, offline_in_trip=0.1,
+    lost_heartbeats=0.1, vanishing=0.2, prebooked=0.1,
+)  # fmt: skip
+
+
+def two_hours() -> Iterator[Happened]:
+    """Two hours of riders and drivers who make trouble, and who were answered by the app."""
+    world, mail = World(PROFILE), Mailbag()
+    app = Chain(lambda: memory_chain(Dispatcher(CONFIG), audit=False))
+    while world.now_ms < START + 2 * HOUR:
+        until = world.now_ms + STEP_MS
+        batch = []
+        for simulated in world.advance(until):
+            fields = {"stream": simulated.stream, "entity": simulated.key}
+            signal = msgspec.convert(fields | msgspec.structs.asdict(simulated.event), Signal)
+            at = signal.event_time_ms
+            batch.append((simulated.key, at, signal, simulated.stream))
+            yield Happened(at, simulated.key, at, msgspec.structs.replace(signal), simulated.stream)
+        for told in app.run(batch, until - 1):
+            topic = f"ridesharing.{told.output}"
+            if topic in APP_TOPICS and (message := mail.open(topic, told.payload)) is not None:
+                world.receive(message)
+
+
+def links() -> list[Link]:
+    """The app's processes with the settings that it has of itself."""
+    return [Link(Gate(CONFIG)), Link(Dispatcher(CONFIG), "region"), Link(Auditor(), "subject")]
+
+
+STANDING = Standing(
+    two_hours,
+    links,
+    bound_ms=5 * SECOND,
+    upserted={"Dispatcher.attempts": Table(("request_id", "attempt"), "revision")},
+    repeats=True,
+)
+
+
+def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment() -> None:
+    STANDING.check(range(3))
+    found = STANDING.expected()
+    states = {msgspec.json.decode(trip)[0]["state"] for trip in found["Dispatcher.trips"]}
+    assert states >= {"accepted", "in_progress", "completed", "rider_cancelled", "no_show", "booked"}
+    assert "main" not in found, "an alarm of the auditor"

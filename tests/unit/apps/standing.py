@@ -1,0 +1,278 @@
+"""What stands in an app's tables at a moment, whatever the batches in which its events came before it.
+
+A run of a generated world through an app's processes, with no drain at its end: what is due at the watermark
+that the world has come to stands in the tables, and nothing else does. The measure is the run in order of
+time with an event a batch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millrace.host.groups import encode_key, key_part
+from millrace.host.memory import MemoryHost
+from millrace.host.rows import Emission, Row
+from millrace.process import KeyedProcess
+from millrace.testing.deliveries import in_some_order
+
+#: Sizes of batches.
+_SIZES = (1, 1, 2, 5, 20, 100, 500)
+#: Share of batches after which the app is started anew from what it has kept.
+_RESTARTS = 0.1
+#: One event in so many is brought twice, where that is asked for.
+_REPEATED = 50
+_SHOWN = 3
+
+
+class Happened(NamedTuple):
+    """An event of a world.
+
+    Attributes:
+        came_ms: When it came about, UTC ms; it is brought within the bound after that.
+        key: Its key.
+        at_ms: Its event time, UTC ms; before ``came_ms`` for what speaks of something past.
+        event: The event.
+        input: Its input, where its type does not tell.
+    """
+
+    came_ms: int
+    key: str
+    at_ms: int
+    event: Any
+    input: str | None = None
+
+
+class Link(NamedTuple):
+    """A process of a chain.
+
+    Attributes:
+        process: The process.
+        by: The field of what it takes that is its key; of the first one nothing.
+        takes: The output of the one before that it takes.
+    """
+
+    process: KeyedProcess[Any, Any]
+    by: str = ""
+    takes: str = "main"
+
+
+class Table(NamedTuple):
+    """A table with one row per key.
+
+    Attributes:
+        key: Fields that name a row.
+        newest: The field by which a row is newer than another; None: the one that comes last.
+    """
+
+    key: tuple[str, ...]
+    newest: str | None = None
+
+
+class Chain:
+    """An app's processes in memory, wired as its pipeline wires them.
+
+    Args:
+        links: The processes.
+        bound_ms: How far the watermark stays behind the newest event, ms.
+    """
+
+    def __init__(self, links: Sequence[Link], bound_ms: int) -> None:
+        self._links, self._bound_ms = links, bound_ms
+        self._hosts = [MemoryHost(link.process) for link in links]
+        self._newest: int | None = None
+
+    @property
+    def watermark(self) -> int:
+        """How far time has come, ms."""
+        return self._hosts[0].watermark
+
+    def run_batch(self, batch: Sequence[Happened]) -> list[Emission]:
+        """Run one batch; then time comes as far as its newest event allows."""
+        first = self._hosts[0]
+        found = self._follow(
+            first.run_rows(first.rows_of([(h.key, h.at_ms, h.event, h.input) for h in batch]))
+        )
+        newest = max(h.at_ms for h in batch)
+        self._newest = newest if self._newest is None else max(newest, self._newest)
+        to = self._newest - self._bound_ms - 1
+        if to > first.watermark:
+            for host in self._hosts[1:]:
+                host.watermark = to
+            found += self._follow(first.advance_watermark(to))
+        return found
+
+    def restart(self) -> None:
+        """Go on in new hosts from what the old ones have kept."""
+        kept = [host.snapshot() for host in self._hosts]
+        self._hosts = [MemoryHost(link.process) for link in self._links]
+        for host, snapshot in zip(self._hosts, kept, strict=True):
+            host.restore(snapshot)
+
+    def _follow(self, emissions: list[Emission]) -> list[Emission]:
+        passed: list[Emission] = []
+        for before, link, host in zip(self._links, self._links[1:], self._hosts[1:], strict=False):
+            rows: dict[str, list[Row]] = {}
+            for e in emissions:
+                if e.output != link.takes:
+                    passed.append(e._replace(output=f"{before.process.name}.{e.output}"))
+                    continue
+                event = host.decode(e.payload)
+                row = Row(e.event_time, e.payload, e.event_id, event, on_time=e.on_time)
+                rows.setdefault(encode_key((key_part(getattr(event, link.by)),)), []).append(row)
+            emissions = host.run_rows(rows)
+        return passed + emissions
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An app and its world.
+
+    Attributes:
+        world: What happens.
+        links: The app's processes.
+        bound_ms: How far the watermark stays behind the newest event, ms; no event comes later than that.
+        upserted: Output → table with one row per key; what comes out of the others is appended.
+        ignored: Fields of rows that count how often a row was written.
+        left_out: Output → fields that are not compared.
+        only: Output → which of its rows are compared; all of the others are.
+        per_key: Whether the events of a key come in order.
+        repeats: Whether some events come twice; the dead letters then say so, and are not compared.
+    """
+
+    world: Callable[[], Iterable[Happened]]
+    links: Callable[[], Sequence[Link]]
+    bound_ms: int
+    upserted: Mapping[str, Table]
+    ignored: tuple[str, ...] = ("revision",)
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    only: Mapping[str, Callable[[dict[str, Any]], bool]] = field(default_factory=dict)
+    per_key: bool = True
+    repeats: bool = False
+
+    @cached_property
+    def events(self) -> list[Happened]:
+        """The world in order of time; of one instant in the order in which a batch is handled."""
+        return sorted(self.world(), key=lambda h: (h.came_ms, h.key, msgspec.json.encode(h.event)))
+
+    @cached_property
+    def _one_by_one(self) -> tuple[list[Emission], list[int]]:
+        """What comes out if every event is a batch, and how much of it with which event."""
+        emissions: list[Emission] = []
+        until = []
+        chain = Chain(self.links(), self.bound_ms)
+        for happened in self.events:
+            emissions += self._run(chain, [happened])
+            until.append(len(emissions))
+        return emissions, until
+
+    def expected(self, number: int | None = None) -> dict[str, Counter[bytes]]:
+        """Return the tables after so many events, or at the end, each event a batch."""
+        emissions, until = self._one_by_one
+        return self.tables(emissions if number is None else emissions[: until[number - 1]])
+
+    def found(self, number: int, seed: int, *, whole: bool = False) -> dict[str, Counter[bytes]]:
+        """Return the tables after so many events, out of order and in batches as a seed has it.
+
+        Args:
+            number: How many events.
+            seed: Where order, batches and restarts come from.
+            whole: Whether all of them are one batch.
+        """
+        chain, emissions = Chain(self.links(), self.bound_ms), []
+        for batch, restarts in self._batches(number, random.Random(seed), whole=whole):
+            emissions += self._run(chain, batch)
+            if restarts:
+                chain.restart()
+        return self.tables(emissions)
+
+    def check(self, seeds: Iterable[int]) -> None:
+        """Compare the tables at moments that seeds pick; seed 0: the end, and all is one batch."""
+        for seed in seeds:
+            whole, most = seed == 0, len(self.events)
+            number = most if whole else random.Random(f"until {seed}").randint(most // 2, most)
+            difference = unlike(self.expected(number), self.found(number, seed, whole=whole))
+            assert difference == {}, f"seed {seed}, after {number} events: {difference}"
+
+    def _batches(
+        self, number: int, draws: random.Random, *, whole: bool
+    ) -> Iterator[tuple[list[Happened], bool]]:
+        events = self.events[:number]
+        came = [(h.key, h.came_ms, h.event) for h in events]
+        twice = number // _REPEATED if self.repeats else 0
+        order = in_some_order(draws, came, self.bound_ms, twice, per_key=self.per_key)
+        taken = [events[place] for place in order]
+        while taken:
+            size = len(taken) if whole else draws.choice(_SIZES)
+            yield taken[:size], draws.random() < _RESTARTS
+            del taken[:size]
+
+    def _run(self, chain: Chain, batch: Sequence[Happened]) -> list[Emission]:
+        late = [h for h in batch if h.at_ms == h.came_ms and h.at_ms <= chain.watermark]
+        assert late == [], "the bound is too small for the world"
+        emissions = chain.run_batch(batch)
+        odd = [e for e in emissions if _is_odd(e)]
+        repeated = [e for e in odd if self.repeats and b'"reason":"duplicate"' in e.payload]
+        assert odd == repeated, "nothing is late, and nothing fails"
+        return [e for e in emissions if e not in repeated] if repeated else emissions
+
+    def tables(self, emissions: Iterable[Emission]) -> dict[str, Counter[bytes]]:
+        """Return what stands in the tables."""
+        appended: dict[str, list[Any]] = {}
+        rows: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {name: {} for name in self.upserted}
+        for e in emissions:
+            record = msgspec.json.decode(e.payload)
+            table = self.upserted.get(e.output)
+            if table is None:
+                bare = self._bare(e.output, record)
+                appended.setdefault(e.output, []).append([bare, e.event_time, bool(e.on_time)])
+                continue
+            of, key = rows[e.output], tuple(record[name] for name in table.key)
+            there = of.get(key)
+            if there is None or table.newest is None or record[table.newest] >= there[table.newest]:
+                of[key] = record
+        standing: dict[str, list[Any]] = {
+            name: [
+                self._bare(name, row)
+                for row in of.values()
+                if not row.get("deleted") and self._is_wanted(name, row)
+            ]
+            for name, of in rows.items()
+        }
+        return {name: Counter(map(_encode, found)) for name, found in (standing | appended).items()}
+
+    def _is_wanted(self, output: str, row: dict[str, Any]) -> bool:
+        return output not in self.only or self.only[output](row)
+
+    def _bare(self, output: str, record: Any) -> Any:
+        gone = {*self.ignored, *self.left_out.get(output, ())}
+        return {k: v for k, v in record.items() if k not in gone} if isinstance(record, dict) else record
+
+
+def _is_odd(emission: Emission) -> bool:
+    name = emission.output.rpartition(".")[2]
+    return name == "dead_letters" or name.startswith("late")
+
+
+def _encode(row: Any) -> bytes:
+    return msgspec.json.encode(row, order="sorted")
+
+
+def unlike(expected: Mapping[str, Counter[bytes]], found: Mapping[str, Counter[bytes]]) -> dict[str, Any]:
+    """Return, by table, how many rows are missing and how many are too many, and some of them."""
+    difference: dict[str, Any] = {}
+    for name in sorted({*expected, *found}):
+        there, here = expected.get(name, Counter()), found.get(name, Counter())
+        missing, more = sorted((there - here).elements()), sorted((here - there).elements())
+        if missing or more:
+            difference[name] = {
+                f"missing {len(missing)}": missing[:_SHOWN],
+                f"too many {len(more)}": more[:_SHOWN],
+            }
+    return difference
