@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash fuzz matrix test-fast lint types lock format bench e2e-compose clean
+.PHONY: help setup demo test crash fuzz matrix mutants test-fast lint types lock format bench e2e-compose clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
 
 test: setup ## Run the tests: unit, Spark, end to end, in a browser, and a crash in the middle of a batch.
 	@[ "$$MILLRACE_NO_BROWSER" = 1 ] || scripts/install-chromium >/dev/null || [ -z "$$CI" ]
-	@$(BIN)/pytest tests/unit -n 2 -q $(PYTEST_ARGS)
+	@$(BIN)/pytest tests/unit -n 2 --dist loadfile -q $(PYTEST_ARGS)
 	@MILLRACE_NO_BROWSER=$${MILLRACE_NO_BROWSER:-$$(scripts/install-chromium >/dev/null 2>&1 || echo 1)} \
 		$(BIN)/pytest tests/crash tests/e2e tests/browser tests/spark -n 2 --dist loadfile --no-loadscope-reorder \
 		--durations=20 $(PYTEST_ARGS)
@@ -36,8 +36,11 @@ matrix: setup ## Run the cases that every day does without: other profiles, form
 fuzz: setup ## Compare Spark with memory on random processes: make fuzz MINUTES=10 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+mutants: setup ## Change the code in small ways that its tests must notice: make mutants ONLY=session
+	@$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
+
 test-fast: setup ## Run the tests that need no Java, in less than a minute.
-	@$(BIN)/pytest tests/unit -n 2 $(PYTEST_ARGS)
+	@$(BIN)/pytest tests/unit -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: setup ## Check style with ruff, that the lock files are in step, and that contracts are kept.
 	@$(BIN)/ruff check .

@@ -128,6 +128,7 @@ def figures(start: Mark, marks: Sequence[Mark]) -> dict[str, Any]:
     return {
         "events": last.events,
         "batches": len(taken),
+        "warm_batches": 1,
         "seconds": last.at - start.at,
         "rows_per_s": last.events / (last.at - start.at),
         "events_after_first_batch": last.events - first.events,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,11 +14,14 @@ from benchmarks.app_bench import Answers, AppBench, Key, Record
 from benchmarks.app_run import BenchRun, bench_run, read_ends, run_beside
 from benchmarks.report import percentiles
 from benchmarks.streams import BenchmarkFailed
+from benchmarks.warmth import WarmUp, told
 
 #: Until what was read has been answered, also what waits for the clock to go on, s.
 _SETTLE_S: Final = 5
 _POLL_S: Final = 0.2
 _LIMIT_S: Final = 300.0
+#: For the batches of the warm-up, s.
+_WARM_LIMIT_S: Final = 1_800.0
 
 
 class Asked(NamedTuple):
@@ -46,11 +50,25 @@ class Answer(NamedTuple):
     decided_ms: int | None
 
 
+class Measured(NamedTuple):
+    """What of a run counts.
+
+    Attributes:
+        begin_ms: What is due from then on, wall clock.
+        end_ms: What is due before.
+        warm_batches: Batches that had been committed when it began.
+    """
+
+    begin_ms: int
+    end_ms: int
+    warm_batches: int
+
+
 def latency(
     bench: AppBench,
     rate: int,
     duration_s: int,
-    warm_up_s: int,
+    warm_up: WarmUp,
     bootstrap: str | None,
     overrides: Sequence[str],
 ) -> dict[str, Any]:
@@ -63,50 +81,94 @@ def latency(
         bench: What is known of the app.
         rate: Events per second.
         duration_s: Seconds measured.
-        warm_up_s: Seconds before that, not counted.
+        warm_up: What comes before them.
         bootstrap: A broker, or ``None`` for an embedded one.
         overrides: Settings of the app.
     """
     taken: dict[str, int] = {}
+    committed = 0
 
     def note(batch: int, _counts: dict[str, int]) -> None:
+        nonlocal committed
+        committed = batch  # those before it
         taken.update(read_ends(run.root / "checkpoint", batch))
 
     with bench_run(bench, bootstrap, overrides, prepare=bench.paced, on_batch=note) as run:
-        _run_paced(run, rate, duration_s + warm_up_s, taken)
+        measured = _run_paced(run, rate, duration_s, warm_up, taken, lambda: committed)
         asked = asked_of(run.messages(bench.answers.stream), bench.answers)
         answers = answers_of(run.messages(bench.answers.topic), bench.answers)
         window_ms = bench.answers.window_ms(run.settings)
         rows = _row_latencies(run.root / "tables" / bench.timed_rows) if bench.timed_rows else []
     due = asked_with_due(asked, own_clock=bench.own_clock)
-    begin = min(a.at_ms for a in asked.values()) + warm_up_s * 1_000 if asked else 0
-    found = figures(bench.answers.name, due, answers, begin, window_ms)
+    begin, end = measured.begin_ms, measured.end_ms
+    found = figures(bench.answers.name, due, answers, begin, window_ms, end_ms=end)
     if bench.timed_rows:
-        kept = [ms for at, ms in rows if at >= begin]
+        kept = [ms for at, ms in rows if begin <= at < end]
         found = {"events": len(kept), "decision_ms": percentiles(kept) if kept else None, **found}
         found["correct"] = bool(kept)  # few transactions alert, in a short run none
-    return found
+    return {**found, "warm_batches": measured.warm_batches}
 
 
-def _run_paced(run: BenchRun, rate: int, seconds: int, taken: Mapping[str, int]) -> None:
+def _run_paced(
+    run: BenchRun,
+    rate: int,
+    duration_s: int,
+    warm_up: WarmUp,
+    taken: Mapping[str, int],
+    committed: Callable[[], int],
+) -> Measured:
     """Run the job while the generator sends; stop it when all has been read: what is slow must count.
 
     Args:
         run: The run.
         rate: Events per second.
-        seconds: For how long.
+        duration_s: Seconds measured.
+        warm_up: What comes before them.
         taken: Topic → how many of its events have been through a batch.
+        committed: Returns how many batches have been committed.
+
+    Returns:
+        What of it counts.
     """
+    found: list[Measured] = []
 
     def produce(ended: threading.Event) -> None:
         while not run.job.started.wait(_POLL_S):
             if ended.is_set():
                 return
-        run.generate({"rate": rate, "duration": f"{seconds}s"}, run.bench.live)
+        with run.generating({"rate": rate}, run.bench.live) as check:
+            if not _warm(warm_up, committed, check, ended):
+                return
+            begin = time.time_ns() // 1_000_000
+            found.append(Measured(begin, begin + duration_s * 1_000, committed()))
+            if ended.wait(duration_s):
+                return
         _await_read(run, taken, ended)
         time.sleep(_SETTLE_S)
 
     run_beside(run, produce)
+    if not found:
+        raise BenchmarkFailed("the app ended before it was warm")
+    return found[0]
+
+
+def _warm(
+    warm_up: WarmUp, committed: Callable[[], int], check: Callable[[], None], ended: threading.Event
+) -> bool:
+    """Wait until the warm-up is over; return False when the job has ended before."""
+    begin = time.monotonic()
+    tell = told(lambda: f"warming up: {committed()} of {warm_up.batches} batches committed")
+    while not warm_up.is_over(committed(), seconds := time.monotonic() - begin):
+        if ended.wait(_POLL_S):
+            return False
+        check()
+        tell()
+        if seconds > _WARM_LIMIT_S:
+            raise BenchmarkFailed(
+                f"{committed()} of {warm_up.batches} batches of the warm-up were committed "
+                f"in {_WARM_LIMIT_S:.0f} s: give fewer --warm-batches"
+            )
+    return True
 
 
 def _await_read(run: BenchRun, taken: Mapping[str, int], ended: threading.Event) -> None:
@@ -166,17 +228,24 @@ def asked_with_due(asked: dict[Key, Asked], *, own_clock: bool) -> dict[Key, tup
 
 
 def figures(
-    name: str, due: dict[Key, tuple[Asked, int]], answers: Iterable[Answer], begin_ms: int, window_ms: int = 0
+    name: str,
+    due: dict[Key, tuple[Asked, int]],
+    answers: Iterable[Answer],
+    begin_ms: int,
+    window_ms: int = 0,
+    *,
+    end_ms: float = math.inf,
 ) -> dict[str, Any]:
-    """Return the latencies of the first answer of each message from ``begin_ms`` (event time) on.
+    """Return the latencies of the first answer of each message that was due in the time that counts.
 
     Args:
         name: What an answer is; the fields begin with it.
         due: The messages, with when they were due.
         answers: The answers.
-        begin_ms: Messages before this time are the warm-up's.
+        begin_ms: Messages due before this time are the warm-up's.
         window_ms: Length of the window whose end an answer waits for, 0: none. What was not decided on at the
             first end, for want of something to answer with, counts from its own window's end alone.
+        end_ms: Messages due from this time on do not count.
     """
     first: dict[Key, Answer] = {}
     without_cause = 0
@@ -185,9 +254,10 @@ def figures(
             first.setdefault(answer.cause, answer)
         else:
             without_cause += 1
-    measured = [(due[key], a) for key, a in first.items() if due[key][0].at_ms >= begin_ms]
+    counted = {key: of for key, of in due.items() if begin_ms <= of[1] < end_ms}
+    measured = [(counted[key], a) for key, a in first.items() if key in counted]
     prompt = [(of, a) for of, a in measured if _wait_ms(of[0], a) <= window_ms]
-    behind = [float(a.sent_ms - at) for a, at in due.values() if a.at_ms >= begin_ms]
+    behind = [float(a.sent_ms - at) for a, at in counted.values()]
     found: dict[str, Any] = {
         f"{name}_ms": _percentiles(a.arrived_ms - at for (_, at), a in prompt),
         f"{name}_from_sent_ms": _percentiles(a.arrived_ms - of.sent_ms for (of, _), a in prompt),

@@ -28,6 +28,8 @@ from millrace.runtime.job import Job
 from millrace.runtime.settings import AppSettings, load_settings
 
 _PARTITIONS: Final = 2
+#: For a stopped generator to deliver what it has sent, s.
+_FLUSH_LIMIT_S: Final = 60.0
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -85,15 +87,52 @@ class BenchRun:
         Raises:
             MillraceError: It failed; the message is what it said.
         """
+        done = subprocess.run(self._generator(*parts), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise MillraceError(f"the generator failed: {done.stderr.strip()}")
+
+    @contextmanager
+    def generating(self, *parts: Mapping[str, object]) -> Iterator[Callable[[], None]]:
+        """Run the app's generator beside what is done; at the end it is stopped, and all is delivered.
+
+        Args:
+            parts: Options; without an end.
+
+        Yields:
+            What raises if the generator has ended.
+
+        Raises:
+            MillraceError: It failed; the message is what it said.
+        """
+        with (self.folder / "generator.log").open("w+") as said:
+            child = subprocess.Popen(self._generator(*parts), stdout=said, stderr=subprocess.STDOUT)
+
+            def check() -> None:
+                if child.poll() is not None:
+                    said.seek(0)
+                    raise MillraceError(f"the generator ended: {said.read().strip() or child.returncode}")
+
+            try:
+                yield check
+                check()
+                child.terminate()
+                if child.wait(_FLUSH_LIMIT_S) != 0:
+                    check()
+            except subprocess.TimeoutExpired as error:
+                raise MillraceError(f"the generator does not end within {_FLUSH_LIMIT_S:.0f} s") from error
+            finally:
+                child.kill()
+                child.wait()
+
+    def _generator(self, *parts: Mapping[str, object]) -> list[str]:
+        """Return the command of the app's generator."""
         streams = self.bench.streams
         own = {"bootstrap": self.broker, "partitions": _PARTITIONS, "disorder-ms": 0}
         options = _arguments({**own, **{k: v for part in parts for k, v in part.items()}}, self.suffix)
         names = [self.topic(s) if len(streams) == 1 else f"{s}={self.topic(s)}" for s in streams]
         topics = [part for name in names for part in ("--topic", name)]
         command = [sys.executable, "-m", "millrace", "generate", self.bench.name, "--quiet"]
-        done = subprocess.run([*command, *options, *topics], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise MillraceError(f"the generator failed: {done.stderr.strip()}")
+        return [*command, *options, *topics]
 
 
 def _arguments(options: Mapping[str, object], suffix: str) -> list[str]:

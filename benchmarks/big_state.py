@@ -64,13 +64,15 @@ def big_state(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> 
             with on.producing(sent) as producer:
                 on.await_results(sizes.keys + rate.warm_up_s * rate.rate)
                 bytes_before, results_before = written.look(), on.produced()
+                warm = on.committed()
                 on.await_results(sizes.keys + rate.rows)
                 producer.wait()
             state_bytes, results = written.look() - bytes_before, on.produced() - results_before
         more, killed_ms, dead_ms = _kill(on, sizes, first_id=sizes.keys + rate.rows)
         found = on.results()
     return {
-        **latencies(found, sent, rate),
+        **latencies(found, sent, rate.counted),
+        "warm_batches": warm,
         "state_bytes_per_event": state_bytes / results,
         "recovery_s": recovery_s(found, killed_ms, dead_ms),
         "repeats_after_kill": found.repeats,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from benchmarks import machine
 from millrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ Batches = Annotated[
     int | None, typer.Option(min=2, help="Batches, the first not counted.", show_default=False)
 ]
 Repeats = Annotated[int | None, typer.Option(min=1, help="Runs of each system.", show_default=False)]
+
+
+#: Latency with ``--quick`` is about whether it runs.
+_QUICK_WARM_BATCHES = 20
 
 
 class BenchApp(StrEnum):
@@ -64,6 +69,13 @@ class LatencyJob(StrEnum):
     w1 = "w1"
 
 
+class BetterFigure(StrEnum):
+    """Which of two figures is the better one."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
 class InputKind(StrEnum):
     """What our process reads."""
 
@@ -79,11 +91,13 @@ def _sized(sizes: S, **given: Any) -> S:
 @app.callback()
 def _ended_cleanly() -> None:
     """Measure throughput, latency, start-up and memory."""
+    if not {"--help", "-h"} & set(sys.argv):
+        machine.before()  # before anything is loaded
     # Ended by a time limit, say, a benchmark takes its jobs, brokers and folders with it.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench drain --app iot --events 1000000 --out drain.json")
 def drain(
     name: Annotated[BenchApp, typer.Option("--app", help="The app.")] = BenchApp.fraud,
     events: Annotated[
@@ -117,7 +131,7 @@ def drain(
     report.write("drain", results, app_drain.configuration(bench, entities, overrides or ()), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench rules --rules 100 --repeats 3")
 def rules(
     count: Annotated[
         int | None, typer.Option("--rules", min=1, help="Active rules.", show_default=False)
@@ -138,12 +152,20 @@ def rules(
     report.write("rules", results, bench.configuration(sizes, overrides or ()), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench latency --job iot --rate 1000 --duration 60")
 def latency(
     job: Annotated[LatencyJob, typer.Option(help="An app, or the core's W1.")] = LatencyJob.fraud,
     rate: Annotated[int, typer.Option(min=1, help="Events per second.")] = 1_000,
     duration: Annotated[int, typer.Option(min=1, help="Seconds measured.")] = 60,
-    warm_up: Annotated[int, typer.Option(min=0, help="Seconds before that, not counted.")] = 60,
+    warm_up: Annotated[int, typer.Option(min=0, help="Seconds before that at the least, not counted.")] = 60,
+    warm_batches: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Batches that are committed before anything counts; default 250, with --quick 20.",
+            show_default=False,
+        ),
+    ] = None,
     quick: Quick = False,
     bootstrap: Bootstrap = None,
     overrides: Sets = None,
@@ -154,29 +176,39 @@ def latency(
 
     fraud: transaction to decision and alert; iot: reading to alarm; clickstream: click to offer;
     ridesharing: request to offer, with and without its dispatch window; w1: event to score.
+    What comes before 250 batches have been committed does not count: by then the JVM has compiled.
     """
     from benchmarks import report
+    from benchmarks.warmth import WARM_BATCHES, WarmUp
 
     sets = overrides or []
     if quick:
         rate, duration, warm_up = min(rate, 200), min(duration, 10), min(warm_up, 5)
+    warm = WarmUp(warm_batches or (_QUICK_WARM_BATCHES if quick else WARM_BATCHES), warm_up)
     if job is not LatencyJob.w1:
         from benchmarks import app_latency
         from benchmarks.app_bench import bench_of
 
         bench = bench_of(job.value)
-        results = app_latency.latency(bench, rate, duration, warm_up, bootstrap, sets)
-        about = {"job": job.value, "rate": rate, "warm_up_s": warm_up, "settings": sets}
+        results = app_latency.latency(bench, rate, duration, warm, bootstrap, sets)
+        about = {
+            "job": job.value,
+            "rate": rate,
+            "duration_s": duration,
+            "warm_up_s": warm_up,
+            "warm_batches": warm.batches,
+            "settings": sets,
+        }
         report.write("latency", results, about, out, markdown)
         return
     from benchmarks import core_latency, running
 
     pace = running.Rate(rate, duration, warm_up)
-    results = core_latency.latency(pace, bootstrap, sets)
-    report.write("latency", results, core_latency.configuration(pace, sets), out, markdown)
+    results = core_latency.latency(pace, warm, bootstrap, sets)
+    report.write("latency", results, core_latency.configuration(pace, warm, sets), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench silence --devices 10000")
 def silence(
     devices: Annotated[int | None, typer.Option(min=1, help="Devices.", show_default=False)] = None,
     quick: Quick = False,
@@ -194,7 +226,7 @@ def silence(
     report.write("silence", results, bench.configuration(sizes, overrides or ()), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench state --app fraud --days 111")
 def state(
     name: Annotated[StateApp, typer.Option("--app", help="The app.")],
     entities: Annotated[
@@ -235,7 +267,7 @@ def state(
     report.write("state", bench.state_size(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench start --out start.json")
 def start(bootstrap: Bootstrap = None, overrides: Sets = None, out: Out = None) -> None:
     """Seconds from the start of the fraud app to session, query and first result."""
     from benchmarks import fraud, report
@@ -243,7 +275,7 @@ def start(bootstrap: Bootstrap = None, overrides: Sets = None, out: Out = None) 
     report.write("start", fraud.start(bootstrap, overrides or ()), {"settings": overrides or []}, out)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench memory --duration 60")
 def memory(
     duration: Annotated[int, typer.Option(help="Seconds of streaming.")] = 60, out: Out = None
 ) -> None:
@@ -253,7 +285,7 @@ def memory(
     report.write("memory", fraud.memory(duration), {"duration_s": duration}, out)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w1 --repeats 3 --out w1.json --markdown w1.md")
 def w1(
     rows: Rows = None,
     keys: Keys = None,
@@ -297,7 +329,7 @@ def _windowed(job: WindowJob, quick: bool, out: Path | None, markdown: Path | No
     report.write(job, windowed.windowed(job, sizes), windowed.configuration(job, sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w2 --quick")
 def w2(
     rows: Rows = None,
     keys: Keys = None,
@@ -311,7 +343,7 @@ def w2(
     _windowed("w2", quick, out, markdown, rows=rows, keys=keys, batches=batches, repeats=repeats)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w3 --quick")
 def w3(
     rows: Rows = None,
     keys: Keys = None,
@@ -325,7 +357,7 @@ def w3(
     _windowed("w3", quick, out, markdown, rows=rows, keys=keys, batches=batches, repeats=repeats)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w4 --rows 1000000")
 def w4(
     rows: Rows = None,
     keys: Keys = None,
@@ -339,7 +371,7 @@ def w4(
     _windowed("w4", quick, out, markdown, rows=rows, keys=keys, batches=batches, repeats=repeats)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w5 --quick")
 def w5(
     rows: Rows = None,
     keys: Keys = None,
@@ -359,7 +391,7 @@ def w5(
     report.write("w5", bench.joined(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w6 --quick")
 def w6(
     rows: Rows = None,
     keys: Annotated[int | None, typer.Option(min=1, help="Number of items.", show_default=False)] = None,
@@ -379,7 +411,7 @@ def w6(
     report.write("w6", bench.deduped(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w8 --quick")
 def w8(
     rows: Rows = None,
     keys: Keys = None,
@@ -399,7 +431,7 @@ def w8(
     report.write("w8", bench.absent(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench w7 --quick")
 def w7(
     rows: Rows = None,
     keys: Keys = None,
@@ -419,7 +451,83 @@ def w7(
     report.write("w7", bench.matching(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command("kafka-w1")
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: millrace bench compare --ref v0.4 --figure systems.process.rows_per_s --better higher "
+    "--out R.json -- millrace bench w2 --rows 1000000",
+)
+def compare(
+    ref: Annotated[str, typer.Option(help="The commit, branch or tag that today's tree is compared with.")],
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND",
+            help="What runs on both sides: millrace and python are the side's own; {today} is the path of "
+            "today's tree.",
+        ),
+    ],
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of runs, A/B/B/A; fewer than 5 say little.")] = 5,
+    warm_up: Annotated[int, typer.Option(min=0, help="Runs of each side before them, not counted.")] = 1,
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Compare this number of the command's own report in place of its time, "
+            "e.g. systems.process.rows_per_s; the command is given --out FILE.",
+            show_default=False,
+        ),
+    ] = None,
+    better: Annotated[
+        BetterFigure, typer.Option(help="Whether a lower or a higher figure is the better one.")
+    ] = BetterFigure.LOWER,
+    cpu_figure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The same in place of the CPU time of all processes, lower is better: cpu_ms_per_batch.",
+            show_default=False,
+        ),
+    ] = None,
+    today_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar='"ARG..."',
+            help='Further arguments on today\'s side alone, e.g. "--set stream.profile=latency"; repeatable.',
+        ),
+    ] = None,
+    ref_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar='"ARG..."', help="Further arguments on the reference's side alone; repeatable."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Make the reference's tree and environment anew.")
+    ] = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """A command on today's tree and on another commit, by turns: how many times better today's is.
+
+    The commit gets a git worktree and an environment of its own, kept in the user's cache for the next time.
+    All ratios are of runs next to each other, and above 1 today's tree is the better one.
+    """
+    from benchmarks import compare as bench
+    from benchmarks import report
+
+    plan = bench.Plan(
+        tuple(command),
+        pairs,
+        warm_up,
+        figure,
+        better.value,
+        cpu_figure,
+        bench.words(today_arg or ()),
+        bench.words(ref_arg or ()),
+    )
+    results = bench.compare(plan, ref, fresh=fresh)
+    report.write("compare", results, bench.configuration(plan), out, markdown)
+
+
+@app.command("kafka-w1", epilog="Example: millrace bench kafka-w1 --messages 4000000 --out kafka.json")
 def kafka_w1(
     messages: Annotated[
         int | None, typer.Option(min=1_000, help="Messages in the topic.", show_default=False)
@@ -445,7 +553,7 @@ def kafka_w1(
     report.write("kafka-w1", results, bench.configuration(sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench savepoint --keys 100000")
 def savepoint(
     keys: Keys = None,
     text: Annotated[
@@ -463,7 +571,7 @@ def savepoint(
     report.write("savepoint", bench.savepoint(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command("big-state")
+@app.command("big-state", epilog="Example: millrace bench big-state --keys 100000 --rate 500")
 def big_state(
     keys: Keys = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Events per second.", show_default=False)] = None,
@@ -483,7 +591,7 @@ def big_state(
     report.write("big-state", results, bench.configuration(sizes, overrides or []), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench timers --pending 1000000 --due 10000")
 def timers(
     pending: Annotated[
         int | None, typer.Option(min=1_000, help="Timers, each of a key of its own.", show_default=False)
@@ -507,7 +615,7 @@ def timers(
     report.write("timers", bench.timers(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command("memory-host")
+@app.command("memory-host", epilog="Example: millrace bench memory-host --events 1000000 --repeats 3")
 def memory_host(
     events: Annotated[int | None, typer.Option(min=1_000, help="Events.", show_default=False)] = None,
     keys: Keys = None,
@@ -527,7 +635,7 @@ def memory_host(
     report.write("memory-host", bench.memory_host(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench sealing --quick")
 def sealing(
     events: Annotated[int | None, typer.Option(min=1_000, help="Events.", show_default=False)] = None,
     keys: Keys = None,
@@ -547,7 +655,7 @@ def sealing(
     report.write("sealing", bench.sealing(sizes), bench.configuration(sizes), out, markdown)
 
 
-@app.command()
+@app.command(epilog="Example: millrace bench generate --domain iot --to kafka --events 500000")
 def generate(
     domain: Annotated[
         list[str] | None, typer.Option(help="Which generators; default fraud and clickstream.")

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +23,8 @@ from benchmarks.oracles import scores
 from millrace.errors import MillraceError
 
 _QUIET_S = 30.0
+#: Events that are made ready at a time.
+_PART = 20_000
 
 
 class NotDelivered(MillraceError):
@@ -130,18 +134,42 @@ class Pace:
         return replace(made, at=self.start_ms + np.arange(self.rows, dtype=np.int64) * 1_000 // self.rate)
 
 
-def produce_paced(pace: Pace) -> None:
-    """Send each event when it is due; one that is sent late keeps its time, so that waiting counts."""
+def produce_paced(pace: Pace, stop: threading.Event) -> int:
+    """Send each event when it is due; one that is sent late keeps its time, so that waiting counts.
+
+    Args:
+        pace: The events.
+        stop: Ends it before the last of them.
+
+    Returns:
+        How many were sent.
+
+    Raises:
+        NotDelivered: The broker did not take all of them.
+    """
     producer = _producer(pace.bootstrap, 2)
-    events = pace.events()
-    sent = zip(events.at.tolist(), events.card.tolist(), as_json(events, pace.first_id), strict=True)
-    for at, card, value in sent:
-        while (wait := at / 1_000 - time.time()) > 0:
+    sent = 0
+    for at, card, value in _due(pace):
+        while (wait := at / 1_000 - time.time()) > 0 and not stop.is_set():
             producer.poll(0)
             time.sleep(min(wait, 0.005))
+        if stop.is_set():
+            break
         _produce(producer, pace.topic, card_name(card), value)
+        sent += 1
     if left := producer.flush(60):
         raise NotDelivered(f"the broker did not take {left} events")
+    return sent
+
+
+def _due(pace: Pace) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the events with their time and card, a part after the other: there may be millions."""
+    events = pace.events()
+    for start in range(0, len(events), _PART):
+        part = events.part(start, start + _PART)
+        yield from zip(
+            part.at.tolist(), part.card.tolist(), as_json(part, pace.first_id + start), strict=True
+        )
 
 
 def read_values(bootstrap: str, topic: str) -> Iterator[tuple[bytes, int]]:
@@ -200,9 +228,16 @@ def results_of(messages: Iterable[tuple[bytes, int]]) -> Results:
 
 
 def paced_command(pace: Pace) -> list[str]:
-    """Return the command that runs :func:`produce_paced` in a process of its own."""
+    """Return the command that runs :func:`produce_paced` in a process of its own; it prints how many."""
     return [sys.executable, "-m", "benchmarks.kafka_io", json.dumps(asdict(pace))]
 
 
+def main(pace: Pace) -> None:
+    """Send events until the last, or SIGTERM, and print how many were sent."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    print(produce_paced(pace, stop), flush=True)
+
+
 if __name__ == "__main__":
-    produce_paced(Pace(**json.loads(sys.argv[1])))
+    main(Pace(**json.loads(sys.argv[1])))

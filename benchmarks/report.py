@@ -5,28 +5,38 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
-#: As the command begins: at its end the load is its own.
-_LOAD_BEFORE: Final = os.getloadavg()[0]
+from benchmarks.machine import before, condition
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on beside the code."""
+    """Return what the figures depend on beside the code: the machine, and how it was before and is now.
+
+    Returns:
+        Among others ``load_before`` and ``load_after`` (at the end the load is also the benchmark's own),
+        ``speed`` and ``speed_after``: millions of additions per second in a plain Python loop, see
+        :func:`benchmarks.machine.speed`.
+    """
+    began, ended = before(), condition()
     return {
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "pyspark": version("pyspark"),
-        "load_before": round(_LOAD_BEFORE, 2),
+        "load_before": began.load,
+        "load_after": ended.load,
+        "speed": began.speed,
+        "speed_after": ended.speed,
     }
 
 
@@ -48,7 +58,7 @@ def write(
     """
     from millrace.cli.report import print_table
 
-    command = " ".join(["millrace", *sys.argv[1:]])
+    command = shlex.join(["millrace", *sys.argv[1:]])
     date, on = datetime.now(UTC).isoformat(timespec="seconds"), machine()
     if out is not None:
         report = {
@@ -92,17 +102,17 @@ def tables(title: str, results: Mapping[str, Any]) -> list[Table]:
         rows = [[name, *(_text(found.get(c)) for c in columns)] for name, found in systems.items()]
         made.append(Table(title, ["system", *columns], rows))
         title = "figures"
-    flat = dict(_flat({k: v for k, v in results.items() if k != "systems"}))
-    if flat:
-        made.append(Table(title, ["figure", "value"], [[k, _text(v)] for k, v in flat.items()]))
+    figures = dict(flat({k: v for k, v in results.items() if k != "systems"}))
+    if figures:
+        made.append(Table(title, ["figure", "value"], [[k, _text(v)] for k, v in figures.items()]))
     return made
 
 
-def _flat(results: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(results: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the figures with their path, e.g. ``ratios.keys_1m_over_50k``."""
     for name, value in results.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         elif not isinstance(value, list):
             yield f"{prefix}{name}", value
 

@@ -124,6 +124,7 @@ def compared(without: Sequence[dict[str, Any]], ruled: Sequence[dict[str, Any]])
     return {
         "rows_per_s_after_first_batch": {"without": plain, "with": loaded},
         "cpu_us_per_event_after_first_batch": {"without": cpu_us(without), "with": cpu_us(ruled)},
+        "warm_batches": 1,
         "throughput_cost": 1 - loaded / plain,
         "cpu_cost": cpu_us(ruled) / cpu_us(without) - 1,
         "correct": all(run["correct"] for run in (*without, *ruled)),

@@ -53,6 +53,11 @@ class Rate:
         """Events, the warm-up's included."""
         return self.rate * (self.duration_s + self.warm_up_s)
 
+    @property
+    def counted(self) -> range:
+        """Which of the events are measured, by their place."""
+        return range(self.rate * self.warm_up_s, self.rows)
+
 
 class RunningApp:
     """The benchmark's app in a process of its own, which can be killed as a crash would.
@@ -158,6 +163,50 @@ class Written:
             self.look()
 
 
+class Producer:
+    """Sends events at a steady rate, from a process of its own.
+
+    Args:
+        pace: The events.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._child = subprocess.Popen(paced_command(pace), stdout=subprocess.PIPE, text=True)
+
+    def wait(self) -> int:
+        """Return how many events were sent, once the last one is delivered.
+
+        Raises:
+            BenchmarkFailed: It failed.
+        """
+        said, _ = self._child.communicate()
+        if self._child.returncode != 0 or not said.strip():
+            raise BenchmarkFailed("the producer of the events failed; what it said stands above")
+        return int(said)
+
+    def stop(self) -> int:
+        """Send no more; return how many events were sent, once they are delivered."""
+        self._child.terminate()
+        return self.wait()
+
+    def check(self) -> None:
+        """Raise if it has ended.
+
+        Raises:
+            BenchmarkFailed: It has.
+        """
+        if self._child.poll() is not None:
+            raise BenchmarkFailed("the producer of the events ended; what it said stands above")
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        with self._child:  # waits for it, and closes what it would have said
+            pass
+
+
 @dataclass(frozen=True)
 class Stage:
     """A broker, a folder and a job with topics of its own."""
@@ -206,8 +255,15 @@ class Stage:
         """
         self.await_until(lambda: self.produced() >= wanted, f"{wanted:,} results")
 
-    def await_until(self, reached: Callable[[], bool], what: str) -> None:
+    def await_until(
+        self, reached: Callable[[], bool], what: str, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait for something that the job does.
+
+        Args:
+            reached: Whether it is there.
+            what: What it is, for the message.
+            meanwhile: Called again and again.
 
         Raises:
             BenchmarkFailed: The job has ended, or it does not come.
@@ -215,19 +271,25 @@ class Stage:
         deadline = time.monotonic() + _LIMIT_S
         while not reached():
             self.app.check()
+            meanwhile()
             if time.monotonic() > deadline:
                 raise BenchmarkFailed(f"{what} are not there within {_LIMIT_S:.0f} s")
             time.sleep(_POLL_S)
 
     @contextmanager
-    def producing(self, pace: Pace) -> Iterator[subprocess.Popen[bytes]]:
+    def producing(self, pace: Pace) -> Iterator[Producer]:
         """Produce at a steady rate in another process."""
-        producer = subprocess.Popen(paced_command(pace))
-        try:
+        with Producer(pace) as producer:
             yield producer
-        finally:
-            producer.kill()
-            producer.wait()
+
+    def committed(self) -> int:
+        """Return how many batches the job has committed."""
+        commits = Path(self.settings.storage.path("checkpoint")) / "commits"
+        try:
+            numbers = [int(name) for name in os.listdir(commits) if name.isdecimal()]
+        except FileNotFoundError:
+            return 0
+        return max(numbers, default=-1) + 1
 
 
 @contextmanager
@@ -256,17 +318,17 @@ def stage(bootstrap: str | None, job: core_app.Job, *overrides: str) -> Iterator
             delete_topics(broker, [topics.events, topics.results, topics.dead_letters])
 
 
-def latencies(found: Results, sent: Pace, rate: Rate) -> dict[str, Any]:
-    """Return the latencies of the events after the warm-up, from when they were due, ms.
+def latencies(found: Results, sent: Pace, counted: range) -> dict[str, Any]:
+    """Return the latencies of the events that count, from when they were due, ms.
 
     Args:
         found: The results.
         sent: The events.
-        rate: Their rate.
+        counted: Which of them count, by their place among them, from 0.
     """
-    first = sent.first_id + rate.warm_up_s * rate.rate
-    measured = (found.id >= first) & (found.id < sent.first_id + rate.rows)
-    due = sent.start_ms + (found.id[measured] - sent.first_id) * 1_000 // rate.rate
+    place = found.id - sent.first_id
+    measured = (place >= counted.start) & (place < counted.stop)
+    due = sent.start_ms + place[measured] * 1_000 // sent.rate
     waited = (found.at[measured] - due).astype(float).tolist()
     return {"events": len(waited), "latency_ms": percentiles(waited) if waited else None}
 

@@ -77,12 +77,14 @@ def silence(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> di
     monitor = QueryMonitor()
     with bench_run(bench_of("iot"), bootstrap, overrides, monitor=monitor) as run:
         beats: list[int] = []
+        warm: list[int] = []
 
         def act(ended: threading.Event) -> None:
             _await(lambda: run.job.started.is_set(), ended, "the query")
             # A batch, so that everything is loaded before the clock runs.
             _beat(run, [Device("warm-up", "warm-up")])
             _await(lambda: monitor.snapshot().batches > 0, ended, "the first batch")
+            warm.append(monitor.snapshot().batches)
             beats.extend(_beat(run, fleet(sizes)))
             # What is missing after this is reported as missing.
             _await(lambda: _declared(run) > sizes.devices, ended)
@@ -98,6 +100,7 @@ def silence(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> di
     clock = Clock(timeout_ms, [(time_ms - bound_ms - 1, at) for time_ms, at in ticks])
     return {
         **figures({d.device_id for d in fleet(sizes)}, told, clock, monitor.snapshot().recent),
+        "warm_batches": warm[0],
         "beats_sent_s": (beats[-1] - beats[0]) / 1_000,
     }
 

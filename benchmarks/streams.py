@@ -79,6 +79,7 @@ def figures(run: Run, cuts: Sequence[int], *, correct: bool) -> dict[str, Any]:
         "correct": correct,
         "rows": rows,
         "rows_out": run.digest.rows,
+        "warm_batches": 1,
         "rows_per_s_with_first_batch": cuts[-1] / (last.at - run.start.at),
         "batch_seconds": [round(b - a, 3) for a, b in itertools.pairwise(times)],
     }

@@ -160,6 +160,8 @@ def figures(run: Run, sizes: Sizes) -> dict[str, Any]:
         "batch_with_due_timers_max_s": max(took[1:]),
         "first_s": took[0],
         "fired": run.digest.rows,
+        # Those that set the timers, and the first that fires some.
+        "warm_batches": sizes.fill_batches + 1,
         "timers_set_per_s": sizes.pending * (1 - 1 / sizes.fill_batches) / fill,
         "batch_seconds": [round(seconds, 3) for seconds in took],
     }

@@ -242,6 +242,20 @@ def test_latency_is_from_when_the_cause_was_due_to_its_first_answer_after_the_wa
     assert found["correct"] is True
 
 
+def test_what_is_due_after_the_measured_seconds_does_not_count() -> None:
+    due: dict[Key, tuple[Asked, int]] = {n: (Asked(n, n), n) for n in (90, 100, 199, 200)}
+    answers = [Answer(n, n + n, None) for n in (90, 100, 199, 200)]
+    found = app_latency.figures("alarm", due, answers, 100, end_ms=200)
+    assert (found["alarms"], found["asked"], found["alarm_ms"]["max"]) == (2, 2, 199.0)
+
+
+def test_the_warm_up_counts_by_when_messages_are_due_also_with_another_clock() -> None:
+    """Event time is 1,000 behind: by it, both would be the warm-up's."""
+    due: dict[Key, tuple[Asked, int]] = {"a": (Asked(500, 1_500), 1_500), "b": (Asked(900, 1_900), 1_900)}
+    found = app_latency.figures("offer", due, [Answer("a", 1_600, None), Answer("b", 2_200, None)], 1_800)
+    assert (found["offers"], found["offer_ms"]["max"]) == (1, 300.0)
+
+
 def test_nothing_answered_is_not_correct() -> None:
     due: dict[Key, tuple[Asked, int]] = {1: (Asked(5, 6), 5)}
     found = app_latency.figures("alarm", due, [Answer(None, 9, None)], 0)

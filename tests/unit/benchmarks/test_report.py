@@ -122,6 +122,37 @@ def test_speed_over_kafka_leaves_out_the_first_batch_and_empty_ones() -> None:
         kafka_w1.warm_figures(marks[:1])
 
 
+def test_ratios_over_kafka_are_above_1_where_ours_is_faster_or_takes_less_cpu_time() -> None:
+    rates = {"process": 60.0, "process_batch": 120.0, "spark_native": 150.0}
+    rates |= {"spark_native_per_event": 80.0, "loop": 30.0}
+    systems = {name: {"rows_per_s": rate, "cpu_s_per_million": 900 / rate} for name, rate in rates.items()}
+    wanted = {
+        "process_over_spark_native": 0.4,
+        "process_over_spark_native_per_event": 0.75,
+        "process_over_loop": 2.0,
+        "process_batch_over_spark_native": 0.8,
+        "process_batch_over_spark_native_per_event": 1.5,
+        "process_batch_over_loop": 4.0,
+    }
+    assert kafka_w1.ratios(systems) == pytest.approx(wanted)
+    assert kafka_w1.cpu_ratios(systems) == pytest.approx(wanted)
+    slow = {name: {**found, "cpu_s_per_million": 1.0} for name, found in systems.items()}
+    assert set(kafka_w1.cpu_ratios(slow).values()) == {1.0}, "of CPU time alone"
+
+
+def test_batches_of_a_rival_take_what_is_left_and_then_nothing() -> None:
+    sizes = kafka_w1.Sizes(messages=250, batch=100)
+    assert [sizes.taken(number) for number in range(4)] == [100, 100, 50, 0]
+
+
+def test_a_batch_of_the_rival_is_read_again_from_where_the_one_before_ended(tmp_path: Path) -> None:
+    from benchmarks.native_per_event import offsets
+
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"events":{"0":7,"1":5}}')
+    assert offsets(tmp_path, 3) == {"events": {"0": 7, "1": 5}}
+
+
 def test_last_word_of_sparks_aggregation_is_the_one_with_the_most_events() -> None:
     events = make_events(100, 4)
     wanted = kafka_w1.expected_totals(events)
@@ -151,7 +182,7 @@ def test_latency_counts_from_when_an_event_was_due_after_the_warm_up() -> None:
     sent = Pace("b:1", "t", 10, 20, 5, first_id=100, start_ms=1_000)
     ids = list(range(100, 120))
     found = running.latencies(
-        found_at([7, *ids], [0, *(1_000 + 100 * i + 50 + i for i in range(20))]), sent, rate
+        found_at([7, *ids], [0, *(1_000 + 100 * i + 50 + i for i in range(20))]), sent, rate.counted
     )
     assert found["events"] == 10
     assert found["latency_ms"]["p50"] == 64.5
@@ -202,7 +233,9 @@ def test_report_has_the_systems_side_by_side_and_other_figures_by_their_path(tmp
     written = json.loads((tmp_path / "r.json").read_text())
     assert written["systems"]["process"]["rows_per_s"] == 61_234.5
     assert written["configuration"] == {"rows": 5}
-    assert {"cores", "memory_gb", "pyspark", "load_before"} <= written["machine"].keys()
+    assert {"cores", "memory_gb", "pyspark"} <= written["machine"].keys()
+    assert written["machine"]["speed"] > 0 < written["machine"]["speed_after"]
+    assert written["machine"]["load_before"] >= 0 <= written["machine"]["load_after"]
     assert "| process | 61,234 | 20.25 | True |" in (tmp_path / "r.md").read_text()
 
 

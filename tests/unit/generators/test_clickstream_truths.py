@@ -247,6 +247,8 @@ def test_an_order_costs_what_its_lines_cost_and_holds_what_is_in_the_cart(people
 def test_refunds_give_back_lines_of_an_earlier_order(visits: list[Simulated]) -> None:
     orders = {e.event.order_id: e.event for e in visits if e.stream == "clicks" and e.event.order_id}
     refunds = [e.event for e in visits if e.stream == "refunds"]
+    told = [t.detail["amount_cents"] for e in visits if e.stream == "refunds" for t in e.truths]
+    assert told == [round(refund.amount * 100) for refund in refunds]
     for refund in refunds:
         order = orders[refund.order_id]
         assert set(refund.lines) <= set(order.lines)

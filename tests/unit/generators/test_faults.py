@@ -40,6 +40,11 @@ def test_disorder_loses_nothing_and_stays_within_its_bound(at: list[int], bound:
     assert [message.due_ms for message in sent] == sorted(message.due_ms for message in sent)
 
 
+def test_messages_arrive_after_every_delay_up_to_the_bound_and_after_none_beyond_it() -> None:
+    sent = disorder(plain([1_000] * 400), 3, substream(7, "disorder"))
+    assert {message.due_ms - message.event_time_ms for message in sent} == {0, 1, 2, 3}
+
+
 @given(times, st.integers(0, 500), st.integers(501, 5_000), st.floats(0.01, 1.0), st.integers(0, 99))
 def test_a_late_event_is_at_least_its_lateness_behind_and_none_is_lost(
     at: list[int], bound: int, lateness: int, share: float, seed: int

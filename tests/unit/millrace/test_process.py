@@ -489,6 +489,14 @@ def test_a_later_event_fires_a_key_time_timer_strictly_before_it() -> None:
     assert len(driver.values()) == 3  # once
 
 
+def test_a_key_time_timer_that_an_event_passes_takes_none_of_the_events_own_instant_along() -> None:
+    driver = TestDriver(Timed(), out_of_orderness_ms=10_000)
+    driver.send_batch([("a", 50, [("key", 60, "k"), ("key", 100, "l")]), ("a", 100, [("event",)])])
+    assert driver.values() == [["k", 60], ["event", 100]]
+    driver.send("a", [("event",)], at=101)
+    assert driver.values()[2:] == [["l", 100], ["event", 101]]
+
+
 def test_only_key_time_timers_are_fired_by_events() -> None:
     driver = TestDriver(Timed(), out_of_orderness_ms=10_000)
     driver.send_batch([("a", 50, [("key", 60, "k"), ("at", 55, "w")]), ("b", 70, [("event",)])])
@@ -559,6 +567,42 @@ def test_a_process_that_sets_timers_must_handle_them() -> None:
         driver.advance_watermark(100)
 
 
+# -- in order of event time ------------------------------------------------------------------------
+
+
+class TimedInOrder(Timed):
+    order = "event_time"
+
+
+def test_rows_that_wait_are_handled_in_order_of_time_when_the_watermark_comes_to_them() -> None:
+    driver = TestDriver(TimedInOrder(), out_of_orderness_ms=1_000)
+    driver.send_batch([("a", 30, [("event",)]), ("a", 10, [("event",)])])
+    driver.send_batch([("a", 20, [("event",)]), ("a", 40, [("event",)])])
+    assert driver.values() == []
+    driver.advance_watermark(30)
+    assert driver.values() == [["event", 10], ["event", 20], ["event", 30]]
+    assert driver.waiting("a") == [40]
+    driver.advance_watermark(40)
+    assert driver.values()[3:] == [["event", 40]]
+
+
+def test_a_row_at_the_watermark_is_late_and_one_after_it_waits() -> None:
+    driver = TestDriver(TimedInOrder(), out_of_orderness_ms=1_000)
+    driver.advance_watermark(100)
+    driver.send_batch([("a", 100, [("event",)]), ("a", 101, [("event",)])])
+    assert [late["lateness_ms"] for late in driver.values("late")] == [0]
+    assert driver.waiting("a") == [101]
+    driver.advance_watermark(101)
+    assert driver.values() == [["event", 101]]
+
+
+def test_a_timer_of_an_instant_goes_after_its_events_also_where_an_earlier_one_goes_before() -> None:
+    driver = TestDriver(TimedInOrder(), out_of_orderness_ms=1_000)
+    driver.send_batch([("a", 1, [("at", 5, "early"), ("at", 10, "then")]), ("a", 10, [("event",)])])
+    driver.advance_watermark(10)
+    assert driver.values() == [["early", 5], ["event", 10], ["then", 10]]
+
+
 # -- late events -----------------------------------------------------------------------------------
 
 
@@ -596,6 +640,15 @@ def test_the_watermark_stays_behind_the_newest_event_by_the_bound_and_a_millisec
     assert [late["event"] for late in driver.values("late")] == ["z"]
     driver.send("a", "old", at=5)
     assert driver.host.watermark == 989  # never back
+
+
+def test_the_watermark_never_goes_back() -> None:
+    driver = TestDriver(Echo())
+    driver.advance_watermark(100)
+    driver.advance_watermark(50)
+    assert driver.host.watermark == 100
+    driver.send("a", "x", at=80)
+    assert [late["lateness_ms"] for late in driver.values("late")] == [20]
 
 
 def test_events_of_one_batch_are_not_late_for_each_other() -> None:

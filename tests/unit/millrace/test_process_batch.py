@@ -112,6 +112,56 @@ def test_events_without_timers_and_failures_are_handled_together() -> None:
     assert Together.calls == before + 1
 
 
+class Listing(KeyedProcess[int, list[int]]):
+    """Lists what has come; all together it fails half-way, with the lists changed in place."""
+
+    order = arrival(commutes=True)
+    seen = value_state(list[int], default_factory=list)
+
+    def process(self, event: int, ctx: Context) -> None:
+        self.seen.value.append(event)
+        ctx.emit(list(self.seen.value))
+
+    def process_batch(self, batch: Batch[int]) -> None:
+        for seen in batch.read(self.seen):
+            seen.append(-1)
+        raise ValueError("half-way")
+
+
+def test_what_a_failing_batch_changed_in_place_is_taken_back() -> None:
+    driver = TestDriver(Listing())
+    driver.send_batch([("a", 1, 1), ("b", 1, 10)])
+    driver.send_batch([("a", 2, 2), ("b", 2, 20)])
+    assert sorted(driver.values()) == [[1], [1, 2], [10], [10, 20]]
+
+
+class Silences(Totals):
+    """As its base, in order; its timers are on the key's own time."""
+
+    order = arrival(in_order_per_key=True)
+
+    def process(self, event: Reading, ctx: Context) -> None:
+        super().process(event, ctx)
+        if event.timer:
+            ctx.timers.after(MINUTE, "end", on_key_time=True)
+
+
+class SilencesTogether(Silences):
+    name = "Silences"
+    calls = 0
+    process_batch = Together.process_batch
+
+
+def test_a_key_whose_timer_its_own_events_may_fire_is_not_handled_together() -> None:
+    """The timer stands at 1:00, the key's next events are at 1:01 and 1:02; the watermark is far behind."""
+    first = [("a", 0, Reading(1, timer=True)), ("b", 0, Reading(2))]
+    after = [(key, MINUTE + at, Reading(5)) for at in (1_000, 2_000) for key in "ab"]
+    found = outcome(SilencesTogether(), [first, after])
+    assert found == outcome(Silences(), [first, after])
+    assert any("-1]" in record for record in found[0]), "the timer has fired between"
+    assert SilencesTogether.calls == 2
+
+
 class Wrong(Totals):
     def __init__(self, how: str) -> None:
         self.how = how

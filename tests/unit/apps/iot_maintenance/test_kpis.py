@@ -88,6 +88,15 @@ def test_shifts_nobody_is_heard_in_are_not_told_and_do_not_count() -> None:
     assert told[-1].by_status_ms == {"off": 6 * HOUR}
 
 
+def test_what_is_counted_since_a_machine_is_known_goes_on_after_shifts_that_nobody_is_heard_in() -> None:
+    """Five hours of operation and one of a breakdown; ten days later six hours more, until 14:00."""
+    target = driver()
+    send(target, status(0, "running"), status(2 * HOUR, "failed"), status(3 * HOUR, "running"))
+    send(target, status(10 * DAY, "running"))
+    until(target, 10 * DAY + 8 * HOUR)
+    assert [(k.mtbf_h, k.mttr_h) for k in shifts(target)] == [(5.0, 1.0), (11.0, 1.0)]
+
+
 @pytest.mark.parametrize(
     ("day", "hours"), [("2026-03-28", [8, 8, 7]), ("2026-10-24", [8, 8, 9]), ("2026-06-01", [8, 8, 8])]
 )

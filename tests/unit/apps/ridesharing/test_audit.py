@@ -66,6 +66,7 @@ def test_a_good_journal_raises_no_alarm() -> None:
         ([state("", "offered", 1, 1)], 3),
         ([state("", "processing", 1), state("processing", "no_show", 2), state("no_show", "offered", 3)], 3),
         ([state("", "processing", 1), state("offered", "accepted", 2, 1)], 3),
+        ([state("", "processing", 1), state("processing", "arrived", 2, 1)], 3),
         ([state("", "processing", 1), state("processing", "offered", 2, 3)], 8),
     ],
 )  # fmt: skip
@@ -227,6 +228,9 @@ def _overlap(frame: pd.DataFrame) -> pd.DataFrame:
         ("assignments", lambda f: f.assign(attempt=f["attempt"] + 1), 8),
         ("trips", lambda f: f[f["state"] != "offered"], 3),
         ("trips", lambda f: pd.concat([f, f.tail(1).assign(revision=99)]), 3),
+        ("trips", lambda f: f.assign(before=f["before"].where(f["state"] != "accepted", "processing")), 3),
+        ("trips", lambda f: f.assign(state=f["state"].where(f["state"] != "completed", "no_show")), 3),
+        ("trips", lambda f: f.assign(at_ms=f["at_ms"].where(f["state"] != "completed", START)), 3),
         ("trips", lambda f: f[f["request_id"] != "r001"], 6),
         ("trips", lambda f: f.assign(at_ms=f["at_ms"].where(f["state"] != "offered", f["at_ms"] + 10**7)), 7),
         ("offers", lambda f: pd.concat([f, f.head(1)]), 8),

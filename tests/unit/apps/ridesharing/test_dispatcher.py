@@ -119,6 +119,15 @@ def test_an_accept_after_the_end_is_told_that_it_came_to_nothing_once() -> None:
     ]
 
 
+def test_an_accept_of_an_earlier_offer_is_none_of_the_one_that_is_open_now() -> None:
+    """The same driver is asked twice: from 10 to 25, and from 30 on; the first yes comes at 31."""
+    driver = dispatcher(msgspec.structs.replace(CONFIG, cool_down_ms=0))
+    bring(driver, position("d1", 0), request("r1", 2), answer("r1", "d1", 31), until=32)
+    assert states(driver, "r1") == ["processing", "offered", "processing", "offered"]
+    bring(driver, answer("r1", "d1", 33, attempt=2), until=34)
+    assert states(driver, "r1")[-1] == "accepted"
+
+
 def test_a_reject_frees_the_driver_for_others_but_not_for_the_same_request_again() -> None:
     driver = dispatcher()
     bring(

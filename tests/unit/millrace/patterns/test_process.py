@@ -120,6 +120,15 @@ def test_what_a_dead_partial_match_had_goes_with_it() -> None:
     assert [node.uses for node in found.nodes.values()] == [1]
 
 
+def test_what_a_partial_match_had_goes_when_its_time_is_over_though_another_goes_on() -> None:
+    driver = TestDriver(detect(Ev, ab.within(10)))
+    driver.send_batch([("k", 1, Ev("a", 1)), ("k", 5, Ev("a", 5))])
+    driver.advance_watermark(10)
+    found = kept(driver)
+    assert [stored.event for stored in found.events.values()] == [Ev("a", 5)]
+    assert (len(found.live), len(found.nodes)) == (1, 1)
+
+
 def test_the_timer_stands_where_the_oldest_is_over() -> None:
     driver = TestDriver(detect(Ev, ab.within(10)))
     driver.send_batch([("k", 1, Ev("a", 1)), ("k", 5, Ev("a", 5))])

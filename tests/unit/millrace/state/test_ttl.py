@@ -300,6 +300,17 @@ def test_options_that_make_no_sense_are_refused(kind: str, options: dict[str, An
 # -- the sweep ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("ttl_time", ["event_time", "processing_time"])
+@every_kind
+def test_what_ends_at_a_line_of_the_sweep_goes_at_that_line(kind: str, ttl_time: str) -> None:
+    """The lines of group 0 are at multiples of the step, and an hour is one of them."""
+    state = State(kind, ttl=HOUR, ttl_time=ttl_time)
+    assert HOUR % state.sweep == 0
+    state.write(0)
+    state.pass_time(HOUR)
+    assert state.bed.backend.is_empty()
+
+
 @given(st.integers(1, 10**12), st.integers(0, 100_000), st.integers(-(10**13), 10**13))
 def test_sweep_lines_are_a_step_apart_and_take_everything_within_one(life: int, label: int, now: int) -> None:
     grid = grid_for(life).apart(label)

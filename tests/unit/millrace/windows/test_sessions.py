@@ -160,6 +160,23 @@ def test_lateness_is_judged_by_the_merged_session(drive: Drive) -> None:
     assert driver.is_empty()
 
 
+def test_a_late_event_whose_own_gap_is_over_joins_the_open_session_that_it_touches(drive: Drive) -> None:
+    """Gap 3 s: alone, 1@3000 would have ended at 6000; the session from 5000 on ends at 11000.
+
+    ::
+
+    k:   3000(late)  5000  8000 |7000
+    """
+    driver = drive(window(Ev, session(3_000)).aggregate(total=sum_of("v")), BY_HAND)
+    driver.send_batch([("k", 5_000, Ev()), ("k", 8_000, Ev())])
+    driver.advance_watermark(7_000)
+    driver.send("k", Ev(), at=3_000)
+    driver.advance_watermark(11_000)
+    assert windows(driver, "total") == [(3_000, 11_000, 3)]
+    assert driver.values("late") == []
+    assert driver.is_empty()
+
+
 def test_sessions_of_words_close_by_the_watermark_of_all(drive: Drive) -> None:
     """Gap 10 s, 30 s for stragglers, as in Spark's own example."""
     driver = drive(window(Ev, session(10_000)).aggregate(n=count()), 30_000)

@@ -1,0 +1,160 @@
+"""Mutants of the fraud app: windows, alerts, repeats, late transactions, labels, its demo's checks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_APP: Final = "apps/fraud"
+_TESTS: Final = "tests/unit/apps/fraud"
+#: The checks of the demo over the stages in memory.
+_CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
+_CHECKS_FAIL: Final = (
+    f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_rows_are_missing_too_many_or_wrong"
+)
+
+MUTANTS: Final = (
+    Mutant(
+        "fraud: an alert is written only of what is blocked",
+        f"{_APP}/desk.py",
+        '    return decision, None if action == "approve" else _alert(decision, thresholds)\n',
+        '    return decision, None if action != "block" else _alert(decision, thresholds)\n',
+        "alerts are written",
+        (_CHECKS, f"{_TESTS}/test_process.py"),
+    ),
+    Mutant(
+        "fraud: a transaction exactly an hour old is in the window of an hour",
+        f"{_APP}/features.py",
+        "            start_1h = bisect_right(times, time - HOUR_MS, start_24h, end)\n",
+        "            start_1h = bisect_right(times, time - HOUR_MS - 1, start_24h, end)\n",
+        "exact look-back windows",
+        (f"{_TESTS}/test_features.py::test_an_event_exactly_one_width_old_is_outside_the_window",),
+    ),
+    Mutant(
+        "fraud: refunds are ignored",
+        f"{_APP}/features.py",
+        "        recent.add_credit(time, cents)\n        account.balance += cents\n",
+        "        recent.add_credit(time, cents)\n",
+        "refunds and top-ups move the balance",
+        (f"{_TESTS}/test_features.py::test_refunds_and_top_ups_move_the_balance_and_count_in_no_window",),
+    ),
+    Mutant(
+        "fraud: a repeat is decided on again",
+        f"{_APP}/card.py",
+        "            if known > now:\n                return False\n",
+        "            if known > now and not seen:\n                return False\n",
+        "repeats change nothing",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "fraud: an identity is remembered for a day and a millisecond",
+        f"{_APP}/card.py",
+        "            if known > now:\n",
+        "            if known >= now:\n",
+        "how long a repeat is known",
+        (f"{_TESTS}/test_process.py::test_an_id_is_remembered_for_24_hours_and_not_longer",),
+    ),
+    Mutant(
+        "fraud: a late transaction is lost",
+        f"{_APP}/process.py",
+        "        ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))\n",
+        "",
+        "late transactions are put aside",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "fraud: a late transaction changes the features of those to come",
+        f"{_APP}/process.py",
+        "            account, copy.deepcopy(recent), ctx.event_time,",
+        "            account, recent, ctx.event_time,",
+        "issued decisions stand",
+        (f"{_TESTS}/test_process.py::test_a_late_transaction_goes_to_late_once_and_changes_no_feature",),
+    ),
+    Mutant(
+        "fraud: labels are lost",
+        f"{_APP}/process.py",
+        "        ctx.output(self.labels, label, on_time=False)\n",
+        "",
+        "labels are kept",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "fraud: a label counts before it is known",
+        f"{_APP}/known_labels.py",
+        "if w.known_ms <= at and w.at > at - CARD_MEMORY_MS}",
+        "if w.at > at - CARD_MEMORY_MS}",
+        "no feature knows the future",
+        (
+            f"{_TESTS}/test_live_labels.py::test_a_label_that_comes_early_waits_for_its_time",
+            f"{_TESTS}/test_live_labels.py"
+            "::test_any_cut_and_any_restart_give_what_a_search_through_all_that_was_said_gives",
+        ),
+    ),
+    Mutant(
+        "fraud: a rule in shadow is in force",
+        f"{_APP}/desk.py",
+        "    return [m for m in found if not m.shadow], [m for m in found if m.shadow]\n",
+        "    return list(found), [m for m in found if m.shadow]\n",
+        "rules are tried before they count",
+        (f"{_TESTS}/test_stages.py::test_a_rule_in_shadow_is_recorded_and_has_no_effect",),
+    ),
+    Mutant(
+        "fraud: card testing is not looked for",
+        f"{_APP}/scoring.py",
+        "    if f.small_count_1m >= t.testing_count:\n",
+        "    if f.small_count_1m >= 100 * t.testing_count:\n",
+        "frauds are caught",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "fraud: everything is looked at by somebody",
+        f"{_APP}/scoring.py",
+        '    return "review" if score >= thresholds.review_score else "approve"\n',
+        '    return "review"\n',
+        "few false alarms",
+        (f"{_TESTS}/test_process.py::test_block_and_review_follow_the_thresholds",),
+    ),
+    # -- the checks of the demo
+    Mutant(
+        "fraud's checks: transactions that stand twice are not seen",
+        f"{_APP}/demo.py",
+        "len(ids) - len(set(ids))",
+        "len(set(ids)) - len(set(ids))",
+        "the demo sees that a transaction is there twice",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "fraud's checks: a kind of fraud need not be caught",
+        f"{_APP}/demo.py",
+        "        enough = caught >= _CAUGHT * len(episodes)\n",
+        "        enough = caught >= 0 * len(episodes)\n",
+        "the demo sees that frauds are missed",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "fraud's checks: any share of false alarms will do",
+        f"{_APP}/demo.py",
+        'f"{false} ({share:.0%})", share <= 0.5)',
+        'f"{false} ({share:.0%})", share <= 1.0)',
+        "the demo sees false alarms",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "fraud's checks: alerts that stand twice are not seen",
+        f"{_APP}/demo.py",
+        "len(alerts), len(alert_ids & _identities(alerts))",
+        "len(_identities(alerts)), len(alert_ids & _identities(alerts))",
+        "the demo sees that an alert is there twice",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "fraud's checks: late transactions are decided on like all others",
+        f"{_APP}/process.py",
+        "        elif type(event) is Transaction:\n            self._correct(event, ctx)\n",
+        "        elif type(event) is Transaction:\n            self._observe(event, ctx)\n",
+        "late transactions are put aside",
+        (_CHECKS,),
+        known_survivor="the demo asks for at most as many late transactions as were sent late: none will do",
+    ),
+)

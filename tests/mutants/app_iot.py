@@ -1,0 +1,218 @@
+"""Mutants of the iot app: alarms, silence, sensors that lie, the join, and the checks of its demo."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_APP: Final = "apps/iot_maintenance"
+_TESTS: Final = "tests/unit/apps/iot_maintenance"
+_ALARMS: Final = f"{_TESTS}/test_alarms.py"
+#: The checks of the demo over the monitor in memory.
+_CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
+_CHECKS_FAIL: Final = (
+    f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_rows_are_missing_too_many_or_wrong"
+)
+_ANY_ALARM: Final = "a sensor fault counts as found by any alarm on its quantity, or by the sensor's silence"
+
+MUTANTS: Final = (
+    Mutant(
+        "iot: the end of an alarm is lost",
+        f"{_APP}/alarms/engine.py",
+        '            self._tell(name, condition, rule, "inactive")\n',
+        "",
+        "an alarm's history is whole",
+        (f"{_ALARMS}::test_the_sequence_of_opc_ua_part_9_b_1_2",),
+    ),
+    Mutant(
+        "iot: a more severe level is not told",
+        f"{_APP}/alarms/engine.py",
+        '            self._tell(name, condition, rule, "raised" if level > was else "lowered")\n',
+        "",
+        "an alarm's history is whole",
+        (_ALARMS,),
+    ),
+    Mutant(
+        "iot: an alarm has no dead-band",
+        f"{_APP}/alarms/condition.py",
+        "                holds = state.raw = level.holds(facts, state.raw)\n",
+        "                holds = state.raw = level.holds(facts, False)\n",
+        "alarms do not chatter",
+        (f"{_ALARMS}::test_a_dead_band_keeps_a_value_at_the_limit_from_chattering",),
+    ),
+    Mutant(
+        "iot: alarms have no delay",
+        f"{_APP}/alarms/condition.py",
+        "                if at - state.since >= delay:\n",
+        "                if at - state.since >= min(delay, 0):\n",
+        "delays of alarms",
+        (f"{_ALARMS}::test_an_on_delay_waits_without_a_further_reading_and_ends_with_the_condition",),
+    ),
+    Mutant(
+        "iot: a repeated action has a second effect",
+        f"{_APP}/alarms/engine.py",
+        "        if action.action_id in alarms.acted:\n            return\n",
+        "",
+        "operators' actions count once",
+        (f"{_ALARMS}::test_a_repeated_action_has_no_second_effect",),
+    ),
+    Mutant(
+        "iot: machines that stand still raise alarms",
+        f"{_APP}/alarms/engine.py",
+        "        by_status = self.status in rule.suppress_in\n",
+        "        by_status = False\n",
+        "a stopped machine is no alarm",
+        (f"{_ALARMS}::test_a_stopped_machine_is_not_an_alarm", _CHECKS),
+    ),
+    Mutant(
+        "iot: a device is silent a millisecond late",
+        f"{_APP}/liveness.py",
+        "            if at - device.last < timeout:\n",
+        "            if at - device.last <= timeout:\n",
+        "when a device is silent",
+        (f"{_TESTS}/test_liveness.py::test_a_device_is_silent_at_its_timeout_and_not_before",),
+        hangs=True,
+        limit_s=30.0,
+    ),
+    Mutant(
+        "iot: machines behind a dead gateway are silent by themselves",
+        f"{_APP}/liveness.py",
+        '"gateway" if overdue and device is not own else "own"',
+        '"own" if overdue and device is not own else "own"',
+        "a dead gateway is one alarm",
+        (f"{_TESTS}/test_liveness.py::test_a_dead_gateway_is_one_alarm_and_not_one_for_every_machine",),
+    ),
+    Mutant(
+        "iot: who is heard while all are silent is not watched",
+        f"{_APP}/watch.py",
+        "        if rows or pending is None or pending > deadline:\n",
+        "        if rows or pending is None:\n",
+        "every silence is told",
+        (
+            f"{_TESTS}/test_liveness.py"
+            "::test_a_device_that_is_first_heard_while_all_others_are_silent_is_told_when_it_falls_silent_too",
+        ),
+    ),
+    Mutant(
+        "iot: silence is never told",
+        f"{_APP}/watch.py",
+        "        rows = gateway.silent(ctx.key, at, self._m.device_timeout_ms)\n",
+        "        rows = gateway.silent(ctx.key, at, self._m.device_timeout_ms)[:0]\n",
+        "silent devices are found",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "iot: a stuck sensor is believed",
+        f"{_APP}/quality.py",
+        "        if same >= STUCK and learned:\n",
+        "        if same >= 1_000 * STUCK and learned:\n",
+        "stuck sensors are found",
+        (f"{_TESTS}/test_sensors.py::test_the_same_value_again_and_again_is_a_stuck_sensor", _CHECKS),
+    ),
+    Mutant(
+        "iot: a jump is believed at once",
+        f"{_APP}/quality.py",
+        "            if away > JUMP * usual:\n",
+        "            if away > 1_000 * JUMP * usual:\n",
+        "spikes are found",
+        (f"{_TESTS}/test_sensors.py::test_a_spike_is_uncertain_and_told_when_it_is_over",),
+    ),
+    Mutant(
+        "iot: sensors that lie raise no alarm",
+        f"{_APP}/process.py",
+        "            engine.fault(quantity, judged.fault, bad=wrong)\n",
+        "            engine.fault(quantity, judged.fault, bad=False)\n",
+        "alarms of a sensor's quality",
+        (
+            f"{_ALARMS}::test_what_a_sensor_gets_wrong_is_a_sensor_alarm_and_never_a_process_alarm",
+            _CHECKS,
+        ),
+    ),
+    Mutant(
+        "iot: a status of this very instant does not hold yet",
+        f"{_APP}/past.py",
+        "        place = bisect_right(statuses, at, key=_at)\n        since, status",
+        "        place = bisect_left(statuses, at, key=_at)\n        since, status",
+        "the status as of a reading",
+        (
+            f"{_TESTS}/test_join.py"
+            "::test_a_status_of_the_very_instant_holds_for_the_reading_whatever_comes_first",
+        ),
+    ),
+    Mutant(
+        "iot: a late status corrects no row",
+        f"{_APP}/process.py",
+        "            if now != was:\n",
+        "            if now != was and k.revision < 0:\n",
+        "late facts correct what should have known them",
+        (f"{_TESTS}/test_join.py::test_a_late_status_corrects_the_rows_of_its_time_and_no_others",),
+    ),
+    Mutant(
+        "iot: late readings are lost",
+        f"{_APP}/process.py",
+        "            self._late_reading(event, ctx)\n",
+        "            return\n",
+        "late readings are joined",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "iot: a reading that comes twice has two rows",
+        f"{_APP}/process.py",
+        "        elif sensor.at == at:\n",
+        "        elif sensor.at == at < 0:\n",
+        "repeats change nothing",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "iot: a shift forgets that its status went on",
+        f"{_APP}/process.py",
+        "                shift.resume(at, start, end)\n",
+        "                shift = machine.shift = ShiftState(start, end, event.status, at)\n",
+        "KPIs per shift",
+        (f"{_TESTS}/test_kpis.py",),
+    ),
+    # -- the checks of the demo
+    Mutant(
+        "iot's checks: any share of what happened will do",
+        f"{_APP}/demo.py",
+        "        enough = sum(ok) >= min(_FOUND * len(ok), len(ok) - 1) and any(ok)\n",
+        "        enough = sum(ok) >= 0\n",
+        "the demo sees that faults and silences are missed",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "iot's checks: readings without a status will do",
+        f"{_APP}/demo.py",
+        '            sum(row["status"] is None for row in readings) <= 0.01 * max(1, len(readings)),\n',
+        '            sum(row["status"] is None for row in readings) <= 1.0 * max(1, len(readings)),\n',
+        "the demo sees that the join is empty",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "iot's checks: readings that stand twice are not seen",
+        f"{_APP}/demo.py",
+        "len(first) - len(set(first))",
+        "len(set(first)) - len(set(first))",
+        "the demo sees that a reading is there twice",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "iot's checks: noise is not looked for",
+        f"{_APP}/quality.py",
+        "            if size > LOUD * usual and _is_noise(loud):\n",
+        "            if size > 1_000 * LOUD * usual and _is_noise(loud):\n",
+        "loud sensors are found",
+        (_CHECKS,),
+        known_survivor=_ANY_ALARM,
+    ),
+    Mutant(
+        "iot's checks: values out of the physical range are believed",
+        f"{_APP}/quality.py",
+        "(high is not None and value > high) or (low is not None and value < low):\n",
+        "(high is not None and value > high and value < high):\n",
+        "impossible values are bad",
+        (_CHECKS,),
+        known_survivor=_ANY_ALARM,
+    ),
+)

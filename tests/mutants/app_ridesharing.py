@@ -1,0 +1,229 @@
+"""Mutants of the ridesharing app: commitments, offers, searches, owners, its audits, its demo's checks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_APP: Final = "apps/ridesharing"
+_TESTS: Final = "tests/unit/apps/ridesharing"
+_DISPATCHER: Final = f"{_TESTS}/test_dispatcher.py"
+_AUDIT: Final = f"{_TESTS}/test_audit.py::test_the_audit_finds_what_is_wrong_in_the_tables"
+_AUDITOR: Final = f"{_TESTS}/test_audit.py::test_what_violates_an_invariant_raises_its_alarm"
+#: The checks of the demo, the audit of the tables among them, over app and agents in memory.
+_CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
+_CHECKS_FAIL: Final = (
+    f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_rows_are_missing_too_many_or_wrong"
+)
+
+MUTANTS: Final = (
+    Mutant(
+        "ridesharing: a driver with a ride is offered another",
+        f"{_APP}/window.py",
+        "        if not car.request_id\n        and car.online\n",
+        "        if car.online\n",
+        "nothing is dispatched twice",
+        (_CHECKS, f"{_TESTS}/test_window.py"),
+    ),
+    Mutant(
+        "ridesharing: a position of any age will do",
+        f"{_APP}/window.py",
+        "        and now - car.seen_ms <= ttl_ms\n        and book",
+        "        and book",
+        "offers go to drivers who are heard of",
+        (f"{_TESTS}/test_window.py",),
+    ),
+    Mutant(
+        "ridesharing: a blocked driver is offered rides",
+        f"{_APP}/window.py",
+        "        and book.blocked.get(driver_id, 0) <= now\n    ]",
+        "    ]",
+        "operators can block a driver",
+        (f"{_DISPATCHER}::test_a_blocked_driver_gets_no_offer_until_the_block_is_over",),
+    ),
+    Mutant(
+        "ridesharing: an offer never expires",
+        f"{_APP}/dispatcher.py",
+        '            desk.again(ride, "offer expired", "expired", "expired", anew=False)\n',
+        "            pass\n",
+        "an offer is answered or expires",
+        (
+            f"{_DISPATCHER}::test_an_offer_expires_by_its_timer_and_the_next_driver_is_asked",
+            _CHECKS,
+        ),
+    ),
+    Mutant(
+        "ridesharing: an answer to an offer that is over counts",
+        f"{_APP}/dispatcher.py",
+        '        and event.offer_id == f"{event.request_id}-o{ride.attempt}"\n',
+        "",
+        "only the open offer can be answered",
+        (_DISPATCHER,),
+    ),
+    Mutant(
+        "ridesharing: who refused is asked again",
+        f"{_APP}/desk.py",
+        "        ride.excluded[driver_id] = self.now + self.config.cool_down_ms\n",
+        "",
+        "who refused a ride is left out",
+        (f"{_DISPATCHER}::test_a_reject_frees_the_driver_for_others_but_not_for_the_same_request_again",),
+    ),
+    Mutant(
+        "ridesharing: a driver is freed twice",
+        f"{_APP}/desk.py",
+        '        self._note(f"d:{driver_id}", "close", ride)\n        ride.answered',
+        '        self._note(f"d:{driver_id}", "close", ride)\n'
+        '        self._note(f"d:{driver_id}", "close", ride)\n        ride.answered',
+        "a commitment ends once",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "ridesharing: a search never ends",
+        f"{_APP}/desk.py",
+        "        self.book.remind(max(give_up, self.now), Due.GIVE_UP, ride.request_id, ride.revision)\n",
+        "",
+        "a request does not wait longer than the patience it is given",
+        (f"{_DISPATCHER}::test_nobody_found_in_time", _CHECKS),
+    ),
+    Mutant(
+        "ridesharing: attempts end without a word",
+        f"{_APP}/desk.py",
+        "        self._attempt(ride, attempt, self.now)\n        driver_id = ride.driver_id\n",
+        "        driver_id = ride.driver_id\n",
+        "every attempt is closed in its table",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "ridesharing: a trip that is finished goes on",
+        f"{_APP}/dispatcher.py",
+        '        desk.move(ride, "completed", "trip finished")\n',
+        "",
+        "trips are completed",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "ridesharing: a late signal counts from its own time",
+        f"{_APP}/dispatcher.py",
+        "            self._handle(event, ctx, max(ctx.event_time, ctx.watermark))\n",
+        "            self._handle(event, ctx, ctx.event_time)\n",
+        "time does not run backwards",
+        (f"{_DISPATCHER}::test_what_comes_behind_the_watermark_counts_from_when_it_comes",),
+    ),
+    Mutant(
+        "ridesharing: a request that is repeated is asked again",
+        f"{_APP}/gate.py",
+        '"duplicate", f"{stream}: {identity[2:]} has come before")\n            return\n',
+        '"duplicate", f"{stream}: {identity[2:]} has come before")\n',
+        "repeats change nothing",
+        (f"{_TESTS}/test_gate.py::test_repeats_go_to_the_dead_letters_and_not_to_a_region",),
+    ),
+    Mutant(
+        "ridesharing: a handover changes no owner",
+        f"{_APP}/gate.py",
+        "            track.owner = event.region\n",
+        "            track.owner = track.owner\n",
+        "a driver has one owner",
+        (f"{_TESTS}/test_gate.py::test_a_driver_stays_with_its_region_until_it_is_handed_over",),
+    ),
+    # -- its audits
+    Mutant(
+        "ridesharing's auditor: a second commitment is no alarm",
+        f"{_APP}/auditor.py",
+        "            if account.open:\n                self._alarm(",
+        "            if account.open == commitment:\n                self._alarm(",
+        "the auditor sees two commitments of a driver",
+        (_AUDITOR,),
+    ),
+    Mutant(
+        "ridesharing's auditor: an offer may stay open",
+        f"{_APP}/auditor.py",
+        "                ctx.timers.at(event.deadline_ms + 1, _OFFER)\n",
+        "                pass\n",
+        "the auditor sees offers without an end",
+        (f"{_TESTS}/test_audit.py::test_the_auditor_reads_the_journal_of_a_replay",),
+    ),
+    Mutant(
+        "ridesharing's auditor: any step may follow any other",
+        f"{_APP}/auditor.py",
+        "        if not may_follow(event.before, event.state):\n",
+        "        if not event.before and not may_follow(event.before, event.state):\n",
+        "the auditor holds to the table of states",
+        (_AUDITOR,),
+    ),
+    Mutant(
+        "ridesharing's audit: commitments may overlap",
+        f"{_APP}/audit.py",
+        'ordered[same & (ordered["offered_ms"] < latest)]',
+        'ordered[same & (ordered["offered_ms"] < latest) & ~same]',
+        "the audit sees two commitments of a driver",
+        (_AUDIT,),
+    ),
+    Mutant(
+        "ridesharing's audit: a step may say that it follows another than it does",
+        f"{_APP}/audit.py",
+        '    found.add(3, ordered[before != ordered["before"]], "does not follow the state before")\n',
+        "",
+        "the audit sees steps that are missing",
+        (_AUDIT,),
+    ),
+    Mutant(
+        "ridesharing's audit: any step may follow any other",
+        f"{_APP}/audit.py",
+        '    found.add(3, ordered[forbidden], "not in the table of states")\n',
+        "",
+        "the audit holds to the table of states",
+        (_AUDIT,),
+    ),
+    Mutant(
+        "ridesharing's audit: time may run backwards",
+        f"{_APP}/audit.py",
+        '    found.add(3, ordered[back], "time runs backwards")\n',
+        "",
+        "the audit sees time that runs backwards",
+        (_AUDIT,),
+    ),
+    Mutant(
+        "ridesharing's audit: any wait will do",
+        f"{_APP}/audit.py",
+        "waits[stayed > patience_ms]",
+        "waits[stayed > 1_000_000 * patience_ms]",
+        "the audit sees searches that take too long",
+        (_AUDIT,),
+    ),
+    Mutant(
+        "ridesharing's audit: an offer may stand twice",
+        f"{_APP}/audit.py",
+        '    found.add(8, offers[offers.duplicated("offer_id")], "an offer twice")\n',
+        "",
+        "the audit sees doubled offers",
+        (_AUDIT,),
+    ),
+    # -- the checks of the demo
+    Mutant(
+        "ridesharing's checks: trips that nobody finished may be completed",
+        f"{_APP}/demo.py",
+        "            served <= completed <= ended.keys(),\n",
+        "            served <= completed,\n",
+        "the demo sees trips that nobody made",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "ridesharing's checks: alarms of the auditor are not counted",
+        f"{_APP}/demo.py",
+        "    wrong = found.count + alarms\n",
+        "    wrong = found.count\n",
+        "the demo sees the auditor's alarms",
+        (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "ridesharing's checks: the end of a search is never written",
+        f"{_APP}/desk.py",
+        '        self.say(\n            "trips",\n',
+        '        ends = before == "processing" and state in TERMINAL\n'
+        '        (self.say if not ends else lambda *_: None)(\n            "trips",\n',
+        "every request ends, and in its table",
+        (_CHECKS,),
+        known_survivor="the audit measures a search by the step after it: without one it may last for ever",
+    ),
+)

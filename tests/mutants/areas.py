@@ -1,0 +1,37 @@
+"""All mutants, by the part of the code that they change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants import (
+    app_clickstream,
+    app_fraud,
+    app_iot,
+    app_ridesharing,
+    connectors,
+    core_joins,
+    core_operators,
+    core_patterns,
+    core_state,
+    core_time,
+    core_windows,
+    generators,
+)
+from tests.mutants.mutant import Mutant
+
+#: Area → its mutants.
+AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
+    "core_state": core_state.MUTANTS,
+    "core_time": core_time.MUTANTS,
+    "core_windows": core_windows.MUTANTS,
+    "core_joins": core_joins.MUTANTS,
+    "core_patterns": core_patterns.MUTANTS,
+    "core_operators": core_operators.MUTANTS,
+    "connectors": connectors.MUTANTS,
+    "app_clickstream": app_clickstream.MUTANTS,
+    "app_fraud": app_fraud.MUTANTS,
+    "app_iot": app_iot.MUTANTS,
+    "app_ridesharing": app_ridesharing.MUTANTS,
+    "generators": generators.MUTANTS,
+}

@@ -1,0 +1,89 @@
+"""Mutants of the writers: one write per batch and table, the last revision of a row."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_WRITER: Final = "shared/millrace/connectors/driver_writer.py"
+_UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "connectors: a batch that comes again is written again",
+        _WRITER,
+        "        if written is not None and written >= batch_id:\n            return\n",
+        "",
+        "each batch is in a table once",
+        (f"{_UPSERT}::test_the_same_batch_again_makes_no_commit",),
+    ),
+    Mutant(
+        "connectors: of a batch's versions of a row the first one holds",
+        _WRITER,
+        "versions[place] >= versions[places[key]]",
+        "versions[place] < versions[places[key]]",
+        "a batch's last revision of a row",
+        (f"{_UPSERT}::test_the_newest_version_of_a_row_stays",),
+    ),
+    Mutant(
+        "connectors: of equal versions in a batch that which came first holds",
+        _WRITER,
+        "versions[place] >= versions[places[key]]",
+        "versions[place] > versions[places[key]]",
+        "of equal versions the one that came last",
+        (_UPSERT,),
+    ),
+    Mutant(
+        "connectors: an older version of a row replaces a newer one",
+        _WRITER,
+        "    newer = None if upsert.newest is None else",
+        "    newer = None if upsert.newest is None or columns is not None else",
+        "the newest revision of a row holds",
+        (f"{_UPSERT}::test_the_newest_version_of_a_row_stays",),
+    ),
+    Mutant(
+        "connectors: an old deletion removes a newer row",
+        _WRITER,
+        'merge.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")',
+        "merge.when_matched_delete(gone)",
+        "a deletion is a revision like any other",
+        (f"{_UPSERT}::test_an_old_deletion_does_not_remove_a_newer_row",),
+    ),
+    Mutant(
+        "connectors: the deletion of a row that never was makes one",
+        _WRITER,
+        '.when_not_matched_insert_all(f"NOT ({gone})")',
+        ".when_not_matched_insert_all()",
+        "what is deleted is not there",
+        (f"{_UPSERT}::test_a_deleted_row_goes_and_one_that_never_was_is_not_made",),
+    ),
+    Mutant(
+        "connectors: a batch of dead letters is believed",
+        "shared/millrace/connectors/router.py",
+        "dead > total * self.ratio",
+        "dead > total",
+        "a bad deploy does not eat the stream",
+        (
+            "tests/unit/millrace/test_dead_letters.py::test_dead_letters_of_every_link_of_a_chain_are_dead_letters",
+        ),
+    ),
+    Mutant(
+        "connectors: after a savepoint records are written again",
+        _WRITER,
+        "pa.array([one not in already for one in rows.event_ids])",
+        "pa.array([True for one in rows.event_ids])",
+        "what a table has already is not written again",
+        ("tests/unit/millrace/inspect/test_tables.py",),
+    ),
+    Mutant(
+        "connectors: records have no identity in Kafka",
+        "shared/millrace/connectors/producing.py",
+        '[] if identity is None else [("event_id", identity)]',
+        "[]",
+        "readers can tell repeats",
+        (
+            "tests/unit/millrace/connectors/test_producing.py::test_a_record_has_the_key_of_its_process_and_its_identity",
+        ),
+    ),
+)

@@ -1,0 +1,83 @@
+"""Mutants of operators: repeats, rankings, and what does not come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_OPERATORS: Final = "shared/millrace/operators"
+_TESTS: Final = "tests/unit/millrace/operators"
+
+MUTANTS: Final = (
+    Mutant(
+        "operators: an event exactly the horizon away is a repeat",
+        f"{_OPERATORS}/dedup.py",
+        "abs(at - seen.mark_ms) >= self._within",
+        "abs(at - seen.mark_ms) > self._within",
+        "the horizon of repeats",
+        (
+            f"{_TESTS}/test_dedup.py::test_an_event_exactly_the_horizon_later_is_no_repeat",
+            f"{_TESTS}/test_dedup.py::test_in_arrival_order_the_horizon_goes_both_ways",
+        ),
+    ),
+    Mutant(
+        "operators: an older event is always a repeat",
+        f"{_OPERATORS}/dedup.py",
+        "abs(at - seen.mark_ms) >= self._within",
+        "at - seen.mark_ms >= self._within",
+        "in arrival order the horizon goes both ways",
+        (f"{_TESTS}/test_dedup.py::test_in_arrival_order_the_horizon_goes_both_ways",),
+    ),
+    Mutant(
+        "operators: an older repeat sets the horizon back",
+        f"{_OPERATORS}/dedup.py",
+        "        if self._refresh and ctx.event_time > seen.mark_ms:\n",
+        "        if self._refresh:\n",
+        "an id that never stops coming passes once",
+        (f"{_TESTS}/test_dedup.py::test_in_arrival_order_an_older_repeat_does_not_set_the_horizon_back",),
+    ),
+    Mutant(
+        "operators: of equals that which came first is ranked first",
+        f"{_OPERATORS}/ranking.py",
+        "    return -entry[1], entry[0]\n",
+        "    return -entry[1], 0\n",
+        "a ranking hangs on its events alone",
+        (f"{_TESTS}/test_top_n.py::test_of_equals_the_smaller_item_is_first",),
+    ),
+    Mutant(
+        "operators: an item that falls keeps its place",
+        f"{_OPERATORS}/ranking.py",
+        "        if sinks and len(before) == self._n:\n",
+        "        if sinks and len(before) > self._n:\n",
+        "who was not among the best may take a place",
+        (
+            f"{_TESTS}/test_top_n.py"
+            "::test_an_item_that_falls_gives_its_place_to_one_that_was_not_among_the_best",
+        ),
+    ),
+    Mutant(
+        "operators: an item that leaves the best stays in the changelog",
+        f"{_OPERATORS}/ranking.py",
+        '                self._rank(start, cell, rank, (item, value), ctx, pane, "delete")\n',
+        "                pass\n",
+        "a changelog followed gives the ranking",
+        (f"{_TESTS}/test_top_n.py::test_a_changelog_followed_gives_the_ranking_after_every_event",),
+    ),
+    Mutant(
+        "operators: after an alert no wait begins",
+        f"{_OPERATORS}/absence.py",
+        "(wait is None or wait.alerted or self._restart)",
+        "(wait is None or self._restart)",
+        "each absence is told",
+        (f"{_TESTS}/test_absence.py::test_another_start_after_an_alert_begins_another_wait",),
+    ),
+    Mutant(
+        "operators: what comes after all is not told",
+        f"{_OPERATORS}/absence.py",
+        "            if wait.alerted:\n                self._tell_back(wait, ctx)\n",
+        "",
+        "who was missed and is back is told",
+        (f"{_TESTS}/test_absence.py::test_what_comes_after_all_is_told_as_long_as_it_is_remembered",),
+    ),
+)

@@ -1,0 +1,122 @@
+"""Mutants of the generators: a stream and its ledger of truth that do not agree."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_TESTS: Final = "tests/unit/generators"
+
+MUTANTS: Final = (
+    Mutant(
+        "generators: repeats are not in the ledger",
+        "generators/ledger.py",
+        '        elif fault.kind == "duplicate":\n            self.duplicates += 1\n',
+        '        elif fault.kind == "duplicate":\n            return\n',
+        "the ledger has every fault",
+        (f"{_TESTS}/test_ledger.py::test_every_fault_is_listed_with_the_event_it_was_done_to",),
+    ),
+    Mutant(
+        "generators: amounts of repeats are added up",
+        "generators/ledger.py",
+        '            if message.fault.kind != "late":\n                return\n',
+        '            if message.fault.kind == "malformed":\n                return\n',
+        "the ledger's sums are of distinct events",
+        (f"{_TESTS}/test_ledger.py::test_the_summary_equals_a_recount_of_the_bytes",),
+    ),
+    Mutant(
+        "generators: a fraud that was cut off is complete",
+        "generators/ledger.py",
+        "                complete=len(entry.transaction_ids) == episode.size,\n",
+        "                complete=True,\n",
+        "what an app can be asked to find",
+        (f"{_TESTS}/test_ledger.py::test_a_fraud_cut_off_by_the_end_is_marked",),
+    ),
+    Mutant(
+        "generators: an event of a truth that was disturbed is not named",
+        "generators/world_ledger.py",
+        "                entry.disturbed.append(message.transaction_id)\n",
+        "                pass\n",
+        "truths say which of their events were disturbed",
+        (f"{_TESTS}/test_world_ledger.py::test_every_truth_names_its_events_and_those_that_were_disturbed",),
+    ),
+    Mutant(
+        "generators: what was dropped counts as sent",
+        "generators/world_ledger.py",
+        "        if message.dropped:\n            return\n        self.valid += 1\n",
+        "        self.valid += 1\n",
+        "the ledger counts what was sent",
+        (f"{_TESTS}/test_world_ledger.py::test_the_summary_equals_a_recount_of_the_messages",),
+    ),
+    Mutant(
+        "generators: late events are less late than said",
+        "generators/engine/stages.py",
+        "int(lateness_ms * (1 + 0.25 * chance / share))",
+        "int(lateness_ms * (0.5 + 0.25 * chance / share))",
+        "how late a late event is",
+        (f"{_TESTS}/test_faults.py::test_a_late_event_is_at_least_its_lateness_behind_and_none_is_lost",),
+    ),
+    Mutant(
+        "generators: a broken message takes a valid one away",
+        "generators/engine/stages.py",
+        "            yield corrupt(message, made, variants).beside(message)\n",
+        "            yield corrupt(next(stream, message), made, variants).beside(message)\n",
+        "no valid message is lost by a broken one",
+        (f"{_TESTS}/test_faults.py::test_broken_messages_come_beside_valid_ones_and_have_ids_of_their_own",),
+    ),
+    Mutant(
+        "generators: disorder goes a millisecond beyond its bound",
+        "generators/engine/stages.py",
+        "    draw, span = numbers.random, bound_ms + 1\n",
+        "    draw, span = numbers.random, bound_ms + 2\n",
+        "events come within the bound",
+        (
+            f"{_TESTS}/test_faults.py"
+            "::test_messages_arrive_after_every_delay_up_to_the_bound_and_after_none_beyond_it",
+        ),
+    ),
+    Mutant(
+        "generators: a cart idle for exactly a quarter of an hour is of no interest",
+        "generators/clickstream/carts.py",
+        "then.at_ms - step.at_ms < MIN_IDLE_MS:",
+        "then.at_ms - step.at_ms <= MIN_IDLE_MS:",
+        "idle spells of carts",
+        (f"{_TESTS}/test_clickstream_truths.py::test_an_idle_spell_lasts_15_minutes_or_longer",),
+    ),
+    Mutant(
+        "generators: the truth of an order's last touch is its first one",
+        "generators/clickstream/truths.py",
+        "    last = max((d.last_touch for d in devices if d.last_touch), key=_moment, default=None)\n",
+        "    last = min((d.last_touch for d in devices if d.last_touch), key=_moment, default=None)\n",
+        "the truth about attribution",
+        (
+            f"{_TESTS}/test_clickstream_truths.py"
+            "::test_attribution_is_the_first_and_last_touch_over_linked_devices",
+        ),
+    ),
+    Mutant(
+        "generators: refunds in the truth are a cent too much",
+        "generators/clickstream/checkout.py",
+        '            detail={"amount_cents": cents},\n',
+        '            detail={"amount_cents": cents + 1},\n',
+        "the truth about refunds",
+        (f"{_TESTS}/test_clickstream_truths.py::test_refunds_give_back_lines_of_an_earlier_order",),
+    ),
+    Mutant(
+        "generators: a fraud's label says that it is genuine",
+        "generators/fraud_labels.py",
+        "                if message.episode is not None:\n",
+        "                if message.episode is None:\n",
+        "labels say what is true",
+        (f"{_TESTS}/test_fraud_labels.py",),
+    ),
+    Mutant(
+        "generators: agents do not see that they are dispatched twice",
+        "generators/ridesharing/rides.py",
+        "        self.fates[fate] += 1\n",
+        "        self.fates[fate] += 2\n",
+        "every request has one fate",
+        (f"{_TESTS}/test_ridesharing.py::test_every_request_has_one_fate_or_is_open",),
+    ),
+)
