@@ -74,8 +74,6 @@ MUTANTS: Final = (
         (
             f"{_DUE}::test_a_returning_visitors_session_ends_when_its_pause_is_over_and_its_visit_is_of_that_hour",
         ),
-        hangs=True,
-        limit_s=40.0,
     ),
     Mutant(
         "clickstream: merged sessions lose their events",

@@ -72,8 +72,6 @@ MUTANTS: Final = (
         "            if at - device.last <= timeout:\n",
         "when a device is silent",
         (f"{_TESTS}/test_liveness.py::test_a_device_is_silent_at_its_timeout_and_not_before",),
-        hangs=True,
-        limit_s=30.0,
     ),
     Mutant(
         "iot: machines behind a dead gateway are silent by themselves",

@@ -106,7 +106,7 @@ MUTANTS: Final = (
         "a failed timer does not fire again",
         (f"{_TESTS}/host/test_runner.py::test_a_timer_that_raises_is_taken_back_and_does_not_fire_again",),
         hangs=True,
-        limit_s=30.0,
+        limit_s=15.0,
     ),
     Mutant(
         "time: timers that were due do not go before a batch's events",

@@ -151,7 +151,7 @@ def test_running_out_of_time_kills_only_what_is_said_to_hang() -> None:
 def test_a_known_survivor_must_survive() -> None:
     assert judged(0, (), THERE, known_survivor="why") == "survived as known"
     assert judged(1, ("t.py::t",), THERE, known_survivor="why") == "KILLED AFTER ALL"
-    assert GOOD == {"killed", "survived as known"}
+    assert {"killed", "survived as known"} == GOOD
 
 
 def test_a_mutant_that_does_not_apply_is_told_and_its_file_stays(tmp_path: Path) -> None:
