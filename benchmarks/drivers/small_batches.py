@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 #: Job → bound of out-of-orderness, ms for each event of a batch: the clock of a stream that waits to be read
 #: runs as fast as it is read, and a batch takes at least a row of every topic, so that small topics are read
 #: ahead of large ones. Nothing must be late, and no more must wait for the clock than has to.
-BOUNDS: Final = {"w1": 10.0, "fraud": 10.0, "iot": 10.0, "clickstream": 50.0, "ridesharing": 25.0}
+BOUNDS: Final = {"w1": 8.0, "fraud": 8.0, "iot": 8.0, "clickstream": 25.0, "ridesharing": 15.0}
 _LEAST_BOUND_MS: Final = 5_000
 _CARDS: Final = 50_000
 _PARTITIONS: Final = 2
-#: Batches that an app's topics hold ahead of it: more, and small topics are read far ahead.
-_AHEAD: Final = 3
+#: Batches that an app's topics hold ahead of it: more, and small topics are read far ahead; fewer, and what
+#: is sent when a batch is done could be too late for the next.
+_AHEAD: Final = 2
 #: Batches' worth of events that are not measured: the last batch would not be full.
 _SPARE_BATCHES: Final = 6
 #: A batch that takes longer will not come any more, s; the first one loads everything.
@@ -161,8 +162,14 @@ class Watch:
             "batches": many,
             "warm_batches": self._plan.warm_batches,
             "outputs": dict(sorted(self.outputs.items())),
+            "late": self._records("late"),
+            "dead_letters": self._records("dead_letters"),
             "batch_seconds": [round(seconds, 4) for seconds in took],
         }
+
+    def _records(self, name: str) -> int:
+        """Return the records of an output of this name, whichever process has it."""
+        return sum(many for output, many in self.outputs.items() if output.rpartition(".")[2] == name)
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

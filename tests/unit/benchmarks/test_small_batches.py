@@ -50,7 +50,7 @@ def test_every_app_has_a_bound() -> None:
 def test_a_batch_is_bounded_by_its_rows_and_nothing_is_late() -> None:
     assert Plan("clickstream", rows=600).overrides == [
         "stream.max_offsets_per_trigger=600",
-        "stream.out_of_orderness=30000ms",
+        "stream.out_of_orderness=15000ms",
     ]
     given = Plan("w1", rows=10, settings=("stream.out_of_orderness=1s",)).overrides
     assert given[1:] == ["stream.out_of_orderness=5000ms", "stream.out_of_orderness=1s"], "what is given wins"
@@ -79,7 +79,7 @@ def watched(plan: Plan, times: Sequence[float], batches: int) -> Watch:
     clock = Clock(times)
     watch = Watch(plan, clock.used, lambda batch: 600 * (batch + 1), clock)
     for batch in range(batches):
-        watch.note(batch, {"main": 600, "late": int(batch == 3)})
+        watch.note(batch, {"main": 600, "Monitor.late": int(batch == 3), "latest": 9})
     return watch
 
 
@@ -97,7 +97,8 @@ def test_only_batches_after_the_warm_up_count() -> None:
     assert found["batch_seconds"] == [0.1, 0.3, 0.2]
     assert found["batch_ms"] == {"median": 200.0, "p95": 290.0, "low": 100.0, "high": 300.0}
     assert (found["batches"], found["warm_batches"], found["rows_per_batch"]) == (3, 2, 600.0)
-    assert found["outputs"] == {"main": 1_800, "late": 1}
+    assert found["outputs"] == {"main": 1_800, "Monitor.late": 1, "latest": 27}
+    assert (found["late"], found["dead_letters"]) == (1, 0)
 
 
 def test_cpu_time_is_of_the_measured_batches_and_without_the_broker() -> None:
