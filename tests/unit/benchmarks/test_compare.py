@@ -454,6 +454,7 @@ import signal, sys
 from pathlib import Path
 from benchmarks import compare
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 today, cache = map(Path, sys.argv[1:3])
 plan = compare.Plan(("python", "-c", sys.argv[3]), pairs=1, warm_up=0)
 
