@@ -136,7 +136,8 @@ def _run_paced(
         while not run.job.started.wait(_POLL_S):
             if ended.is_set():
                 return
-        with run.generating({"rate": rate}, run.bench.live) as check:
+        # What counts is when a message was sent, by the clock.
+        with run.generating({"rate": rate, "timestamps": "append"}, run.bench.live) as check:
             if not _warm(warm_up, committed, check, ended):
                 return
             begin = time.time_ns() // 1_000_000

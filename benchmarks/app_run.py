@@ -16,13 +16,12 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.app_bench import AppBench, Record
-from benchmarks.core_app import APPEND_TIME
 from benchmarks.kafka_io import read_values
 from millrace.dashboard.progress import offsets_of
 from millrace.errors import MillraceError
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.kafka.broker import broker_or_embedded
-from millrace.runtime.apps import load_app
+from millrace.runtime.apps import load_app, with_sent_times
 from millrace.runtime.commands import app_rows
 from millrace.runtime.job import Job
 from millrace.runtime.settings import AppSettings, load_settings
@@ -168,9 +167,16 @@ def bench_run(
         prepare: Folder → further settings; it may write files that they name.
         more: Further arguments of the job.
     """
-    from millrace.kafka.admin import TopicSpec, create_topics, delete_topics, topic_partitions
+    from millrace.kafka.admin import (
+        APPEND_TIME,
+        SENT_TIME,
+        TopicSpec,
+        create_topics,
+        delete_topics,
+        topic_partitions,
+    )
 
-    app = load_app(bench.name)
+    app = with_sent_times(load_app(bench.name))
     with (
         tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
         broker_or_embedded(bootstrap, log_dir=Path(name)) as broker,
@@ -180,8 +186,11 @@ def bench_run(
         sets += [*topic_settings(app.settings, suffix), *prepare(folder), *overrides]
         settings = load_settings(app.settings, app=bench.name, overrides=sets)
         run = BenchRun(bench, Job(app, settings, **more), broker, folder, suffix)
-        # The broker's time of an answer is when a reader can have it.
-        create_topics(broker, {run.topic(bench.answers.topic): TopicSpec(_PARTITIONS, APPEND_TIME)})
+        # What is sent keeps the time that the generator gives it; the broker's time of an answer is when a
+        # reader can have it.
+        made = {run.topic(stream): TopicSpec(_PARTITIONS, SENT_TIME) for stream in bench.streams}
+        made[run.topic(bench.answers.topic)] = TopicSpec(_PARTITIONS, APPEND_TIME)
+        create_topics(broker, made)
         try:
             yield run
         finally:

@@ -120,7 +120,7 @@ def drain(
 ) -> None:
     """Events per second of an app from preloaded topics to its Delta tables.
 
-    It runs with the settings for catching up: profile throughput, batches of 100,000. The first batch loads
+    It runs with the settings for catching up: batches of 100,000. The first batch loads
     everything: give more events than one takes.
     """
     from benchmarks import app_drain, report
@@ -129,6 +129,27 @@ def drain(
     bench = bench_of(name.value)
     results = app_drain.drain(bench, events, entities, bootstrap, overrides or ())
     report.write("drain", results, app_drain.configuration(bench, entities, overrides or ()), out, markdown)
+
+
+@app.command(epilog="Example: millrace bench clock --out clock.json")
+def clock(
+    machines: Annotated[int | None, typer.Option(min=2, help="Machines.", show_default=False)] = None,
+    minutes: Annotated[
+        int | None, typer.Option(min=1, help="Minutes of event time.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """What one wrong clock does to the other machines' events, and an uneven backlog to its own.
+
+    It counts and times nothing: beside the rule of time run others that were not taken.
+    """
+    from benchmarks import clock as bench
+    from benchmarks import report
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), machines=machines, minutes=minutes)
+    report.write("clock", bench.clock(sizes), bench.configuration(sizes), out, markdown)
 
 
 @app.command(epilog="Example: millrace bench rules --rules 100 --repeats 3")
@@ -492,7 +513,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar='"ARG..."',
-            help='Further arguments on today\'s side alone, e.g. "--set stream.profile=latency"; repeatable.',
+            help='Further arguments on today\'s side alone, e.g. "--set spark.key_groups=32"; repeatable.',
         ),
     ] = None,
     ref_arg: Annotated[

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from millrace.kafka.admin import APPEND_TIME as APPEND_TIME
+from millrace.kafka.admin import SENT_TIME
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Section, load_settings
 
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from millrace.connectors.router import Outputs
 
 Job = Literal["w1", "w1_batch", "w1_timed", "w1_big"]
-
-#: Results carry the time at which the broker has them, which is when a reader can have them.
-APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 class CoreTopics(Section):
@@ -46,7 +45,8 @@ def topics(settings: CoreSettings) -> Topics:
     """Return the topics of the app."""
     names = settings.topics
     return Topics(
-        reads=(Topic(names.events, names.partitions),),
+        reads=(Topic(names.events, names.partitions, SENT_TIME, event_time="at"),),
+        # The broker's time of a result is when a reader can have it.
         writes=(Topic(names.results, names.partitions, APPEND_TIME), Topic(names.dead_letters, 1)),
     )
 
@@ -68,7 +68,6 @@ def build(streams: Mapping[str, DataFrame], settings: CoreSettings) -> Outputs:
         arrived_at="timestamp",
         max_future_skew=settings.stream.max_future_skew,
         key_groups=settings.spark.key_groups,
-        profile=settings.stream.profile,
     ).process(process_of(settings.job))
     return Outputs(
         stream=scores,

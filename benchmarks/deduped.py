@@ -187,7 +187,7 @@ def ranking_process() -> KeyedProcess[Any, Any]:
 
 def ours(system: System, kind: Input, sales: DataFrame) -> DataFrame:
     """Return the main output of ours as typed columns."""
-    how: dict[str, Any] = {"value": "value", "profile": "throughput"} if kind == "json" else {}
+    how: dict[str, Any] = {"value": "value"} if kind == "json" else {}
     stream = keyed(sales, by="id", event_time="at", out_of_orderness=BOUND_MS, **how)
     processed = stream.process(dedup_process())
     if system == "dedup_top10":

@@ -171,7 +171,7 @@ def ours(process: JoinProcess, kind: Input, left: DataFrame, right: DataFrame) -
     """Return the main output of a join as typed columns."""
     how: dict[str, Any] = {"by": "card"}
     if kind == "json":
-        how |= {"value": "value", "profile": "throughput"}
+        how["value"] = "value"
     streams = connect(left=keyed(left, event_time="at", **how), right=keyed(right, event_time="since", **how))
     return streams.process(process)["main"]
 

@@ -23,6 +23,8 @@ from benchmarks.oracles import scores
 from millrace.errors import MillraceError
 
 _QUIET_S = 30.0
+#: For the client the time at which a message is handed over.
+_NOW = 0
 #: Events that are made ready at a time.
 _PART = 20_000
 
@@ -83,20 +85,23 @@ def _producer(bootstrap: str, linger_ms: int) -> Any:
 def preload(bootstrap: str, topic: str, events: Events, first_id: int = 0) -> None:
     """Write the events to a topic by card, in order, as fast as the broker takes them.
 
+    Each arrives when it happens: where the topic keeps senders' times, records carry those of their events.
+
     Raises:
         NotDelivered: It did not take all of them.
     """
     producer = _producer(bootstrap, 50)
-    for card, value in zip(events.card.tolist(), as_json(events, first_id), strict=True):
-        _produce(producer, topic, card_name(card), value)
+    columns = zip(events.card.tolist(), events.at.tolist(), as_json(events, first_id), strict=True)
+    for card, at, value in columns:
+        _produce(producer, topic, card_name(card), value, at)
     if left := producer.flush(120):
         raise NotDelivered(f"the broker did not take {left} events")
 
 
-def _produce(producer: Any, topic: str, key: str, value: bytes) -> None:
+def _produce(producer: Any, topic: str, key: str, value: bytes, at_ms: int) -> None:
     while True:
         try:
-            producer.produce(topic, value, key)
+            producer.produce(topic, value, key, timestamp=at_ms)
             return
         except BufferError:
             producer.poll(0.05)
@@ -155,7 +160,7 @@ def produce_paced(pace: Pace, stop: threading.Event) -> int:
             time.sleep(min(wait, 0.005))
         if stop.is_set():
             break
-        _produce(producer, pace.topic, card_name(card), value)
+        _produce(producer, pace.topic, card_name(card), value, _NOW)
         sent += 1
     if left := producer.flush(60):
         raise NotDelivered(f"the broker did not take {left} events")

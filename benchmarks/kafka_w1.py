@@ -21,6 +21,7 @@ from benchmarks.inputs import Events, card_name, make_events
 from benchmarks.kafka_io import preload, read_results, read_values
 from benchmarks.streams import BenchmarkFailed, Mark, await_end, combined
 from benchmarks.w1 import bench_session, streaming_settings
+from millrace.kafka.admin import APPEND_TIME, SENT_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,11 +75,11 @@ class Setting:
     events: Events
     sizes: Sizes
 
-    def make_topic(self, name: str) -> str:
+    def make_topic(self, name: str, config: Mapping[str, str] = APPEND_TIME) -> str:
         """Create a topic."""
         from millrace.kafka.admin import TopicSpec, create_topics
 
-        spec = TopicSpec(self.sizes.partitions, core_app.APPEND_TIME)
+        spec = TopicSpec(self.sizes.partitions, config)
         create_topics(self.bootstrap, {name: spec})
         return name
 
@@ -110,7 +111,7 @@ def kafka_w1(sizes: Sizes, bootstrap: str | None) -> dict[str, Any]:
         events = make_events(sizes.messages, sizes.keys)
         setting = Setting(broker, folder, f"{own}-events", events, sizes)
         try:
-            preload(broker, setting.make_topic(setting.topic), events)
+            preload(broker, setting.make_topic(setting.topic, SENT_TIME), events)
             for repeat in range(sizes.repeats):
                 order = list(measured) if repeat % 2 == 0 else list(reversed(measured))
                 for system in order:
@@ -153,7 +154,6 @@ def ours(setting: Setting, run: str, job: core_app.Job) -> dict[str, Any]:
         f"topics.results={results}",
         f"topics.dead_letters={run}-dead-letters",
         f"job={job}",
-        "stream.profile=throughput",
         f"stream.max_offsets_per_trigger={setting.sizes.batch}",
         # The partitions of the topic are read in step, and not to the event.
         "stream.out_of_orderness=60s",
@@ -326,7 +326,6 @@ def configuration(sizes: Sizes) -> dict[str, Any]:
     return {
         **asdict(sizes),
         "exponent": 1.1,
-        "profile": "throughput",
         "spark_native": "groupBy(card), update mode: a message per card and batch, not per event",
         "spark_native_per_event": "the same, and a message per event by a window over the batch, read again",
         "loop": "no durability, no event time, no late check",

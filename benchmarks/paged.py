@@ -17,15 +17,9 @@ GROUPS: Final = 64
 
 
 class Stored:
-    """A key group's bytes in memory.
-
-    Attributes:
-        wake: When the group must be looked at although nothing comes (event time, ms), as a timer of an
-            engine would have it.
-    """
+    """A key group's bytes in memory."""
 
     def __init__(self) -> None:
-        self.wake: int | None = None
         self.header: bytes | None = None
         self.pages: dict[int, bytes] = {}
         self.get_page, self.put_page = self.pages.__getitem__, self.pages.__setitem__
@@ -112,14 +106,9 @@ class PagedHost(MemoryHost):
             by_group[zlib.crc32(key.encode()) % GROUPS][key] = of_key
         self.runner.load_broadcast(self._broadcast)
         for label, (stored, of_group) in enumerate(zip(self.groups, by_group, strict=True)):
-            asleep = stored.wake is None or stored.wake > self.watermark
-            if asleep and not (of_group or tick):
-                continue
             store = PagedStore(stored, self.runner.layout, label=label)
             self.runner.run_batch(store, of_group, self.watermark, self.processing_time, tick=tick)
-            deleted, registered = store.commit(self.watermark, self.processing_time)
-            if registered is not None or deleted is not None:
-                stored.wake = registered
+            store.commit(self.watermark, self.processing_time)
 
 
 class PagedChain(MemoryChain):

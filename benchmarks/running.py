@@ -295,7 +295,7 @@ class Stage:
 @contextmanager
 def stage(bootstrap: str | None, job: core_app.Job, *overrides: str) -> Iterator[Stage]:
     """Give a job that is not started yet; all of it is removed at the end."""
-    from millrace.kafka.admin import TopicSpec, create_topics, delete_topics
+    from millrace.kafka.admin import APPEND_TIME, SENT_TIME, TopicSpec, create_topics, delete_topics
     from millrace.kafka.broker import broker_or_embedded
 
     with (
@@ -308,8 +308,8 @@ def stage(bootstrap: str | None, job: core_app.Job, *overrides: str) -> Iterator
         sets = core_app.core_overrides(broker, folder / "app", run, f"job={job}", *overrides)
         settings = core_app.core_settings(sets)
         topics = settings.topics
-        create_topics(broker, {topics.events: TopicSpec(topics.partitions)})
-        create_topics(broker, {topics.results: TopicSpec(topics.partitions, core_app.APPEND_TIME)})
+        create_topics(broker, {topics.events: TopicSpec(topics.partitions, SENT_TIME)})
+        create_topics(broker, {topics.results: TopicSpec(topics.partitions, APPEND_TIME)})
         app = RunningApp(sets, folder / "app.log", Path(scratch))
         try:
             yield Stage(broker, folder, settings, app)

@@ -112,7 +112,7 @@ def ours(process: KeyedProcess[Any, Any], kind: Input, events: DataFrame) -> Dat
     from millrace import keyed
 
     if kind == "json":
-        stream = keyed(events, by="card", event_time="at", value="value", profile="throughput")
+        stream = keyed(events, by="card", event_time="at", value="value")
     else:
         stream = keyed(events, by="card", event_time="at")
     return stream.process(process)["main"]
@@ -260,7 +260,6 @@ def configuration(sizes: Sizes) -> dict[str, Any]:
         **asdict(sizes),
         "exponent": 1.1,
         "key_groups": 64,
-        "profile": "throughput" if sizes.input == "json" else "latency",
         "spark_native": "groupBy(card), update mode: a row per card and batch, not per event",
         "tws": f"{sizes.tws_share:g} of a batch's rows and of the cards, {sizes.tws_batches} batches",
         "settings": streaming_settings(),

@@ -18,7 +18,7 @@ from generators.engine.message import Generated
 from generators.engine.pace import WallClock, pace
 from generators.engine.shape import Shape, parse_shape
 from generators.file_sinks import FolderSink, ParquetSink
-from generators.options import kafka_options
+from generators.options import Timestamps, kafka_options
 from generators.preview import dry_run, show_sample
 from generators.progress import Progress, Totals, describe
 from generators.resume import Bookmark, Keeper, bookmark_path, check_same, load, replay
@@ -82,6 +82,8 @@ class Destination:
         partitions: Partitions of a topic that does not exist yet.
         out: File for ``jsonl`` and ``parquet``; for ``jsonl`` of several streams a folder.
         options: Further options of the Kafka client.
+        arrivals: Whether Kafka records carry their simulated arrival; else the broker's time.
+        insist: Whether a topic that does not take such times is an error, and not worth a warning only.
     """
 
     kind: str
@@ -90,12 +92,16 @@ class Destination:
     partitions: int
     out: Path | None
     options: Mapping[str, str] = field(default_factory=dict)
+    arrivals: bool = False
+    insist: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise UserError(f"--to is one of {', '.join(get_args(Kind))}, got {self.kind}")
         if self.kind in ("jsonl", "parquet") and self.out is None:
             raise UserError(f"--to {self.kind} needs a file: add --out FILE, or use --to stdout")
+        if self.insist and self.kind != "kafka":
+            raise UserError(f"--timestamps is of Kafka's records; with --to {self.kind} leave it out")
         if self.kind not in ("jsonl", "parquet") and self.out is not None:
             raise UserError(f"--out is the file of --to jsonl or parquet; with --to {self.kind} leave it out")
 
@@ -123,6 +129,8 @@ class Destination:
                 options=self.options,
                 stop=stop,
                 after=after,
+                arrivals=self.arrivals,
+                insist=self.insist,
             )
         if self.out is None:
             return LineSink.to_stdout()
@@ -169,8 +177,17 @@ def carry_out(
         show_sample(job.stream, values["sample"])
         return
     options = kafka_options(values["kafka_option"])
+    given: Timestamps | None = values["timestamps"]
     destination = Destination(
-        values["to"].value, values["bootstrap"], topics, values["partitions"], values["out"], options
+        values["to"].value,
+        values["bootstrap"],
+        topics,
+        values["partitions"],
+        values["out"],
+        options,
+        # Where event time is not the clock's, the time at which a record is sent says nothing of its delay.
+        arrivals=not timing.live if given is None else given is Timestamps.arrival,
+        insist=given is not None,
     )
     if values["dry_run"]:
         topic = next(iter(destination.topics.values()))

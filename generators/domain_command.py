@@ -48,6 +48,7 @@ _SHARED: Final[dict[str, tuple[Any, Any]]] = {
     "bootstrap": (o.Bootstrap, "localhost:9092"),
     "topic": (o.Topics, None),
     "partitions": (o.Partitions, 4),
+    "timestamps": (o.RecordTimes, None),
     "kafka_option": (o.KafkaOptions, None),
     "out": (o.Out, None),
     "ledger": (o.LedgerFile, None),

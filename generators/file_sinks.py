@@ -103,7 +103,7 @@ class ParquetSink:
                 "key": message.key,
                 "value": message.value,
                 "topic": message.topic or self._topic,
-                "timestamp": datetime.fromtimestamp(message.due_ms / 1000, UTC),
+                "timestamp": datetime.fromtimestamp(message.arrival_ms / 1000, UTC),
                 "headers": [{"key": name, "value": text} for name, text in message.headers],
             }
         )

@@ -100,6 +100,7 @@ def _messages(profile: HandbookProfile, topic: str, rate: float | None) -> Itera
             message = Generated(event_id, str(customer).encode(), value, headers, at_ms, "", 0)
             message.stream, message.topic = STREAM, topic
             if rate is not None:
+                message.arrival_ms = at_ms
                 message.due_ms = begin_ms + int(number * 1000 / rate)
             if scenario:
                 message.truths = (hits.truth(scenario, number, customer, terminal, day),)

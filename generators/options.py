@@ -21,6 +21,13 @@ class Target(StrEnum):
     stdout = "stdout"
 
 
+class Timestamps(StrEnum):
+    """Which time a Kafka record carries."""
+
+    arrival = "arrival"
+    append = "append"
+
+
 class Preset(StrEnum):
     """A set of values for flags that are not given."""
 
@@ -168,6 +175,13 @@ Topics = Annotated[
     ),
 ]
 Partitions = Annotated[int, typer.Option(help="Partitions of a topic that does not exist yet.", min=1)]
+RecordTimes = Annotated[
+    Timestamps | None,
+    typer.Option(
+        help="Time of the Kafka records: arrival, the simulated one (event time and delay), or append, when "
+        "the broker takes them. Default: append where event time is the clock's, else arrival."
+    ),
+]
 KafkaOptions = Annotated[
     list[str] | None,
     typer.Option(

@@ -39,6 +39,8 @@ class Replay:
         time_column: Column of the event time: a timestamp, ISO 8601 text (UTC if it names no zone), or a
             number of ``time_unit``.
         key_column: Column of the Kafka key; None sends without.
+        arrival_column: Column of the time at which a row arrived, written as that of the event; None: each
+            arrived as its event happened.
         time_unit: Unit of times that are numbers: ``s``, ``ms``, ``us`` or ``ns``.
         events: So many rows at most; None: all.
         rate: Rows per second of the clock in place of the file's own pace; None keeps the pace.
@@ -47,6 +49,7 @@ class Replay:
     path: Path
     time_column: str
     key_column: str | None = None
+    arrival_column: str | None = None
     time_unit: str = "ms"
     events: int | None = None
     rate: float | None = None
@@ -66,6 +69,7 @@ class Replay:
             "bytes": self.path.stat().st_size,
             "time_column": self.time_column,
             "key_column": self.key_column,
+            "arrival_column": self.arrival_column,
             "time_unit": self.time_unit,
             "events": self.events,
             "rate": self.rate,
@@ -75,8 +79,8 @@ class Replay:
 def replayed(replay: Replay, topic: str) -> Iterator[Generated]:
     """Yield a message per row, in the file's order.
 
-    A row that is older than one before it is due together with that one: it comes out of order, as it does
-    in the file. JSON lines are sent byte for byte; rows of other formats as JSON objects.
+    A row that arrived earlier than one before it is due together with that one: the file's order is that of
+    arrival. JSON lines are sent byte for byte; rows of other formats as JSON objects.
 
     Args:
         replay: The file and its columns.
@@ -90,15 +94,19 @@ def replayed(replay: Replay, topic: str) -> Iterator[Generated]:
     for number, (value, row) in enumerate(_rows(replay)):
         if number == replay.events:
             return
-        at_ms = _time_ms(row, replay, number + 1)
+        at_ms = came_ms = _time_ms(row, replay, replay.time_column, number + 1)
+        if replay.arrival_column is not None:
+            came_ms = _time_ms(row, replay, replay.arrival_column, number + 1)
+        newest_ms = max(newest_ms, came_ms)
         if first_ms < 0:
-            first_ms = at_ms
-        newest_ms = max(newest_ms, at_ms)
+            first_ms = newest_ms
         key = _key(row, replay.key_column, number + 1)
         row_id = f"{run}-{number:010d}"
         message = Generated(row_id, key, value, _headers(replay.path.name, row_id, at_ms), at_ms, "", 0)
         message.stream, message.topic = STREAM, topic
-        message.due_ms = newest_ms if replay.rate is None else first_ms + int(number * 1000 / replay.rate)
+        message.due_ms = message.arrival_ms = newest_ms
+        if replay.rate is not None:
+            message.due_ms = first_ms + int(number * 1000 / replay.rate)
         yield message
 
 
@@ -176,17 +184,17 @@ def _key(row: dict[str, Any], column: str | None, number: int) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-def _time_ms(row: dict[str, Any], replay: Replay, number: int) -> int:
-    value = _column(row, replay.time_column, number)
+def _time_ms(row: dict[str, Any], replay: Replay, column: str, number: int) -> int:
+    value = _column(row, column, number)
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         at_ms = int(value * UNITS_MS[replay.time_unit])
     elif (moment := _moment(value)) is not None:
         at_ms = math.floor(moment.timestamp() * 1000 + 0.0005)
     else:
-        raise UserError(f"row {number}: {replay.time_column} is no time: {value}")
+        raise UserError(f"row {number}: {column} is no time: {value}")
     if not 0 <= at_ms < 253_402_300_800_000:
         raise UserError(
-            f"row {number}: {replay.time_column} is {value}, not between the years 1970 and 9999; is it in "
+            f"row {number}: {column} is {value}, not between the years 1970 and 9999; is it in "
             f"{replay.time_unit}? --time-unit says otherwise"
         )
     return at_ms

@@ -17,6 +17,12 @@ def replay(
     file: Annotated[Path, typer.Argument(help="Parquet, CSV with a header line, or JSON lines.")],
     time_column: Annotated[str, typer.Option(help="Column of the event time.", metavar="NAME")],
     key: Annotated[str | None, typer.Option(help="Column of the Kafka key.", metavar="NAME")] = None,
+    arrival_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the time at which a row arrived; default: as its event happened.", metavar="NAME"
+        ),
+    ] = None,
     time_unit: Annotated[
         str, typer.Option(help="Unit of times that are numbers: s, ms, us or ns.", metavar="UNIT")
     ] = "ms",
@@ -35,6 +41,7 @@ def replay(
         str | None, typer.Option(help="Kafka topic; default: the file's name.", metavar="NAME")
     ] = None,
     partitions: o.Partitions = 4,
+    timestamps: o.RecordTimes = None,
     kafka_option: o.KafkaOptions = None,
     out: o.Out = None,
     ledger: o.LedgerFile = None,
@@ -62,6 +69,7 @@ def _send(file: Path, values: dict[str, Any]) -> None:
         path=file,
         time_column=values["time_column"],
         key_column=values["key"],
+        arrival_column=values["arrival_column"],
         time_unit=values["time_unit"],
         events=values["events"],
         rate=rate,

@@ -22,6 +22,8 @@ DELIVERY_TIMEOUT_MS: Final = 60_000
 #: Serves delivery reports and errors after so many messages; in between librdkafka works on its own threads.
 _POLL_EVERY: Final = 5_000
 _FULL_WAIT_S: Final = 0.05
+#: For librdkafka the time at which a message is handed over.
+_NOW: Final = 0
 #: How long a stopped run still tries to deliver what it has taken.
 _STOP_TIMEOUT_S: Final = 8.0
 #: How long a bookmark waits for the broker; without an answer it is written later.
@@ -154,9 +156,12 @@ class KafkaSink:
         stop: Set when the run is being stopped; a wait for a broker that is away ends then.
         connect_timeout_s: How long to wait for a broker at the start, seconds.
         after: Position of a killed run, from :meth:`position`: what that run sent after it is not sent again.
+        arrivals: Whether records carry the simulated arrival of their message, which topics that are created
+            then keep; else the broker writes when it takes them.
+        insist: Whether an existing topic that does not keep such times is an error; else it is warned about.
 
     Raises:
-        UserError: If no broker answers in time.
+        UserError: If no broker answers in time, or a topic does not keep the arrivals that are insisted on.
     """
 
     def __init__(
@@ -170,6 +175,8 @@ class KafkaSink:
         stop: threading.Event | None = None,
         connect_timeout_s: float = 5.0,
         after: Mapping[str, int] | None = None,
+        arrivals: bool = False,
+        insist: bool = False,
     ) -> None:
         from confluent_kafka import KafkaException, Producer
 
@@ -179,8 +186,12 @@ class KafkaSink:
         self._pending = 0
         self._exception = KafkaException
         self._topics = list(topics) or [topic]
-        for name in self._topics:
-            _ensure_topic(bootstrap, name, partitions, options, connect_timeout_s)
+        existing = _ensure_topics(bootstrap, self._topics, partitions, options, connect_timeout_s, arrivals)
+        if arrivals and (warning := _unkept_arrivals(bootstrap, existing, options)):
+            if insist:
+                raise UserError(warning)
+            print(f"warning: {warning}", file=sys.stderr)
+        self._arrivals = arrivals
         self._options = options
         self._ends: TopicEnds | None = None
         self._there: Counter[Identity] = self._topic_ends().sent_after(after) if after else Counter()
@@ -219,7 +230,13 @@ class KafkaSink:
             return
         while True:
             try:
-                self._produce(topic, message.value, message.key or None, headers=message.headers)
+                self._produce(
+                    topic,
+                    message.value,
+                    message.key or None,
+                    timestamp=message.arrival_ms if self._arrivals else _NOW,
+                    headers=message.headers,
+                )
                 break
             except BufferError:
                 self._producer.poll(_FULL_WAIT_S)
@@ -303,13 +320,39 @@ class KafkaSink:
             self._producer.purge()
 
 
-def _ensure_topic(
-    bootstrap: str, topic: str, partitions: int, options: Mapping[str, str] | None, timeout_s: float
-) -> None:
-    from millrace.kafka.admin import TopicSpec, create_topics, topic_partitions
+def _ensure_topics(
+    bootstrap: str,
+    topics: Sequence[str],
+    partitions: int,
+    options: Mapping[str, str] | None,
+    timeout_s: float,
+    arrivals: bool,
+) -> list[str]:
+    """Create the topics that are missing, and return those that are not ours."""
+    from millrace.kafka.admin import SENT_TIME, TopicSpec, create_topics, topic_partitions
 
-    if topic not in topic_partitions(bootstrap, options=options, timeout_s=timeout_s):
-        create_topics(bootstrap, {topic: TopicSpec(partitions=partitions)}, options=options)
+    there = topic_partitions(bootstrap, options=options, timeout_s=timeout_s)
+    spec = TopicSpec(partitions, SENT_TIME if arrivals else {})
+    missing = {topic: spec for topic in topics if topic not in there}
+    made = create_topics(bootstrap, missing, options=options) if missing else set()
+    return [topic for topic in topics if topic not in made]
+
+
+def _unkept_arrivals(bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None) -> str | None:
+    """Return what is to be said of topics whose records get the broker's time in place of their arrival."""
+    from millrace.kafka.admin import APPEND_TIME, SENT_TIME, TIMESTAMP_TYPE, topic_configs
+
+    configs = topic_configs(bootstrap, topics, options=options)
+    append, sent = APPEND_TIME[TIMESTAMP_TYPE], SENT_TIME[TIMESTAMP_TYPE]
+    deaf = [topic for topic in topics if configs.get(topic, {}).get(TIMESTAMP_TYPE) == append]
+    if not deaf:
+        return None
+    return (
+        f"{', '.join(deaf)} at {bootstrap} has {TIMESTAMP_TYPE}={append}: records get the broker's time, not "
+        "their simulated arrival; give --timestamps append if that is meant, another --topic, or run: "
+        f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics "
+        f"--entity-name {deaf[0]} --add-config {TIMESTAMP_TYPE}={sent}"
+    )
 
 
 def _silent_logger() -> logging.Logger:

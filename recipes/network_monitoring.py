@@ -37,15 +37,14 @@ class Monitor(KeyedProcess[Request, Minute]):
     order = "event_time"
     seen = map_state(str, int, ttl=minutes(5))
     requests = value_state(int, default=0)
-    usual = value_state(float)
+    usual = value_state(float, ttl=minutes(2))
     rush = side_output(Minute)
 
     def process(self, event: Request, ctx: Context) -> None:
         """Count a request; the first one starts the timer."""
         self.seen.put(event.address, ctx.event_time)
         self.requests.value += 1
-        if ctx.timers.pending("minute") is None:
-            ctx.timers.at(ctx.event_time // minutes(1) * minutes(1) + minutes(1) - 1, "minute")
+        ctx.timers.bring_forward(ctx.event_time // minutes(1) * minutes(1) + minutes(1) - 1, "minute")
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Tell the minute, and begin the next one, unless nobody is left."""
@@ -58,8 +57,10 @@ class Monitor(KeyedProcess[Request, Minute]):
         self.requests.clear()
         if minute.visitors:
             ctx.timers.after(minutes(1), "minute")
-        else:
-            self.usual.clear()
+
+    def last_due(self, latest: int) -> int:
+        """At the end of the input, the minutes go on until nobody is left."""
+        return latest + minutes(5)
 
 
 REQUESTS = [

@@ -22,8 +22,8 @@ def topics(settings: ClickstreamSettings) -> Topics:
     streams = (names.clicks, names.customers, names.consents, names.refunds, names.erasures)
     return Topics(
         reads=(
-            *(Topic(name, partitions) for name in streams),
-            Topic(names.forget, 1),
+            *(Topic(name, partitions, event_time="event_time_ms") for name in streams),
+            Topic(names.forget, 1, event_time="event_time_ms", clock=False),
             Topic(names.control, 1),
         ),
         writes=(Topic(names.offers, partitions), Topic(names.dead_letters, 1)),

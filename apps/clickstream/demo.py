@@ -15,6 +15,7 @@ from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.cli.live_panels import AlertLine
 from millrace.cli.report import Check, equal
+from millrace.runtime.clock_files import read_status
 from millrace.runtime.commands import app_rows
 from millrace.runtime.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
@@ -63,15 +64,10 @@ def offer_line(value: bytes) -> AlertLine:
 
 
 def said_until(checkpoint: Path) -> int:
-    """Return up to when everything has been said, UTC ms: the watermark of the last batch that was committed.
-
-    The demo ends once all has been read; what the last events complete would be said by the next batch.
-    """
+    """Return up to when everything has been said, UTC ms: the watermark at the end of the last batch."""
     batches = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
-    if not batches:
-        return 0
-    lines = (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()
-    return int(msgspec.json.decode(lines[1])["batchWatermarkMs"])
+    status = read_status(checkpoint.parent, max(batches)) if batches else None
+    return 0 if status is None else status.watermark
 
 
 def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]:
@@ -93,6 +89,7 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
 
 
 spec = DemoSpec(
+    simulated=True,
     settings=settings,
     generate=generate,
     alert_topic=lambda settings: settings.topics.offers,

@@ -18,6 +18,8 @@ from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, v
 _CART, _PERSON, _SHARD = "cart", "person", "shard"
 #: When a shard looks again for what it can drop, ms.
 _DROP_MS: Final = 3_600_000
+#: Longer than anything that is kept of an entity goes on without events, ms.
+_END_MS: Final = 366 * 86_400_000
 #: So many carts of a person are remembered, to be forgotten with it.
 _CARTS: Final = 10
 _VIEWED: Final = ("view", "search", "add_to_cart", "checkout")
@@ -92,6 +94,10 @@ class Entities(KeyedProcess[Act, Act]):
         else:
             self._bought(timer.at, ctx)
 
+    def last_due(self, latest: int) -> int:
+        """Return what is later than all that follows: windows, carts and purchases end by themselves."""
+        return latest + _END_MS
+
     # -- shards ----------------------------------------------------------------------------------
 
     def _count(self, act: Act, ctx: Context) -> None:
@@ -110,9 +116,7 @@ class Entities(KeyedProcess[Act, Act]):
             self._correct(shard, act, ctx)
             later = shard.next_end((ctx.watermark + 1) // MINUTE_MS)
             due = ctx.watermark + _DROP_MS if later is None else later * MINUTE_MS - 1
-        pending = ctx.timers.pending(_SHARD)
-        if pending is None or due < pending:
-            ctx.timers.at(due, _SHARD)
+        ctx.timers.bring_forward(due, _SHARD)
 
     def _windows(self, at: int, ctx: Context) -> None:
         shard = self.shard.value

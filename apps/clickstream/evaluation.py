@@ -67,7 +67,6 @@ def _keyed(records: DataFrame, settings: AppSettings, by: str, event_time: str) 
         source_id="source_id",
         control=F.col("topic") == _CONTROL,
         key_groups=settings.spark.key_groups,
-        profile="throughput",
     )
 
 

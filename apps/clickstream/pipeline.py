@@ -43,6 +43,7 @@ def build(streams: Mapping[str, DataFrame], settings: ClickstreamSettings) -> Ou
             by=_keys(),
             topics={name: getattr(names, name) for name in INPUTS},
             control=F.col("topic") == names.control,
+            clock={"forget": False},
         )
         .process(visitors(settings.visitor_rules()))
         .key_by("key")

@@ -15,6 +15,8 @@ from millrace import Context, KeyedProcess, Timer, days, side_output, value_stat
 _TELL, _DROP, _TIDY = "tell", "drop", "tidy"
 #: How long after its end a board can still be corrected, ms; counters say for how long they do.
 _BOARD_LIFE_MS: Final = 2 * 3_600_000
+#: Longer than an offer is waited for or capped, ms.
+_END_MS: Final = 366 * 86_400_000
 _ORDER_TTL = days(60)
 #: Boards of items are cut to so many places, others show all they have, up to this many.
 _MOST_ROWS: Final = 200
@@ -166,6 +168,10 @@ class Reactions(KeyedProcess[Act, Offer]):
                 for outcome in self._book.over(state, timer.at):
                     ctx.output(self.outcomes, outcome)
                 self._tidy(state, timer.at, ctx)
+
+    def last_due(self, latest: int) -> int:
+        """Return what is later than all that follows: offers, caps and outcomes end by themselves."""
+        return latest + _END_MS
 
     # -- boards ----------------------------------------------------------------------------------
 

@@ -86,9 +86,9 @@ class Sessionize(KeyedProcess[BareClick, BareSession]):
             self._corrected(book, session, merged, ctx)
         # Never later than what is due, but not moved with every click either: it fires, finds the session
         # open, and is set anew.
-        due, pending = book.due(self._rules, self._lateness), ctx.timers.pending(_CLOSE)
-        if due is not None and (pending is None or pending > due):
-            ctx.timers.at(due, _CLOSE)
+        due = book.due(self._rules, self._lateness)
+        if due is not None:
+            ctx.timers.bring_forward(due, _CLOSE)
 
     def on_late(self, event: BareClick, ctx: Context) -> None:
         """Let a late click change its session, if that is not over for good."""
@@ -119,6 +119,11 @@ class Sessionize(KeyedProcess[BareClick, BareSession]):
             return
         self.book.value = book
         ctx.timers.at(due, _CLOSE)
+
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) the last session is over for good."""
+        book = self.book.value
+        return latest if book is None else max(latest, book.over(self._rules, self._lateness))
 
     def _withdraw(self, book: SessionBook, session: Session, ctx: Context) -> None:
         """Say that the row of a session, as it was written, is none any more."""

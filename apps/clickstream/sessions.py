@@ -297,6 +297,10 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
             return _over(self.sessions[0], rules)
         return min(_over(s, rules) + (lateness_ms if s.closed else 0) for s in self.sessions)
 
+    def over(self, rules: SessionRules, lateness_ms: int) -> int:
+        """Return when :meth:`expire` forgets the last session, ms; 0 where there is none."""
+        return max((_over(s, rules) + lateness_ms for s in self.sessions), default=0)
+
 
 def _start(session: Session) -> int:
     return session.start_ms

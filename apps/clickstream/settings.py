@@ -73,10 +73,8 @@ class ClickstreamSettings(AppSettings):
     """What the clickstream app can be told."""
 
     # Offers wait for the watermark: the bound is most of their latency. What comes later still corrects
-    # sessions, counts and orders. Packed events tell the last process how far time has come with them.
-    stream: StreamSettings = StreamSettings(
-        profile="throughput", out_of_orderness=timedelta(milliseconds=500)
-    )
+    # sessions, counts and orders.
+    stream: StreamSettings = StreamSettings(out_of_orderness=timedelta(milliseconds=500))
     topics: ClickstreamTopics = ClickstreamTopics()
     sessions: SessionSettings = SessionSettings()
     visitors: VisitorSettings = VisitorSettings()

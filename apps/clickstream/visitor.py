@@ -174,9 +174,7 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         due = known.book.due(self._rules.sessions, self._rules.session_lateness_ms)
         if due is None:
             return
-        pending = ctx.timers.pending(_TICK)
-        if pending is None or pending > due:
-            ctx.timers.at(due, _TICK)
+        ctx.timers.bring_forward(due, _TICK)
 
     def _enter(self, session: Session, event: Click, campaign: str | None, at: int) -> None:
         """Let an event count for its session; order makes no difference."""
@@ -392,6 +390,15 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             last = max(seen.values(), default=0) + rules.repeats_ms
             ctx.timers.at(max(due if due is not None else last, timer.at + 1), _TICK)
         self.known.value = known
+
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) the last session and the last known event are over: one timer stands for all."""
+        known, rules = self.known.value, self._rules
+        if known is None:
+            return latest
+        over = known.book.over(rules.sessions, rules.session_lateness_ms)
+        # A millisecond more for each session that is over at one time with others: see on_timer().
+        return max(latest, over, max(known.seen.values(), default=0) + rules.repeats_ms) + MINUTE_MS
 
     def _visited(self, session: Session, ctx: Context) -> None:
         """Count a visit that is over, in the hour in which it ended."""

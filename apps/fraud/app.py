@@ -20,8 +20,9 @@ def topics(settings: FraudSettings) -> Topics:
     names, partitions = settings.topics, settings.topics.partitions
     return Topics(
         reads=(
-            Topic(names.transactions, partitions),
-            Topic(names.labels, partitions),
+            Topic(names.transactions, partitions, event_time="event_time_ms"),
+            # A label has the time of its transaction.
+            Topic(names.labels, partitions, event_time="transaction_time_ms", clock=False),
             Topic(names.control, 1),
         ),
         writes=(Topic(names.alerts, partitions), Topic(names.dead_letters, 1)),

@@ -80,8 +80,8 @@ def topics(settings: FraudCasesSettings) -> Topics:
     names, partitions = settings.topics, settings.topics.partitions
     return Topics(
         reads=(
-            Topic(names.alerts, partitions),
-            Topic(names.dispositions, partitions),
+            Topic(names.alerts, partitions, event_time="event_time_ms"),
+            Topic(names.dispositions, partitions, event_time="at_ms"),
             Topic(names.control, 1),
         ),
         writes=(Topic(names.labels, partitions), Topic(names.dead_letters, 1)),

@@ -132,6 +132,7 @@ def _caught(ledger: Ledger, alerted: set[str]) -> list[Check]:
 
 
 spec = DemoSpec(
+    simulated=True,
     settings=settings,
     generate=generate,
     alert_topic=lambda s: str(s.topics.alerts),

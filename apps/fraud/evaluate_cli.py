@@ -125,7 +125,6 @@ def _stream(
     own = [
         f"storage.root={place}",
         f"label_delay={delay_ms}",
-        "stream.profile=throughput",
         "stream.out_of_orderness=1s",
     ]
     chosen = load_settings(HistorySettings, app=app.name, overrides=[*own, *overrides])

@@ -158,6 +158,11 @@ class _Cards(Stage):
         else:
             self.recent.clear()
 
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) the last 24 hours of a card are over."""
+        recent = self.recent.value
+        return latest if recent is None else max(latest, recent.until)
+
     def _recent(self, event: Transaction, ctx: Context) -> Recent | None:
         """Return the card's last 24 hours, this transaction remembered; ``None`` for a duplicate."""
         # A late event is remembered from when it came: its own 24 hours may be over already.

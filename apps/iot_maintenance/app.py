@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.events import (
+    DATED_BY_HAND,
     Action,
     Equipment,
     Heartbeat,
@@ -34,8 +35,12 @@ def topics(settings: IotSettings) -> Topics:
     results = ["alarms", "alarm_kpis", "health", "liveness", "shifts"]
     if names.enriched:
         results.append("enriched")
+    reads = [
+        Topic(getattr(names, name), partitions, event_time="event_time_ms", clock=name not in DATED_BY_HAND)
+        for name in events
+    ]
     return Topics(
-        reads=(*(Topic(getattr(names, name), partitions) for name in events), Topic(names.control, 1)),
+        reads=(*reads, Topic(names.control, 1)),
         writes=(*(Topic(getattr(names, name), partitions) for name in results), Topic(names.dead_letters, 1)),
         control=names.control,
     )

@@ -14,6 +14,9 @@ Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 #: Milliseconds since the epoch, UTC.
 EventTime = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
 
+#: Inputs whose times are told by hand, long ago or wrongly: they say nothing of how far time is.
+DATED_BY_HAND: Final = ("equipment", "maintenance", "actions")
+
 #: What an operator can do to an alarm (OPC UA Part 9, ISA-18.2).
 Verb = Literal[
     "ack",

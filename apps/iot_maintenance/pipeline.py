@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, monitoring
@@ -36,6 +37,7 @@ def build(streams: Mapping[str, DataFrame], settings: IotSettings) -> Outputs:
             by=KEYS,
             topics={name: getattr(names, name) for name in KEYS},
             control=F.col("topic") == names.control,
+            clock=dict.fromkeys(DATED_BY_HAND, False),
         )
         .process(MachineMonitor(monitoring(settings)))
         .key_by("plant_id", output="alarms")

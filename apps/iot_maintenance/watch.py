@@ -32,6 +32,8 @@ TOGETHER: Final = "together"
 WATCH: Final = "watch"
 #: What is over is swept this often at most, ms.
 _LEAST_TIDY_MS: Final = 60_000
+#: Longer than an alarm waits or a shift lasts, ms.
+_END_MS: Final = 366 * 86_400_000
 
 
 @dataclass(frozen=True)
@@ -243,11 +245,13 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         if alarms is None:
             return
         if alarms.due != NEVER:
-            pending = ctx.timers.pending(ALARMS)
-            if pending is None or alarms.due < pending:
-                ctx.timers.at(alarms.due, ALARMS)
+            ctx.timers.bring_forward(alarms.due, ALARMS)
         elif not alarms.conditions and not alarms.suppressed_until and alarms.told_at < ctx.event_time:
             self.conditions.clear()
+
+    def last_due(self, latest: int) -> int:
+        """Return what is later than all that follows: alarms, shifts and watches end by themselves."""
+        return latest + 2 * self._m.keep_ms + _END_MS
 
     def _opened(self, ctx: Context) -> Machine:
         """Return the machine, and see that it is swept once it falls silent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from apps.ridesharing.events import Control, Signal
+from apps.ridesharing.events import CLOCKS, STREAMS, Control, Signal
 from apps.ridesharing.records import Assignment, Handover, Offer, Release, Trip, Violation
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.runtime.apps import App, Topic, Topics
@@ -19,19 +19,15 @@ if TYPE_CHECKING:
 def topics(settings: RidesharingSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
-    reads = (
-        names.locations,
-        names.status,
-        names.requests,
-        names.answers,
-        names.cancellations,
-        names.progress,
-        names.commands,
-        names.handovers,
-    )
     writes = (names.offers, names.assignments, names.releases, names.trips)
     return Topics(
-        reads=(*(Topic(name, partitions) for name in reads), Topic(names.control, 1)),
+        reads=(
+            *(
+                Topic(getattr(names, name), partitions, event_time="event_time_ms", clock=name in CLOCKS)
+                for name in STREAMS
+            ),
+            Topic(names.control, 1),
+        ),
         writes=(
             *(Topic(name, partitions) for name in writes),
             Topic(names.violations, 1),

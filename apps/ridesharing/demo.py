@@ -129,6 +129,7 @@ def _read_ledger(path: Path) -> Any:
 
 spec = DemoSpec(
     answers=True,
+    simulated=True,
     settings=settings,
     generate=generate,
     alert_topic=lambda s: str(s.topics.trips),

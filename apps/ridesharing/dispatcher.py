@@ -45,6 +45,8 @@ from millrace import (
 #: Timers, in the order in which they fire at one time.
 _DUE, _MINUTE, _WINDOW = "due", "minute", "window"
 _MINUTE_MS = 60_000
+#: Longer than anything goes on without signals, booked rides included, ms.
+_END_MS = 366 * 86_400_000
 
 
 class Dispatcher(KeyedProcess[Signal, Journal]):
@@ -143,6 +145,10 @@ class Dispatcher(KeyedProcess[Signal, Journal]):
             close_window(desk, self.policies.view(_latest_first), self.decide, named)
             after = now
         self._settle(book, ctx, after)
+
+    def last_due(self, latest: int) -> int:
+        """Return what is later than all that follows: every search, offer and trip ends by itself."""
+        return latest + _END_MS
 
     def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
         """Switch the policy, or which policies are computed beside it, for all regions."""

@@ -34,6 +34,8 @@ STREAMS: Final = (
     "commands",
     "handovers",
 )
+#: Of these, those that tell what time it is: the others are sent by people at a desk, and by the app itself.
+CLOCKS: Final = STREAMS[:6]
 Action = Literal["assign", "cancel", "block", "unblock", "blackout", "lift"]
 
 Identifier = Annotated[str, Meta(max_length=128)]

@@ -47,7 +47,6 @@ def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
     overrides = [
         "stream.out_of_orderness=0s",
         "stream.max_future_skew=36500d",
-        "stream.profile=throughput",
     ]
     settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})
     # Every position goes to the region: the gate would hold back what moves a car by less than it cares for.

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import STREAMS
+from apps.ridesharing.events import CLOCKS, STREAMS
 from apps.ridesharing.gate import Gate
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.connectors.router import Outputs, Upsert
@@ -35,6 +35,7 @@ def build(
             by=_keys(),
             topics={name: getattr(topics, name) for name in STREAMS},
             control=F.col("topic") == topics.control,
+            clock={name: name in CLOCKS for name in STREAMS},
         )
         .process(Gate(told))
         .key_by("region")

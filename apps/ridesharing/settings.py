@@ -90,10 +90,8 @@ class RidesharingSettings(AppSettings):
     """What the ridesharing app can be told."""
 
     # Most positions of drivers come to nothing, and a repeat of one is a dead letter: among the records of a
-    # batch dead letters may be most, with nothing wrong. Packed events tell the dispatcher, behind the gate,
-    # how far time has come with them.
+    # batch dead letters may be most, with nothing wrong.
     stream: StreamSettings = StreamSettings(
-        profile="throughput",
         out_of_orderness=timedelta(milliseconds=500),
         idle_after=timedelta(seconds=2),
         max_dead_letter_ratio=1.0,

@@ -38,6 +38,8 @@ BOUNDS: Final = {"w1": 8.0, "fraud": 8.0, "iot": 8.0, "clickstream": 25.0, "ride
 _LEAST_BOUND_MS: Final = 5_000
 _CARDS: Final = 50_000
 _PARTITIONS: Final = 2
+#: Records keep the time that their sender gives them: events arrive when they happen.
+_SENT_TIME: Final = {"message.timestamp.type": "CreateTime"}
 #: Batches that an app's topics hold ahead of it: more, and small topics are read far ahead; fewer, and what
 #: is sent when a batch is done could be too late for the next.
 _AHEAD: Final = 2
@@ -194,6 +196,8 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, Any]]
+    #: Its Kafka timestamp, ms; 0: now.
+    at_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,7 @@ def w1(plan: Plan, on_batch: OnBatch, say: Say) -> Iterator[Fed]:
         sets = core_app.core_overrides(broker, Path(name) / "app", "small", "job=w1", *plan.overrides)
         settings = core_app.core_settings(sets)
         topics = settings.topics
-        create_topics(broker, {topics.events: TopicSpec(_PARTITIONS)})
+        create_topics(broker, {topics.events: TopicSpec(_PARTITIONS, _SENT_TIME)})
         create_topics(broker, {topics.results: TopicSpec(_PARTITIONS, core_app.APPEND_TIME)})
         say(f"{plan.events:,} events to {topics.events}")
         preload(broker, topics.events, make_events(plan.events, plan.entities or _CARDS))
@@ -298,7 +302,8 @@ def staged_messages(broker: str, topics: Mapping[str, str]) -> Iterator[Message]
                 if message.error() is None:
                     topic, headers = message.topic() or "", message.headers() or []
                     left[topic] -= 1
-                    yield Message(topics[topic], message.key(), message.value(), [*headers])
+                    at_ms = message.timestamp()[1]
+                    yield Message(topics[topic], message.key(), message.value(), [*headers], at_ms)
     finally:
         consumer.close()
 
@@ -321,7 +326,9 @@ def sender(broker: str) -> Callable[[Message], None]:
     producer = Producer({**client_config(broker), "linger.ms": 2, "partitioner": "murmur2_random"})
 
     def send(message: Message) -> None:
-        producer.produce(message.topic, message.value, message.key, headers=message.headers)
+        producer.produce(
+            message.topic, message.value, message.key, headers=message.headers, timestamp=message.at_ms
+        )
         producer.poll(0)
 
     return send

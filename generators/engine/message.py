@@ -77,7 +77,8 @@ class Generated:
         value: Payload.
         headers: Kafka headers.
         event_time_ms: Event time, ms since the epoch, UTC.
-        due_ms: When the message arrives, on the clock of event time, ms.
+        due_ms: When the message is sent, on the clock of event time, ms.
+        arrival_ms: When it arrives, on that clock, ms: when it is sent, unless it is sent at another pace.
         kind: What the ledger adds ``amount`` up by.
         amount: In the smallest unit (cents).
         episode: The truth this event belongs to.
@@ -91,6 +92,7 @@ class Generated:
     """
 
     __slots__ = (
+        "_arrival_ms",
         "amount",
         "dropped",
         "due_ms",
@@ -132,6 +134,7 @@ class Generated:
         self.episode = episode
         self.fault = fault
         self.held_until_ms = 0
+        self._arrival_ms: int | None = None
         self.dropped = False
         self.stream = self.topic = ""
         self.truths: tuple[Truth, ...] = ()
@@ -145,6 +148,15 @@ class Generated:
             episode_id=episode.episode_id if episode else None,
             fault=self.fault.kind if self.fault else None,
         )
+
+    @property
+    def arrival_ms(self) -> int:
+        """When the message arrives, on the clock of event time, ms."""
+        return self.due_ms if self._arrival_ms is None else self._arrival_ms
+
+    @arrival_ms.setter
+    def arrival_ms(self, at_ms: int) -> None:
+        self._arrival_ms = at_ms
 
     @property
     def is_event(self) -> bool:

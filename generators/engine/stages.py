@@ -115,7 +115,7 @@ def in_arrival_order(stream: Stream) -> Stream:
     """
     queue: list[tuple[int, int, Generated]] = []
     held: list[tuple[int, int, Generated]] = []
-    newest = -1
+    newest, last_ms = -1, 0
     for order, message in enumerate(stream):
         if message.held_until_ms:
             heappush(held, (message.held_until_ms, order, message))
@@ -126,11 +126,11 @@ def in_arrival_order(stream: Stream) -> Stream:
         while queue and queue[0][0] <= frontier:
             ready = heappop(queue)[2]
             yield ready
+            last_ms = ready.due_ms
             if ready.event_time_ms > newest and ready.fault is None:
                 newest = ready.event_time_ms
                 if held and held[0][0] <= newest:
                     yield from _overdue(held, newest, ready.due_ms)
-    last_ms = 0
     while queue:
         ready = heappop(queue)[2]
         yield ready
@@ -141,7 +141,7 @@ def in_arrival_order(stream: Stream) -> Stream:
     # The stream ended before enough had come to be as late as that against.
     while held:
         message = heappop(held)[2]
-        message.due_ms = max(last_ms, message.happened_ms)
+        message.due_ms = last_ms = max(last_ms, message.happened_ms)
         if message.fault is not None:
             message.fault.lateness_ms = max(newest - message.event_time_ms, 0)
             message.fault.expected = "either"

@@ -61,4 +61,4 @@ def close_the_loop(domain: Domain, values: Mapping[str, Any], timing: Timing) ->
         until_ms=timing.until_ms,
         mailbag=Mailbag(topics),
     )
-    return closed, replace(timing, speed=None, live=False)
+    return closed, replace(timing, speed=None)

@@ -35,8 +35,9 @@ In a recipe `run.keyed(steps, by="user", …)` stands where a job has `keyed(dat
 process is the same object. A step is a micro-batch: an event, or a list of events that come together.
 
 How to read the output: `in` is an event, `out` a record of the main output, any other word a side output; the
-time is the event time. A batch begins with the watermark that the batches before it have made. What the
-watermark brings (timers, windows that are over, events that waited) stands before the batch's own events.
+time is the event time. A batch begins with the watermark that the batches before it have made, by which its
+events are judged. What it ends with brings more (timers, windows that are over, events that waited): that
+stands behind the batch's own events.
 
 A way to begin: [running-balance](running-balance.md), [filter-and-count](filter-and-count.md),
 [late-data](late-data.md), [all-windows](all-windows.md), [reminder](reminder.md),

@@ -20,8 +20,8 @@ from millrace.host.runner import Row
 from millrace.host.system import Drain, Tick
 from millrace.process import LateInput
 
-#: The watermark of the in-memory host is moved by hand, batch by batch.
-_BY_HAND: Final = 1_000 * 86_400_000
+#: The end of a plan's input.
+END: Final = Drain("recipe")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Out(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A batch that is to come: its step (``None``: no data, the watermark alone) and its watermark."""
+    """A batch that is to come: its step, and the watermark by which its events are judged."""
 
     step: Any
     watermark: int | None
@@ -122,17 +122,10 @@ Teller = Callable[[Turn, list[Out]], None]
 def turns(plan: Plan) -> Iterator[Turn]:
     """Yield the batches of a plan, each with the watermark that those before it have made."""
     newest: int | None = None
-    mark: int | None = None
-    for step in (*plan.steps, *([Drain()] if plan.drain else [])):
-        due = None if newest is None else newest - plan.bound_ms - 1
-        if isinstance(step, Restart) and due != mark:
-            yield Turn(None, due)  # a query does not end before all that is due has come out
-        mark = due
-        yield Turn(step, mark)
+    for step in (*plan.steps, *([END] if plan.drain else [])):
+        yield Turn(step, None if newest is None else newest - plan.bound_ms - 1)
         times = [plan.time(event) for event in plan.events(step)]
         newest = max(times if newest is None else [newest, *times], default=None)
-    if not plan.drain and newest is not None and newest - plan.bound_ms - 1 != mark:
-        yield Turn(None, newest - plan.bound_ms - 1)
 
 
 def play_in_memory(plan: Plan, tell: Teller) -> None:
@@ -147,15 +140,14 @@ def play_in_memory(plan: Plan, tell: Teller) -> None:
             host = _restarted(host, plan)
             tell(turn, [])
             continue
-        emissions = [] if turn.watermark is None else host.advance_watermark(turn.watermark)
         if isinstance(step, Drain):
-            emissions += host.drain()
+            emissions = host.drain()
         elif isinstance(step, Tick):
-            emissions += host.advance_processing_time(step.at)  # type: ignore[union-attr]
+            emissions = host.advance_processing_time(step.at)
         elif isinstance(step, Control):
-            emissions += host.broadcast(step.event)  # type: ignore[union-attr]
-        elif step is not None:
-            emissions += host.run_batch([(plan.key(e), plan.time(e), e) for e in plan.events(step)])
+            emissions = host.broadcast(step.event)  # type: ignore[union-attr]
+        else:
+            emissions = host.run_batch([(plan.key(e), plan.time(e), e) for e in plan.events(step)])
         tell(turn, [Out(e.output, e.key, e.event_time, e.on_time, e.payload) for e in emissions])
 
 
@@ -175,15 +167,15 @@ def _at_once(plan: Plan) -> list[Out]:
 def _host(plan: Plan) -> MemoryHost | MemoryChain:
     (_, first), *links = plan.links
     if not links:
-        return MemoryHost(first, out_of_orderness_ms=_BY_HAND)
-    return MemoryChain(first, *links, out_of_orderness_ms=_BY_HAND)
+        return MemoryHost(first, out_of_orderness_ms=plan.bound_ms)
+    return MemoryChain(first, *links, out_of_orderness_ms=plan.bound_ms)
 
 
 def _restarted(host: MemoryHost | MemoryChain, plan: Plan) -> MemoryHost:
     """Return a host that knows only what the other one has kept."""
     if isinstance(host, MemoryChain):
         raise TypeError("a chain in memory cannot be restarted")
-    fresh = MemoryHost(plan.links[0][1], out_of_orderness_ms=_BY_HAND)
+    fresh = MemoryHost(plan.links[0][1], out_of_orderness_ms=plan.bound_ms)
     fresh.restore(host.snapshot())
     return fresh
 

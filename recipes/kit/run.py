@@ -168,17 +168,15 @@ class _Teller:
                 self.say("restart: the query ends, and another goes on from its checkpoint")
             return
         emitted = sorted(emitted, key=lambda e: (e.event_time, e.key, self._places[e.output]))
-        if self.inputs and (turn.step is not None or emitted):
+        if self.inputs:
             mark = "" if turn.watermark is None else f", watermark {clock(turn.watermark)}"
             end = "the input ends" if isinstance(turn.step, Drain) else f"batch {self.batches}{mark}"
             if isinstance(turn.step, Drain) and not emitted:
                 end += ": nothing waits"
             self.say("all at once" if self.plan.bounded else end)
             self.batches += 1
-        due = [e for e in emitted if _is_due(turn, e)]
-        self._outputs(due)
         self._inputs(turn.step)
-        self._outputs([e for e in emitted if e not in due])
+        self._outputs(emitted)
 
     def _inputs(self, step: Any) -> None:
         if not self.inputs:
@@ -198,11 +196,3 @@ class _Teller:
             name = "out" if out.output == "main" else out.output
             line = told(record, without=self.plan.event_time if name == "late" else "")
             self.say(f"  {name:{self._width}}  {clock(out.event_time)}  {line}")
-
-
-def _is_due(turn: Turn, out: Out) -> bool:
-    """Return whether the watermark has brought a record, and not one of the batch's own events."""
-    if turn.step is None or isinstance(turn.step, Drain | Tick):
-        return False  # nothing comes before them
-    late = out.output.endswith(("late", "dead_letters"))
-    return turn.watermark is not None and out.on_time and not late and out.event_time <= turn.watermark

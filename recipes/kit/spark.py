@@ -12,9 +12,11 @@ from pyspark.sql import functions as F
 
 from millrace import keyed
 from millrace.host.spark import ConnectedStreams, KeyedStream, ProcessedStream, connect
+from millrace.host.spark_clock import announced
 from millrace.host.system import Drain, Tick, encode_system
+from millrace.runtime.clock_files import Epoch
 from recipes.kit.files import write_file
-from recipes.kit.play import Control, Out, Plan, Restart, Teller, Turn, turns
+from recipes.kit.play import END, Control, Out, Plan, Restart, Teller, Turn, turns
 
 _SCHEMA: Final = "value string, source string, control boolean"
 #: Few, because every control event goes to each of them.
@@ -47,8 +49,7 @@ def play_on_spark(plan: Plan, teller: Teller, spark: SparkSession, folder: Path)
             teller(turn, [])
         else:
             coming.append(turn)
-            if turn.step is not None:
-                _write(plan, turn.step, inputs, number)
+            _write(plan, turn.step, inputs, number)
     _query(plan, coming, teller, spark, folder)
 
 
@@ -65,12 +66,15 @@ def _query(plan: Plan, coming: Sequence[Turn], teller: Teller, spark: SparkSessi
         elif outs:
             raise RuntimeError(f"batch {batch} was not to come, and has {outs}")
 
-    query = (
+    writer = (
         stream.raw.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
         .foreachBatch(tell)
         .trigger(availableNow=True)
-        .start()
     )
+    # The end of the input is for this checkpoint, as its identity in the clock's settings says.
+    clock = msgspec.structs.replace(stream.clock, incarnation=END.incarnation)
+    with announced(spark, [Epoch(0, clock)]):
+        query = writer.start()
     try:
         query.awaitTermination()
     finally:

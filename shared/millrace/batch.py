@@ -24,7 +24,9 @@ T = TypeVar("T")
 class Batch(Generic[E]):
     """Events of several keys, in n rows: each key's rows stand together, in order of event time.
 
-    All of them are on time, and timers that were due have fired.
+    All of them are on time, and nothing happens between them: of these keys no timer is due, and no
+    value's life ends between two of a key's rows. Timers that are not due may be pending: an event that
+    sets, moves or deletes one is for ``process`` (raise where there is one).
 
     Attributes:
         keys: The k keys, as ``ctx.key`` gives them.
@@ -93,7 +95,11 @@ class Batch(Generic[E]):
     def read(self, state: ValueState[T]) -> list[T]:
         """Return a value state of every key, as it is visible at the key's first event; length k.
 
-        Values are not copies: a write makes them anew.
+        Values are not copies: a write makes them anew. Where a read starts the life anew, each of the
+        key's events does.
+
+        Raises:
+            TypeError: ``state`` is no value state.
         """
         return self._read(state)  # type: ignore[no-any-return]
 

@@ -23,6 +23,10 @@ Reason = Literal[
 #: The Kafka header that names the version of an event's contract.
 VERSION_HEADER: Final = "schema_version"
 
+#: What decoding an event raises: nesting without end is refused with RecursionError, text that is not
+#: UTF-8 with UnicodeDecodeError.
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 Stage = Literal["decode", "time", "process", "timer", "broadcast"]
 
 
@@ -94,7 +98,8 @@ def error_digest(error: BaseException) -> str:
 
 def one_line(error: BaseException) -> str:
     """Return an exception as one line of at most 500 characters."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    said = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    text = " ".join(said.split())
     return text if len(text) <= 500 else text[:497] + "..."
 
 

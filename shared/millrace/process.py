@@ -150,32 +150,37 @@ class Timers:
         domain: Which clock.
     """
 
-    __slots__ = ("_attribute", "_cursor", "_order", "_origin", "_processing")
+    __slots__ = ("_again", "_attribute", "_cursor", "_order", "_processing")
 
     def __init__(self, cursor: Any, order: Order, domain: str = "event_time") -> None:
         self._cursor = cursor
         self._order = order
         self._processing = domain == "processing_time"
         self._attribute = "processing_timers_" if self._processing else "timers_"
-        self._origin: Callable[[], int] = lambda: 0
+        #: Tells a timer that is set for a time that may be over apart from others of its name and time.
+        self._again: Callable[[int, bool], int] = lambda when, processing: 0
 
     def at(self, when: int, name: str = "", *, on_key_time: bool = False) -> None:
         """Set the timer ``name`` to fire when its clock reaches ``when``.
 
+        At the end of the input it may come to nothing; see :meth:`KeyedProcess.last_due`.
+
         Args:
             when: Event time (processing time), ms. One in the past fires in this batch (at the next
-                tick).
+                tick); its callback is at the time of the one that set it, as its state was then.
             name: At most one timer of a name is pending per key and clock: this replaces it.
             on_key_time: Let a later event of the key fire it before the watermark does.
 
         Raises:
             ProcessDefinitionError: ``on_key_time`` in a process whose input is not in order per key.
             TypeError: ``when`` is no whole number, or ``name`` no text.
-            ValueError: ``when`` does not fit 64 bits.
+            ValueError: ``when`` does not fit 64 bits, or ``name`` is no text in Unicode.
         """
         when = operator.index(when)  # what is kept must be readable: a float here would not be
         if not isinstance(name, str):
             raise TypeError(f"a timer's name is text, not {name!r}")
+        if not name.isascii():
+            name.encode()  # refuses what could not be kept
         if not NO_WATERMARK <= when <= NEVER:  # could not be kept, and would stop the query
             raise ValueError(f"a timer's time is ms since the epoch in 64 bits, not {when}")
         if on_key_time and (self._processing or not self._order.in_order_per_key):
@@ -184,16 +189,57 @@ class Timers:
             )
         cursor = self._cursor
         timers: list[TimerRecord] = getattr(cursor.entry, self._attribute)
-        record = TimerRecord(when, name, on_key_time, self._origin())
+        behind = 0
         if self._processing:
             cursor.soonest_processing = min(cursor.soonest_processing, when)
-        elif when < cursor.soonest:
-            cursor.soonest = when
+        else:
+            if when < cursor.soonest:
+                cursor.soonest = when
+            if when < cursor.now:
+                behind = cursor.now - when
         for index, timer in enumerate(timers):
             if timer.name == name:
-                timers[index] = record
+                again = self._again(when, self._processing)
+                if timer.at == when:  # it stays the timer that it is, and was not behind what set it first
+                    again, behind = timer.again, min(behind, timer.behind)
+                timers[index] = TimerRecord(when, name, on_key_time, again, behind)
                 return
-        timers.append(record)
+        timers.append(TimerRecord(when, name, on_key_time, self._again(when, self._processing), behind))
+
+    def bring_forward(self, when: int, name: str = "", *, on_key_time: bool = False) -> None:
+        """Set the timer ``name`` as :meth:`at` does, unless it is pending for ``when`` or earlier.
+
+        For a timer that stands for several things: it is never later than the first of them, and costs
+        nothing where it stands well already. When it fires, see what is due, and set it to what is next.
+
+        Args:
+            when: Event time (processing time), ms.
+            name: Its name.
+            on_key_time: Let a later event of the key fire it before the watermark does.
+
+        Raises:
+            ProcessDefinitionError: As :meth:`at`; so are the others.
+            TypeError: ``when`` is no whole number, or ``name`` no text.
+            ValueError: ``when`` does not fit 64 bits.
+
+        Example:
+            >>> from millrace import KeyedProcess, arrival
+            >>> from millrace.testing import TestDriver
+            >>> class Reminds(KeyedProcess[int, int]):
+            ...     order = arrival(commutes=True)
+            ...     def process(self, event, ctx):
+            ...         ctx.timers.bring_forward(event, "first")
+            >>> driver = TestDriver(Reminds())
+            >>> for due in (50, 70, 40):
+            ...     driver.send("a", due, at=1)
+            ...     print(driver.timers("a"))
+            {'first': 50}
+            {'first': 50}
+            {'first': 40}
+        """
+        pending = self.pending(name)
+        if pending is None or when < pending:
+            self.at(when, name, on_key_time=on_key_time)
 
     def after(self, delay: timedelta | int, name: str = "", *, on_key_time: bool = False) -> None:
         """Set a timer ``delay`` (a ``timedelta`` or ms) after the present of its clock.
@@ -222,7 +268,8 @@ class Context:
 
     Attributes:
         key: The key, a string (a tuple of strings for a key of several columns).
-        event_time: Time of the current event or timer, ms; for a timer on processing time the watermark.
+        event_time: Time of the current event or timer, ms; for a timer on processing time the first one that
+            the watermark of its batch has not passed (without a watermark, the timer's own time).
         input: Name of the input that the current event came by; empty in timers, and in processes with
             one input.
         watermark: The watermark of this batch, ms.
@@ -249,7 +296,7 @@ class Context:
         self,
         timers: Timers,
         processing_timers: Timers,
-        emit: Callable[[str, Any, bool | None, int], None],
+        emit: Callable[[str, Any, bool | None, int, str | None], None],
         reject: Callable[[Reason, str], None],
     ) -> None:
         self.key: Any = ""
@@ -263,20 +310,57 @@ class Context:
         self._emit = emit
         self._reject = reject
 
-    def emit(self, record: Any, *, on_time: bool | None = None, revision: int = 0) -> None:
+    def emit(
+        self, record: Any, *, on_time: bool | None = None, revision: int = 0, identity: str | None = None
+    ) -> None:
         """Emit to the main output.
+
+        A record's ``event_id`` is the same whenever it is made again: a hash of the process, the key, its
+        cause (the event that is being handled, or name and time of the timer), the output, its place
+        among the records of that cause, and ``revision``.
 
         Args:
             record: The record.
             on_time: False for what refines or corrects a result that has been emitted; ``None``: as
                 the event that is being handled.
             revision: Which correction of its result this is; part of the record's identity.
-        """
-        self._emit("main", record, on_time, revision)
+            identity: What the record is, for a result that is something by itself whatever has it
+                emitted, such as a window by its bounds: stands in place of the cause. Of a key's records
+                of one output that are emitted by different callbacks, no two may have both this and
+                ``revision`` in common: a sink that knows repeats by ``event_id`` would drop the second.
 
-    def output(self, tag: OutputTag[T], record: T, *, on_time: bool | None = None, revision: int = 0) -> None:
+        Example:
+            >>> from millrace import KeyedProcess, arrival
+            >>> from millrace.testing import TestDriver
+            >>> class Days(KeyedProcess[int, str]):
+            ...     order = arrival(commutes=True)
+            ...     def process(self, event, ctx):
+            ...         ctx.timers.bring_forward(event, "next")
+            ...     def on_timer(self, timer, ctx):
+            ...         day = timer.at // 86_400_000
+            ...         ctx.emit(f"day {day}", identity=f"day {day}")
+            >>> ids = []
+            >>> for due in (5, 7):                 # whatever timer stands for the day
+            ...     driver = TestDriver(Days())
+            ...     driver.send("a", due, at=1)
+            ...     driver.drain()
+            ...     ids += [e.event_id for e in driver.emissions]
+            >>> len(ids), len(set(ids))
+            (2, 1)
+        """
+        self._emit("main", record, on_time, revision, identity)
+
+    def output(
+        self,
+        tag: OutputTag[T],
+        record: T,
+        *,
+        on_time: bool | None = None,
+        revision: int = 0,
+        identity: str | None = None,
+    ) -> None:
         """Emit to a side output; the arguments are those of :meth:`emit`."""
-        self._emit(tag.name, record, on_time, revision)
+        self._emit(tag.name, record, on_time, revision, identity)
 
     def dead_letter(self, reason: Reason, error: str) -> None:
         """Send the current event, as it came, to the dead letters.
@@ -378,6 +462,45 @@ class KeyedProcess(Generic[E, O]):
         """Handle a timer of the current key; processes that set timers override it."""
         raise ProcessDefinitionError(f"{type(self).__name__} sets timers and does not override on_timer")
 
+    def last_due(self, latest: int) -> int:
+        """Return up to when timers that timers set still fire at the end of the input, ms.
+
+        At the end of the input every timer that is pending after a key's last event fires, in order. One
+        that a timer sets then fires if it is due by the latest of them; a timer that sets itself anew
+        would never end. What is set for later does not fire; it is counted (``Runner.unfired``, a line in
+        the log).
+
+        A process whose one timer goes from one thing to the next needs more, and overrides this: with
+        the time of the last thing in the key's state, which may be read here, or with ``latest`` and any
+        time that is more than enough for a chain that ends by itself.
+
+        Args:
+            latest: The latest of the key's pending timers on event time, ms.
+
+        Example:
+            >>> from millrace import KeyedProcess, arrival, map_state
+            >>> from millrace.testing import TestDriver
+            >>> class Due(KeyedProcess[int, int]):
+            ...     order = arrival(commutes=True)
+            ...     dues = map_state(int, bool)
+            ...     def process(self, event, ctx):
+            ...         self.dues.put(event, True)
+            ...         ctx.timers.bring_forward(event)
+            ...     def on_timer(self, timer, ctx):
+            ...         self.dues.remove(timer.at)
+            ...         ctx.emit(timer.at)
+            ...         for due in self.dues:
+            ...             ctx.timers.bring_forward(due)
+            ...     def last_due(self, latest):
+            ...         return max(self.dues, default=latest)
+            >>> driver = TestDriver(Due())
+            >>> driver.send_batch([("a", 1, 50), ("a", 2, 900), ("a", 3, 70)])
+            >>> driver.drain()
+            >>> driver.values(), driver.is_empty()
+            ([50, 70, 900], True)
+        """
+        return latest
+
     def on_late(self, event: E, ctx: Context) -> None:
         """Handle an event behind the watermark; the default sends it to the side output ``late``."""
         self.emit_late(event, ctx)
@@ -388,12 +511,12 @@ class KeyedProcess(Generic[E, O]):
 
     def emit_late(self, event: E, ctx: Context) -> None:
         """Send ``event`` to the side output ``late`` with its lateness."""
-        lateness = ctx.watermark - ctx.event_time
+        lateness = min(ctx.watermark - ctx.event_time, NEVER)
         if self.inputs:
             text = msgspec.json.encode(event).decode()
-            ctx._emit("late", LateInput(ctx.input, text, lateness, ctx.watermark), None, 0)
+            ctx._emit("late", LateInput(ctx.input, text, lateness, ctx.watermark), None, 0, None)
             return
-        ctx._emit("late", Late(event, lateness, ctx.watermark), None, 0)
+        ctx._emit("late", Late(event, lateness, ctx.watermark), None, 0, None)
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint depends on besides name, version, order and states, as plain data."""

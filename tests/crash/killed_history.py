@@ -19,7 +19,7 @@ def main(point: str, batch: int, folder: Path) -> None:
     """Run."""
     if point != "never":
         plant(Bomb(point, batch))
-    overrides = [f"storage.root={folder}", "spark.quick_start=true", "stream.profile=throughput"]
+    overrides = [f"storage.root={folder}", "spark.quick_start=true"]
     settings = load_settings(HistorySettings, app=app.name, overrides=overrides, env={})
     run_records(app, settings, folder, folder / "records")
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.kafka.admin import TopicSpec, create_topics, delete_topics
+from millrace.kafka.admin import SENT_TIME, TopicSpec, create_topics, delete_topics
 from tests.e2e.fraud_runs import run_to_end
 from tests.e2e.fraud_stream import FraudStream, FraudTopics, ordered_stream, with_labels
 
@@ -37,7 +37,7 @@ def reference(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) ->
 
     def make(partitions: int = 1, *, prefix: str = "test", config: Mapping[str, str] | None = None) -> str:
         name = f"{prefix}-{uuid4().hex[:12]}"
-        create_topics(kafka_bootstrap, {name: TopicSpec(partitions, dict(config or {}))})
+        create_topics(kafka_bootstrap, {name: TopicSpec(partitions, {**SENT_TIME, **(config or {})})})
         made.append(name)
         return name
 

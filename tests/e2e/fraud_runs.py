@@ -167,12 +167,12 @@ def run_to_end(
     *,
     master: str = "local[2]",
     env: dict[str, str] | None = None,
+    drain: bool = False,
 ) -> str:
     """Run the app until its input ends, see that nothing is left of it, and return what it printed."""
     arguments = run_arguments(bootstrap, topics, root, settings, master=master)
-    with Command(
-        [*MILLRACE, "run", "--until-end", "--no-drain", *arguments], root.parent, env=env
-    ) as command:
+    how = ["--until-end", *([] if drain else ["--no-drain"])]
+    with Command([*MILLRACE, "run", *how, *arguments], root.parent, env=env) as command:
         assert command.wait() == 0, f"{command.out}\n{command.err}"
         command.check_nothing_left()
         assert command.err == ""

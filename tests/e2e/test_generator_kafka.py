@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
 
 from generators.fraud import FraudProfile, fraud_events
-from millrace.kafka.admin import end_offsets, topic_partitions
+from millrace.cli.doctor import app as doctor
+from millrace.kafka.admin import SENT_TIME, delete_topics, end_offsets, topic_configs, topic_partitions
+from millrace.runtime.apps import load_app
+from millrace.runtime.job import Job
+from millrace.runtime.settings import AppSettings, load_settings
 from millrace.testing.kafka import TopicFactory, consume_all
 from millrace.testing.ledger import read_ledger
 
@@ -81,3 +92,103 @@ def test_sigterm_delivers_everything_that_the_ledger_counts(
             continue
     assert summary.malformed > 0
     assert summary.valid_unique + summary.duplicates <= readable
+
+
+class TestTimesOfArrival:
+    """Whose times records carry, from the topics that an app makes to what the doctor says of them."""
+
+    @pytest.fixture
+    def settings(self, kafka_bootstrap: str, tmp_path: Path) -> Iterator[AppSettings]:
+        """The fraud app with topics of its own, which do not exist yet."""
+        app, run = load_app("fraud"), uuid4().hex[:8]
+        names = ("transactions", "labels", "control", "alerts", "dead_letters")
+        own = [f"topics.{name}=arrivals-{name}-{run}" for name in names]
+        sets = [f"kafka.bootstrap={kafka_bootstrap}", f"storage.root={tmp_path}", *own]
+        settings = load_settings(app.settings, app="fraud", overrides=sets, env={})
+        yield settings
+        topics = app.topics(settings)
+        delete_topics(kafka_bootstrap, [t.name for t in (*topics.reads, *topics.writes)])
+
+    def generate(self, topics: Any, bootstrap: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Send 1,500 transactions of some minutes in times to come, and their labels."""
+        usual = ["--rate", "max", "--events", "1500", "--event-rate", "5", "--seed", "5", "--quiet"]
+        where = ["--bootstrap", bootstrap, "--topic", topics.transactions, "--labels-topic", topics.labels]
+        # A broker refuses times of the senders' that are an hour ahead, unless its topic allows them.
+        world = ["--start", "2100-01-01T00:00:00Z", "--label-scale", "0.0001", "--partitions", "2"]
+        command = [*COMMAND, *usual, *where, *world, *FAULTS, *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_topics_of_an_app_carry_when_the_broker_took_a_record(
+        self, kafka_bootstrap: str, settings: AppSettings
+    ) -> None:
+        warnings: list[str] = []
+        Job(load_app("fraud"), settings, on_warning=warnings.append)._check_broker()
+        topics = load_app("fraud").topics(settings)
+        configs = topic_configs(kafka_bootstrap, [t.name for t in (*topics.reads, *topics.writes)])
+        assert {c["message.timestamp.type"] for c in configs.values()} == {"LogAppendTime"}
+        assert len(configs) == 5
+        names: Any = settings.topics  # type: ignore[attr-defined]
+        # Simulated arrivals do not last there: who insists on them is refused, who does not is told.
+        refused = self.generate(names, kafka_bootstrap, "--timestamps", "arrival")
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+        assert f"{names.transactions}, {names.labels} at {kafka_bootstrap} has" in refused.stderr
+        began = time.time() * 1000
+        told = self.generate(names, kafka_bootstrap)
+        assert (told.returncode, told.stderr.startswith("warning: ")) == (0, True), told.stderr
+        found = consume_all(kafka_bootstrap, names.transactions)
+        assert len(found) > 1_500
+        assert all(began - 1 <= m.timestamp()[1] <= time.time() * 1000 + 1 for m in found)
+        # Topics that are there stay as they are.
+        Job(load_app("fraud"), settings, on_warning=warnings.append)._check_broker()
+        assert warnings == []
+
+    def test_simulated_arrivals_are_what_the_doctor_measures(
+        self, kafka_bootstrap: str, settings: AppSettings, tmp_path: Path
+    ) -> None:
+        names: Any = settings.topics  # type: ignore[attr-defined]
+        path = tmp_path / "ledger.jsonl"
+        done = self.generate(names, kafka_bootstrap, "--timestamps", "arrival", "--ledger", str(path))
+        assert (done.returncode, done.stderr) == (0, "")
+        config = topic_configs(kafka_bootstrap, [names.transactions])[names.transactions]
+        assert {name: config[name] for name in SENT_TIME} == SENT_TIME
+        sent = list(fraud_events(FraudProfile(**read_ledger(path).run.parameters), names.labels))
+        found = consume_all(kafka_bootstrap, names.transactions)
+        assert Counter((m.value(), m.timestamp()[1]) for m in found) == Counter(
+            (m.value, m.due_ms) for m in sent if m.topic != names.labels
+        )
+        for partition in (0, 1):
+            times = [m.timestamp()[1] for m in found if m.partition() == partition]
+            assert times == sorted(times)
+
+        warnings: list[str] = []
+        Job(load_app("fraud"), settings, on_warning=warnings.append)._check_broker()
+        assert [warning.split(" carry")[0] for warning in warnings] == [
+            f"records of {names.transactions}, {names.labels}"
+        ]
+        self.check_doctor(kafka_bootstrap, names, [m for m in sent if m.topic != names.labels])
+
+    def check_doctor(self, bootstrap: str, names: Any, sent: list[Any]) -> None:
+        """Compare what the doctor says with what the ledger's own stream says, counted otherwise."""
+        own = [
+            part for name, topic in names if name != "partitions" for part in ("-s", f"topics.{name}={topic}")
+        ]
+        said = CliRunner().invoke(doctor, ["fraud", "--bootstrap", bootstrap, "--json", *own])
+        findings = {f["name"]: f for f in json.loads(said.stdout)}
+        transactions = findings[f"fraud: {names.transactions}"]
+        delays = []
+        for message in sent:
+            try:
+                delays.append(message.due_ms - json.loads(message.value)["event_time_ms"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        delays.sort()
+        figures = transactions["figures"]
+        assert figures["events"] == len(delays)
+        for share in (1, 50, 99):
+            assert figures[f"delay_p{share}_ms"] == delays[math.ceil(len(delays) * share / 100) - 1]
+        assert (transactions["status"], "LogAppendTime" in transactions["advice"]) == ("warning", True)
+        # Late ones are more than one in a hundred: they decide on the bound.
+        bound = findings["fraud: bound"]["figures"]["bound_ms"]
+        assert 2_000 <= figures["disorder_p99_ms"] <= bound <= 3_500
+        assert findings["fraud: bound"]["figures"]["clock_skew_ms"] == 0
+        assert findings[f"fraud: {names.labels}"]["figures"]["events"] > 10

@@ -131,10 +131,11 @@ class _Life:
         return Command([*MILLRACE, "run", *arguments], self.folder)
 
     def send_first(self) -> None:
-        from millrace.kafka.admin import TopicSpec, create_topics
+        from millrace.kafka.admin import SENT_TIME, TopicSpec, create_topics
 
         partitions = {self.topics.transactions: PARTITIONS}
-        create_topics(self.broker.bootstrap, {n: TopicSpec(partitions.get(n, 1)) for n in self.topics})
+        specs = {n: TopicSpec(partitions.get(n, 1), SENT_TIME) for n in self.topics}
+        create_topics(self.broker.bootstrap, specs)
         self.stream.send(self.broker.bootstrap, self.topics, last=self.first)
 
     def stopped_by_sigterm_while_it_has_work(self) -> None:

@@ -17,8 +17,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a browser's timer is never brought forward",
         f"{_APP}/visitor.py",
-        "        if pending is None or pending > due:\n            ctx.timers.at(due, _TICK)\n",
-        "        if pending is None:\n            ctx.timers.at(due, _TICK)\n",
+        "        ctx.timers.bring_forward(due, _TICK)\n",
+        "        if ctx.timers.pending(_TICK) is None:\n            ctx.timers.at(due, _TICK)\n",
         "sessions end when their pause is over",
         (_DUE,),
     ),
@@ -33,8 +33,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: the timer of bare clicks is never brought forward",
         f"{_APP}/sessionize.py",
-        "        if due is not None and (pending is None or pending > due):\n",
-        "        if due is not None and pending is None:\n",
+        "        if due is not None:\n            ctx.timers.bring_forward",
+        "        if due is not None and ctx.timers.pending(_CLOSE) is None:\n            ctx.timers.at",
         "sessions of bare clicks end when their pause is over",
         (f"{_DUE}::test_a_timer_of_bare_clicks_is_never_later_than_what_is_due",),
     ),

@@ -8,6 +8,9 @@ from tests.mutants.mutant import Mutant
 
 _WRITER: Final = "shared/millrace/connectors/driver_writer.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
+_RUNTIME: Final = "tests/unit/millrace/runtime"
+_CHECKS: Final = f"{_RUNTIME}/test_topic_checks.py"
+_ARRIVALS: Final = "shared/millrace/runtime/arrivals.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -85,5 +88,37 @@ MUTANTS: Final = (
         (
             "tests/unit/millrace/connectors/test_producing.py::test_a_record_has_the_key_of_its_process_and_its_identity",
         ),
+    ),
+    Mutant(
+        "kafka: topics are created with the broker's default of whose time a record carries",
+        "shared/millrace/kafka/admin.py",
+        "config={**APPEND_TIME, **spec.config}",
+        "config=dict(spec.config)",
+        "a record's time is that of its arrival",
+        (f"{_CHECKS}::TestCreation",),
+    ),
+    Mutant(
+        "doctor: a fast clock makes disorder of everybody else",
+        _ARRIVALS,
+        "        plausible = min(event_ms, arrival_ms) if arrival_ms > 0 else event_ms\n",
+        "        plausible = event_ms\n",
+        "disorder is told from plausible times",
+        (f"{_RUNTIME}/test_arrivals.py::test_a_fast_clock_makes_no_disorder_of_the_others",),
+    ),
+    Mutant(
+        "doctor: the bound covers the order within a partition only",
+        _ARRIVALS,
+        "    return Fit(_rounded_up(max(bound, most + skew)), skew)\n",
+        "    return Fit(_rounded_up(bound), skew)\n",
+        "the bound covers the delays beside a fast clock",
+        (f"{_RUNTIME}/test_arrivals.py",),
+    ),
+    Mutant(
+        "doctor: labels tell what time it is",
+        "shared/millrace/runtime/topic_checks.py",
+        "for topic in topics if topic.clock and (of",
+        "for topic in topics if (of",
+        "the bound is that of the clocks",
+        (f"{_CHECKS}::TestApp",),
     ),
 )

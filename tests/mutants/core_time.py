@@ -8,11 +8,18 @@ from tests.mutants.mutant import Mutant
 
 _RUNNER: Final = "shared/millrace/host/runner.py"
 _MEMORY: Final = "shared/millrace/host/memory.py"
+_PACKING: Final = "shared/millrace/host/packing.py"
+_CLOCKS: Final = "shared/millrace/runtime/clocks.py"
+_CLOCK_FILES: Final = "shared/millrace/runtime/clock_files.py"
+_TOGETHER: Final = "shared/millrace/host/together.py"
 _TESTS: Final = "tests/unit/millrace"
 _WAITING: Final = (
     f"{_TESTS}/test_process.py"
     "::test_rows_that_wait_are_handled_in_order_of_time_when_the_watermark_comes_to_them"
 )
+_IDENTITIES: Final = f"{_TESTS}/test_identities.py"
+_CHAINS: Final = f"{_TESTS}/windows/test_chains.py"
+_END: Final = f"{_TESTS}/test_end_of_input.py"
 _AHEAD: Final = f"{_TESTS}/host/test_runner_ahead.py::test_a_batch_ends_at_the_watermark_that_it_brings"
 
 MUTANTS: Final = (
@@ -136,29 +143,81 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "time: packing tells a watermark of one millisecond too much",
-        "shared/millrace/host/packing.py",
-        "            told = encode_ahead(last - self.bound_ms - 1)\n",
-        "            told = encode_ahead(last - self.bound_ms)\n",
-        "the watermark that a batch brings",
-        (f"{_TESTS}/host/test_packing.py::test_every_group_is_told_the_watermark_that_a_tasks_rows_bring",),
-    ),
-    Mutant(
         "time: an event from the future moves the watermark",
-        "shared/millrace/host/packing.py",
-        "(t for t, k in zip(times, kinds, strict=True) if k == DATA)",
-        "(t for t, k in zip(times, kinds, strict=True) if k != CONTROL)",
+        _PACKING,
+        "            valid &= np.array(kinds) == DATA\n",
+        "            valid &= np.array(kinds) != CONTROL\n",
         "one fast clock does not make the others late",
         (
             f"{_TESTS}/host/test_packing.py"
-            "::test_the_newest_of_a_groups_events_moves_no_watermark_if_it_is_far_ahead_of_its_arrival",
+            "::test_an_event_too_far_ahead_moves_no_time_and_one_within_is_taken_for_its_arrival",
         ),
+    ),
+    Mutant(
+        "time: an event is believed whenever it comes",
+        _PACKING,
+        "        if arrived is not None and self._skew_ms is not None:\n",
+        "        if arrived is not None and self._skew_ms is None:\n",
+        "one fast clock does not make the others late",
+        (f"{_TESTS}/host/test_packing.py::test_how_far_a_fast_clock_may_take_time_with_it",),
+    ),
+    Mutant(
+        "time: what cannot be read is not told",
+        _PACKING,
+        "            bool(of_clocks.any()),\n",
+        "            bool(valid[rows].any()),\n",
+        "a partition of which nothing can be read holds time back",
+        (
+            f"{_TESTS}/host/test_packing.py"
+            "::test_a_source_of_which_nothing_can_be_read_has_no_time_and_holds_back_all_the_same",
+        ),
+    ),
+    Mutant(
+        "time: only groups with rows are told what was read",
+        _PACKING,
+        "            chunks += [(label, told) for label in self.labels if label not in others]\n",
+        "            chunks += [(label, told) for label in others if label not in self.labels]\n",
+        "every key group has the same clock",
+        (
+            f"{_TESTS}/host/test_packing.py"
+            "::test_every_group_is_told_what_a_task_has_read_with_its_rows_or_without",
+        ),
+    ),
+    Mutant(
+        "time: of a source only the last rows of a task are told",
+        _PACKING,
+        "report if before is None else merged(before, report)",
+        "report if before is None else report",
+        "whether a batch was full is judged by all that a task has read",
+        (
+            f"{_TESTS}/host/test_packing.py"
+            "::test_sources_in_one_arrow_batch_and_in_several_are_told_apart_and_together",
+        ),
+    ),
+    Mutant(
+        "time: a batch that was planned runs again under other settings",
+        _CLOCK_FILES,
+        "Epoch(planned + 1, settings)",
+        "Epoch(planned, settings)",
+        "a batch that runs again is the same",
+        (
+            f"{_TESTS}/runtime/test_clock_files.py"
+            "::test_a_batch_that_was_planned_runs_again_under_what_it_was_planned_under",
+        ),
+    ),
+    Mutant(
+        "time: settings under which nothing was planned are kept",
+        _CLOCK_FILES,
+        "if epoch.first_batch <= planned]\n",
+        "if epoch.first_batch <= planned + 1]\n",
+        "a batch runs under the settings that held when it was planned",
+        (f"{_TESTS}/runtime/test_clock_files.py::test_settings_under_which_nothing_was_planned_go",),
     ),
     Mutant(
         "time: rows are judged by the watermark that their own batch ends with",
         _RUNNER,
-        "            self._run_arriving(guard, rows, watermark, tick)\n        self._is_ahead = True\n",
-        "            self._run_arriving(guard, rows, ahead, tick)\n        self._is_ahead = True\n",
+        "            self._run_arriving(guard, rows, watermark, False)\n        self._is_ahead = True\n",
+        "            self._run_arriving(guard, rows, ahead, False)\n        self._is_ahead = True\n",
         "a batch's rows are judged by the watermark that it began with",
         (_AHEAD,),
     ),
@@ -184,20 +243,39 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: a silence is over as soon as it begins",
-        "shared/millrace/runtime/clocks.py",
-        "        if progress.behind or now_ms - self._since_ms < self._idle_after_ms:\n",
+        _CLOCKS,
+        "        if progress.behind or silent_ms < self._idle_after_ms:\n",
         "        if progress.behind:\n",
         "event time goes on by itself only after a silence",
         (f"{_TESTS}/runtime/test_clocks.py::test_event_time_goes_on_by_as_much_as_the_silence_lasts",),
     ),
     Mutant(
         "time: event time goes on while events wait to be read",
-        "shared/millrace/runtime/clocks.py",
-        "        if progress.behind or now_ms - self._since_ms < self._idle_after_ms:\n",
-        "        if now_ms - self._since_ms < self._idle_after_ms:\n",
+        _CLOCKS,
+        "        if progress.behind or silent_ms < self._idle_after_ms:\n",
+        "        if silent_ms < self._idle_after_ms:\n",
         "what waits to be read is not made late",
         (
             f"{_TESTS}/runtime/test_clocks.py::test_nothing_is_said_before_the_first_event_nor_while_events_wait",
+        ),
+    ),
+    Mutant(
+        "time: an idle tick does not say what had arrived",
+        _CLOCKS,
+        "        return Idle(status.furthest + silent_ms, self._topics, status.arrival)\n",
+        "        return Idle(status.furthest + silent_ms, self._topics)\n",
+        "a reader that is not so far yet is not meant",
+        (f"{_TESTS}/runtime/test_clocks.py::test_event_time_goes_on_by_as_much_as_the_silence_lasts",),
+    ),
+    Mutant(
+        "time: a ticker waits for a batch to tell it of the clock",
+        _CLOCKS,
+        "        if self._silence is not None:\n            self._send(Wake())",
+        "        if self._silence is None:\n            self._send(Wake())",
+        "a restart into silence goes on",
+        (
+            f"{_TESTS}/runtime/test_clocks.py"
+            "::test_a_ticker_first_asks_for_a_batch_that_says_how_far_the_clock_is",
         ),
     ),
     Mutant(
@@ -219,13 +297,101 @@ MUTANTS: Final = (
     Mutant(
         "identity: timers of one name and time are one",
         _RUNNER,
-        '    return f"{clock}:{timer.name}:{timer.at}:{timer.origin:x}"\n',
-        '    return f"{clock}:{timer.name}:{timer.at}"\n',
-        "a timer's outputs are told apart by what set it",
+        '    return f"\\x1e{clock}:{timer.at}:{timer.again:x}:{timer.name}"\n',
+        '    return f"\\x1e{clock}:{timer.at}:{timer.name}"\n',
+        "outputs of timers that fire again at one time are told apart",
         (
             f"{_TESTS}/host/test_runner.py"
             "::test_timers_of_one_name_and_time_set_by_different_events_have_different_identities",
         ),
+    ),
+    Mutant(
+        "identity: a timer that fires again at one time is the one before",
+        _RUNNER,
+        "        if self._cause is None:\n            return _UNKNOWN\n",
+        "        if self._cause is not None:\n            return 0\n",
+        "no two records of a key have one identity",
+        (f"{_IDENTITIES}::test_no_two_records_have_one_identity",),
+    ),
+    Mutant(
+        "identity: a timer for later hangs on what set it",
+        _RUNNER,
+        "            and when >= row.event_time\n",
+        "            and when > row.event_time + 1_000\n",
+        "a timer is its name and time, and keeps no more",
+        (f"{_IDENTITIES}::test_a_timer_for_later_keeps_nothing_of_what_set_it",),
+    ),
+    Mutant(
+        "identity: what a record is does not stand in place of its cause",
+        _RUNNER,
+        '            cause = f"\\x1eis:{identity}" if self._identify else None\n',
+        '            cause = f"{cause}is:{identity}" if self._identify else None\n',
+        "identities of results that are something by themselves hang on nothing else",
+        (f"{_IDENTITIES}::test_what_a_record_is_stands_in_place_of_its_cause",),
+    ),
+    Mutant(
+        "identity: records of a changelog that take back are those that they take back",
+        "shared/millrace/windows/panes.py",
+        'identity=f"{start}:{cell.end}:{change}")',
+        'identity=f"{start}:{cell.end}")',
+        "no two records of a key have one identity",
+        (f"{_IDENTITIES}::test_no_two_records_have_one_identity",),
+    ),
+    Mutant(
+        "ticks: their records have the time that event time has come to",
+        _RUNNER,
+        "        return min(ahead + 1, END_OF_TIME) if ahead",
+        "        return min(ahead, END_OF_TIME) if ahead",
+        "what a tick brings is not behind the next process of a chain",
+        (f"{_CHAINS}::test_windows_over_what_ticks_bring_close_once",),
+    ),
+    Mutant(
+        "ticks: an early result by the wall has the present time",
+        "shared/millrace/windows/panes.py",
+        "                        ctx.event_time = cell.end - self.closing_ms\n",
+        "                        pass\n",
+        "an early result has the time of its window",
+        (f"{_CHAINS}::test_an_early_result_by_the_clock_on_the_wall_has_the_time_of_its_window",),
+    ),
+    Mutant(
+        "ticks: timers of a tick fire before those that its batch passes",
+        _RUNNER,
+        "            self._run_arriving(guard, rows, watermark, False)\n        self._is_ahead = True\n",
+        "            self._run_arriving(guard, rows, watermark, tick)\n        self._is_ahead = True\n",
+        "what a tick brings comes after all that its batch passes",
+        (f"{_CHAINS}::test_what_a_tick_brings_comes_after_what_its_batch_passes",),
+    ),
+    Mutant(
+        "end: timers that timers set fire up to the latest pending one only",
+        _RUNNER,
+        "        return min(max(latest, self.process.last_due(latest)), END_OF_TIME)\n",
+        "        return latest\n",
+        "a process says up to when its timers fire at the end of the input",
+        (f"{_END}::test_one_timer_that_goes_from_window_to_window_closes_all_of_them_at_the_end",),
+    ),
+    Mutant(
+        "end: only what was pending fires",
+        _RUNNER,
+        "        latest: int = max(pending)\n",
+        "        latest: int = min(pending)\n",
+        "all timers that are pending at the end of the input fire",
+        (f"{_END}::test_the_end_is_as_if_the_watermark_went_to_the_latest_pending_timer",),
+    ),
+    Mutant(
+        "end: what does not fire is not counted",
+        _RUNNER,
+        "                self.unfired[timer.name] += 1\n",
+        "",
+        "timers beyond the end of the input are counted and told",
+        (f"{_END}::test_a_timer_that_sets_itself_ends_with_the_input",),
+    ),
+    Mutant(
+        "timers: one that is brought forward stays where it is",
+        "shared/millrace/process.py",
+        "        if pending is None or when < pending:\n            self.at(",
+        "        if pending is None:\n            self.at(",
+        "a timer for several things is never later than the first of them",
+        (f"{_TESTS}/test_process.py::test_a_timer_that_is_brought_forward_stands_at_the_earliest",),
     ),
     Mutant(
         "identity: records are numbered through the batch",
@@ -254,14 +420,38 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "batch: keys with timers are handled together too",
-        "shared/millrace/host/together.py",
-        "        alone = opened.touched or opened.entry.timers_\n",
-        "        alone = False\n",
+        "batch: keys whose own events fire their timers are handled together too",
+        _TOGETHER,
+        "        if fires or (oldest < newest and lives.end_between(opened, oldest, newest)):\n",
+        "        if oldest < newest and lives.end_between(opened, oldest, newest):\n",
         "process_batch gives what its events give one by one",
         (
             f"{_TESTS}/test_process_batch.py"
             "::test_a_key_whose_timer_its_own_events_may_fire_is_not_handled_together",
         ),
+    ),
+    Mutant(
+        "batch: keys with timers that are due are handled together",
+        _TOGETHER,
+        "        if key in due or not _on_time(ordered, watermark):\n",
+        "        if not _on_time(ordered, watermark):\n",
+        "rows and timers of a key go in one order, with process_batch too",
+        (f"{_TESTS}/host/test_runner_together.py",),
+    ),
+    Mutant(
+        "batch: what expires between two rows of a key is read as before the first",
+        _TOGETHER,
+        "        if opened.expiry > last:\n",
+        "        if opened.expiry > first:\n",
+        "process_batch reads what process reads",
+        (f"{_TESTS}/host/test_runner_together.py",),
+    ),
+    Mutant(
+        "batch: what the first row writes never expires before the last",
+        _TOGETHER,
+        "        if last - first >= self._shortest:\n",
+        "        if last - first > self._shortest:\n",
+        "process_batch reads what process reads",
+        (f"{_TESTS}/host/test_runner_together.py",),
     ),
 )

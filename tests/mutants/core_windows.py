@@ -11,6 +11,22 @@ _TESTS: Final = "tests/unit/millrace/windows"
 
 MUTANTS: Final = (
     Mutant(
+        "windows: what is no number is added",
+        f"{_WINDOWS}/aggregates.py",
+        "        return acc if is_missing(value) else step(acc, value, at)\n",
+        "        return acc if value is None else step(acc, value, at)\n",
+        "aggregates do not hang on the order of events",
+        (f"{_TESTS}/test_aggregates.py::test_an_aggregate_is_the_same_however_it_is_added_and_merged",),
+    ),
+    Mutant(
+        "windows: of equal floats the first one is told",
+        f"{_WINDOWS}/aggregates.py",
+        "    return value + 0.0 if acc is None or value < acc else acc\n",
+        "    return value if acc is None or value < acc else acc\n",
+        "aggregates do not hang on the order of events",
+        (f"{_TESTS}/test_aggregates.py::test_an_aggregate_is_the_same_however_it_is_added_and_merged",),
+    ),
+    Mutant(
         "windows: an event at the end of a hopping window is in it",
         f"{_WINDOWS}/assigners.py",
         "        first = last - (size - 1 - (at - last)) // step * step\n",

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _TESTS: Final = "tests/unit/generators"
+_ARRIVALS: Final = f"{_TESTS}/test_arrivals.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -118,5 +119,29 @@ MUTANTS: Final = (
         "        self.fates[fate] += 2\n",
         "every request has one fate",
         (f"{_TESTS}/test_ridesharing.py::test_every_request_has_one_fate_or_is_open",),
+    ),
+    Mutant(
+        "generators: what is left at the end arrives before what was sent",
+        "generators/engine/stages.py",
+        "        message.due_ms = last_ms = max(last_ms, message.happened_ms)\n",
+        "        message.due_ms = message.happened_ms\n",
+        "messages arrive in the order of sending",
+        (f"{_ARRIVALS}::test_late_messages_that_are_left_at_the_end_arrive_last",),
+    ),
+    Mutant(
+        "generators: records carry when they are sent, not their arrival",
+        "generators/sinks.py",
+        "timestamp=message.arrival_ms if self._arrivals else _NOW,",
+        "timestamp=_NOW,",
+        "simulated arrivals",
+        (f"{_ARRIVALS}::TestKafka::test_records_carry_the_simulated_arrival",),
+    ),
+    Mutant(
+        "generators: topics for arrivals have the broker's time",
+        "generators/sinks.py",
+        "TopicSpec(partitions, SENT_TIME if arrivals else {})",
+        "TopicSpec(partitions)",
+        "simulated arrivals are kept",
+        (f"{_ARRIVALS}::TestKafka::test_topics_are_created_for_the_times_that_they_get",),
     ),
 )

@@ -13,10 +13,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from millrace.host.spark import ProcessedStream
+from millrace.host.spark_clock import announced
+from millrace.runtime.clock_files import Epoch
 from millrace.runtime.jars import ensure_jars
 from millrace.runtime.session import spark_session
-from millrace.state.cells import Header, read_header
+from millrace.state.cells import CLOCK_PAGE, Header, read_clock, read_header
 from millrace.state.sealing import Place, unseal
+from millrace.time.clock import ClockState
+from tests.spark.mirror import DRAIN
 
 #: What the modules of tests import, and so Spark's Python processes that find a process there.
 _LOADED = ("pytest", "hypothesis", "pyspark.testing", "chispa", "tests.spark.conftest")
@@ -95,13 +99,16 @@ class Stream:
             .json(str(self._input))
         )
         self.output = self._build(source)
-        query = (
+        writer = (
             self.output.raw.writeStream.option("checkpointLocation", str(self.checkpoint))
             .outputMode("append")
             .foreachBatch(self._keep)
             .trigger(availableNow=True)
-            .start()
         )
+        # As write_to does it: a drain says which checkpoint it is for.
+        clock = msgspec.structs.replace(self.output.clock, incarnation=DRAIN.incarnation)
+        with announced(self._spark, [Epoch(0, clock)]):
+            query = writer.start()
         try:
             assert query.awaitTermination(150), "the query does not end"
         finally:
@@ -144,10 +151,16 @@ class Stream:
             for row in self.state("header")
         ]
 
-    def timers(self) -> list[Row]:
-        """Return the engine's registered timers after the last batch."""
-        reader = self._spark.read.format("statestore").option("path", str(self.checkpoint))
-        return reader.option("readRegisteredTimers", "true").load().collect()
+    def clocks(self) -> list[ClockState]:
+        """Return what the clocks of the key groups say after the last batch: one thing, if any has begun."""
+        assert self.output is not None
+        found: list[ClockState] = []
+        for row in self.state("pages"):
+            if row["user_map_key"]["page"] == CLOCK_PAGE:
+                place = Place(self.output.process.name, row["key"][0], "page", CLOCK_PAGE)
+                clock = read_clock(unseal(bytes(row["user_map_value"]["data"]), place, None))
+                found += [] if clock in found else [clock]
+        return found
 
 
 StreamFactory = Callable[..., Stream]

@@ -33,13 +33,13 @@ from millrace import (
     versioned_state,
 )
 from millrace.host.spark import ProcessedStream
-from millrace.host.system import Drain, Idle, Tick
+from millrace.host.system import Idle, Tick
 from millrace.runtime.contract import check_contract
 from millrace.runtime.jars import ensure_jars
 from millrace.runtime.session import spark_session
 from millrace.state.layout import ENCODING_VERSION
 from tests.spark.conftest import Stream
-from tests.spark.mirror import SCHEMA, Item, to_row
+from tests.spark.mirror import DRAIN, SCHEMA, Item, to_row
 
 DATA = Path(__file__).parent / "data" / "golden"
 #: Stands in the kept files for the folder in which they were written.
@@ -159,17 +159,17 @@ def batches(part: Literal["before", "after"]) -> list[list[Item]]:
         add(Tick(START + 3 * MINUTE), Sight("long-3", START + 3 * MINUTE, 1, "new"))
         add(Idle(START + 8 * MINUTE))
         add(Tick(START + 60 * MINUTE))
-        add(Drain())
+        add(DRAIN)
         add(Tick(START + 90 * MINUTE))
-        add(Drain())
+        add(DRAIN)
     return made
 
 
-def build(df: DataFrame, profile: Literal["latency", "throughput"] = "latency") -> ProcessedStream:
+def build(df: DataFrame) -> ProcessedStream:
     """Return the stream of the golden process."""
     return keyed(
         df, by="who", event_time="at", value="value", out_of_orderness=BOUND, source_id="source",
-        control=F.col("control"), key_groups=4, profile=profile,
+        control=F.col("control"), key_groups=4,
     ).process(Everything())  # fmt: skip
 
 

@@ -15,6 +15,9 @@ from millrace.host.runner import Row, Runner
 from millrace.host.system import Drain, Idle, SystemMessage, Tick, encode_system
 from millrace.time import END_OF_TIME, NO_WATERMARK
 
+#: What ends the input of the streams of these tests.
+DRAIN = Drain("stream")
+
 SCHEMA = "value string, source string, control boolean"
 
 
@@ -46,29 +49,27 @@ class Mirror:
         self.runner = Runner(process, encode=msgspec.json.encode, decode=self._decode)
         self.store = LiveStore(self.runner.layout)
         self._bound = bound_ms
-        self._watermark = self._next = self._newest = self._tick = NO_WATERMARK
+        self._watermark = self._newest = self._tick = NO_WATERMARK
         self._broadcast: bytes | None = None
 
-    def batch(self, items: Iterable[Item], *, key: str, at: str, packed: bool = False) -> None:
-        """Run one batch.
+    def batch(self, items: Iterable[Item], *, key: str, at: str) -> None:
+        """Run one batch, then what waits for the watermark that it ends with.
 
         Args:
             items: Its rows.
             key: Field of an event's key.
             at: Field of its time.
-            packed: Whether events are packed: then what waits for the end of the batch is done in it, and
-                not by the next one.
         """
         rows: dict[str, list[Row]] = {}
         controls: list[Row] = []
-        ticks, drained = [], False
+        ticks, silent, drained = [], NO_WATERMARK, False
         for source, value, control in items:
             if isinstance(value, Tick):
                 ticks.append(value.at)
             elif isinstance(value, Drain):
                 drained = True
             elif isinstance(value, Idle):
-                self._newest = max(self._newest, value.at)
+                silent = max(silent, value.at)
             elif not control:
                 raw = msgspec.json.encode(value)
                 when = getattr(value, at)
@@ -77,35 +78,31 @@ class Mirror:
                 self._newest = max(self._newest, when)
             else:
                 controls.append(Row(0, msgspec.json.encode(value), source, value))
-        self._step(rows, controls, max(ticks, default=NO_WATERMARK), drained)
+        tick = max(ticks, default=NO_WATERMARK)
+        ticked = self.runner.process.needs_ticks() and tick > self._tick
+        if ticked:
+            self._tick = tick
+        before = self._watermark
+        self._step(rows, controls, before, ticked=False, passed=before)
         if self._newest != NO_WATERMARK:
-            self._next = max(self._watermark, self._newest - self._bound - 1)
-        if packed and not drained and self._next > self._watermark:
-            self.begin_batch()
-            self._step({}, [], NO_WATERMARK, False)
-
-    def begin_batch(self) -> None:
-        """Let the watermark be what the batches so far have made it."""
-        self._watermark = max(self._watermark, self._next)
+            self._watermark = max(before, max(self._newest, silent) - self._bound - 1)
+        if drained:
+            self._watermark = END_OF_TIME
+        self._step({}, [], self._watermark, ticked=ticked, passed=before)
 
     def end_run(self) -> None:
-        """Run the batch without data that follows the last one, and restart."""
-        if self._next > self._watermark:
-            self.begin_batch()
-            self._step({}, [], NO_WATERMARK, False)
+        """Restart."""
         self.store = LiveStore(self.runner.layout, self.store.pack())
 
-    def _step(self, rows: dict[str, list[Row]], controls: list[Row], tick: int, drained: bool) -> None:
+    def _step(
+        self, rows: dict[str, list[Row]], controls: list[Row], watermark: int, *, ticked: bool, passed: int
+    ) -> None:
         runner = self.runner
-        watermark = END_OF_TIME if drained else self._watermark
-        uses = runner.process.needs_ticks() and tick > self._tick
-        if uses:
-            self._tick = tick
         runner.load_broadcast(self._broadcast)
         if controls:
             changed = runner.run_broadcast(controls, self._broadcast, watermark, report=True)
             self._broadcast = self._broadcast if changed is None else changed
-        runner.run_batch(self.store, rows, watermark, self._tick, tick=uses)
+        runner.run_batch(self.store, rows, watermark, self._tick, tick=ticked, passed=passed)
         self.store.commit(watermark, self._tick)
 
 

@@ -42,8 +42,7 @@ class History:
         """Run batches in a query that is started for them."""
         for batch in some:
             self.stream.add([to_row(item) for item in batch])
-            self.mirror.begin_batch()
-            self.mirror.batch(batch, key="who", at="at", packed=True)
+            self.mirror.batch(batch, key="who", at="at")
         self.mirror.end_run()
         self.stream.run()
         assert self.stream.output is not None

@@ -15,13 +15,11 @@ from pyspark.sql import functions as F
 from millrace import Context, KeyedProcess, Timer, arrival, keyed, map_state, side_output, value_state
 from millrace.host.memory import MemoryChain, MemoryHost
 from millrace.host.runner import Emission
-from millrace.host.spark import KeyingError, ProcessedStream, Profile
-from millrace.host.system import Drain, Idle, SystemMessage, Tick, encode_system
+from millrace.host.spark import KeyingError, ProcessedStream
+from millrace.host.system import Idle, SystemMessage, Tick, encode_system
 from tests.spark.conftest import StreamFactory
+from tests.spark.mirror import DRAIN
 
-# The fuzzing has both profiles; here one of the two is enough for every day.
-ALSO_LATENCY = pytest.param("latency", marks=pytest.mark.matrix)
-ALSO_THROUGHPUT = pytest.param("throughput", marks=pytest.mark.matrix)
 START = 1_700_000_040_000
 MINUTE = 60_000
 BOUND = 5_000
@@ -123,7 +121,7 @@ def system_row(message: SystemMessage) -> dict[str, Any]:
     return {"value": encode_system(message).decode(), "source": None, "control": True}
 
 
-def source(df: DataFrame, profile: Profile) -> Any:
+def source(df: DataFrame) -> Any:
     return keyed(
         df,
         by="card",
@@ -133,12 +131,11 @@ def source(df: DataFrame, profile: Profile) -> Any:
         source_id="source",
         control=F.col("control"),
         key_groups=3,
-        profile=profile,
     )
 
 
-def chain(df: DataFrame, profile: Profile = "latency") -> ProcessedStream:
-    return source(df, profile).process(Minutes()).key_by("shop").process(Shops())
+def chain(df: DataFrame) -> ProcessedStream:
+    return source(df).process(Minutes()).key_by("shop").process(Shops())
 
 
 def comparable(emissions: Sequence[Any]) -> Counter[str]:
@@ -151,23 +148,21 @@ def comparable(emissions: Sequence[Any]) -> Counter[str]:
     return Counter(found)
 
 
-@pytest.mark.parametrize("profile", [ALSO_LATENCY, ALSO_THROUGHPUT])
-def test_a_chain_gives_on_spark_what_it_gives_in_memory_and_drains_empty(
-    stream: StreamFactory, profile: Profile
-) -> None:
+@pytest.mark.matrix  # the fuzzing and the test of a bounded frame have chains every day
+def test_a_chain_gives_on_spark_what_it_gives_in_memory_and_drains_empty(stream: StreamFactory) -> None:
     batches = sales(3, 6)
     host = MemoryChain(Minutes(), ("shop", Shops()), out_of_orderness_ms=BOUND)
     expected: list[Emission] = [e for batch in batches for e in host.run_batch(batch)]
     expected += host.drain()
     assert host.is_empty()
-    spark_stream = stream(SCHEMA, lambda df: chain(df, profile))
+    spark_stream = stream(SCHEMA, chain)
     offset = 0
     for part in (batches[:3], batches[3:]):
         for batch in part:
             spark_stream.add(rows_of(batch, offset))
             offset += len(batch)
         spark_stream.run()
-    spark_stream.add([system_row(Drain())])
+    spark_stream.add([system_row(DRAIN)])
     spark_stream.run()
     assert comparable(spark_stream.emitted) == comparable(expected)
     kinds = Counter(e.output for e in expected)
@@ -177,26 +172,23 @@ def test_a_chain_gives_on_spark_what_it_gives_in_memory_and_drains_empty(
     assert all(times == sorted(times) for times in told)
 
 
-@pytest.mark.parametrize("profile", [ALSO_LATENCY, "throughput"])
-def test_a_packed_batch_brings_what_waits_for_it_through_the_whole_chain(
-    stream: StreamFactory, profile: Profile
-) -> None:
+def test_a_batch_brings_what_waits_for_it_through_the_whole_chain(stream: StreamFactory) -> None:
     """The first sale, a minute over, a minute and a half over: each batch ends at the watermark it brings."""
-    spark_stream = stream(SCHEMA, lambda df: chain(df, profile))
+    spark_stream = stream(SCHEMA, chain)
     for number, at in enumerate((START, START + MINUTE + BOUND + 1, START + 3 * MINUTE + BOUND + 1)):
         sale = Sale("a", "x", at, 50)
         spark_stream.add(rows_of([("a", at, sale)], number))
     spark_stream.run()
     told = [batch for batch, rows in spark_stream.batches.items() for e in rows if e.output == "main"]
     # Batch 1 brings the end of the first minute, and batch 2 the time at which the shop tells of it.
-    assert told[0] == (2 if profile == "throughput" else 3)
+    assert told[0] == 2
 
 
 def test_outputs_of_every_link_have_typed_columns(stream: StreamFactory) -> None:
     spark_stream = stream(SCHEMA, chain)
     spark_stream.views = ("main", "Minutes.large", "Minutes.late")
     spark_stream.add(rows_of([("a", START, Sale("a", "x", START, 99))], 0))
-    spark_stream.add([system_row(Drain())])
+    spark_stream.add([system_row(DRAIN)])
     spark_stream.run()
     (large,) = spark_stream.typed["Minutes.large"]
     (standing,) = spark_stream.typed["main"]
@@ -225,12 +217,9 @@ class Quiet(KeyedProcess[Sale, str]):
         ctx.emit(f"{timer.domain} {timer.name} {timer.at} at {ctx.processing_time}, last {self.last.value}")
 
 
-@pytest.mark.parametrize("profile", ["latency", ALSO_THROUGHPUT])
-def test_ticks_drive_processing_time_and_idle_ticks_event_time(
-    stream: StreamFactory, profile: Profile
-) -> None:
+def test_ticks_drive_processing_time_and_idle_ticks_event_time(stream: StreamFactory) -> None:
     host = MemoryHost(Quiet(), out_of_orderness_ms=BOUND)
-    spark_stream = stream(SCHEMA, lambda df: source(df, profile).process(Quiet()))
+    spark_stream = stream(SCHEMA, lambda df: source(df).process(Quiet()))
     expected: list[Emission] = []
     offset = 0
 
@@ -270,7 +259,7 @@ def test_a_process_on_processing_time_is_refused_without_control_rows(spark: Spa
 
 
 def test_a_control_event_that_nobody_takes_is_a_dead_letter_and_not_lost(stream: StreamFactory) -> None:
-    spark_stream = stream(SCHEMA, lambda df: source(df, "latency").process(Minutes()))
+    spark_stream = stream(SCHEMA, lambda df: source(df).process(Minutes()))
     spark_stream.add([{"value": '{"limit": 3}', "source": "c:0:1", "control": True}])
     spark_stream.add([{"value": '{"$millrace":"never"}', "source": "c:0:2", "control": True}])
     spark_stream.run()
@@ -279,8 +268,7 @@ def test_a_control_event_that_nobody_takes_is_a_dead_letter_and_not_lost(stream:
     assert "Minutes takes no control events" in letters[0]["error"]
 
 
-@pytest.mark.parametrize("profile", [ALSO_LATENCY, "throughput"])
-def test_a_bounded_dataframe_gives_the_rows_of_the_stream(spark: SparkSession, profile: Profile) -> None:
+def test_a_bounded_dataframe_gives_the_rows_of_the_stream(spark: SparkSession) -> None:
     events = [(k, at, s) for batch in sales(5, 4) for k, at, s in batch]
     # No event is late under the finest cut: in order, each within the bound.
     events = sorted(events, key=lambda e: e[1])
@@ -289,7 +277,7 @@ def test_a_bounded_dataframe_gives_the_rows_of_the_stream(spark: SparkSession, p
     expected += host.drain()
     shuffled = rows_of(events, 0)
     random.Random(2).shuffle(shuffled)
-    result = chain(spark.createDataFrame(shuffled, SCHEMA), profile)
+    result = chain(spark.createDataFrame(shuffled, SCHEMA))
     rows = result.rows(result.raw).collect()
     found = [Emission(*r) for r in rows]
     assert without_causes(found) == without_causes(expected)
@@ -307,7 +295,7 @@ def without_causes(emissions: Sequence[Emission]) -> Counter[str]:
 
 def test_key_by_refuses_what_is_not_there(spark: SparkSession) -> None:
     df = spark.createDataFrame([], SCHEMA)
-    minutes = source(df, "latency").process(Minutes())
+    minutes = source(df).process(Minutes())
     with pytest.raises(KeyingError, match="no field town"):
         minutes.key_by("town")
     with pytest.raises(KeyingError, match="no output 'alerts'"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import random
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,15 @@ from millrace import (
     side_output,
     value_state,
 )
+from millrace.host.chunks import decode_input
 from millrace.host.groups import encode_key, group_labels, key_group, spark_hash
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row
-from millrace.host.spark import KeyingError, ProcessedStream, Profile
+from millrace.host.spark import KeyingError, ProcessedStream
 from millrace.host.spark_input import EventsOf, ProcessInput
 from millrace.host.spark_worker import _control_order
 from millrace.runtime.contract import ContractMismatch, check_contract
-from millrace.state.cells import SCHEMA_PAGE
+from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE
 from tests.spark.conftest import Emitted, StreamFactory
 
 START = 1_700_000_000_000
@@ -162,7 +162,7 @@ class Sources:
 SCHEMA = "value binary, source string, control boolean, arrived timestamp"
 
 
-def orders(df: DataFrame, profile: Profile = "latency") -> ProcessedStream:
+def orders(df: DataFrame) -> ProcessedStream:
     return keyed(
         df,
         by=("user", "shop"),
@@ -173,8 +173,8 @@ def orders(df: DataFrame, profile: Profile = "latency") -> ProcessedStream:
         control=F.col("control"),
         arrived_at="arrived",
         max_future_skew="2 days",
+        clock_skew="off",
         key_groups=3,
-        profile=profile,
     ).process(Orders())
 
 
@@ -261,16 +261,7 @@ def comparable(emissions: list[Any]) -> Counter[str]:
     return Counter(found)
 
 
-@pytest.mark.parametrize(
-    "profiles",
-    [
-        pytest.param(("latency",) * 3, marks=pytest.mark.matrix),
-        ("throughput", "latency", "throughput"),
-    ],
-)
-def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(
-    stream: StreamFactory, profiles: Sequence[Profile]
-) -> None:
+def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(stream: StreamFactory) -> None:
     batches = random_batches(seed=7, count=6)
     reasons = bad_rows(batches[1])
     for far in (HOUR, 2 * HOUR):  # the first lets everything end, the second shows that it has
@@ -278,8 +269,7 @@ def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(
         batches[-1].event("nobody", START + 24 * far, "nothing")
     for batch in batches:
         batch.number()
-    left = iter(profiles)
-    spark_stream = stream(SCHEMA, lambda df: orders(df, next(left)))
+    spark_stream = stream(SCHEMA, orders)
     for part in (batches[:2], batches[2:3], batches[3:]):  # each in a query of its own
         for batch in part:
             rows = list(batch.rows)
@@ -303,11 +293,12 @@ def test_spark_gives_what_memory_gives_over_restarts_and_ends_empty(
     assert spark_stream.late_drops == 0
     # What may stay of a group is a header without entries, timers or pages, which knows its broadcast state.
     for header in spark_stream.headers():
-        assert (header.wake, len(header.pages), header.inline) == (None, 1, {})
+        assert (len(header.pages), header.inline) == (1, {})
         assert header.broadcast
-    # Besides them there is page 0, what the entries are, for as long as there is a header.
-    assert {row["user_map_key"]["page"] for row in spark_stream.state("pages")} <= {SCHEMA_PAGE}
-    assert spark_stream.timers() == []
+    # Besides them there is page 0, what the entries are, for as long as there is a header, and the clock.
+    assert {row["user_map_key"]["page"] for row in spark_stream.state("pages")} <= {SCHEMA_PAGE, CLOCK_PAGE}
+    (clock,) = spark_stream.clocks()
+    assert clock.watermark == clock.furthest - BOUND - 1
 
 
 def check_bad(letters: list[Emitted], bad: Bad) -> None:
@@ -477,15 +468,15 @@ def test_spark_finds_key_text_group_and_partition_as_python_does(spark: SparkSes
     for groups in (1, 7, 64):
         stream = keyed(df, by=("user", "shop"), event_time="at", key_groups=groups)
         arriving = ProcessInput(stream, (EventsOf(Pairs.name, Pairs.event_type, stream.by[""]),))
-        routed = arriving.grouped(arriving.timed())
-        rows = routed.collect()
-        assert [r._key for r in rows] == [encode_key(p) for p in parts]
+        routed = arriving.packed(None)
+        of_group = [(r._group, key) for r in routed.collect() for key in decode_input(r._chunk).keys]
         labels = group_labels(groups)
-        assert [r._group for r in rows] == [labels[key_group(encode_key(p), groups)] for p in parts]
+        keys = [encode_key(p) for p in parts]
+        assert sorted(of_group) == sorted((labels[key_group(key, groups)], key) for key in keys)
     for partitions in (2, 5):
-        placed = routed.repartition(partitions, "_group").select("_key", F.spark_partition_id().alias("p"))
+        placed = routed.repartition(partitions, "_group").select("_chunk", F.spark_partition_id().alias("p"))
         for r in placed.collect():
-            assert r.p == key_group(r._key, 64) % partitions
+            assert {key_group(key, 64) % partitions for key in decode_input(r._chunk).keys} == {r.p}
 
 
 def test_spark_hashes_integers_as_python_does(spark: SparkSession) -> None:

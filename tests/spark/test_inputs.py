@@ -1,4 +1,4 @@
-"""Processes with several inputs on Spark: as in memory, in both profiles, through restarts."""
+"""Processes with several inputs on Spark: as in memory, through restarts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from millrace import Context, KeyedProcess, Timer, arrival, connect, keyed, value_state
+from millrace import Context, KeyedProcess, Timer, connect, keyed, value_state
 from millrace.host.memory import MemoryHost
-from millrace.host.spark import KeyedStream, KeyingError, ProcessedStream, Profile
+from millrace.host.spark import KeyedStream, KeyingError, ProcessedStream
 from tests.spark.conftest import Emitted, StreamFactory
 
 START = 1_700_000_000_000
@@ -67,10 +67,6 @@ class Noted(KeyedProcess[Reading | Note, str]):
         ctx.emit(ctx.input)
 
 
-class Told(Noted):
-    order = arrival(commutes=True)
-
-
 SCHEMA = "topic string, n bigint, value binary"
 
 
@@ -90,21 +86,21 @@ BATCHES = [
 ]
 
 
-def joined(profile: Profile) -> Any:
+def joined() -> Any:
     def build(df: DataFrame) -> ProcessedStream:
         df = df.withColumn("id", F.concat_ws(":", "topic", F.lit("0"), "n"))
         of = {name: df.filter(F.col("topic") == name) for name in ("status", "readings")}
         return connect(
             readings=keyed(of["readings"], by="machine", event_time="at", value="value",
-                           out_of_orderness=10 * SECOND, source_id="id", profile=profile),
+                           out_of_orderness=10 * SECOND, source_id="id"),
             status=keyed(of["status"], by="unit", event_time="since", value="value",
-                         out_of_orderness=5 * SECOND, source_id="id", profile=profile),
+                         out_of_orderness=5 * SECOND, source_id="id"),
         ).process(Latest())  # fmt: skip
 
     return build
 
 
-def one_scan(profile: Profile) -> Any:
+def one_scan() -> Any:
     """The same from one stream with both inputs, one of which is keyed by an expression."""
 
     def build(df: DataFrame) -> ProcessedStream:
@@ -118,7 +114,6 @@ def one_scan(profile: Profile) -> Any:
             out_of_orderness=10 * SECOND,
             source_id="id",
             record_key=F.col("topic").cast("binary"),
-            profile=profile,
         ).process(Latest())
 
     return build
@@ -153,19 +148,9 @@ def counted(emitted: Any) -> Counter[Any]:
 STRAY = msgspec.json.encode(Reading("m1", START + 10**9, 1.0))
 
 
-@pytest.mark.parametrize(
-    ("scan", "profile"),
-    [
-        (joined, "latency"),
-        (one_scan, "throughput"),
-        pytest.param(one_scan, "latency", marks=pytest.mark.matrix),
-        pytest.param(joined, "throughput", marks=pytest.mark.matrix),
-    ],
-)
-def test_two_inputs_give_what_the_memory_host_gives(
-    stream: StreamFactory, scan: Any, profile: Profile
-) -> None:
-    running = stream(SCHEMA, scan(profile))
+@pytest.mark.parametrize("scan", [joined, one_scan])
+def test_two_inputs_give_what_the_memory_host_gives(stream: StreamFactory, scan: Any) -> None:
+    running = stream(SCHEMA, scan())
     n = 0
     for batch in BATCHES:
         rows = []
@@ -219,8 +204,7 @@ def test_columns_of_bounded_frames_are_joined_at_once(spark: Any) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("profile", ["latency", pytest.param("throughput", marks=pytest.mark.matrix)])
-def test_a_bounded_frame_brings_all_inputs_at_once(spark: Any, profile: Profile) -> None:
+def test_a_bounded_frame_brings_all_inputs_at_once(spark: Any) -> None:
     rows = [
         ("readings", Reading("m1", START + 1, 1.0)),
         ("readings", Reading("m1", START + 5, 2.0)),
@@ -231,7 +215,7 @@ def test_a_bounded_frame_brings_all_inputs_at_once(spark: Any, profile: Profile)
     )
     made = keyed(
         records, tag="topic", by={"readings": "machine", "status": "unit"},
-        event_time={"readings": "at", "status": "since"}, value="value", profile=profile,
+        event_time={"readings": "at", "status": "since"}, value="value",
     ).process(Latest())  # fmt: skip
 
     assert sorted(row.value for row in made["main"].collect()) == [
@@ -264,8 +248,6 @@ def test_one_stream_with_all_inputs_must_fit_its_process(spark: Any) -> None:
     # Where workers read the events, what is a time in one input may be a key in the other.
     noted = stream(by={"readings": "machine", "notes": "at"}, event_time={"readings": "at", "notes": "since"})
     noted.process(Noted())
-    with pytest.raises(KeyingError, match=r"Told.notes reads at as string, another input as bigint"):
-        noted.process(Told())
     with pytest.raises(KeyingError, match="it brings all inputs of a process by itself"):
         connect(left=stream(), right=keyed(df, by="machine", event_time="at", value="value"))
 

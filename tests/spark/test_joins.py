@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from millrace import connect, keyed
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission
-from millrace.host.spark import ProcessedStream, Profile
+from millrace.host.spark import ProcessedStream
 from millrace.joins import JoinProcess, asof_join, interval, interval_join, table_join, window_join
 from millrace.windows import session
 from tests.spark.conftest import Stream, StreamFactory
@@ -89,11 +89,9 @@ def in_memory(process: JoinProcess) -> list[Emission]:
     return emissions
 
 
-def on_spark(
-    process: JoinProcess, stream: StreamFactory, profile: Profile, restart_after: int = -1
-) -> Stream:
+def on_spark(process: JoinProcess, stream: StreamFactory, restart_after: int = -1) -> Stream:
     def build(df: DataFrame) -> ProcessedStream:
-        how: dict[str, Any] = {"by": "machine", "value": "value", "source_id": "source", "profile": profile}
+        how: dict[str, Any] = {"by": "machine", "value": "value", "source_id": "source"}
         lefts, rights = (df.filter(F.col("side") == side) for side in ("left", "right"))
         return connect(
             left=keyed(lefts, event_time="at", out_of_orderness=BOUND, key_groups=4, **how),
@@ -131,22 +129,15 @@ def check(made: Stream, process: JoinProcess) -> None:
 
 
 MATRIX = pytest.mark.matrix
-PROFILES = pytest.mark.parametrize("profile", ["latency", pytest.param("throughput", marks=MATRIX)])
 
 
-@PROFILES
 @pytest.mark.parametrize("name", ["table, final", "interval", pytest.param("session", marks=MATRIX)])
-def test_a_join_gives_on_spark_what_it_gives_in_memory(
-    stream: StreamFactory, name: str, profile: Profile
-) -> None:
-    check(on_spark(JOINS[name], stream, profile), JOINS[name])
+def test_a_join_gives_on_spark_what_it_gives_in_memory(stream: StreamFactory, name: str) -> None:
+    check(on_spark(JOINS[name], stream), JOINS[name])
 
 
-@PROFILES
-def test_a_status_out_of_order_corrects_readings_across_a_restart(
-    stream: StreamFactory, profile: Profile
-) -> None:
-    made = on_spark(JOINS[AS_OF], stream, profile, restart_after=0)
+def test_a_status_out_of_order_corrects_readings_across_a_restart(stream: StreamFactory) -> None:
+    made = on_spark(JOINS[AS_OF], stream, restart_after=0)
     of_m1 = [
         ((p["left_ms"] - START) // SECOND, p["status"], p["revision"], e.on_time)
         for e in made.emitted

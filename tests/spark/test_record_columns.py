@@ -62,10 +62,9 @@ CASES: list[tuple[bytes, dict[str, bytes] | None, int | str]] = [
 ]
 
 
-@pytest.mark.parametrize("profile", ["latency", "throughput"])
 @pytest.mark.parametrize("keep", ["all", "unreadable"])
 def test_versions_are_judged_and_dead_letters_keep_key_time_and_headers(
-    spark: SparkSession, profile: Literal["latency", "throughput"], keep: Literal["all", "unreadable"]
+    spark: SparkSession, keep: Literal["all", "unreadable"]
 ) -> None:
     rows = [record(offset, value, headers) for offset, (value, headers, _) in enumerate(CASES)]
     outputs = keyed(
@@ -81,7 +80,6 @@ def test_versions_are_judged_and_dead_letters_keep_key_time_and_headers(
         max_future_skew="1 minute",
         versions=("1", "2"),
         key_groups=4,
-        profile=profile,
     ).process(Orders())
     assert sorted(row.value for row in outputs["main"].collect()) == [
         found for *_, found in CASES if isinstance(found, int)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -83,11 +83,9 @@ class Counts(KeyedProcess[Balance, int]):
         ctx.emit(self.n.value)
 
 
-def stream_of(
-    df: DataFrame, process: Balances | None = None, profile: Literal["latency", "throughput"] = "latency"
-) -> ProcessedStream:
+def stream_of(df: DataFrame, process: Balances | None = None) -> ProcessedStream:
     return keyed(
-        df, by="user", event_time="at", value="value", control=F.col("control"), key_groups=2, profile=profile
+        df, by="user", event_time="at", value="value", control=F.col("control"), key_groups=2
     ).process(process or Balances())
 
 
@@ -175,11 +173,10 @@ class Contracted:
         return contract.get("encryption", {}).get("keys")
 
 
-@pytest.mark.parametrize("profile", ["latency", pytest.param("throughput", marks=pytest.mark.matrix)])
 def test_encrypted_state_goes_on_after_a_restart_and_every_value_of_it_is_encrypted(
-    stream: StreamFactory, keys: Path, profile: Literal["latency", "throughput"]
+    stream: StreamFactory, keys: Path
 ) -> None:
-    made = stream(SCHEMA, lambda df: stream_of(df, profile=profile))
+    made = stream(SCHEMA, stream_of)
     made.add([fee(1), payment("Ada", 1, 150), payment("Bob", 2, 30)])
     made.run()
     made.add([payment("Ada", 3, 100), payment("Ada", 4, 7)])

@@ -403,4 +403,3 @@ def test_a_vector_gives_on_spark_what_it_says(stream: StreamFactory, name: str) 
     assert rows_of(script, made.emitted) == wanted
     assert comparable(made.emitted) == comparable(expected)
     assert made.late_drops == 0
-    assert made.timers() == []

@@ -70,7 +70,6 @@ def build(streams: Mapping[str, DataFrame], settings: HistorySettings) -> Output
             keep_headers=settings.stream.keep_headers,
             control=F.col("topic") == settings.topics.control,
             key_groups=settings.spark.key_groups,
-            profile=settings.stream.profile,
         )
         .process(CustomerHistory())
         .key_by("terminal_id")

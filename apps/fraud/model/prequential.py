@@ -161,6 +161,10 @@ class PrequentialMetrics(KeyedProcess[Outcomes, DayMetrics]):
                 ctx.timers.at(timer.at + self._kept, f"gone-{number}")
             self.open_days.put(number, day)
 
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) a day is forgotten that is judged at ``latest``."""
+        return latest + self._kept
+
     def _compared(self, found: DayMetrics, day: Day) -> DayMetrics:
         """Add how far the day is from the first days of its version."""
         reference = self.reference.value or Reference()

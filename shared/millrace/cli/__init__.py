@@ -41,6 +41,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
         "millrace.cli.savepoint:app",
         "Keep a committed batch of a query, and begin another with it.",
     ),
+    "convert": ("millrace.cli.convert:app", "Bring a checkpoint of an earlier version over to this one."),
     "rescale": ("millrace.cli.rescale:app", "Give a stopped query other partitions or key groups."),
     "contracts": ("millrace.cli.contracts:app", "Keep what events look like in git, and compatible."),
     "dlq": ("millrace.cli.dlq:app", "Dead letters: list them, look into them, send them again."),

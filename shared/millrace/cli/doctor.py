@@ -1,4 +1,4 @@
-"""`millrace doctor`: can this machine run the apps, and if not, what to do."""
+"""`millrace doctor`: can this machine run the apps, do their topics' times fit, and if not, what to do."""
 
 from __future__ import annotations
 
@@ -9,25 +9,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.errors import MillraceError, UserError
+
 if TYPE_CHECKING:
     from millrace.runtime.doctor import Finding, Machine
 
-app = typer.Typer(help="Check this machine: Python, Java, memory, disk, ports, jars, broker.")
+app = typer.Typer(help="Check this machine (Python, Java, memory, disk, ports, jars, broker) and topics.")
 
 _STYLES = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 
 
 @app.command()
 def doctor(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[APP]...", help="Whose topics are looked at. Default: all that exist."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only what decides whether Spark starts.")] = False,
     bootstrap: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Kafka broker to reach.")] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings file.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s kafka.bootstrap=host:9092.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this machine; exit code 0 if all is well (warnings allowed), 1 if something is broken."""
+    """Check this machine, and the topics of apps where a broker is configured.
+
+    Of the newest 2,000 records of each topic that an app reads, how long they took to arrive, and which
+    stream.out_of_orderness and stream.clock_skew fit. Exit code 0 if all is well (warnings allowed), 1 if
+    something is broken.
+    """
     from millrace.runtime.doctor import run_checks
 
-    findings = run_checks(_machine(bootstrap, config), quick=quick)
+    sets = [*([f"kafka.bootstrap={bootstrap}"] if bootstrap else []), *(overrides or [])]
+    machine = _machine(config, sets, names or [])
+    findings = run_checks(machine, quick=quick)
+    if not quick and machine.bootstrap and any(f.name == "broker" and f.status == "ok" for f in findings):
+        findings += _topics(names or [], config, sets)
+    elif names and not machine.bootstrap:
+        raise UserError(f"no broker is configured for {', '.join(names)}: give --bootstrap HOST:PORT")
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -36,18 +56,38 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _machine(bootstrap: str | None, config: Path | None) -> Machine:
+def _machine(config: Path | None, sets: list[str], names: list[str]) -> Machine:
+    from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import Machine
     from millrace.runtime.settings import AppSettings, load_settings
 
-    overrides = [f"kafka.bootstrap={bootstrap}"] if bootstrap else []
-    settings = load_settings(AppSettings, app="doctor", config=config, overrides=overrides)
+    # Of a single app the settings may be its own, its broker among them.
+    kind, of = (load_app(names[0]).settings, names[0]) if len(names) == 1 else (AppSettings, "doctor")
+    settings = load_settings(kind, app=of, config=config, overrides=sets)
     return Machine(
         bootstrap=settings.kafka.bootstrap,
         kafka_options=settings.kafka.options,
         storage=settings.storage.local_root,
         key_file=settings.state.encryption.key_file,
     )
+
+
+def _topics(names: list[str], config: Path | None, sets: list[str]) -> list[Finding]:
+    """Return what is found in the topics of apps; one whose settings do not fit must not hide the others."""
+    from millrace.runtime.apps import list_apps, load_app
+    from millrace.runtime.doctor import refused
+    from millrace.runtime.settings import load_settings
+    from millrace.runtime.topic_checks import app_findings
+
+    findings: list[Finding] = []
+    for name in names or list_apps():
+        try:
+            app = load_app(name)
+            settings = load_settings(app.settings, app=name, config=config, overrides=sets)
+            findings += app_findings(app, settings, only_if_used=not names)
+        except MillraceError as error:
+            findings.append(refused(f"{name}: topics", error))
+    return findings
 
 
 def _print(findings: list[Finding]) -> None:

@@ -50,6 +50,7 @@ class ViewModel:
         lag_max: Of the partition furthest behind.
         watermark: The watermark as clock text.
         watermark_gap_s: Seconds from the watermark to the newest event.
+        held_by: The source that holds the watermark back while a backlog is read.
         batches: Batches done.
         batch_ms: Duration of the last, milliseconds.
         batch_ms_p50: Median of the last ones.
@@ -74,6 +75,7 @@ class ViewModel:
     lag_max: int | None = None
     watermark: str = ""
     watermark_gap_s: float | None = None
+    held_by: str = ""
     batches: int = 0
     batch_ms: int | None = None
     batch_ms_p50: int | None = None
@@ -103,6 +105,7 @@ class ViewModel:
             "lag_max": query.lag_max,
             "watermark": f"{query.watermark:%H:%M:%S}" if query.watermark else "",
             "watermark_gap_s": gap.total_seconds() if gap else None,
+            "held_by": query.held_by,
             "batches": query.batches,
             "batch_ms": query.batch_ms,
             "batch_ms_p50": query.batch_ms_p50,
@@ -205,6 +208,8 @@ def _query_facts(model: ViewModel) -> list[tuple[str, str]]:
     if model.lag and model.lag_max is not None:
         lag += f" (largest partition {model.lag_max:,})"
     gap = "" if model.watermark_gap_s is None else f" ({model.watermark_gap_s:.1f} s behind the newest event)"
+    if model.held_by:
+        gap += f", waiting for {model.held_by}"
     batch = "-"
     if model.batch_ms is not None:
         batch = f"{model.batch_ms:,} ms (p50 {model.batch_ms_p50:,}, p95 {model.batch_ms_p95:,})"

@@ -65,7 +65,10 @@ def run(
         parts = ", ".join(f"{output} {count:,}" for output, count in sorted(counts.items())) or "nothing"
         console.print(f"batch {batch_id}: {parts} ({total:,} records, {time.monotonic() - began:.1f} s)")
 
-    job = Job(application, settings, until_end=until_end, drain=drain, on_batch=report)
+    def warn(text: str) -> None:
+        console.print(f"warning: {text}", soft_wrap=True, markup=False)
+
+    job = Job(application, settings, until_end=until_end, drain=drain, on_batch=report, on_warning=warn)
     console.print(f"{name}: {settings.kafka.bootstrap} → {job.root} (Ctrl-C stops after the running batch)")
     job.run()
     console.print(f"{name}: stopped after {time.monotonic() - began:.1f} s; {total:,} records written")

@@ -254,7 +254,8 @@ def _print_batches(checkpoint: Checkpoint, sizes: list[Any]) -> None:
     typer.echo(f"{checkpoint.folder}")
     for size in sizes:
         mark = "-" if size.watermark_ms is None else f"{size.watermark_ms}"
-        typer.echo(f"  batch {size.batch}: {size.changelog_bytes:,} bytes changed, watermark {mark}")
+        held = f", held back by {size.held_by}" if size.held_by else ""
+        typer.echo(f"  batch {size.batch}: {size.changelog_bytes:,} bytes changed, watermark {mark}{held}")
 
 
 def _print_figures(found: Figures) -> None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters
-from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
-from millrace.host.chunks import OutputChunk, join_output
+from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs, Upsert
+from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
 
@@ -43,6 +43,7 @@ class DriverWriter:
         limit: When a batch has too many dead letters.
         written: After a savepoint was restored: table → file of the records that it has already.
         stamp: Header → text that all dead letters get: who wrote them.
+        on_clock: Called with each batch and how far its clock is.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class DriverWriter:
         limit: DeadLetterLimit,
         written: Mapping[str, Path] | None = None,
         stamp: Mapping[str, str] | None = None,
+        on_clock: OnClock | None = None,
     ) -> None:
         self._outputs = outputs
+        self._on_clock = on_clock
         self._table_path = table_path
         self._client_options = dict(client_options)
         self._app_id = app_id
@@ -73,7 +76,11 @@ class DriverWriter:
         found = batch.toArrow()
         chunks: dict[str, list[bytes]] = {}
         counts: dict[str, int] = {}
+        status = None
         for output, records, chunk in zip(*(column.to_pylist() for column in found.columns), strict=True):
+            if output == WATERMARK:
+                status = status_of(chunk)
+                continue
             chunks.setdefault(output, []).append(chunk)
             counts[output] = counts.get(output, 0) + records
         self._limit.check(batch_id, counts)
@@ -85,6 +92,8 @@ class DriverWriter:
         for output in self._outputs.tables:
             if output in rows:
                 self._write_table(output, rows[output], batch_id)
+        if status is not None and self._on_clock is not None:
+            self._on_clock(batch_id, status)
         return counts
 
     def prepare(self) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.host.spark import ProcessedStream
+    from millrace.time.clock import ClockStatus
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +123,10 @@ class DeadLetterLimit:
                 f"more than {self.ratio:.0%}: nothing was written; "
                 "look at the producer or at the last deploy (the limit is stream.max_dead_letter_ratio)"
             )
+
+
+#: What is called with how far the clock is at the end of a batch.
+OnClock = Callable[[int, "ClockStatus"], None]
 
 
 class Writer(Protocol):

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from millrace.connectors.kafka import header, write_records
 from millrace.connectors.records import DEAD_LETTER_HEADERS, is_dead_letters
-from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
-from millrace.host.spark_sink import not_written
+from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs, Upsert
+from millrace.host.spark_sink import counted, not_written
 
 #: Column that tells which of two equal versions came last.
 _PLACE = "_place"
@@ -35,6 +35,7 @@ class SparkWriter:
         limit: When a batch has too many dead letters.
         written: After a savepoint was restored: table → file of the records that it has already.
         stamp: Header → text that all dead letters get: who wrote them.
+        on_clock: Called with each batch and how far its clock is.
     """
 
     outputs: Outputs
@@ -44,20 +45,20 @@ class SparkWriter:
     limit: DeadLetterLimit
     written: Mapping[str, Path] = field(default_factory=dict)
     stamp: Mapping[str, str] = field(default_factory=dict)
+    on_clock: OnClock | None = None
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            counts = {
-                row["output"]: row["n"]
-                for row in batch.groupBy("output").agg(F.sum("records").alias("n")).collect()
-            }
+            counts, status = counted(batch)
             self.limit.check(batch_id, counts)
             self._write_topics(batch, [o for o in self.outputs.topics if counts.get(o)])
             self._write_tables(batch, [o for o in self.outputs.tables if counts.get(o)], batch_id)
         finally:
             batch.unpersist()
+        if status is not None and self.on_clock is not None:
+            self.on_clock(batch_id, status)
         return counts
 
     def _write_topics(self, batch: DataFrame, outputs: list[str]) -> None:

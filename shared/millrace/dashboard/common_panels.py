@@ -87,7 +87,8 @@ def standing_of(data: AppData, progress: Progress, *more: Number) -> Numbers:
                    tone="warn" if silent else "good", note="nothing since" if silent else ""),
             Number(label="batch", value=progress.batch, kind="count"),
             Number(label="batch takes", value=progress.batch_ms, kind="duration", note="median"),
-            Number(label="watermark", value=progress.watermark_ms, kind="time"),
+            Number(label="watermark", value=progress.watermark_ms, kind="time",
+                   note=f"waits for {progress.held_by}" if progress.held_by else ""),
             *more,
         )
     )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from millrace.errors import UserError
 from millrace.inspect.checkpoint import Checkpoint
+from millrace.runtime.clock_files import read_status
 
 #: Topic → partition → offset.
 Offsets = dict[str, dict[int, int]]
@@ -24,6 +25,7 @@ class Progress:
         batches: When the batches that are still kept were planned and committed, UTC milliseconds.
         watermark_ms: The watermark at which the next batch runs, ``None`` before the first event.
         done: What it has read.
+        held_by: The source that holds the watermark back; empty: none does.
     """
 
     batch: int
@@ -31,6 +33,7 @@ class Progress:
     batches: tuple[tuple[int, int], ...]
     watermark_ms: int | None
     done: Mapping[str, Mapping[int, int]]
+    held_by: str = ""
 
     @property
     def batch_ms(self) -> int:
@@ -53,10 +56,12 @@ def read_progress(root: Path) -> Progress | None:
         last = batches[-1]
         position = checkpoint.position(last)
         watermark = checkpoint.watermark(last)
+        status = read_status(root, last)
         times = tuple(_times(checkpoint, b) for b in batches)
     except (UserError, OSError, ValueError):
         return None  # files of a running query come and go: the next look finds others
-    return Progress(last, times[-1][1], times, watermark, offsets_of(position.sources))
+    held_by = "" if status is None else status.held_by
+    return Progress(last, times[-1][1], times, watermark, offsets_of(position.sources), held_by)
 
 
 def _times(checkpoint: Checkpoint, batch: int) -> tuple[int, int]:

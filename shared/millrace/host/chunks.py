@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from millrace.host.runner import Emission
+from millrace.time.clock import ClockStatus, SourceReport
 
 #: Kinds of input rows.
 DATA, CONTROL, FUTURE, UNKNOWN_VERSION = 0, 1, 2, 3
 #: The kind of a row whose time is the watermark that the batch ends with; it goes to every key group.
 AHEAD: Final = 4
-#: The output by which a process tells the next one of a chain of that watermark.
+#: The output by which a process says how far its clock is: to the next one of a chain, and to the sink.
 WATERMARK: Final = "$watermark"
 #: The output by which a process hands control events on to the next one of a chain.
 FORWARDED: Final = "$control"
@@ -40,6 +41,7 @@ class InputChunk(NamedTuple):
         values: The events as bytes.
         on_time: One byte per row of what another process emitted, 1 where it was on time, plus
             ``IS_AHEAD``; ``None`` for events of a source, whose lateness is yet to be judged.
+        reports: What a task read of its sources in this batch, once for every key group.
     """
 
     keys: list[str | None]
@@ -49,6 +51,7 @@ class InputChunk(NamedTuple):
     headers: list[str | None] | None
     values: list[bytes]
     on_time: bytes | None = None
+    reports: list[SourceReport] | None = None
 
     def encode(self) -> bytes:
         """Pack the chunk."""
@@ -87,17 +90,35 @@ _input = msgspec.msgpack.Decoder(
         list[str | None] | None,
         list[bytes],
         bytes | None,
+        list[SourceReport] | None,
     ]
 )
 _output = msgspec.msgpack.Decoder(tuple[list[str | None], list[str], list[int], bytes, list[bytes]])
 
 
+_status = msgspec.msgpack.Decoder(ClockStatus)
 _forwarded = msgspec.msgpack.Decoder(list[Forwarded])
 
 
-def encode_ahead(watermark: int) -> bytes:
-    """Pack the watermark that a batch ends with (ms) as rows on their way to a key group."""
-    return InputChunk([None], [watermark], bytes([AHEAD]), None, None, [b""]).encode()
+def encode_reports(reports: list[SourceReport]) -> bytes:
+    """Pack what a task read of its sources, for a key group that gets no rows of it."""
+    return InputChunk([], [], None, None, None, [], None, reports).encode()
+
+
+def encode_status(status: ClockStatus) -> bytes:
+    """Pack how far the clock of a process is, as rows on their way to a key group of the next one."""
+    told = _encode(status)
+    return InputChunk([None], [status.watermark], bytes([AHEAD]), None, None, [told]).encode()
+
+
+def decode_status(told: bytes) -> ClockStatus:
+    """Unpack the value of a row of the kind ``AHEAD``."""
+    return _status.decode(told)
+
+
+def status_of(chunk: bytes) -> ClockStatus:
+    """Return how far a process's clock is, from the chunk of its output ``WATERMARK``."""
+    return decode_status(decode_input(chunk).values[0])
 
 
 def encode_forwarded(controls: list[Forwarded]) -> bytes:

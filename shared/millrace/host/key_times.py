@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON as NOT_JSON
 from millrace.host.chunks import NO_TIME
 from millrace.host.groups import key_part
 
@@ -19,8 +20,6 @@ FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 Given = Mapping[str, Sequence[str | None]]
 #: Keys whose text and group a worker remembers.
 _REMEMBERED = 262_144
-# Nesting without end is refused with RecursionError, text that is not UTF-8 with UnicodeDecodeError.
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class KeyFields(NamedTuple):

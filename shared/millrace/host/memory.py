@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON, reason_of
 from millrace.host.groups import encode_key, key_part
 from millrace.host.runner import Emission, Row, Runner
 from millrace.inputs import event_decoder, event_encoder
@@ -120,9 +121,9 @@ class MemoryHost:
         self._encode = event_encoder(process)
         self._marks = bool(process.inputs)
         encode = _as_it_is if records else msgspec.json.encode
-        self.runner = Runner(process, encode=encode, decode=self.decode)
+        self.runner = Runner(process, encode=encode, decode=self.decode, identify=not records)
         self.store = LiveStore(self.runner.layout)
-        self.watermark = NO_WATERMARK
+        self.watermark = self._passed = NO_WATERMARK
         self.processing_time = NO_WATERMARK
         self._bound = out_of_orderness_ms
         self._newest = NO_WATERMARK
@@ -164,8 +165,14 @@ class MemoryHost:
             if bare and not self._marks:
                 row = Row(event_time, b"", None, event)
             else:
-                row = Row(event_time, encode(event, *named), None if bare else f"memory:0:{sequence}", event)
+                cause = None if bare else f"memory:0:{sequence}"
                 sequence += 1
+                try:
+                    row = Row(event_time, encode(event, *named), cause, event)
+                except (UnicodeEncodeError, RecursionError) as error:  # no JSON text could say it
+                    raw = ascii(event).encode()
+                    self.runner.dead_letter("malformed", "decode", error, raw, cause, event_time=event_time)
+                    continue
             of_key = by_key.get(key)
             if of_key is None:
                 by_key[key] = [row]
@@ -203,7 +210,11 @@ class MemoryHost:
         return self.take()
 
     def drain(self) -> list[Emission]:
-        """End a bounded input: the watermark moves to the end of time, and all timers fire."""
+        """End a bounded input: the watermark moves to the end of time, and all timers fire.
+
+        Those that a timer sets then fire up to :meth:`KeyedProcess.last_due`; ``runner.unfired`` counts the
+        others by name.
+        """
         return self.advance_watermark(END_OF_TIME)
 
     def broadcast(self, *controls: Any) -> list[Emission]:
@@ -242,10 +253,14 @@ class MemoryHost:
         kept = _snapshot.decode(snapshot)
         stored, self.watermark, self._newest, self._sequence, self._broadcast, self.processing_time = kept
         self.store = LiveStore(self.runner.layout, _Memory(*stored))
+        self._passed = self.watermark
 
     def _step(self, rows: dict[str, list[Row]], *, tick: bool = False) -> None:
         self.runner.load_broadcast(self._broadcast)
-        self.runner.run_batch(self.store, rows, self.watermark, self.processing_time, tick=tick)
+        before, self._passed = self._passed, self.watermark
+        self.runner.run_batch(
+            self.store, rows, self.watermark, self.processing_time, tick=tick, passed=before
+        )
         self.store.commit(self.watermark, self.processing_time)
 
 
@@ -295,6 +310,15 @@ class MemoryChain:
             host.watermark = max(host.watermark, to)
         return self._follow(self.hosts[0].advance_watermark(to))
 
+    def advance_processing_time(self, to: int) -> list[Emission]:
+        """Bring a tick (ms) to all processes that use processing time, in the order of the chain."""
+        ticking = [host for host in self.hosts if host.runner.process.needs_ticks()]
+        for host in ticking:
+            host.processing_time = max(host.processing_time, to)
+        first = self.hosts[0]
+        first._step({}, tick=first in ticking)
+        return self._follow(first.take(), ticking)
+
     def drain(self) -> list[Emission]:
         """End a bounded input, in the order of the chain."""
         return self.advance_watermark(END_OF_TIME)
@@ -303,8 +327,8 @@ class MemoryChain:
         """Return whether no state and no timer is kept for any key of any process."""
         return not any(host.store.cells for host in self.hosts)
 
-    def _follow(self, emissions: list[Emission]) -> list[Emission]:
-        """Bring what the first process emitted through the others."""
+    def _follow(self, emissions: list[Emission], ticking: Sequence[MemoryHost] = ()) -> list[Emission]:
+        """Bring what the first process emitted, and a tick to some, through the others."""
         passed: list[Emission] = []
         for before, host, keys in zip(self.hosts, self.hosts[1:], self._keys, strict=False):
             name = before.runner.process.name
@@ -313,9 +337,15 @@ class MemoryChain:
                 if e.output != "main":
                     passed.append(e._replace(output=f"{name}.{e.output}"))
                     continue
-                event = host.decode(e.payload)
+                try:
+                    event = host.decode(e.payload)
+                except NOT_JSON as error:  # such as NaN, for which JSON has null
+                    host.runner.dead_letter(reason_of(error), "decode", error, e.payload, e.event_id,
+                                            event_time=e.event_time)  # fmt: skip
+                    continue
                 text = encode_key(tuple(key_part(getattr(event, key)) for key in keys))
                 row = Row(e.event_time, e.payload, e.event_id, event, on_time=e.on_time)
                 rows.setdefault(text, []).append(row)
-            emissions = host.run_rows(rows)
+            host._step(rows, tick=host in ticking)
+            emissions = host.take()
         return passed + emissions

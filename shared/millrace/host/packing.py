@@ -1,8 +1,8 @@
 """Packing before the shuffle: a partition's rows in, one row per key group out.
 
-This runs in Spark's workers, in front of the state operator (profile ``throughput``). It finds key,
-event time and key group of each event, and makes one chunk of all the events of an Arrow batch that
-go to the same group.
+This runs in Spark's workers, in front of the state operator. It finds key, event time and key group of
+each event, makes one chunk of all the events of an Arrow batch that go to the same group, and tells every
+group what it has read of each source, from which the group's clock follows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -30,18 +30,18 @@ from millrace.host.chunks import (
     InputChunk,
     decode_forwarded,
     decode_output,
-    encode_ahead,
+    encode_reports,
 )
-from millrace.host.key_times import NOT_JSON, KeyFields, KeyTimes, pick, read_inputs
-from millrace.host.system import IDLE_PREFIX, Idle, decode_system
+from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, pick, read_inputs
 from millrace.inputs import NO_INPUT
+from millrace.time.clock import ClockSettings, SourceReport, merged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What a packed DataFrame has: where a chunk goes, its newest event time, the chunk. The group is never
-#: null, as in single rows: Spark takes no state key that may be null after one that may not.
-PACKED_SCHEMA: Final = "_group int not null, _watermark timestamp, _chunk binary"
+#: What a packed DataFrame has: where a chunk goes, and the chunk. The group is never null: Spark takes no
+#: state key that may be null after one that may not.
+PACKED_SCHEMA: Final = "_group int not null, _chunk binary"
 
 
 #: Input of a state operator behind another: a chunk, or what only passes.
@@ -117,29 +117,41 @@ class Repacker:
             yield label, part, None, count
 
 
+class ClockNow(Protocol):
+    """Where a task learns what the clock goes by in its batch."""
+
+    def now(self) -> ClockSettings:
+        """Return the settings of the batch that is running."""
+
+
 @dataclass(frozen=True)
 class Packer:
     """Packs Arrow batches; pass it to ``mapInArrow``.
 
     The batches have the columns ``_value`` (the event's JSON), ``_source_id``, and, where they are
-    wanted, ``_control`` (whether a row is a control event), ``_arrived`` (ms; infinite where a row does not
-    say when it came), ``_unknown_version``, ``_headers``, ``_input`` (place of the row's input; null where it
-    has none) and columns of parts of the key.
+    wanted, ``_time`` (event time, ms, of events that are columns), ``_control`` (whether a row is a control
+    event), ``_arrived`` (ms; infinite where a row does not say when it came), ``_source``, ``_partition``
+    and ``_offset`` (where a row stands in its source), ``_unknown_version``, ``_headers``,
+    ``_input`` (place of the row's input; null where it has none) and columns of parts of the key.
 
     Args:
         inputs: What the rows are; of several inputs each row says which is its.
         labels: Label of each key group.
-        skew_ms: How far an event's time may be ahead of its arrival, ms.
+        future_ms: How far an event's time may be ahead of its arrival, ms.
         keep_all_headers: Keep headers of every row, or of those without a key or a time.
-        bound_ms: How far the watermark stays behind the newest event: every group is told, with the rows,
-            which one they bring. ``None``: nothing is told.
+        clock: What the clock goes by: every group is told, with the rows, what the task has read of each
+            source. ``None``: nothing is told.
+        place: Place of this stream among those that are connected.
+        reader: What reads it, by number: streams made of one Kafka source share its limit.
     """
 
     inputs: tuple[KeyFields, ...]
     labels: tuple[int, ...]
-    skew_ms: int | None = None
+    future_ms: int | None = None
     keep_all_headers: bool = True
-    bound_ms: int | None = None
+    clock: ClockNow | None = None
+    place: int = 0
+    reader: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -147,31 +159,33 @@ class Packer:
 
         keep_out_of_collection()
         readers = [KeyTimes(of.keys, of.event_time, len(self.labels)) for of in self.inputs]
+        sources = None if self.clock is None else SourcesRead(self.place, self.reader, self.clock.now())
 
-        def rows(groups: Sequence[int], newest: Sequence[int], chunks: Sequence[bytes]) -> pa.RecordBatch:
-            times = [None if n == NO_TIME else n * 1000 for n in newest]
-            columns = [
-                pa.array(groups, pa.int32()),
-                pa.array(times, pa.timestamp("us", "UTC")),
-                pa.array(chunks, pa.binary()),
-            ]
-            return pa.RecordBatch.from_arrays(columns, names=["_group", "_watermark", "_chunk"])
+        def rows(chunks: Iterable[tuple[int, bytes]]) -> pa.RecordBatch:
+            groups, packed = zip(*chunks, strict=True)
+            columns = [pa.array(groups, pa.int32()), pa.array(packed, pa.binary())]
+            return pa.RecordBatch.from_arrays(columns, names=["_group", "_chunk"])
 
-        last = NO_TIME
+        # The last batch waits until it is known to be the last: what was read of the sources rides in it.
+        waiting: list[tuple[int, InputChunk]] | None = None
         for batch in batches:
             if not batch.num_rows:
                 continue
-            groups, newest, chunks = self._pack(batch, readers)
-            last = max([last, *newest])
-            yield rows(groups, newest, chunks)
-        if self.bound_ms is not None and last != NO_TIME:
-            told = encode_ahead(last - self.bound_ms - 1)
-            count = len(self.labels)
-            yield rows(self.labels, [NO_TIME] * count, [told] * count)
+            if waiting is not None:
+                yield rows((label, chunk.encode()) for label, chunk in waiting)
+            waiting = self._pack(batch, readers, sources)
+        if waiting is None:
+            return
+        reports = None if sources is None else sources.reports()
+        chunks = [(label, chunk._replace(reports=reports).encode()) for label, chunk in waiting]
+        if reports is not None:
+            told, others = encode_reports(reports), {label for label, _ in waiting}
+            chunks += [(label, told) for label in self.labels if label not in others]
+        yield rows(chunks)
 
     def _pack(
-        self, batch: pa.RecordBatch, readers: list[KeyTimes]
-    ) -> tuple[list[int], list[int], list[bytes]]:
+        self, batch: pa.RecordBatch, readers: list[KeyTimes], sources: SourcesRead | None
+    ) -> list[tuple[int, InputChunk]]:
         names = batch.schema.names
         values = [v or b"" for v in batch["_value"].to_pylist()]
         causes = batch["_source_id"].to_pylist() if "_source_id" in names else None
@@ -182,21 +196,23 @@ class Packer:
             keys, times, groups = readers[0].read(values, control, given)
         else:
             keys, times, groups = read_inputs(readers, inputs, values, given)
+        if "_time" in names:
+            times = [_within_years(time) for time in batch["_time"].to_pylist()]
         kinds = self._kinds(batch, times, control)
         headers = self._headers(batch["_headers"], keys, times, kinds) if "_headers" in names else None
-        idle_at = _idle_at(values, control)
+        if sources is not None:
+            sources.add(batch, times, kinds, inputs)
         marks = self._marks(inputs, control)
         if marks is not None:
             values = list(map(operator.add, marks, values))
         columns = (keys, times, kinds, causes, headers, values)
-        labels, newest, chunks = [], [], []
+        chunks = []
         for group, rows in _by_group(groups, kinds, len(self.labels)):
             part = [None if c is None else list(pick(c, rows)) for c in columns]
             of_kind = None if part[2] is None else bytes(part[2])
-            labels.append(self.labels[group])
-            newest.append(max(idle_at, _newest(part[1], of_kind)))  # type: ignore[arg-type]
-            chunks.append(InputChunk(part[0], part[1], of_kind, *part[3:]).encode())  # type: ignore[arg-type]
-        return labels, newest, chunks
+            chunk = InputChunk(part[0], part[1], of_kind, *part[3:])  # type: ignore[arg-type]
+            chunks.append((self.labels[group], chunk))
+        return chunks
 
     def _marks(self, inputs: list[int | None] | None, control: list[bool] | None) -> Iterable[bytes] | None:
         """Return what goes in front of each row; ``None``: nothing."""
@@ -232,9 +248,9 @@ class Packer:
     def _kinds(self, batch: pa.RecordBatch, times: list[int], control: list[bool] | None) -> list[int] | None:
         """Return the kind of each row, ``None`` where all are data."""
         kinds = None
-        if self.skew_ms is not None:
+        if self.future_ms is not None:
             arrived = batch["_arrived"].to_numpy(zero_copy_only=False)
-            ahead = np.array(times, dtype=np.float64) > arrived + self.skew_ms
+            ahead = np.array(times, dtype=np.float64) > arrived + self.future_ms
             if ahead.any():
                 kinds = np.where(ahead, FUTURE, DATA)
         if "_unknown_version" in batch.schema.names:
@@ -266,25 +282,117 @@ def keep_out_of_collection() -> None:
 _frozen_modules = 0
 
 
-def _newest(times: list[int], kinds: bytes | None) -> int:
-    """Return the newest event time that may move the watermark."""
-    if kinds is None:
-        return max(times)
-    return max((t for t, k in zip(times, kinds, strict=True) if k == DATA), default=NO_TIME)
+def _within_years(time: int | None) -> int:
+    return time if time is not None and FIRST_MS <= time <= LAST_MS else NO_TIME
 
 
-def _idle_at(values: list[bytes], control: list[bool] | None) -> int:
-    """Return what event time has come to by the engine's messages among the control events."""
-    at = NO_TIME
-    if control is not None:
-        for value, is_control in zip(values, control, strict=True):
-            if is_control and value.startswith(IDLE_PREFIX):
-                try:
-                    message = decode_system(value)
-                except NOT_JSON:
-                    continue  # a dead letter, at its group
-                at = max(at, message.at) if isinstance(message, Idle) else at
-    return at
+class SourcesRead:
+    """What a task has read of its sources so far.
+
+    Args:
+        place: Place of the stream among those that are connected.
+        reader: Number of what reads it.
+        settings: What the clock goes by.
+    """
+
+    def __init__(self, place: int, reader: int, settings: ClockSettings) -> None:
+        self._reader = reader
+        self._skew_ms = settings.skews[place]
+        self._clocks = settings.clocks[place]
+        self._read: dict[str, SourceReport] = {}
+
+    def reports(self) -> list[SourceReport]:
+        """Return a report of each source."""
+        return list(self._read.values())
+
+    def add(
+        self,
+        batch: pa.RecordBatch,
+        times: list[int],
+        kinds: list[int] | None,
+        inputs: list[int | None] | None,
+    ) -> None:
+        """Take note of the rows of an Arrow batch.
+
+        Args:
+            batch: The rows.
+            times: Their event times, ms.
+            kinds: Their kinds; ``None``: all are data.
+            inputs: Places of their inputs; ``None``: there is one.
+        """
+        names = batch.schema.names
+        at = np.array(times, dtype=np.int64)
+        arrived = batch["_arrived"].to_numpy(zero_copy_only=False) if "_arrived" in names else None
+        is_clock = self._of_clocks(len(at), kinds, inputs)
+        valid = is_clock & (at != NO_TIME)
+        if kinds is not None:
+            valid &= np.array(kinds) == DATA
+        if arrived is not None and self._skew_ms is not None:
+            at = np.minimum(at, np.where(np.isfinite(arrived), arrived + self._skew_ms, LAST_MS)).astype(
+                np.int64
+            )
+        offsets = batch["_offset"].to_numpy(zero_copy_only=False) if "_offset" in names else None
+        for source, rows in _by_source(batch):
+            self._note(source, rows, at, valid, is_clock, arrived, offsets)
+
+    def _note(
+        self,
+        source: str,
+        rows: Any,
+        at: np.ndarray,
+        valid: np.ndarray,
+        is_clock: np.ndarray,
+        arrived: np.ndarray | None,
+        offsets: np.ndarray | None,
+    ) -> None:
+        times = at[rows][valid[rows]]
+        of_clocks = is_clock[rows]
+        came = None if arrived is None else arrived[rows][of_clocks]
+        came = None if came is None else came[np.isfinite(came)]
+        own = None if offsets is None else offsets[rows]
+        report = SourceReport(
+            self._reader,
+            source,
+            None if own is None else int(own.min()),
+            None if own is None else int(own.max()),
+            len(of_clocks),
+            bool(of_clocks.any()),
+            int(times.max()) if len(times) else None,
+            int(came.max()) if came is not None and len(came) else None,
+        )
+        before = self._read.get(source)
+        self._read[source] = report if before is None else merged(before, report)
+
+    def _of_clocks(self, count: int, kinds: list[int] | None, inputs: list[int | None] | None) -> np.ndarray:
+        """Return which rows are of an input that is a clock."""
+        if inputs is None:
+            found = np.full(count, self._clocks[0])
+        elif all(self._clocks) and None not in inputs:
+            found = np.full(count, True)
+        else:
+            found = np.array([place is not None and self._clocks[place] for place in inputs])
+        return found if kinds is None else found & (np.array(kinds) != CONTROL)
+
+
+def _by_source(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
+    """Yield each source of an Arrow batch, nearly always one, with its rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = [name for name in ("_source", "_partition") if name in batch.schema.names]
+    if not names:
+        yield "", slice(None)
+        return
+    columns = [batch[name] for name in names]
+    if all(column.null_count == 0 and pc.all(pc.equal(column, column[0])).as_py() for column in columns):
+        yield ":".join(str(column[0].as_py()) for column in columns), slice(None)
+        return
+    texts = [column.cast(pa.string()).to_pylist() for column in columns]
+    rows_of: dict[tuple[str | None, ...], list[int]] = {}
+    for row, parts in enumerate(zip(*texts, strict=True)):
+        rows_of.setdefault(parts, []).append(row)
+    for parts, rows in rows_of.items():
+        yield ":".join(part or "" for part in parts), np.array(rows)
 
 
 def _by_group(groups: list[int], kinds: list[int] | None, count: int) -> Iterator[tuple[int, list[int]]]:

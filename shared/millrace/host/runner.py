@@ -14,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from millrace.batch import Batch
-from millrace.dead_letters import DeadLetter, error_digest, kept_of, one_line, position
+from millrace.dead_letters import NOT_JSON, DeadLetter, error_digest, kept_of, one_line, position, reason_of
 from millrace.host.groups import context_key
 from millrace.host.rows import (
     IS_AHEAD,
@@ -36,7 +37,7 @@ from millrace.host.rows import (
     make_event_id,
     new_emission,
 )
-from millrace.host.together import Together, split_batch
+from millrace.host.together import Lives, Together, split_batch
 from millrace.inputs import inputs_of, unmarked
 from millrace.process import (
     BroadcastContext,
@@ -63,6 +64,8 @@ __all__ = [
 
 Domain = Literal["event_time", "processing_time"]
 _NOTHING_LOADED: Final = object()
+#: In place of a hash: a timer that has to be told apart was set by an event without an identity.
+_UNKNOWN: Final = -1
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +85,12 @@ class EntryStore(Protocol):
     def encode(self, entry: Any) -> bytes:
         """Pack an entry."""
 
+    def check(self, body: bytes, key: str) -> None:
+        """Refuse a packed entry that could not be read back."""
+
+    def pack_entry(self, key: str, opened: OpenEntry) -> None:
+        """Pack an entry as it will be kept; refuse one that could not be read back."""
+
     def due(self, watermark: int) -> list[str]:
         """Return the keys with a timer or a waiting row at or before ``watermark``."""
 
@@ -98,6 +107,7 @@ class Runner:
             does to the record afterwards no longer shows.
         decode: Makes an event from the original bytes of its row; ``None`` where rows have none and
             events do not change.
+        identify: Whether records get identities.
     """
 
     def __init__(
@@ -106,6 +116,7 @@ class Runner:
         *,
         encode: Callable[[Any], Any],
         decode: Callable[[Any], Any] | None = None,
+        identify: bool = True,
     ) -> None:
         check_process(process)
         self.process = copy.copy(process)
@@ -120,7 +131,7 @@ class Runner:
         order = order_of(process)
         timers = Timers(self._cursor, order)
         processing_timers = Timers(self._cursor, order, "processing_time")
-        timers._origin = processing_timers._origin = self._origin
+        timers._again = processing_timers._again = self._again
         self._ctx = _RunningContext(timers, processing_timers, self._emit, self._reject)
         self._ctx.emit = self._emit_main  # type: ignore[method-assign]
         self._process = self.process.process
@@ -128,9 +139,11 @@ class Runner:
         self._outputs = {"main", "late", *(tag.name for tag in process.side_outputs)}
         self._in_order = order.in_order_per_key
         self._waits = order.mode == "event_time"
+        self._identify = identify
         self._batched = type(process).process_batch is not KeyedProcess.process_batch
         if self._batched and self._waits:
             raise ProcessDefinitionError(f"{process.name}: process_batch is for processes in arrival order")
+        self._lives = Lives(process.states)
         self._name = process.name
         self._inputs = inputs_of(process)
         self._name_of = None if self._inputs is None else self._inputs.name_of
@@ -141,17 +154,23 @@ class Runner:
         self._row: Row | None = None
         self._cause: str | None = None
         self._on_time = True
+        #: Whether it is a timer that may not be the first of its name and time.
+        self._is_behind = False
         #: How many records it has emitted so far: to the main output, to others.
         self._main = 0
         self._index: dict[str, int] = {}
         self._muted = False
         #: How often ``process_batch`` failed, and its events went to ``process``.
         self.fallbacks = 0
+        #: How many timers, by name, were set at the end of the input for later than that, and do not fire.
+        self.unfired: Counter[str] = Counter()
         #: Of a bounded input that is run at once: how far the watermark stays behind the events.
         self._bound: int | None = None
         #: The watermark that a batch ends with, and whether the key has come to it.
         self._ahead = NO_WATERMARK
         self._is_ahead = False
+        #: The watermark that the batch before ended with: timers up to it have fired.
+        self._passed = NO_WATERMARK
         #: The packed broadcast state that ``cursor.broadcast`` is, unchanged.
         self._loaded: object = _NOTHING_LOADED
 
@@ -166,6 +185,7 @@ class Runner:
         *,
         tick: bool = False,
         ahead: int = NO_WATERMARK,
+        passed: int | None = None,
     ) -> None:
         """Run the rows of one batch (key text → rows) and all timers that are due.
 
@@ -179,8 +199,10 @@ class Runner:
             processing_time: The last tick of processing time, ms; ``NO_WATERMARK`` before the first.
             tick: Whether this batch brought that tick.
             ahead: The watermark that the batch ends with, ms, where that is known already.
+            passed: The watermark that the batch before ended with, ms, where this one begins with another.
         """
         self._ahead = ahead = max(watermark, ahead)
+        self._passed = watermark if passed is None else passed
         self._cursor.processing_now = processing_time
         self._ctx.processing_time = None if processing_time == NO_WATERMARK else processing_time
         due = dict.fromkeys(store.due(ahead))
@@ -189,7 +211,7 @@ class Runner:
         store.fetch(rows)
         with _collector_paused():
             if self._batched and rows:
-                rows = self._run_together(store, rows, due, watermark, tick)
+                rows = self._run_together(store, rows, due, watermark)
             for key, of_key in rows.items():
                 self._run_key(store, key, in_order(of_key), watermark, tick)
             for key in due:
@@ -202,19 +224,16 @@ class Runner:
         rows: dict[str, list[Row]],
         due: dict[str, None],
         watermark: int,
-        tick: bool,
     ) -> dict[str, list[Row]]:
         """Let ``process_batch`` handle what it can; return the rows that are left, by key."""
-        for key in due:
-            if key in rows:
-                self._run_key(store, key, (), watermark, tick)
-        together, left = split_batch(store, rows, watermark)
+        together, left = split_batch(store, rows, due, watermark, self._lives)
         if not together.rows:
             return left
         self._ctx.watermark = watermark
         try:
             done = together.run(self.process, self._cursor, watermark, self._inputs)
             emitted = self._emissions_of(done, together)
+            together.keep(store, done, self._cursor, self.process)
         except (StateCorrupted, ProcessDefinitionError):
             raise
         except Exception as error:
@@ -224,8 +243,7 @@ class Runner:
                 log.warning("%s.process_batch fails (%s): its events are handled one by one", self._name,
                             one_line(error))  # fmt: skip
             together.restore(store)
-            return {**dict(together.by_key()), **left}
-        together.keep(done, self._cursor, self.process)
+            return {**{key: list(map(self._anew, of_key)) for key, of_key in together.by_key()}, **left}
         self.emissions += emitted
         return left
 
@@ -250,7 +268,7 @@ class Runner:
                             identity,
                             together.keys[key],
                             row.event_time,
-                            row.on_time is not False,
+                            True,
                             encode(record),
                         )
                     )
@@ -302,24 +320,27 @@ class Runner:
         self.load_broadcast(stored)
         self._loaded = _NOTHING_LOADED
         self._broadcast_ctx.watermark = watermark
-        changed = False
+        layout = self.broadcast_layout
+        kept: bytes | None = None
+        before = layout.encode(cursor.broadcast)
         for row in rows:
-            before = self.broadcast_layout.encode(cursor.broadcast)
             cursor.broadcast_writable = True
             try:
                 self.process.process_broadcast(row.event, self._broadcast_ctx)
-                changed = True
+                after = layout.encode(cursor.broadcast)
+                layout.decode(after)  # what could not be read back is the fault of this event
+                kept = before = after
             except ProcessDefinitionError:
                 raise
             except Exception as error:
-                cursor.broadcast = self.broadcast_layout.decode(before)
+                cursor.broadcast = layout.decode(before)
                 if report:
                     self.dead_letter(
                         "process_error", "broadcast", error, row.raw, row.cause, headers=row.headers
                     )
             finally:
                 cursor.broadcast_writable = False
-        return self.broadcast_layout.encode(cursor.broadcast) if changed else None
+        return kept
 
     def dead_letter(
         self,
@@ -362,10 +383,20 @@ class Runner:
 
     # -- a key ---------------------------------------------------------------------------------
 
-    def _run_key(self, store: EntryStore, key: str, rows: Sequence[Row], watermark: int, tick: bool) -> None:
+    def _run_key(
+        self,
+        store: EntryStore,
+        key: str,
+        rows: Sequence[Row],
+        watermark: int,
+        tick: bool,
+        guard: _Guard | None = None,
+    ) -> None:
         opened = store.open(key)
-        guard = _Guard(store, opened, watermark)
+        if guard is None:
+            guard = _Guard(store, opened, watermark)
         opened.touched = True
+        mark = len(self.emissions)
         cursor, ctx = self._cursor, self._ctx
         entry = cursor.entry = opened.entry
         cursor.min_expiry = opened.expiry
@@ -377,20 +408,31 @@ class Runner:
         ctx.key = context_key(key)
         ctx.watermark = watermark
         try:
-            if self._bound is not None:
-                self._run_all(guard, rows, self._bound)
-            elif self._ahead > watermark:
-                self._run_twice(guard, rows, watermark, tick)
-            elif self._waits:
-                self._run_waiting(guard, rows, watermark, tick)
-            else:
-                self._run_arriving(guard, rows, watermark, tick)
-        finally:
-            self._is_ahead = False
-            opened.entry = cursor.entry
-            opened.expiry = cursor.min_expiry
-            opened.processing_expiry = cursor.min_processing_expiry
-            cursor.entry = None
+            try:
+                if self._bound is not None:
+                    self._run_all(guard, rows, self._bound)
+                elif self._ahead > watermark:
+                    self._run_twice(guard, rows, watermark, tick)
+                elif self._waits:
+                    self._run_waiting(guard, rows, watermark, tick)
+                else:
+                    self._run_arriving(guard, rows, watermark, tick)
+            finally:
+                self._is_ahead = False
+                opened.entry = cursor.entry
+                opened.expiry = cursor.min_expiry
+                opened.processing_expiry = cursor.min_processing_expiry
+                cursor.entry = None
+            store.pack_entry(key, opened)
+        except (StateCorrupted, ProcessDefinitionError):
+            raise
+        except Exception:
+            if guard.packs:
+                raise
+            # A callback left what cannot be kept. Once more from the start: now the one is found that did.
+            del self.emissions[mark:]
+            packing = _PackingGuard(store, opened, guard, key, cursor)
+            self._run_key(store, key, [self._anew(row) for row in rows], watermark, tick, packing)
 
     def _run_twice(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
         """Run a key's rows at the watermark that the batch begins with, then what waits for the next one."""
@@ -401,16 +443,17 @@ class Runner:
             rows = [row for row in rows if not row.is_ahead]
         soon: list[Row] = []
         if self._waits:
-            soon = self._run_waiting(guard, rows, watermark, tick)
+            soon = self._run_waiting(guard, rows, watermark, False)
         else:
-            self._run_arriving(guard, rows, watermark, tick)
+            self._run_arriving(guard, rows, watermark, False)
         self._is_ahead = True
         self._ctx.watermark = ahead
         guard.log.append((ahead,))
+        # The results of a tick have a time after all that this batch passes.
         if self._waits:
-            self._run_waiting(guard, after, ahead, False, soon)
+            self._run_waiting(guard, after, ahead, tick, soon)
         else:
-            self._run_arriving(guard, after, ahead, False)
+            self._run_arriving(guard, after, ahead, tick)
 
     def _run_arriving(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
         """Run the rows of a process in arrival order, with the timers that are due."""
@@ -418,8 +461,6 @@ class Runner:
         from_source = not rows or rows[0].on_time is None
         if cursor.soonest <= watermark and from_source:
             self._fire(guard, watermark)
-        if tick and from_source:
-            self._fire_processing(guard)
         for row in rows:
             if cursor.soonest < row.event_time:
                 if row.on_time is not None:
@@ -432,11 +473,10 @@ class Runner:
             self._handle_row(guard, row, late, not late if on_time is None else on_time)
             if from_source and cursor.soonest <= watermark:
                 self._fire(guard, watermark)
-        if not from_source:
-            if cursor.soonest <= watermark:
-                self._fire(guard, watermark)
-            if tick:
-                self._fire_processing(guard)
+        if not from_source and cursor.soonest <= watermark:
+            self._fire(guard, watermark)
+        if tick:
+            self._fire_processing(guard)
 
     def _run_all(self, guard: _Guard, rows: Sequence[Row], bound_ms: int) -> None:
         """Run a key from its first event to the end of time."""
@@ -475,6 +515,7 @@ class Runner:
             Rows that need not be kept, since the batch ends at a watermark that passes them.
         """
         waiting: list[PendingRow] = self._cursor.entry.pending_
+        before = len(waiting)
         late: list[Row] = []
         ready: list[Row] = list(soon)
         left: list[Row] = []
@@ -489,10 +530,17 @@ class Runner:
                 ready.append(row)
             else:
                 late.append(row)
+        if guard.packs:
+            came = waiting[before:]
+            del waiting[before:]
+            self._let_wait(guard, waiting, came)
         passed = [p for p in waiting if p.event_time <= watermark]
         if passed:
             waiting = [p for p in waiting if p.event_time > watermark]
-            ready += map(self._row_of, passed)
+            ready += filter(None, map(self._row_of, passed))
+        if guard.packs:
+            self._cursor.entry.pending_ = waiting
+            guard.renew(self._cursor, watermark, self._key)
         if passed or soon:
             ready = in_order(ready)
         for row in ready:
@@ -510,23 +558,41 @@ class Runner:
         self._cursor.entry.pending_ = waiting
         return left
 
-    def _row_of(self, kept: PendingRow) -> Row:
+    def _let_wait(self, guard: _Guard, waiting: list[PendingRow], rows: list[PendingRow]) -> None:
+        """Let rows wait that came in this batch, but for those with which the entry could not be kept."""
+        waiting += rows
+        try:
+            guard.renew(self._cursor, self._ctx.watermark, self._key)
+        except Exception as error:
+            del waiting[len(waiting) - len(rows) :]
+            if len(rows) == 1:
+                self._put_kept_aside(rows[0], "process_error", "process", error)
+                return
+            half = len(rows) // 2
+            self._let_wait(guard, waiting, rows[:half])
+            self._let_wait(guard, waiting, rows[half:])
+
+    def _row_of(self, kept: PendingRow) -> Row | None:
+        """Return a row that has waited; ``None`` where it is no event any more, and has been put aside."""
         if self._decode is None:
             raise ProcessDefinitionError(f"{self._name} waits for event time: its host must decode events")
-        event = self._decode(kept.raw)
+        try:
+            event = self._decode(kept.raw)
+        except NOT_JSON as error:
+            self._put_kept_aside(kept, reason_of(error), "decode", error)
+            return None
         return Row(kept.event_time, kept.raw, kept.cause, event, kept.headers, kept.on_time)
 
     def _handle_row(self, guard: _Guard, row: Row, late: bool, on_time: bool) -> None:
         mark = len(self.emissions)
         try:
             self._call(row, late, on_time)
+            guard.log.append((row, late, on_time))
         except (StateCorrupted, ProcessDefinitionError):
             raise  # the class is wrong, not the event: stop before the whole stream is put aside
         except Exception as error:
             self._take_back(guard, mark)
             self._put_aside(row, "process_error", error)
-        else:
-            guard.log.append((row, late, on_time))
 
     def _call(self, row: Row, late: bool, on_time: bool) -> None:
         ctx = self._ctx
@@ -546,9 +612,38 @@ class Runner:
 
     def _fire(self, guard: _Guard, until: int) -> None:
         cursor = self._cursor
-        while (timer := next_timer(cursor.entry.timers_, until)) is not None:
+        last = until if until < END_OF_TIME else self._last_due()
+        while (timer := next_timer(cursor.entry.timers_, last)) is not None:
             self._handle_timer(guard, timer, "event_time")
         cursor.soonest = soonest(cursor.entry.timers_)
+        if cursor.soonest <= until:
+            self._leave_unfired(guard)
+
+    def _last_due(self) -> int:
+        """Return how far (ms) the time of a key goes on at the end of the input.
+
+        Whatever is pending now has been set by the key's events, or by timers before the end.
+        """
+        cursor = self._cursor
+        pending = [t.at for t in cursor.entry.timers_ if t.at <= END_OF_TIME]
+        if not pending:
+            return NO_WATERMARK
+        cursor.now = min(pending)
+        latest: int = max(pending)
+        return min(max(latest, self.process.last_due(latest)), END_OF_TIME)
+
+    def _leave_unfired(self, guard: _Guard) -> None:
+        """Keep timers that are set for later than the end as what is never due, and say so."""
+        for timer in self._cursor.entry.timers_:
+            if timer.at <= END_OF_TIME:
+                timer.at = NEVER
+                if timer.name not in self.unfired:
+                    log.warning("%s: its timer '%s' sets itself, or is set by timers, beyond the end of the "
+                                "input, and does not fire any more (KeyedProcess.last_due says up to when "
+                                "timers do)", self._name, timer.name)  # fmt: skip
+                self.unfired[timer.name] += 1
+        self._cursor.soonest = NEVER
+        guard.renew(self._cursor, self._ctx.watermark, self._key)
 
     def _fire_processing(self, guard: _Guard) -> None:
         """Fire what is due at this tick; what is set meanwhile waits for the next one."""
@@ -577,12 +672,13 @@ class Runner:
         mark = len(self.emissions)
         try:
             self._call_timer(timer, domain)
+            guard.log.append((timer, domain))
         except (StateCorrupted, ProcessDefinitionError):
             raise
         except Exception as error:
             self._take_back(guard, mark)
             self._remove(timer, domain)
-            guard.renew(self._cursor, self._ctx.watermark)
+            guard.renew(self._cursor, self._ctx.watermark, self._key)
             self.dead_letter(
                 "process_error",
                 "timer",
@@ -591,17 +687,16 @@ class Runner:
                 None,
                 key=self._key,
                 event_time=self._time_of(timer, domain),
-                timer_cause=_timer_cause(timer, domain),
+                timer_cause=_timer_cause(timer, domain) if self._identify else None,
             )
-        else:
-            guard.log.append((timer, domain))
 
     def _call_timer(self, timer: TimerRecord, domain: Domain) -> None:
         self._remove(timer, domain)
         ctx = self._ctx
         self._cursor.now = ctx.event_time = self._time_of(timer, domain)
         self._row = None
-        self._cause = _timer_cause(timer, domain)
+        self._cause = _timer_cause(timer, domain) if self._identify else None
+        self._is_behind = timer.again != 0 and domain == "event_time"
         self._main = 0
         self._index = {}
         self._on_time = ctx.on_time = True
@@ -609,11 +704,16 @@ class Runner:
         self.process.on_timer(Timer(timer.at, timer.name, domain), ctx)
 
     def _time_of(self, timer: TimerRecord, domain: Domain) -> int:
-        """Return a timer's event time: on processing time, what event time has come to."""
+        """Return a timer's event time: on processing time, the first that the batch does not pass.
+
+        So the next process of a chain, which comes to the same watermark, is not behind it.
+        """
         if domain == "event_time":
-            return timer.at
-        watermark = self._ctx.watermark
-        return watermark if watermark != NO_WATERMARK else max(timer.at, 0)
+            # One that was set in the past is no earlier than what set it: what a value's life was by then
+            # may be over and swept, in one cut into batches and not in another.
+            return timer.at + timer.behind
+        ahead = self._ahead
+        return min(ahead + 1, END_OF_TIME) if ahead != NO_WATERMARK else max(timer.at, 0)
 
     def _remove(self, timer: TimerRecord, domain: Domain) -> None:
         entry = self._cursor.entry
@@ -635,50 +735,64 @@ class Runner:
                     self._call_timer(*done)
                 else:
                     row, late, on_time = done
-                    anew = self._decode is not None and row.raw
-                    renewed = _renewed(row, self._decode(row.raw)) if anew else row  # type: ignore[misc]
-                    self._call(renewed, late, on_time)
+                    self._call(self._anew(row), late, on_time)
         finally:
             self._muted = False
             self._ctx.watermark = watermark
-        guard.renew(cursor, watermark)
+        guard.renew(cursor, watermark, self._key)
+
+    def _anew(self, row: Row) -> Row:
+        """Return a row with its event as it came, since a process may have changed it."""
+        if self._decode is None or not row.raw:
+            return row
+        return msgspec.structs.replace(row, event=self._decode(row.raw))
 
     # -- what callbacks call -------------------------------------------------------------------
 
-    def _emit_main(self, record: Any, *, on_time: bool | None = None, revision: int = 0) -> None:
+    def _emit_main(
+        self, record: Any, *, on_time: bool | None = None, revision: int = 0, identity: str | None = None
+    ) -> None:
+        if identity is not None:
+            self._emit("main", record, on_time, revision, identity)
+            return
         if self._muted:
             return
         cause, index, key = self._cause, self._main, self._key
         self._main = index + 1
-        identity = None
+        found = None
         if cause is not None:
-            identity = event_id(self._common, cause, "main", index, revision)
+            found = event_id(self._common, cause, "main", index, revision)
         judged: int = self._on_time if on_time is None else on_time
         if self._is_ahead:
             judged |= IS_AHEAD
         at, payload = self._ctx.event_time, self._encode(record)
-        self.emissions.append(new_emission(("main", identity, key, at, judged, payload)))
+        self.emissions.append(new_emission(("main", found, key, at, judged, payload)))
 
-    def _emit(self, output: str, record: Any, on_time: bool | None, revision: int) -> None:
-        if output == "main":
+    def _emit(
+        self, output: str, record: Any, on_time: bool | None, revision: int, identity: str | None
+    ) -> None:
+        if identity is None and output == "main":
             self._emit_main(record, on_time=on_time, revision=revision)
             return
         if output not in self._outputs:
             raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
         if self._muted:
             return
-        index = self._index.get(output, 0)
-        self._index[output] = index + 1
-        cause = self._cause
-        identity = None
+        cause, place = self._cause, output
+        if identity is not None:
+            cause = f"\x1eis:{identity}" if self._identify else None
+            place = f"{output}\x1e{identity}\x1e{revision}"
+        index = self._index.get(place, 0)
+        self._index[place] = index + 1
+        found = None
         if cause is not None:
-            identity = event_id(self._common, cause, output, index, revision)
+            found = event_id(self._common, cause, output, index, revision)
         payload = self._encode(record)
         at = self._ctx.event_time
         judged: int = self._on_time if on_time is None else on_time
         if self._is_ahead:
             judged |= IS_AHEAD
-        self.emissions.append(new_emission((output, identity, self._key, at, judged, payload)))
+        self.emissions.append(new_emission((output, found, self._key, at, judged, payload)))
 
     def _reject(self, reason: Any, error: str) -> None:
         if self._row is None:
@@ -701,10 +815,42 @@ class Runner:
             index=index,
         )
 
-    def _origin(self) -> int:
+    def _put_kept_aside(self, row: PendingRow, reason: Any, stage: Any, error: BaseException) -> None:
+        self.dead_letter(
+            reason,
+            stage,
+            error,
+            row.raw,
+            row.cause,
+            key=self._key,
+            event_time=row.event_time,
+            headers=row.headers,
+        )
+
+    def _again(self, when: int, processing: bool) -> int:
+        """Return 0 for a timer that is the first of its name and time to fire, else what tells it apart.
+
+        Events of a key that are on time go before the timers of their time, and timers in order of time: a
+        timer set for later has not fired there. Whatever comes of something behind may have come before.
+        The decision hangs on nothing else, so no cut changes it.
+        """
+        row = self._row
+        if processing:
+            if when > self._cursor.processing_now:
+                return 0
+        elif row is None:
+            # Where a key's own events fire timers, one of them may be ahead of an earlier one.
+            if when > self._cursor.now and not self._is_behind and (self._waits or not self._in_order):
+                return 0
+        elif (
+            self._on_time
+            and when >= row.event_time
+            and (row.on_time is None or row.event_time > self._passed)
+        ):
+            return 0  # what another process emits may be on time, and yet behind what it has emitted before
         if self._cause is None:
-            return 0
-        return int.from_bytes(hashlib.blake2b(self._cause.encode(), digest_size=7).digest(), "big")
+            return _UNKNOWN
+        return int.from_bytes(blake2b(self._cause.encode(), digest_size=7).digest(), "big") | 1
 
 
 class _RunningContext(Context):
@@ -740,7 +886,10 @@ class _Guard:
     each failure: no callback is repeated more than once.
     """
 
-    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "log", "watermark")
+    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "begun", "log", "watermark")
+
+    #: Whether what a callback leaves is packed at once.
+    packs = False
 
     def __init__(self, store: EntryStore, opened: OpenEntry, watermark: int) -> None:
         self._store = store
@@ -748,12 +897,18 @@ class _Guard:
         self.watermark = watermark
         self._body: bytes | msgspec.Raw | None = None if opened.before is None else opened.before.body
         if opened.touched:  # the batch has run this key before
-            self._body = store.encode(opened.entry)
+            self._body = opened.packed or None
+            opened.packed = None
         self._new = type(opened.entry)
         self._expiry = opened.expiry
         self._processing_expiry = opened.processing_expiry
         #: Rows (with late, on time) and timers (with their clock) that were handled, and watermarks.
         self.log: list[tuple[Any, ...]] = []
+
+    def first(self) -> tuple[bytes | msgspec.Raw | None, int, int]:
+        """Return what the key began with: the packed entry, ``None`` for a new one, and its expiries."""
+        found: tuple[bytes | msgspec.Raw | None, int, int] | None = getattr(self, "begun", None)
+        return found or (self._body, self._expiry, self._processing_expiry)
 
     def restore(self, cursor: Cursor) -> None:
         entry = cursor.entry = self._new() if self._body is None else self._store.decode(self._body)
@@ -761,19 +916,62 @@ class _Guard:
         cursor.soonest = soonest(entry.timers_)
         cursor.soonest_processing = soonest(entry.processing_timers_)
 
-    def renew(self, cursor: Cursor, watermark: int) -> None:
-        self.watermark = watermark
-        self._body = self._store.encode(cursor.entry)
+    def renew(self, cursor: Cursor, watermark: int, key: str) -> None:
+        """Take the snapshot anew.
+
+        Raises:
+            StateTypeError: The entry could not be packed, or not be read back.
+            EntryTooLarge: It is beyond the limit.
+        """
+        body = self._store.encode(cursor.entry)
+        self._store.check(body, key)
+        self.begun = self.first()
+        self.watermark, self._body = watermark, body
         self._expiry, self._processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
-        self.log = []
+        self.log.clear()
 
 
-def _renewed(row: Row, event: Any) -> Row:
-    return msgspec.structs.replace(row, event=event)
+class _PackingGuard(_Guard):
+    """Finds the callback that leaves what cannot be kept: it packs the entry after each.
+
+    It costs what packing costs, so it is for the keys alone of which a batch could not be kept.
+
+    Args:
+        store: Where the entries are.
+        opened: The key's entry, which is taken back to how it was when the key's batch began.
+        before: The guard of the run that failed.
+        key: The key.
+        cursor: Where the entry is while it is worked on.
+    """
+
+    __slots__ = ()
+    packs = True
+
+    def __init__(
+        self, store: EntryStore, opened: OpenEntry, before: _Guard, key: str, cursor: Cursor
+    ) -> None:
+        body, opened.expiry, opened.processing_expiry = before.first()
+        opened.entry = type(opened.entry)() if body is None else store.decode(body)
+        opened.packed = None
+        super().__init__(store, opened, before.watermark)
+        self._body = body
+        self.log = _PackingLog(lambda: self.renew(cursor, self.watermark, key))
+
+
+class _PackingLog(list[tuple[Any, ...]]):
+    """Keeps nothing: what was handled is in the snapshot, which is taken anew."""
+
+    def __init__(self, renew: Callable[[], None]) -> None:
+        super().__init__()
+        self._renew = renew
+
+    def append(self, _handled: tuple[Any, ...]) -> None:
+        self._renew()
 
 
 def _timer_cause(timer: TimerRecord, domain: Domain) -> str | None:
-    if not timer.origin:
+    """Return what a timer is: text that no event of a source is called by."""
+    if timer.again == _UNKNOWN:
         return None
     clock = "timer" if domain == "event_time" else "processing-timer"
-    return f"{clock}:{timer.name}:{timer.at}:{timer.origin:x}"
+    return f"\x1e{clock}:{timer.at}:{timer.again:x}:{timer.name}"

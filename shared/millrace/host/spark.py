@@ -2,30 +2,33 @@
 
 :func:`keyed` takes any streaming DataFrame and gives it a key and an event time;
 :meth:`KeyedStream.process` runs a :class:`~millrace.KeyedProcess` over it and returns its outputs as
-DataFrames. The plan is: find key, time and key group, in the JVM or in workers that pack events
-(:mod:`millrace.host.packing`) → declare the watermark and project its column away (so that Spark drops
-nothing) → shuffle by key group → one Python call per group and batch, whose outputs come as chunks
-(:mod:`millrace.host.chunks`). Event decoding and all meaning are in the worker, in
+DataFrames. The plan is: find key, time and key group in workers that pack events
+(:mod:`millrace.host.packing`) → shuffle by key group → one Python call per group and batch, whose outputs
+come as chunks (:mod:`millrace.host.chunks`). Spark is told of no watermark and keeps no timers: the groups
+keep the clock themselves (:mod:`millrace.time.clock`). Event decoding and all meaning are in the worker, in
 :mod:`millrace.host.runner`.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from millrace.dead_letters import VERSION_HEADER
+from millrace.host.chunks import WATERMARK
 from millrace.host.groups import group_labels
 from millrace.host.packing import CHAINED_SCHEMA, Repacker
+from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_input import (
     EventsOf,
     Keying,
@@ -44,6 +47,7 @@ from millrace.inputs import mark_of
 from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.keyring import CIPHER, KEY_FILE_CONF, KeyReference, configured_keys
 from millrace.state.layout import ENCODING_VERSION
+from millrace.time.clock import CLOCK_VERSION, ClockSettings, Follow, skew_ms
 from millrace.time.durations import to_ms
 
 if TYPE_CHECKING:
@@ -51,8 +55,9 @@ if TYPE_CHECKING:
 
     from millrace.host.spark_sink import Target
 
-#: How events travel to the state operator; see :func:`keyed`.
+#: How events travelled to the state operator: they are always packed now; see :func:`keyed`.
 Profile = Literal["latency", "throughput"]
+_NO_PROFILES: Final = "`profile` has no effect: events are always packed by key group before the shuffle"
 #: A key: one part of it, or several.
 Key = KeyPart | Sequence[KeyPart]
 
@@ -74,7 +79,15 @@ def keyed(
     record_key: str | Column | None = None,
     versions: Sequence[str] | None = None,
     key_groups: int = 64,
-    profile: Profile = "latency",
+    source: str | Column | None = None,
+    offset: str | Column | None = None,
+    clock: bool | Mapping[str, bool] = True,
+    clock_skew: str | int | timedelta = 0,
+    max_offsets: int | None = None,
+    full_batches: int = 2,
+    follow: Follow = "furthest",
+    idle_after: str | int | timedelta | None = None,
+    profile: Profile | None = None,
 ) -> KeyedStream:
     """Give a DataFrame a key and an event time.
 
@@ -89,7 +102,7 @@ def keyed(
             of no input, which is no control event either, becomes a dead letter. It needs ``value``.
         value: Name of a binary or string column with JSON events, decoded (and validated against the
             event type) in the worker; ``None``: the events are the columns themselves.
-        out_of_orderness: How far events may come out of order, ms, ``timedelta`` or text
+        out_of_orderness: How far events of a source may come out of order, ms, ``timedelta`` or text
             (``"10 seconds"``); the watermark stays that far behind the newest event.
         source_id: A column that identifies an event in its source, the root of output identities.
         headers: A column (Kafka's headers, or any other) that goes with an event into the dead letters.
@@ -97,7 +110,8 @@ def keyed(
             read. Making text of the headers of every event costs about a quarter of the JVM's work.
         control: True for the rows that are control events: they go to every key group and do not
             move the watermark. The rows come through ``value``.
-        arrived_at: When an event was received (a timestamp), for ``max_future_skew``.
+        arrived_at: When an event was received (a timestamp); unless given Kafka's ``timestamp``, where the
+            stream has Kafka's columns. A device whose clock is ahead of that takes nobody's time with it.
         max_future_skew: Events whose time is more than this after ``arrived_at`` go to the dead
             letters before the watermark sees them.
         record_key: The Kafka key, a binary column: with ``arrived_at`` it goes into the dead letters
@@ -106,12 +120,22 @@ def keyed(
             dead letters undecoded. One without the header is read. Needs Kafka's ``headers``.
         key_groups: Number of key groups; fixed for the life of a checkpoint. Spark's shuffle partitions are
             at most as many: a warning in the log says where they are too many.
-        profile: ``latency``: a row per event. ``throughput``: events are packed by key group in front of
-            the shuffle, which takes about half the CPU time per event and some milliseconds more per
-            batch; it needs ``value``. Packed events bring every process of the chain the watermark that
-            the batch ends with, so that what waits for it is done in the batch itself; a process in
-            event-time order has its JSON packed always. The state is the same: a restart may change the
-            profile.
+        source: A column that names the source of an event, within which events are in order but for
+            ``out_of_orderness``; unless given Kafka's topic and partition, else all is one source.
+        offset: A column with the event's place in its source; unless given Kafka's.
+        clock: Whether the events move the watermark (and hold it back while a backlog is read): ``False``
+            for what is dated in the past, labels and comments say. With ``tag`` it may be told by input.
+        clock_skew: How much after its arrival an event may claim to have happened and still be believed
+            by the watermark; may be negative; ``"off"``: all are believed, as simulated worlds want.
+        max_offsets: The most that one batch takes, Kafka's ``maxOffsetsPerTrigger``; unless given as the
+            stream's plan says. A batch that takes half of it holds the watermark back by what is behind.
+        full_batches: So many such batches in a row hold it back together; more for Kafka topics
+            in which transactions are often aborted.
+        follow: ``furthest``: the watermark follows the source that is ahead; ``slowest``: the one that is
+            behind, for sources whose delays differ by more than ``out_of_orderness``.
+        idle_after: With ``slowest``: how much later than a source's newest arrival another's must be for
+            the first one to be waited for no longer.
+        profile: Accepted and without effect: events are always packed by key group before the shuffle.
 
     Raises:
         KeyingError: A named column is missing, or the arguments contradict each other.
@@ -138,7 +162,11 @@ def keyed(
         raise KeyingError("versions need `headers`, one of which names an event's version")
     if key_groups < 1:
         raise KeyingError(f"key_groups must be at least 1, not {key_groups}")
+    if profile is not None:
+        warnings.warn(_NO_PROFILES, FutureWarning, stacklevel=2)
     given, arrived = _column(headers), _column(arrived_at)
+    if arrived is None and _is_kafka(df):
+        arrived = F.col("timestamp")
     return KeyedStream(
         df=df,
         by=inputs,
@@ -149,12 +177,53 @@ def keyed(
         keep_all_headers=keep_headers == "all",
         control=control,
         arrived_at=arrived,
-        skew_ms=None if max_future_skew is None else to_ms(max_future_skew),
+        future_ms=None if max_future_skew is None else to_ms(max_future_skew),
         key_groups=key_groups,
         unknown_version=None if versions is None or given is None else _unknown_version(given, versions),
-        profile=profile if value is not None else "latency",
         tag=_column(tag),
+        place=_place(df, _column(source), _column(offset)),
+        clock=clock,
+        clock_skew_ms=skew_ms(clock_skew),
+        limit=max_offsets if max_offsets is not None else _planned_limit(df),
+        full_batches=full_batches,
+        follow=follow,
+        idle_after_ms=None if idle_after is None else to_ms(idle_after),
     )
+
+
+def _is_kafka(df: DataFrame) -> bool:
+    """Return whether a DataFrame has the columns that Spark's Kafka source gives."""
+    return {"topic", "partition", "offset", "timestamp"} <= set(df.columns)
+
+
+def _place(
+    df: DataFrame, source: Column | None, offset: Column | None
+) -> tuple[Column | None, Column | None, Column | None]:
+    """Return the columns that tell where a row stands: its source, a partition of that, its offset."""
+    if source is None and _is_kafka(df):
+        return F.col("topic"), F.col("partition"), F.col("offset") if offset is None else offset
+    return source, None, offset
+
+
+def _planned_limit(df: DataFrame) -> int | None:
+    """Return the most that a batch of a stream takes from Kafka, as its plan says; ``None``: no limit.
+
+    Of several readers in one DataFrame, whose rows cannot be told apart, it is the smallest.
+    """
+    limits = [
+        leaf.extraOptions().get("maxOffsetsPerTrigger")
+        for leaf in _leaves(df)
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2"
+    ]
+    return min((int(limit) for limit in limits if limit is not None), default=None)
+
+
+def _leaves(df: DataFrame) -> list[Any]:
+    """Return what a stream's plan reads; nothing where the plan is elsewhere (Spark Connect)."""
+    if not df.isStreaming or not hasattr(df, "_jdf"):
+        return []
+    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaves.apply(place) for place in range(leaves.size())]
 
 
 def _keying(
@@ -203,8 +272,6 @@ def _unknown_version(headers: Column, versions: Sequence[str]) -> Column:
 class KeyedStream(Source):
     """A DataFrame with a key and an event time; made by :func:`keyed`."""
 
-    profile: Profile = "latency"
-
     def process(self, process: KeyedProcess[Any, Any]) -> ProcessedStream:
         """Run ``process`` over the stream; nothing starts before a query does.
 
@@ -223,23 +290,68 @@ class KeyedStream(Source):
             )
         arriving = ProcessInput(self, _events_of(process, self.by))
         arriving.check()
-        packed = _is_packed(process, [self])
-        prepared = arriving.packed(self.bound_ms) if packed else arriving.timed()
-        if self.df.isStreaming:
-            prepared = _with_watermark(prepared, self.bound_ms)
-        rows = prepared.select("_group", "_chunk") if packed else arriving.grouped(prepared)
+        names = tuple(process.inputs) if tagged else ("",)
+        clock = _settings([self], [self.clocks(names)])
         events = JsonEvents(
             process.event_type,
             process.control_type if self.value is not None else None,
             strict=self.value is not None,
             inputs=process.inputs,
         )
-        names = tuple(process.inputs) if tagged else ("",)
         return ProcessedStream(
             process=process,
             keyed_by=_Keyed(self.key_names(names), self.key_groups, self.bound_ms, names if tagged else ()),
-            plan=_Plan(rows, events, packed),
+            plan=_Plan(_rows([arriving], clock), events, clock),
         )
+
+
+def _settings(streams: Sequence[KeyedStream], clocks: Sequence[tuple[bool, ...]]) -> ClockSettings:
+    """Return what the clock of some streams together goes by."""
+    if not any(is_clock for of in clocks for is_clock in of):
+        raise KeyingError("no input is a clock: time would never go on; leave one of them `clock=True`")
+    readers = _readers(streams)
+    follows = {stream.follow for stream in streams}
+    idle = [stream.idle_after_ms for stream in streams]
+    return ClockSettings(
+        bound_ms=max(stream.bound_ms for stream in streams),
+        limits=tuple(
+            _limit(stream for stream, r in zip(streams, readers, strict=True) if r == reader)
+            for reader in range(max(readers) + 1)
+        ),
+        skews=tuple(stream.clock_skew_ms for stream in streams),
+        clocks=tuple(clocks),
+        full_batches=max(stream.full_batches for stream in streams),
+        follow="slowest" if "slowest" in follows else "furthest",
+        idle_after_ms=None if None in idle else max(i for i in idle if i is not None),
+    )
+
+
+def _readers(streams: Sequence[Source]) -> list[int]:
+    """Return for each stream the number of what reads it: parts of one DataFrame are read together."""
+    found: list[tuple[str, ...]] = []
+    numbers = []
+    for place, stream in enumerate(streams):
+        read = tuple(str(leaf.output().toString()) for leaf in _leaves(stream.df)) or (str(place),)
+        if read not in found:
+            found.append(read)
+        numbers.append(found.index(read))
+    return numbers
+
+
+def _limit(streams: Iterable[Source]) -> int | None:
+    return min((stream.limit for stream in streams if stream.limit is not None), default=None)
+
+
+def _rows(inputs: list[ProcessInput], settings: ClockSettings) -> DataFrame:
+    """Return the rows of all inputs on their way to the key groups."""
+    streaming = inputs[0].source.df.isStreaming
+    clock = BatchClock(settings) if streaming else None
+    readers = _readers([arriving.source for arriving in inputs])
+    frames = [
+        arriving.packed(clock, place, reader)
+        for place, (arriving, reader) in enumerate(zip(inputs, readers, strict=True))
+    ]
+    return functools.reduce(DataFrame.unionByName, frames)
 
 
 def _events_of(process: KeyedProcess[Any, Any], by: Mapping[str, Keying]) -> tuple[EventsOf, ...]:
@@ -263,7 +375,8 @@ def connect(**streams: KeyedStream) -> ConnectedStreams:
     """Bring several streams to one process, each by the name of an input of it.
 
     They are keyed alike, so that what belongs together meets, and have one watermark: it stays behind
-    the newest event of all of them by the largest of their bounds, and no idle one holds it back.
+    the newest event of all of them that are clocks by the largest of their bounds, and no idle one holds it
+    back.
 
     Args:
         streams: Input → stream.
@@ -312,11 +425,7 @@ class ConnectedStreams:
         inputs = [ProcessInput(self.streams[of.name], (of,)) for of in events]
         for arriving in inputs:
             arriving.check()
-        packed = _is_packed(process, streams)
-        bound = max(s.bound_ms for s in streams)
-        rows = _union(inputs, packed, bound)
-        if rows.isStreaming:
-            rows = _with_watermark(rows, bound)
+        clock = _settings(streams, [s.clocks() for s in streams])
         decoded = JsonEvents(
             process.event_type,
             process.control_type,
@@ -326,34 +435,11 @@ class ConnectedStreams:
         return ProcessedStream(
             process=process,
             # The order of the streams is that of the inputs, so the names stand in a contract.
-            keyed_by=_Keyed(joined_names([s.by[""].keys for s in streams]), streams[0].key_groups, bound),
-            plan=_Plan(rows.drop("_watermark"), decoded, packed),
+            keyed_by=_Keyed(
+                joined_names([s.by[""].keys for s in streams]), streams[0].key_groups, clock.bound_ms
+            ),
+            plan=_Plan(_rows(inputs, clock), decoded, clock),
         )
-
-
-def _is_packed(process: KeyedProcess[Any, Any], streams: Sequence[KeyedStream]) -> bool:
-    """Return whether events are packed before the shuffle.
-
-    A process that waits for event time always has them so, if they are JSON: what packs them tells every
-    group how far time has come with them, so that nothing waits for the next batch.
-    """
-    if order_of(process).mode == "event_time":
-        return all(stream.value is not None for stream in streams)
-    return all(stream.profile == "throughput" for stream in streams)
-
-
-def _union(inputs: list[ProcessInput], packed: bool, bound_ms: int) -> DataFrame:
-    """Return the rows of all inputs, with the column that carries the watermark."""
-    if packed:
-        frames = [arriving.packed(bound_ms) for arriving in inputs]
-    else:
-        headers = any(i.source.headers is not None for i in inputs)
-        frames = [i.grouped(i.timed(), headers=headers, keep=("_watermark",)) for i in inputs]
-    return functools.reduce(DataFrame.unionByName, frames)
-
-
-def _with_watermark(df: DataFrame, bound_ms: int) -> DataFrame:
-    return df.withWatermark("_watermark", f"{bound_ms + 1} milliseconds")
 
 
 def _check(process: KeyedProcess[Any, Any], streams: Sequence[KeyedStream]) -> None:
@@ -404,11 +490,11 @@ class _Keyed:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A process's input: rows by key group, single events or chunks."""
+    """A process's input: chunks by key group, and what its clock goes by; behind another process: that's."""
 
     rows: DataFrame
     events: JsonEvents
-    packed: bool
+    clock: ClockSettings | None
 
 
 @dataclass(frozen=True)
@@ -447,13 +533,12 @@ class ProcessedStream:
 
     def _run(self, *, forwards: bool) -> DataFrame:
         """Run the process: in the state operator, or all at once where the input is bounded."""
-        rows, process, events, packed = self.plan.rows, self.process, self.plan.events, self.plan.packed
+        rows, process, events, clock = self.plan.rows, self.process, self.plan.events, self.plan.clock
         speaker = group_labels(self.keyed_by.key_groups)[0]
         if not rows.isStreaming:
             groups = BoundedGroups(
                 process,
                 events,
-                packed=packed,
                 speaker=speaker,
                 forwards=forwards,
                 bound_ms=self.keyed_by.bound_ms,
@@ -464,15 +549,23 @@ class ProcessedStream:
             statefulProcessor=KeyGroupProcessor(
                 process,
                 events,
-                packed=packed,
                 speaker=speaker,
                 forwards=forwards,
                 keys=self.state_keys,
+                clock=None if clock is None else BatchClock(clock),
             ),
             outputStructType=OUTPUT_SCHEMA,
             outputMode="Append",
-            timeMode="EventTime",
+            timeMode="None",
         )
+
+    @property
+    def clock(self) -> ClockSettings:
+        """What the clock of the stream goes by."""
+        if self.plan.clock is not None:
+            return self.plan.clock
+        assert self.before is not None  # noqa: S101  (a chain begins with a stream)
+        return self.before.clock
 
     @cached_property
     def state_keys(self) -> KeyReference | None:
@@ -537,7 +630,8 @@ class ProcessedStream:
         Returns:
             Columns output, event_id, key (its text), event_time_ms, on_time and payload (JSON).
         """
-        return raw.select("output", "chunk").mapInArrow(RowReader(), ROWS_SCHEMA)
+        records = raw.filter(F.col("output") != WATERMARK)
+        return records.select("output", "chunk").mapInArrow(RowReader(), ROWS_SCHEMA)
 
     def key_by(
         self, by: str | Sequence[str], *, output: str = "main", key_groups: int | None = None
@@ -600,7 +694,7 @@ class ProcessedStream:
             "key_groups": self.keyed_by.key_groups,
             "hash": "crc32",
             "encoding": ENCODING_VERSION,
-            "time_domain": "event_time",
+            "clock": CLOCK_VERSION,
             "order": order_of(process).mode,
             **({"definition": described} if (described := process.describe()) else {}),
             "states": states,
@@ -661,4 +755,4 @@ class EmittedStream:
         repacker = Repacker(self.output, tuple(self.keys.items()), group_labels(groups), names)
         rows = before._run(forwards=True).mapInArrow(repacker, CHAINED_SCHEMA)
         events = JsonEvents(process.event_type, process.control_type)
-        return ProcessedStream(process, keyed_by, _Plan(rows, events, True), before, self.output)
+        return ProcessedStream(process, keyed_by, _Plan(rows, events, None), before, self.output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -14,14 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from millrace.errors import UserError
-from millrace.host.chunks import CONTROL, DATA, FUTURE, NO_TIME, UNKNOWN_VERSION
 from millrace.host.groups import group_labels
-from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields
-from millrace.host.packing import PACKED_SCHEMA, Packer
+from millrace.host.key_times import KeyFields
+from millrace.host.packing import PACKED_SCHEMA, ClockNow, Packer
 from millrace.host.spark_types import struct_type
-from millrace.host.system import IDLE_PREFIX
-from millrace.inputs import NO_INPUT
 from millrace.state.specs import type_name
+from millrace.time.clock import Follow
 
 #: What a field of a key may be; its restrictions are judged when the whole event is decoded.
 KEY_TYPES: Final[dict[type[t.DataType], type]] = {t.StringType: str, t.LongType: int, t.BooleanType: bool}
@@ -60,6 +58,14 @@ class Source:
     Attributes:
         by: Input → where its events have key and time; the only one of a stream without ``tag`` is ``""``.
         tag: Of a stream that has all inputs of a process: the name of each row's.
+        future_ms: How far an event's time may be ahead of its arrival, ms.
+        place: The columns that tell where a row stands: source, partition of it, offset.
+        clock: Whether the stream, or each of its inputs, is a clock.
+        clock_skew_ms: How much after its arrival an event may claim to have happened; ``None``: any time.
+        limit: The most that one batch takes; ``None``: it is not known, or there is none.
+        full_batches: So many full batches in a row hold time back together.
+        follow: Whether time is that of the source which is ahead, or of the one that is behind.
+        idle_after_ms: How long a source that is behind is waited for.
     """
 
     df: DataFrame
@@ -71,10 +77,17 @@ class Source:
     keep_all_headers: bool
     control: Column | None
     arrived_at: Column | None
-    skew_ms: int | None
+    future_ms: int | None
     key_groups: int
     unknown_version: Column | None = None
     tag: Column | None = None
+    place: tuple[Column | None, Column | None, Column | None] = (None, None, None)
+    clock: bool | Mapping[str, bool] = True
+    clock_skew_ms: int | None = 0
+    limit: int | None = None
+    full_batches: int = 2
+    follow: Follow = "furthest"
+    idle_after_ms: int | None = None
 
     def key_names(self, inputs: Iterable[str] = ("",)) -> tuple[str, ...]:
         """Return the names of the key's parts; what inputs name differently has all its names.
@@ -83,6 +96,12 @@ class Source:
             inputs: The inputs, in the order that stands in a contract.
         """
         return joined_names([self.by[name].keys for name in inputs])
+
+    def clocks(self, inputs: Iterable[str] = ("",)) -> tuple[bool, ...]:
+        """Return whether each input is a clock."""
+        if isinstance(self.clock, bool):
+            return tuple(self.clock for _ in inputs)
+        return tuple(self.clock.get(name, True) for name in inputs)
 
 
 def joined_names(keys: Sequence[Sequence[KeyPart]]) -> tuple[str, ...]:
@@ -218,174 +237,85 @@ class ProcessInput:
         given: list[Column | None] = []
         for of in self.events:
             part = of.keying.keys[place]
-            if isinstance(part, str):
-                given.append(None)
-            else:
+            if not isinstance(part, str):
                 text = F.try_validate_utf8(part.cast("string"))
                 given.append(texts.setdefault(id(part), text))
+            elif self.source.value is None:
+                given.append(F.col(part).cast("string"))
+            else:
+                given.append(None)
         return self._each(given)
 
-    def packed(self, bound_ms: int) -> DataFrame:
-        """Find key, event time and key group in workers, and make a row per key group.
+    def packed(self, clock: ClockNow | None, place: int = 0, reader: int = 0) -> DataFrame:
+        """Find key, event time and key group in workers, and make rows of chunks for key groups.
 
         Args:
-            bound_ms: How far the watermark stays behind the newest event.
+            clock: What the clock goes by; ``None``: the input is bounded and has none.
+            place: Place of this stream among those that are connected.
+            reader: Number of what reads it.
         """
-        inputs = [of.key_fields for of in self.events]
-        columns = [F.col(self.source.value or "").cast("binary").alias("_value")]
-        if self.source.source_id is not None:
-            columns.append(self.source.source_id.cast("string").alias("_source_id"))
-        if self.source.headers is not None:
-            columns.append(self.source.headers.alias("_headers"))
-        if self.source.control is not None:
+        source = self.source
+        columns = [self._event().alias("_value")]
+        if source.source_id is not None:
+            columns.append(source.source_id.cast("string").alias("_source_id"))
+        if source.headers is not None:
+            columns.append(source.headers.alias("_headers"))
+        if source.control is not None:
             columns.append(self._control.alias("_control"))
-        if self.source.skew_ms is not None and self.source.arrived_at is not None:
-            arrived = F.unix_millis(self.source.arrived_at.cast("timestamp")).cast("double")
-            columns.append(F.coalesce(arrived, F.lit(float("inf"))).alias("_arrived"))
-        if self.source.unknown_version is not None:
-            columns.append(self.source.unknown_version.alias("_unknown_version"))
-        if self.source.tag is not None:
-            places = [F.lit(place) for place in range(len(inputs))]
+        if source.arrived_at is not None:
+            arrived = F.unix_millis(source.arrived_at.cast("timestamp")).cast("double")
+            columns.append(F.when(arrived > 0, arrived).otherwise(float("inf")).alias("_arrived"))
+        if clock is not None:
+            names = zip(("_source", "_partition", "_offset"), ("string", "int", "long"), strict=True)
+            columns += [
+                column.cast(kind).alias(name)
+                for column, (name, kind) in zip(source.place, names, strict=True)
+                if column is not None
+            ]
+        if source.unknown_version is not None:
+            columns.append(source.unknown_version.alias("_unknown_version"))
+        if source.tag is not None:
+            places = [F.lit(place) for place in range(len(self.events))]
             columns.append(self._each(places).cast("int").alias("_input"))
-        parts = [of.keying.keys for of in self.events]
+        if source.value is None:
+            columns.append(self._time().alias("_time"))
+        parts = zip(*[of.keying.keys for of in self.events], strict=True)
         given = [
-            p for p, of in enumerate(zip(*parts, strict=True)) if not all(isinstance(k, str) for k in of)
+            p for p, of in enumerate(parts) if source.value is None or not all(isinstance(k, str) for k in of)
         ]
         columns += [self._given_key(place).alias(_given_name(place)) for place in given]
         packer = Packer(
-            inputs=tuple(inputs),
-            labels=group_labels(self.source.key_groups),
-            skew_ms=self.source.skew_ms,
-            keep_all_headers=self.source.keep_all_headers,
-            bound_ms=bound_ms if self.source.df.isStreaming else None,
+            inputs=tuple(self._key_fields(of) for of in self.events),
+            labels=group_labels(source.key_groups),
+            future_ms=source.future_ms,
+            keep_all_headers=source.keep_all_headers,
+            clock=clock,
+            place=place,
+            reader=reader,
         )
         return self._df.select(*columns).mapInArrow(packer, PACKED_SCHEMA)
 
-    def timed(self) -> DataFrame:
-        """Add key text, event time (ms), row kind and the column that carries the watermark."""
-        df, keys, when = self._key_and_time_columns()
-        when = F.when(when.between(FIRST_MS, LAST_MS), when)
-        control = self._control
-        text = F.concat(*[F.concat(F.octet_length(k).cast("string"), F.lit(":"), k) for k in keys])
-        df = df.withColumn("_key", F.when(~control, text)).withColumn("_time", F.when(~control, when))
-        future = F.lit(False)
-        if self.source.skew_ms is not None and self.source.arrived_at is not None:
-            future = F.coalesce(
-                F.col("_time")
-                > F.unix_millis(self.source.arrived_at.cast("timestamp")) + self.source.skew_ms,
-                F.lit(False),
-            )
-        unknown = F.lit(False) if self.source.unknown_version is None else self.source.unknown_version
-        kind = F.when(control, CONTROL).when(unknown, UNKNOWN_VERSION).when(future, FUTURE).otherwise(DATA)
-        moves = F.when(F.col("_kind") == DATA, F.col("_time"))
-        if self.source.control is not None and self.source.value is not None:
-            text = F.col(self.source.value).cast("string")
-            idle = control & text.startswith(IDLE_PREFIX.decode())
-            moves = F.when(idle, F.get_json_object(text, "$.at").cast("long")).otherwise(moves)
-        return df.withColumn("_kind", kind).withColumn("_watermark", F.timestamp_millis(moves))
+    def _key_fields(self, of: EventsOf) -> KeyFields:
+        """Return where workers find key and time of the events: of columns, beside the events."""
+        if self.source.value is not None:
+            return of.key_fields
+        return KeyFields(
+            tuple((_given_name(p), None) for p in range(len(of.keying.keys))), ("", int), of.mark
+        )
 
-    def _key_and_time_columns(self) -> tuple[DataFrame, list[Column], Column]:
-        parts = range(len(self.events[0].keying.keys))
-        if self.source.value is None:
-            keying = self.events[0].keying
-            when = F.col(keying.event_time)
-            kind = self.source.df.schema[keying.event_time].dataType
-            if isinstance(kind, t.TimestampType):
-                when = F.unix_millis(when)
-            elif not isinstance(kind, t.IntegralType):
-                raise KeyingError(
-                    f"the event time {keying.event_time} is a {kind.simpleString()}; "
-                    "it must be a timestamp (with time zone) or UTC milliseconds as an integer"
-                )
-            texts_of = [(F.col(k) if isinstance(k, str) else k).cast("string") for k in keying.keys]
-            return self.source.df, texts_of, when.cast("long")
-        kinds = self._read_before_the_shuffle()
-        wanted = t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
-        parsed = F.from_json(F.col(self.source.value).cast("string"), wanted)
-        # A column of its own, so that the JSON is parsed once and not once per field.
-        df = self._df.withColumn("_parsed", parsed)
-        texts = {name: F.col("_parsed").getField(name).cast("string") for name in kinds}
-        times = {
-            name: F.col("_parsed").getField(name) if kind == t.LongType()
-            else F.unix_millis(F.col("_parsed").getField(name))
-            for name, kind in kinds.items() if kind != t.StringType()
-        }  # fmt: skip
-        keys = []
-        for place in parts:
-            named = [of.keying.keys[place] for of in self.events]
-            columns = [texts[name] if isinstance(name, str) else None for name in named]
-            found = [self._each(columns)] if any(isinstance(name, str) for name in named) else []
-            if not all(isinstance(name, str) for name in named):
-                found.append(self._given_key(place))
-            keys.append(F.coalesce(*found))
-        return df, keys, self._each([times[of.keying.event_time] for of in self.events])
-
-    def _read_before_the_shuffle(self) -> dict[str, t.DataType]:
-        """Return the fields of keys and times with the types that they are read as; keys are text.
-
-        Raises:
-            KeyingError: A field is one thing in an input and another in the next.
-        """
-        kinds: dict[str, t.DataType] = {}
-        for of in self.events:
-            fields = of.key_fields
-            name, kind = fields.event_time
-            own: dict[str, t.DataType] = {k: t.StringType() for k, tp in fields.keys if tp is not None}
-            own[name] = t.LongType() if kind is int else t.TimestampType()
-            for field, read_as in own.items():
-                if kinds.setdefault(field, read_as) != read_as:
-                    raise KeyingError(
-                        f"{of.owner} reads {field} as {read_as.simpleString()}, another input as "
-                        f"{kinds[field].simpleString()}: the inputs of one stream must agree"
-                    )
-        return kinds
-
-    def _header_text(self, df: DataFrame) -> Column:
-        """Return the headers as text: JSON of what is not text already."""
-        headers = self.source.headers if self.source.headers is not None else F.lit(None).cast("string")
-        if not isinstance(df.select(headers).schema[0].dataType, t.StringType):
-            headers = F.to_json(headers)
-        if self.source.keep_all_headers:
-            return headers
-        unreadable = F.col("_key").isNull() | F.col("_time").isNull()
-        return F.when(unreadable | F.col("_kind").isin(FUTURE, UNKNOWN_VERSION), headers)
-
-    def grouped(self, df: DataFrame, *, headers: bool | None = None, keep: tuple[str, ...] = ()) -> DataFrame:
-        """Route every row to its key group, control rows to all, and keep what the worker needs.
-
-        Args:
-            df: What :meth:`timed` made.
-            headers: Whether there is a column of headers, also where this source has none.
-            keep: Further columns to keep.
-        """
-        labels = F.array(*[F.lit(label) for label in group_labels(self.source.key_groups)])
-        # An event without a key still needs a place: by its bytes, if there are any.
-        places = [F.col("_key")] if self.source.value is None else [F.col("_key"), F.col(self.source.value)]
-        hashed = F.coalesce(*(p.cast("binary") for p in places), F.lit(b""))
-        label = F.element_at(labels, (F.crc32(hashed) % self.source.key_groups + 1).cast("int"))
-        label = F.coalesce(label, F.lit(group_labels(1)[0]))  # never null, as in chunks (packing.py)
-        if self.source.control is not None:
-            label = F.explode(F.when(F.col("_kind") == CONTROL, labels).otherwise(F.array(label)))
-        null = F.lit(None).cast("string")
-        columns = [
-            label.alias("_group"),
-            F.col("_key"),
-            F.coalesce(F.col("_time"), F.lit(NO_TIME)).alias("_time"),
-            F.col("_kind"),
-            (self.source.source_id if self.source.source_id is not None else null)
-            .cast("string")
-            .alias("_source_id"),
-        ]
-        event = self._event()
-        marks = [F.lit(of.mark) for of in self.events if of.mark]
-        if marks:
-            mark = F.coalesce(self._each(marks), F.lit(NO_INPUT))
-            marked = F.concat(mark, F.coalesce(event, F.lit(b"")))
-            event = F.when(F.col("_kind") == CONTROL, event).otherwise(marked)
-        columns.append(event.alias("_value"))
-        if headers if headers is not None else self.source.headers is not None:
-            columns.append(self._header_text(df).alias("_headers"))
-        return df.select(*columns, *keep)
+    def _time(self) -> Column:
+        """Return the event time of events that are columns, ms."""
+        (of,) = self.events
+        name = of.keying.event_time
+        kind = self.source.df.schema[name].dataType
+        if isinstance(kind, t.TimestampType):
+            return F.unix_millis(F.col(name))
+        if isinstance(kind, t.IntegralType):
+            return F.col(name).cast("long")
+        raise KeyingError(
+            f"the event time {name} is a {kind.simpleString()}; "
+            "it must be a timestamp (with time zone) or UTC milliseconds as an integer"
+        )
 
     def _event(self) -> Column:
         """Return the event as JSON bytes, which keep what pandas would not: nulls beside large integers."""

@@ -14,14 +14,19 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace.errors import UserError
+from millrace.host.chunks import WATERMARK, status_of
+from millrace.host.spark_clock import announced
 from millrace.host.spark_types import struct_type
 from millrace.inspect.positions import kept_ids, record_tables
+from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.contract import check_contract
+from millrace.time.clock import ClockStatus
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -99,13 +104,15 @@ def write_to(
     written = {str(table): str(file) for table, file in kept_ids(folder).items()}
     functions = {output: target for output, target in outputs.items() if callable(target)}
     writer = stream.raw.writeStream.option("checkpointLocation", str(folder / "checkpoint")).foreachBatch(
-        _Sink(stream, tables, formats, functions, incarnation, written)
+        _Sink(stream, tables, formats, functions, incarnation, folder, written)
     )
     if name is not None:
         writer = writer.queryName(name)
     if trigger is not None:
         writer = writer.trigger(**({"processingTime": trigger} if isinstance(trigger, str) else trigger))
-    return writer.start()
+    settings = msgspec.structs.replace(stream.clock, incarnation=incarnation)
+    with announced(session, keep_settings(folder, settings)):
+        return writer.start()
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,7 @@ class _Sink:
         formats: Path → format of the table.
         functions: Output → what is called with its rows.
         incarnation: Identity of the checkpoint: another one may have written the same batch numbers.
+        root: The folder that holds the checkpoint.
         written: After a savepoint was restored: table → file of the records that it has already.
     """
 
@@ -126,14 +134,14 @@ class _Sink:
     formats: Mapping[str, TableFormat]
     functions: Mapping[str, Callable[[DataFrame, int], None]]
     incarnation: str
+    root: Path
     written: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one batch."""
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            sums = batch.groupBy("output").agg(F.sum("records").alias("n")).collect()
-            counts = {row["output"]: row["n"] for row in sums}
+            counts, status = counted(batch)
             for path, outputs in self.tables.items():
                 if batch_id == 0 or any(counts.get(o) for o in outputs):
                     self._write(path, [self.stream.select(batch, o) for o in outputs], batch_id)
@@ -141,6 +149,8 @@ class _Sink:
                 if batch_id == 0 or counts.get(output):
                     function(self.stream.select(batch, output), batch_id)
             self._tell_of_the_rest(counts, batch_id)
+            if status is not None:
+                write_status(self.root, batch_id, status)
         finally:
             batch.unpersist()
 
@@ -162,6 +172,14 @@ class _Sink:
         if rest:
             told = ", ".join(f"{n:,} of {o}" for o, n in sorted(rest.items()))
             _log.warning("batch %s: records without a target are not written: %s", batch_id, told)
+
+
+def counted(batch: DataFrame) -> tuple[dict[str, int], ClockStatus | None]:
+    """Return the number of records of each output of a batch, and how far its clock is."""
+    said = F.max(F.when(F.col("output") == WATERMARK, F.col("chunk"))).alias("said")
+    rows = batch.groupBy("output").agg(F.sum("records").alias("n"), said).collect()
+    status = next((status_of(bytes(row["said"])) for row in rows if row["output"] == WATERMARK), None)
+    return {row["output"]: row["n"] for row in rows if row["output"] != WATERMARK}, status
 
 
 def not_written(rows: DataFrame, already: str) -> DataFrame:

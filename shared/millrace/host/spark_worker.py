@@ -26,22 +26,26 @@ from millrace.host.chunks import (
     Forwarded,
     InputChunk,
     decode_input,
-    encode_ahead,
+    decode_status,
     encode_emissions,
     encode_forwarded,
+    encode_status,
 )
 from millrace.host.key_times import NOT_JSON, decode_all
 from millrace.host.memory import LiveStore
 from millrace.host.packing import keep_out_of_collection
 from millrace.host.runner import Row, Runner, cause_order
+from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_state import StateClient
-from millrace.host.system import Drain, SystemMessage, Tick, decode_system
+from millrace.host.system import Drain, Idle, SystemMessage, Tick, decode_system
 from millrace.inputs import Inputs
 from millrace.process import KeyedProcess
+from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.keyring import KeyReference
 from millrace.state.pages import PagedStore
 from millrace.state.sealing import SealedBackend
-from millrace.time import END_OF_TIME, NO_WATERMARK
+from millrace.time import NO_WATERMARK
+from millrace.time.clock import ClockState, ClockStatus, SourceReport, advance, ended
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,18 +130,22 @@ class JsonEvents:
 class _Backend:
     """The bytes of one key group in Spark's state store; what is written is sent by :meth:`flush`."""
 
-    __slots__ = ("_client", "_header", "_pages", "_unsent")
+    __slots__ = ("_client", "_header", "_pages", "_unsent", "clock")
 
     def __init__(self, client: StateClient, header: Any, pages: Any) -> None:
         self._client = client
         self._header = header
         self._pages = pages
+        #: The group's clock, which is read with its header; ``None``: it has none yet.
+        self.clock: bytes | None = None
         self._unsent: list[Callable[[], object]] = []
 
     def get_header(self) -> bytes | None:
         self.flush()
-        found = self._header.get()
-        return None if found is None else bytes(found[0])
+        asked = [self._header.get, partial(self._pages.getValue, (CLOCK_PAGE,))]
+        header, clock = self._client.read(asked)
+        self.clock = None if clock is None else bytes(clock[0])
+        return None if header is None else bytes(header[0])
 
     def put_header(self, header: bytes) -> None:
         self.later(partial(self._header.update, (header,)))
@@ -178,7 +186,7 @@ def _bytes(found: Any) -> bytes:
 class _GroupBatch:
     """What one batch brought to one key group."""
 
-    __slots__ = ("ahead", "by_key", "controls", "drained", "forwarded", "speaks", "tick")
+    __slots__ = ("by_key", "controls", "drains", "forwarded", "idles", "reports", "speaks", "status", "tick")
 
     def __init__(self, *, speaks: bool) -> None:
         self.speaks = speaks
@@ -186,16 +194,22 @@ class _GroupBatch:
         self.controls: list[Row] = []
         self.forwarded: list[Forwarded] = []
         self.tick = NO_WATERMARK
-        #: The watermark that the batch ends with, if that was told.
-        self.ahead = NO_WATERMARK
-        self.drained = False
+        #: What was read of each source.
+        self.reports: list[SourceReport] = []
+        #: How far the clock of the process before this one is.
+        self.status: ClockStatus | None = None
+        self.idles: list[Idle] = []
+        #: Checkpoints whose input has ended.
+        self.drains: set[str] = set()
 
     def take(self, message: SystemMessage) -> None:
-        """Take a message of the engine; idle ticks have moved the watermark on their way here."""
+        """Take a message of the engine."""
         if isinstance(message, Tick):
             self.tick = max(self.tick, message.at)
+        elif isinstance(message, Idle):
+            self.idles.append(message)
         elif isinstance(message, Drain):
-            self.drained = True
+            self.drains.add(message.incarnation)
 
 
 class KeyGroupProcessor(StatefulProcessor):
@@ -206,10 +220,10 @@ class KeyGroupProcessor(StatefulProcessor):
     Args:
         process: The process; pickled with this object, bound to state in the worker.
         events: How rows become events.
-        packed: Whether rows are chunks or single events.
         speaker: Label of the group that speaks for all of control events, which all groups see.
         forwards: Whether control events go on to another process.
         keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
+        clock: What the clock goes by; ``None``: it is that of the process before this one.
     """
 
     def __init__(
@@ -217,17 +231,17 @@ class KeyGroupProcessor(StatefulProcessor):
         process: KeyedProcess[Any, Any],
         events: JsonEvents,
         *,
-        packed: bool,
         speaker: int,
         forwards: bool = False,
         keys: KeyReference | None = None,
+        clock: BatchClock | None = None,
     ) -> None:
         self._process = process
         self._keys = keys
+        self._clock = clock
         self._forwards = forwards
         self._uses_ticks = process.needs_ticks()
         self._events = events
-        self._packed = packed
         self._speaker = speaker
         self._has_broadcast = process.control_type is not None or any(
             s.kind == "broadcast" for s in process.states
@@ -250,25 +264,18 @@ class KeyGroupProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:
         """Run one batch of a group's rows."""
         batch = _GroupBatch(speaks=int(key[0]) == self._speaker)
-        if self._packed:
-            for row in rows:
-                passes = row[2] if len(row) > 2 else None
-                if passes is None:
-                    self._read(decode_input(row[1]), batch)
-                else:
-                    yield _OutputRow(passes, row[3], row[1])
-        else:
-            self._read(_chunk_of(list(rows)), batch)
-        yield from self._run(key, batch, _watermark(timerValues))
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[SparkRow]:
-        """Fire what is due in a group that got no rows."""
-        yield from self._run(key, _GroupBatch(speaks=False), _watermark(timerValues))
+        for row in rows:
+            passes = row[2] if len(row) > 2 else None
+            if passes is None:
+                self._read(decode_input(row[1]), batch)
+            else:
+                yield _OutputRow(passes, row[3], row[1])
+        yield from self._run(key, batch)
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _run(self, key: Any, batch: _GroupBatch, watermark: int) -> Iterator[SparkRow]:
+    def _run(self, key: Any, batch: _GroupBatch) -> Iterator[SparkRow]:
         runner = self._runner
         label = int(key[0])
         # Not in init(): Spark calls that on the driver too, and hangs when it raises there.
@@ -276,27 +283,44 @@ class KeyGroupProcessor(StatefulProcessor):
         stored = _Backend(self._client, self._header, self._pages)
         backend = SealedBackend(stored, self._process.name, label, ring)
         store = PagedStore(backend, runner.layout, label=label)
-        if batch.drained:
-            watermark = END_OF_TIME
+        kept = None if stored.clock is None else backend.unseal_clock(stored.clock)
+        status = self._move_clock(backend, kept, batch)
+        watermark, ahead = status.before, status.watermark
         tick = self._uses_ticks and batch.tick > store.processing_time
         if tick:
             store.processing_time = batch.tick
         if self._broadcast is not None:
             self._run_broadcast(self._broadcast, backend, store, batch, watermark)
-        runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick, ahead=batch.ahead)
-        wake = store.commit(max(watermark, batch.ahead), store.processing_time)
-        if wake.delete is not None:
-            stored.later(partial(self._handle.deleteTimer, wake.delete))
-        if wake.register is not None:
-            stored.later(partial(self._handle.registerTimer, wake.register))
+        runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick, ahead=ahead)
+        store.commit(ahead, store.processing_time)
         stored.flush()
         emissions, runner.emissions = runner.emissions, []
         for output, records, chunk in encode_emissions(emissions):
             yield _OutputRow(output, records, chunk)
         if batch.forwarded:
             yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
-        if self._forwards and batch.speaks and batch.ahead != NO_WATERMARK:
-            yield _OutputRow(WATERMARK, 0, encode_ahead(batch.ahead))
+        if batch.speaks:
+            yield _OutputRow(WATERMARK, 0, encode_status(status))
+
+    def _move_clock(self, backend: SealedBackend, kept: bytes | None, batch: _GroupBatch) -> ClockStatus:
+        """Return how far the clock goes in this batch, and keep it."""
+        before = ClockState() if kept is None else read_clock(kept)
+        after, status = before, batch.status
+        if self._clock is None:
+            if status is None:  # never: what comes to a group comes with its clock
+                raise StateCorrupted(f"{self._process.name} was not told how far its input is")
+            # A link's rows are judged by what the link itself had come to.
+            after = ClockState(max(before.watermark, status.watermark))
+            status = msgspec.structs.replace(status, before=before.watermark, watermark=after.watermark)
+        else:
+            settings = self._clock.now()
+            if settings.incarnation and settings.incarnation in batch.drains:
+                after, status = ended(before)
+            else:
+                after, status = advance(before, batch.reports, settings, batch.idles)
+        if after != before:
+            backend.put_page(CLOCK_PAGE, encode(after))
+        return status
 
     def _run_broadcast(
         self, state: Any, backend: SealedBackend, store: PagedStore, batch: _GroupBatch, watermark: int
@@ -320,7 +344,11 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _read(self, chunk: InputChunk, batch: _GroupBatch) -> None:
         """Decode the rows of a chunk; what cannot be decoded goes to the dead letters."""
-        keys, times, kinds, causes, headers, raws, on_time = chunk
+        keys, times, kinds, causes, headers, raws, on_time, reports = chunk
+        if reports is not None:
+            batch.reports += reports
+            if not raws:
+                return
         events = self._events.all(raws) if kinds is None else None
         if events is None or None in keys or NO_TIME in times:
             self._read_each(chunk, batch)
@@ -339,14 +367,14 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _read_each(self, chunk: InputChunk, batch: _GroupBatch) -> None:
         """Decode rows one by one: some are control events, or cannot be decoded."""
-        keys, times, kinds, causes, headers, raws, on_time = chunk
+        keys, times, kinds, causes, headers, raws, on_time, _ = chunk
         decode = self._events.event
         judged = _nothing_judged if on_time is None else map(_judged, on_time)
         for key, time, kind, cause, header, raw, (was_on_time, is_ahead) in zip(
             keys, times, kinds or _data, causes or _nothing, headers or _nothing, raws, judged, strict=False
         ):
             if kind == AHEAD:
-                batch.ahead = max(batch.ahead, time)
+                batch.status = decode_status(raw)
                 continue
             if kind == CONTROL:
                 self._read_control(raw, cause, header, batch)
@@ -431,15 +459,12 @@ class BoundedGroups(KeyGroupProcessor):
         batch = _GroupBatch(speaks=key[0].as_py() == self._speaker)
         found: list[tuple[str, int, bytes]] = []
         columns = [column.to_pylist() for column in rows.columns]
-        if self._packed:
-            for row in zip(*columns, strict=True):
-                passes = row[2] if len(row) > 2 else None
-                if passes is None:
-                    self._read(decode_input(row[1]), batch)
-                else:
-                    found.append((passes, row[3], row[1]))
-        else:
-            self._read(_chunk_of(list(zip(*columns, strict=True))), batch)
+        for row in zip(*columns, strict=True):
+            passes = row[2] if len(row) > 2 else None
+            if passes is None:
+                self._read(decode_input(row[1]), batch)
+            else:
+                found.append((passes, row[3], row[1]))
         runner = self._runner
         runner.load_broadcast(None)
         if self._has_broadcast and batch.controls:
@@ -468,22 +493,3 @@ def _told_version(header: str | None) -> str:
     """Return what is wrong with an event of an unknown version."""
     headers = msgspec.json.decode(kept_of(header).headers or "{}")
     return f"{VERSION_HEADER} {headers.get(VERSION_HEADER, '')} is none that is read here"
-
-
-def _watermark(values: Any) -> int:
-    """Return the batch's watermark, ms; the engine's 0 means "none yet"."""
-    found = int(values.getCurrentWatermarkInMs())
-    return NO_WATERMARK if found == 0 else found
-
-
-def _chunk_of(rows: list[Any]) -> InputChunk:
-    """Return single rows (group, key, time, kind, source id, event, headers if wanted) as a chunk."""
-    _, keys, times, kinds, causes, values, *headers = map(list, zip(*rows, strict=True))
-    return InputChunk(
-        keys,
-        times,
-        bytes(kinds) if any(kinds) else None,
-        causes,
-        headers[0] if headers else None,
-        [v or b"" for v in values],
-    )

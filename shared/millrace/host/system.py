@@ -1,7 +1,7 @@
 """Messages of the engine among the control events: ticks of the clocks, and the end of the input.
 
-They travel through the control topic, so that a replay has them again, in the place where they were.
-A control event that begins with ``{"$millrace":`` is one of them.
+They travel through the control topic, so that a replay has them again, in the place where they were; each
+says whom it concerns. A control event that begins with ``{"$millrace":`` is one of them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
+from millrace.time.clock import Idle
+
+__all__ = ["Drain", "Idle", "SystemMessage", "Tick", "Wake", "decode_system", "encode_system"]
+
 #: How a message of the engine begins, and no control event of an app.
 SYSTEM_PREFIX: Final = b'{"$millrace":'
-
-
-#: How the one begins that moves event time: its watermark is found before it is decoded.
-IDLE_PREFIX: Final = b'{"$millrace":"idle"'
 
 
 class Tick(msgspec.Struct, frozen=True, tag_field="$millrace", tag="tick"):
@@ -24,17 +24,21 @@ class Tick(msgspec.Struct, frozen=True, tag_field="$millrace", tag="tick"):
     at: int
 
 
-class Idle(msgspec.Struct, frozen=True, tag_field="$millrace", tag="idle"):
-    """Nothing has come for a while, and nothing is waiting: event time has come to ``at`` (ms)."""
-
-    at: int
-
-
 class Drain(msgspec.Struct, frozen=True, tag_field="$millrace", tag="drain"):
-    """The input has ended: the watermark moves to the end of time."""
+    """The input of one checkpoint has ended: its watermark moves to the end of time.
+
+    Attributes:
+        incarnation: Identity of that checkpoint; all others ignore the message.
+    """
+
+    incarnation: str = ""
 
 
-SystemMessage = Tick | Idle | Drain
+class Wake(msgspec.Struct, frozen=True, tag_field="$millrace", tag="wake"):
+    """Nothing is said: the batch that brings it tells how far the clock is, after a restart into silence."""
+
+
+SystemMessage = Tick | Idle | Drain | Wake
 
 _decode = msgspec.json.Decoder(SystemMessage).decode
 

@@ -1,15 +1,18 @@
-"""The rows that ``process_batch`` handles together: of keys without timers in the way, and on time."""
+"""The rows that ``process_batch`` handles together: on time, and with nothing due between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.batch import Batch
 from millrace.host.groups import context_key
 from millrace.host.rows import Row, in_order
-from millrace.state.handles import Cursor
+from millrace.state.cells import absent
+from millrace.state.handles import Cursor, ValueState
 from millrace.state.page import OpenEntry
+from millrace.state.specs import StateSpec
+from millrace.time import NEVER
 
 if TYPE_CHECKING:
     from millrace.host.runner import EntryStore
@@ -33,6 +36,8 @@ class Together:
         self.key_of: list[int] = []
         self.starts: list[int] = [0]
         self._opened: list[OpenEntry] = []
+        #: The states that the process read.
+        self._was_read: dict[str, Any] = {}
 
     def add(self, key: str, rows: list[Row], opened: OpenEntry) -> None:
         """Add the rows of a key, in order."""
@@ -53,13 +58,10 @@ class Together:
         """Let the process handle the rows; nothing is kept yet."""
 
         def read(state: Any) -> list[Any]:
-            found = []
-            for place, opened in enumerate(self._opened):
-                cursor.entry = opened.entry
-                cursor.now = self.rows[self.starts[place]].event_time
-                found.append(state.value)
-            cursor.entry = None
-            return found
+            if not isinstance(state, ValueState):
+                raise TypeError(f"process_batch reads value states, not {type(state).__name__}")
+            self._was_read[state._name] = state
+            return self._read(state, cursor, self.starts)
 
         batch: Batch[Any] = Batch(
             [context_key(key) for key in self.keys],
@@ -73,41 +75,117 @@ class Together:
         process.process_batch(batch)
         return batch
 
+    def _read(self, state: Any, cursor: Cursor, at: Sequence[int]) -> list[Any]:
+        """Read a state of every key, at the times of the rows ``at``."""
+        found = []
+        for opened, row in zip(self._opened, at, strict=False):  # starts have one more
+            self._point(cursor, opened, row)
+            found.append(state.value)
+            _keep_expiry(cursor, opened)
+        cursor.entry = None
+        return found
+
+    def _point(self, cursor: Cursor, opened: OpenEntry, row: int) -> None:
+        cursor.entry = opened.entry
+        cursor.now = self.rows[row].event_time
+        cursor.min_expiry = opened.expiry
+        cursor.min_processing_expiry = opened.processing_expiry
+
     def restore(self, store: EntryStore) -> None:
         """Undo what the process may have changed in place in values that it read."""
         for opened in self._opened:
             before = opened.before
             opened.entry = type(opened.entry)() if before is None else store.decode(before.body)
+            opened.touched, opened.packed = False, None
+            opened.expiry = NEVER if before is None else absent(before.expiry)
+            opened.processing_expiry = NEVER if before is None else absent(before.processing_expiry)
 
-    def keep(self, batch: Batch[Any], cursor: Cursor, process: KeyedProcess[Any, Any]) -> None:
-        """Keep what the process wrote."""
+    def keep(
+        self, store: EntryStore, batch: Batch[Any], cursor: Cursor, process: KeyedProcess[Any, Any]
+    ) -> None:
+        """Keep what the process wrote.
+
+        Raises:
+            StateTypeError: Some of it could not be kept.
+            EntryTooLarge: The state of a key is beyond the limit.
+        """
+        newest = [end - 1 for end in self.starts[1:]]
+        for spec in process.states:
+            if spec.refresh == "read_write" and spec.name in self._was_read:
+                self._read(self._was_read[spec.name], cursor, newest)
         for name, values in batch.written:
             state = process.__dict__[name]
-            for place, (opened, value) in enumerate(zip(self._opened, values, strict=True)):
-                cursor.entry = opened.entry
-                cursor.now = self.rows[self.starts[place + 1] - 1].event_time
-                cursor.min_expiry = opened.expiry
-                cursor.min_processing_expiry = opened.processing_expiry
+            for opened, row, value in zip(self._opened, newest, values, strict=True):
+                self._point(cursor, opened, row)
                 state.value = value
-                opened.expiry = cursor.min_expiry
-                opened.processing_expiry = cursor.min_processing_expiry
+                _keep_expiry(cursor, opened)
         cursor.entry = None
+        for key, opened in zip(self.keys, self._opened, strict=True):
+            opened.touched = True
+            store.pack_entry(key, opened)
+
+
+def _keep_expiry(cursor: Cursor, opened: OpenEntry) -> None:
+    opened.expiry = cursor.min_expiry
+    opened.processing_expiry = cursor.min_processing_expiry
+
+
+class Lives:
+    """Tells whether what a process reads of a key may expire between its rows.
+
+    Args:
+        states: The states that the process declares.
+    """
+
+    def __init__(self, states: Sequence[StateSpec]) -> None:
+        lived = [s for s in states if s.kind == "value" and s.expires and not s.on_processing_time]
+        self._names = [s.name for s in lived]
+        #: A row this much after another may find no more what that one wrote, ms.
+        self._shortest = min([s.ttl_ms or NEVER for s in lived], default=NEVER)
+
+    def end_between(self, opened: OpenEntry, first: int, last: int) -> bool:
+        """Return whether a value of an entry is visible at ``first`` (ms) and may not be at ``last``."""
+        if last - first >= self._shortest:
+            return True
+        if opened.expiry > last:
+            return False
+        slots = [getattr(opened.entry, name) for name in self._names]
+        return any(slot is not None and first < slot[0] <= last for slot in slots)
 
 
 def split_batch(
-    store: EntryStore, rows: dict[str, list[Row]], watermark: int
+    store: EntryStore, rows: dict[str, list[Row]], due: Container[str], watermark: int, lives: Lives
 ) -> tuple[Together, dict[str, list[Row]]]:
     """Return the rows that can be handled together, and those that are handled one by one, by key.
 
-    One by one go those of a key with a late row, of one with a timer, which its own events may have
-    to fire, and of one whose timers have been at it in this batch: what fails is undone to where it began.
+    One by one go those of a key with a row that is late or a correction, with a timer that is due or that
+    its own events fire, and with a value whose life may end between them.
+
+    Args:
+        store: Where the entries are.
+        rows: Rows by key.
+        due: Keys with timers that this batch fires.
+        watermark: The batch's watermark, ms.
+        lives: What may expire.
     """
     together, left = Together(), {}
     for key, of_key in rows.items():
+        ordered = in_order(of_key)
+        if key in due or not _on_time(ordered, watermark):
+            left[key] = ordered
+            continue
         opened = store.open(key)
-        alone = opened.touched or opened.entry.timers_
-        if alone or any(r.is_ahead or (r.event_time <= watermark and not r.on_time) for r in of_key):
-            left[key] = of_key
+        oldest, newest = ordered[0].event_time, ordered[-1].event_time
+        fires = any(t.on_key_time and t.at < newest for t in opened.entry.timers_)
+        if fires or (oldest < newest and lives.end_between(opened, oldest, newest)):
+            left[key] = ordered
         else:
-            together.add(key, in_order(of_key), opened)
+            together.add(key, ordered, opened)
     return together, left
+
+
+def _on_time(rows: list[Row], watermark: int) -> bool:
+    """Return whether all rows of a key, in order, are on time and ran no further ahead than the batch."""
+    if rows[0].on_time is None:
+        return rows[0].event_time > watermark
+    return all(row.on_time and not row.is_ahead for row in rows)

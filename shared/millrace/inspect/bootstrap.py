@@ -25,6 +25,7 @@ from millrace.state.layout import EntryLayout
 from millrace.state.slots import EXPIRING, slot_form
 from millrace.state.specs import StateSpec, StateTypeError
 from millrace.time import NEVER
+from millrace.time.clock import from_watermark
 
 if TYPE_CHECKING:
     from millrace.host.spark import ProcessedStream
@@ -70,15 +71,19 @@ def bootstrap(
     """
     specs = _checked(stream, table, written_at is not None)
     root = Path(to).absolute()
-    begins_at = _ms(watermark) or 0
+    begins_at = _ms(watermark)
+    clock = None if begins_at is None else from_watermark(begins_at, stream.clock.bound_ms)
     fill = EntryFiller(
         stream.process.states, specs, stream.keyed_by.keys, stream.keyed_by.key_groups, _ms(written_at)
     )
     columns = [*(F.col(k) for k in stream.keyed_by.keys), *(F.col(s) for s in specs)]
     cells = table.select(*columns).mapInArrow(lambda batches: fill(batches), CELLS_SCHEMA)
     keys = stream.state_keys
-    shape = GroupShape(stream.process.name, stream.keyed_by.key_groups, keys, begins_at)
+    shape = GroupShape(stream.process.name, stream.keyed_by.key_groups, keys, clock)
     pack = GroupPacker(shape, None, None, EntryLayout(stream.process.states).schema)
+    if clock is not None:  # every group has it, also those without keys
+        labels = [(label, None, None, None) for label in group_labels(shape.key_groups)]
+        cells = cells.unionByName(table.sparkSession.createDataFrame(labels, CELLS_SCHEMA))
     groups = cells.groupBy("label").applyInArrow(lambda key, rows: pack(key, rows), GROUPS_SCHEMA)
     session = table.sparkSession
     with owned(root), tempfile.TemporaryDirectory(prefix="bootstrap-", dir=root) as work:
@@ -95,7 +100,7 @@ def bootstrap(
         if keys is not None and ENCRYPTION in contract:
             contract[ENCRYPTION] = {**contract[ENCRYPTION], "keys": [keys.ids[0]]}
         with new_checkpoint(root, contract) as folder:
-            assemble(folder, {0: written}, position=nowhere, watermark_ms=begins_at, sources=None)
+            assemble(folder, {0: written}, position=nowhere, sources=None)
     return Restored(Checkpoint(root, root / "checkpoint"), contract["incarnation"])
 
 

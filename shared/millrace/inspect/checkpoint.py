@@ -17,6 +17,7 @@ from typing import Any
 
 from millrace.errors import UserError
 from millrace.inspect.state_files import PartitionFiles
+from millrace.runtime.clock_files import read_watermark
 from millrace.runtime.contract import CONTRACT_FILE
 
 #: How often a copy is begun again when the running query removed files under it.
@@ -52,7 +53,7 @@ class Position:
     Attributes:
         batch: The batch.
         sources: Offsets of every source after it, as Spark writes them; ``None``: not begun.
-        metadata: What Spark keeps beside them: watermark, time, frozen settings.
+        metadata: What Spark keeps beside them: time, frozen settings.
     """
 
     batch: int
@@ -126,13 +127,16 @@ class Checkpoint:
         return Position(batch, sources, json.loads(lines[1]))
 
     def commit(self, batch: int) -> dict[str, Any]:
-        """Return what Spark wrote when it committed a batch: the next watermark, names of state files."""
+        """Return what Spark wrote when it committed a batch: names of state files."""
         found: dict[str, Any] = json.loads(self._log("commits", batch)[1])
         return found
 
     def watermark(self, batch: int) -> int | None:
-        """Return the watermark (ms) at which the next batch runs, ``None`` before the first event."""
-        return int(self.commit(batch).get("nextBatchWatermarkMs", 0)) or None
+        """Return the watermark (ms) at which the next batch runs.
+
+        ``None``: before the first event, or where the query was not started by ``write_to`` or an app.
+        """
+        return read_watermark(self.root, batch)
 
     def operators(self, batch: int) -> list[Operator]:
         """Return the stateful operators as of a batch."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.entries import key_name, reader_of
 from millrace.inspect.groups import StoredGroup
+from millrace.runtime.clock_files import read_status
 from millrace.state.cells import earliest
 from millrace.state.layout import TimerRecord
 
@@ -150,11 +151,13 @@ class BatchSize:
         batch: The batch.
         changelog_bytes: Bytes of state that it changed.
         watermark_ms: The watermark after it.
+        held_by: The source that held it back; empty: none did.
     """
 
     batch: int
     changelog_bytes: int
     watermark_ms: int | None
+    held_by: str = ""
 
 
 def batch_sizes(checkpoint: Checkpoint) -> list[BatchSize]:
@@ -164,7 +167,9 @@ def batch_sizes(checkpoint: Checkpoint) -> list[BatchSize]:
         names = (checkpoint.folder / "state").glob(f"*/*/{batch + 1}[._]*changelog")
         try:
             size = sum(path.stat().st_size for path in names)
-            found.append(BatchSize(batch, size, checkpoint.watermark(batch)))
+            status = read_status(checkpoint.root, batch)
+            held_by = "" if status is None else status.held_by
+            found.append(BatchSize(batch, size, checkpoint.watermark(batch), held_by))
         except FileNotFoundError:  # the running query has removed it meanwhile
             continue
     return found

@@ -16,7 +16,6 @@ from millrace.state.cells import (
     Header,
     PageInfo,
     StateCorrupted,
-    earliest,
     encode,
     read_header,
     read_page,
@@ -39,16 +38,18 @@ class StoredGroup:
         header: Its header.
         pages: Number → bytes; page 0 has the schemas.
         broadcast: Its copy of the broadcast state.
+        clock: How far its clock is.
     """
 
     header: bytes
     pages: dict[int, bytes] = field(default_factory=dict)
     broadcast: bytes | None = None
+    clock: bytes | None = None
 
     @property
     def read_header(self) -> Header:
         """The header, read."""
-        return read_header(self.header)
+        return read_header(self.header, older=True)
 
     def schemas(self) -> list[bytes]:
         """Return the schemas that its pages are written in."""
@@ -85,38 +86,33 @@ def packed_group(
     cells: Mapping[str, Cell],
     schema: bytes,
     *,
-    after: int = 0,
     broadcast: bytes | None = None,
     processing_time: int | None = None,
+    clock: bytes | None = None,
     page_bytes: int = PAGE_BYTES,
-) -> tuple[StoredGroup, int | None]:
+) -> StoredGroup:
     """Put a key group together.
 
     Args:
         cells: Its entries by key, all in one schema.
         schema: What their slots are.
-        after: The group is not woken before the watermark (ms) has passed this.
         broadcast: The broadcast state, in its packed form.
         processing_time: The last tick of processing time that the group has seen, ms.
+        clock: How far its clock is, in its packed form.
         page_bytes: Size at which a page is split.
-
-    Returns:
-        The group, and when the engine is to wake it (event time, ms; ``None``: never).
 
     Example:
         >>> import msgspec
-        >>> group, wake = packed_group({"1:a": Cell(500, None, msgspec.Raw(b"x"))}, b"[]")
-        >>> wake, [info.number for info, _, _ in group.cells()]
-        (500, [1])
+        >>> group = packed_group({"1:a": Cell(500, None, msgspec.Raw(b"x"))}, b"[]")
+        >>> [(info.number, info.timer) for info, _, _ in group.cells()]
+        [(1, 500)]
     """
     root = Page(PageInfo(0, 0), dict(cells))
     root.stale = True
     packed = {page.info.number: (page, data) for page, data in _split(root, page_bytes)}
     infos = sorted((page.info for page, _ in packed.values()), key=lambda p: p.prefix << (32 - p.depth))
-    due = earliest([t for p in infos for t in (p.timer, p.expiry)])
-    wake = None if due is None else max(due, after + 1)
     digest = int.from_bytes(hashlib.blake2b(schema, digest_size=7).digest(), "big")
-    header = Header(ENCODING_VERSION, wake, infos, schemas=[digest], processing_time=processing_time)
+    header = Header(ENCODING_VERSION, infos, schemas=[digest], processing_time=processing_time)
     if broadcast is not None:
         header.broadcast = int.from_bytes(hashlib.blake2b(broadcast, digest_size=7).digest(), "big") | 1
     pages = {SCHEMA_PAGE: encode([schema])}
@@ -124,7 +120,7 @@ def packed_group(
         header.inline = root.cells
     else:
         pages.update((number, data) for number, (_, data) in packed.items())
-    return StoredGroup(encode(header), pages, broadcast), wake
+    return StoredGroup(encode(header), pages, broadcast, clock)
 
 
 def _split(page: Page, page_bytes: int) -> Iterator[tuple[Page, bytes]]:

@@ -19,9 +19,10 @@ from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.entries import KeptEntry, reader_of
 from millrace.inspect.groups import BROADCAST, HEADER, StoredGroup, page_of
 from millrace.inspect.stages import Stage, keys_for, stage_of
-from millrace.state.cells import SCHEMA_PAGE, read_header
+from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, read_clock, read_header
 from millrace.state.keyring import KeyReference
 from millrace.state.sealing import Place, unseal
+from millrace.time.clock import ClockState
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -59,7 +60,7 @@ class StateView:
 
         Args:
             labels: Which groups, as a condition on ``label``.
-            pages: Which pages of them, as a condition on ``number``.
+            pages: Which pages of them, as a condition on ``number``; unless given, all but clocks.
 
         Returns:
             Columns label, number (of a page; ``HEADER`` and ``BROADCAST`` for the others) and data.
@@ -78,8 +79,7 @@ class StateView:
             F.col("user_map_key.page").alias("number"),
             F.col("user_map_value.data").alias("data"),
         )
-        if pages is not None:
-            in_pages = in_pages.filter(pages)
+        in_pages = in_pages.filter(F.col("number") != CLOCK_PAGE if pages is None else pages)
         assert found is not None  # noqa: S101  (there is always a header)
         found = found.unionByName(in_pages)
         return found if labels is None else found.filter(labels)
@@ -102,11 +102,17 @@ class StateView:
         """Return the number of the key group of each label."""
         return {label: number for number, label in enumerate(group_labels(self.stage.key_groups))}
 
-    def timers(self) -> int:
-        """Return how many timers the engine holds: at most one for a key group."""
-        reader = self.spark.read.format("statestore").option("path", str(self.checkpoint.folder))
-        reader = reader.option("operatorId", self.stage.operator).option("batchId", self.batch)
-        return reader.option("readRegisteredTimers", "true").load().count()
+    def clocks(self) -> dict[int, ClockState]:
+        """Return how far the clock of each key group is, by label; all of them say the same."""
+        ring = None if self.keys is None else self.keys.ring()
+        rows = self._variable("pages").filter(F.col("user_map_key.page") == CLOCK_PAGE)
+        found = rows.select(F.col("key._group").alias("label"), F.col("user_map_value.data").alias("data"))
+        return {
+            row.label: read_clock(
+                unseal(bytes(row.data), Place(self.stage.process, row.label, "page", CLOCK_PAGE), ring)
+            )
+            for row in found.collect()
+        }
 
     def entry(self, key: tuple[str, ...]) -> tuple[KeptEntry, int] | None:
         """Return what is kept for a key, and its size in bytes; ``None``: nothing.
@@ -131,7 +137,8 @@ class StateView:
         if not headers:
             return None
         ring = None if self.keys is None else self.keys.ring()
-        header = read_header(unseal(bytes(headers[0]), Place(self.stage.process, label, "header"), ring))
+        stored = unseal(bytes(headers[0]), Place(self.stage.process, label, "header"), ring)
+        header = read_header(stored, older=True)
         info = page_of(header, text)
         wanted = F.col("number").isin(SCHEMA_PAGE, info.number)
         rows = self.stored(of_group, wanted).filter(F.col("number") >= 0).collect()

@@ -25,10 +25,11 @@ from millrace.inspect.reshape import CELLS_SCHEMA, CellRows, GroupPacker, GroupS
 from millrace.inspect.savepoints import new_checkpoint, new_contract
 from millrace.inspect.stages import stages_of
 from millrace.inspect.writer import GROUPS_SCHEMA, Written, assemble, write_groups
-from millrace.runtime.contract import ENCRYPTION, RESTORED, owned
+from millrace.runtime.contract import ENCRYPTION, RESTORED, is_older, owned, with_own_clock
 from millrace.state.cells import SCHEMA_PAGE
 from millrace.state.keyring import CIPHER, KeyReference
 from millrace.state.layout import EntryLayout
+from millrace.time.clock import ClockState, from_watermark
 
 if TYPE_CHECKING:
     from millrace.process import KeyedProcess
@@ -140,6 +141,7 @@ def rekey(
     with owned(checkpoint.root):
         batch = _last_settled(checkpoint)
         contract = checkpoint.contract()
+        started_at = _engine_clock(checkpoint, batch) if is_older(contract) else None
         position = checkpoint.position(batch)
         parts = partitions or position.partitions
         groups: dict[str, int] = {}
@@ -153,7 +155,7 @@ def rekey(
                         stage.process,
                         key_groups or stage.key_groups,
                         keys if reseal else view.keys,
-                        int(position.metadata["batchWatermarkMs"]),
+                        next(iter(view.clocks().values()), started_at),
                         process if process is not None and process.name == stage.process else None,
                     )
                     folder = Path(work) / str(stage.operator)
@@ -163,7 +165,8 @@ def rekey(
                     )
                     groups[stage.process] = shape.key_groups
             made = new_contract(
-                _with_groups(contract, groups), {**contract.get(RESTORED, {}), "rescaled_after": batch}
+                with_own_clock(_with_groups(contract, groups)),
+                {**contract.get(RESTORED, {}), "rescaled_after": batch},
             )
             if reseal:
                 made.pop(ENCRYPTION, None)
@@ -174,10 +177,37 @@ def rekey(
                     folder,
                     written,
                     position=position,
-                    watermark_ms=checkpoint.watermark(batch),
                     sources=checkpoint.folder / "sources",
                 )
     return Rescaled(checkpoint.last(), parts, groups, made["incarnation"])
+
+
+def convert(spark: SparkSession, checkpoint: Checkpoint, *, key_file: str | None = None) -> Rescaled:
+    """Bring the checkpoint of a stopped query, in which Spark kept the clock, to one that keeps its own.
+
+    The watermark stays what it was, so that no window comes twice.
+
+    Args:
+        spark: A session.
+        checkpoint: The checkpoint; it stays what it is unless all goes well.
+        key_file: The file of keys that opens the state, if it is encrypted.
+
+    Raises:
+        RescaleError: It keeps its own clock already, or a batch stands in a table only.
+        CheckpointInUse: The query runs.
+    """
+    if not is_older(checkpoint.contract()):
+        raise RescaleError(f"{checkpoint.folder} keeps its own clock already: there is nothing to convert")
+    return rekey(spark, checkpoint, key_file=key_file)
+
+
+def _engine_clock(checkpoint: Checkpoint, batch: int) -> ClockState | None:
+    """Return the clock of a checkpoint in which the engine kept it: the watermark of its next batch.
+
+    Nothing that this watermark has passed may come again: it is where the clock begins.
+    """
+    watermark = int(checkpoint.commit(batch).get("nextBatchWatermarkMs") or 0)
+    return from_watermark(watermark, 0) if watermark else None
 
 
 def _with_groups(contract: dict[str, Any], groups: dict[str, int]) -> dict[str, Any]:
@@ -201,7 +231,8 @@ def _reshaped(view: StateView, shape: GroupShape) -> DataFrame:
     broadcast = next((g.broadcast for g in headers.values() if g.broadcast is not None), None)
     layout = None if shape.newest is None else EntryLayout(shape.newest.states, owner=shape.process)
     cells = view.by_group(CellRows(shape, max(times, default=None)), CELLS_SCHEMA)
-    if times or broadcast is not None:  # then every group has them, also those without keys
+    # What a group keeps beside its keys every group has, also those without keys.
+    if times or broadcast is not None or shape.clock is not None:
         labels = [(label, None, None, None) for label in group_labels(shape.key_groups)]
         cells = cells.unionByName(view.spark.createDataFrame(labels, CELLS_SCHEMA))
     schema = next(iter(found), b"[]") if layout is None else layout.schema

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from millrace.host.groups import group_labels, key_group
 from millrace.inspect.groups import BROADCAST, HEADER, StoredGroup, packed_group
-from millrace.state.cells import Cell, present
+from millrace.state.cells import CLOCK_PAGE, Cell, encode, present
 from millrace.state.keyring import KeyReference
 from millrace.state.layout import EntryLayout
 from millrace.state.older import OlderLayout
 from millrace.state.sealing import Place, seal
 from millrace.time import NO_WATERMARK
+from millrace.time.clock import ClockState
 
 if TYPE_CHECKING:
     from millrace.process import KeyedProcess
@@ -53,14 +54,14 @@ class GroupShape:
         process: Its name.
         key_groups: Its number of key groups.
         keys: What encrypts it.
-        watermark_ms: The watermark of the last batch: timers up to it have fired.
+        clock: How far its clock is; ``None``: it has not begun.
         newest: The process as it is now, where several versions have written.
     """
 
     process: str
     key_groups: int
     keys: KeyReference | None
-    watermark_ms: int
+    clock: ClockState | None
     newest: KeyedProcess[Any, Any] | None = None
 
 
@@ -95,7 +96,8 @@ class CellRows:
             return cell
         if schema not in layout.older:
             layout.older[schema] = OlderLayout(layout, schema)
-        watermark = self._shape.watermark_ms or NO_WATERMARK
+        clock = self._shape.clock
+        watermark = NO_WATERMARK if clock is None else clock.watermark
         entry = layout.older[schema].decode(cell.body, watermark, self._processing_time)
         return new_cell(layout, entry)
 
@@ -121,29 +123,33 @@ class GroupPacker:
             if text is not None:
                 schema = schema if self._shape.newest is not None else of_key
                 cells[text] = decode(packed)
-        group, wake = packed_group(
+        clock = self._shape.clock
+        group = packed_group(
             cells,
             schema,
-            after=self._shape.watermark_ms,
             broadcast=self._broadcast,
             processing_time=self._processing_time,
+            clock=None if clock is None else encode(clock),
         )
         ring = None if self._shape.keys is None else self._shape.keys.ring()
         process = self._shape.process
-        rows: list[tuple[int, int | None, bytes]] = [
-            (HEADER, wake, seal(group.header, Place(process, label, "header"), ring))
-        ]
+        rows: list[tuple[int, bytes]] = []
+        if cells or group.broadcast is not None or self._processing_time is not None:
+            rows.append((HEADER, seal(group.header, Place(process, label, "header"), ring)))
+        else:  # nothing but a clock
+            group.pages.clear()
+        if group.clock is not None:
+            group.pages[CLOCK_PAGE] = group.clock
         if group.broadcast is not None:
             sealed = seal(group.broadcast, Place(process, label, "broadcast"), ring)
-            rows.append((BROADCAST, None, sealed))
+            rows.append((BROADCAST, sealed))
         for number, data in group.pages.items():
-            rows.append((number, None, seal(data, Place(process, label, "page", number), ring)))
-        numbers, wakes, values = zip(*rows, strict=True)
+            rows.append((number, seal(data, Place(process, label, "page", number), ring)))
+        numbers, values = zip(*rows, strict=True) if rows else ((), ())
         return pa.table(
             {
                 "label": pa.array([label] * len(rows), pa.int32()),
                 "number": pa.array(numbers, pa.int64()),
-                "wake": pa.array(wakes, pa.int64()),
                 "data": pa.array(values, pa.binary()),
             }
         )

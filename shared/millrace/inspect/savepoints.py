@@ -23,6 +23,7 @@ from millrace.errors import UserError
 from millrace.inspect import positions
 from millrace.inspect.checkpoint import Checkpoint, app_root, relocate
 from millrace.inspect.positions import TablePosition
+from millrace.runtime.clock_files import CLOCK_FILE, CLOCK_FOLDER, read_status, write_status
 from millrace.runtime.contract import CONTRACT_FILE, RESTORED, owned, write_contract
 
 MANIFEST = "manifest.json"
@@ -118,6 +119,9 @@ def create(
         name = name or f"batch-{chosen}"
         _check_name(folder, name)
         copy = Checkpoint(part, part / "checkpoint")
+        status = read_status(checkpoint.root, chosen)
+        if status is not None:
+            write_status(part, chosen, status)
         if (checkpoint.root / positions.WRITTEN).is_dir():
             shutil.copytree(checkpoint.root / positions.WRITTEN, part / "checkpoint" / positions.WRITTEN)
         manifest = {
@@ -332,6 +336,9 @@ def restore(savepoint: Savepoint, to: Path, *, tables: Tables = "refuse", replac
             if tables == "rollback":
                 done.extend(positions.roll_back(path, savepoint.tables[path]) for path in moved)
             positions.keep_ids(to, already)
+            status = read_status(savepoint.path, savepoint.batch)
+            if status is not None:
+                write_status(to, savepoint.batch, status)
             (to / _DRAINED).unlink(missing_ok=True)
 
         contract = new_contract(savepoint.contract, {"savepoint": savepoint.name})
@@ -381,7 +388,7 @@ def new_checkpoint(
         yield part
         relocate(part, root / "checkpoint")
         gone.mkdir()
-        for name in (CONTRACT_FILE, "checkpoint"):
+        for name in (CONTRACT_FILE, CLOCK_FILE, CLOCK_FOLDER, "checkpoint"):
             if (root / name).exists():
                 (root / name).rename(gone / name)
         part.rename(root / "checkpoint")

@@ -24,12 +24,11 @@ from millrace.host.spark_worker import OUTPUT_SCHEMA
 from millrace.inspect.checkpoint import Checkpoint, Position, rewrite
 from millrace.inspect.groups import BROADCAST, HEADER
 
-#: Rows of key groups: label, number (of a page, ``HEADER``, ``BROADCAST``), when to wake it, bytes.
+#: Rows of key groups: label, number (of a page, ``HEADER``, ``BROADCAST``), bytes.
 GROUPS_SCHEMA = t.StructType(
     [
         t.StructField("label", t.IntegerType()),
         t.StructField("number", t.LongType()),
-        t.StructField("wake", t.LongType()),
         t.StructField("data", t.BinaryType()),
     ]
 )
@@ -52,7 +51,6 @@ class GroupWriter(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the group's state."""
-        self._handle = handle
         self._header = handle.getValueState("header", _BYTES)
         self._pages = handle.getMapState("pages", _PAGE, _BYTES)
         self._broadcast = handle.getValueState("broadcast", _BYTES) if self._has_broadcast else None
@@ -62,8 +60,6 @@ class GroupWriter(StatefulProcessor):
         for row in rows:
             if row.number == HEADER:
                 self._header.update((bytes(row.data),))
-                if row.wake is not None:
-                    self._handle.registerTimer(row.wake)
             elif row.number == BROADCAST and self._broadcast is not None:
                 self._broadcast.update((bytes(row.data),))
             else:
@@ -113,14 +109,12 @@ def _run(session: SparkSession, folder: Path, has_broadcast: bool) -> Checkpoint
     rows = session.readStream.schema(GROUPS_SCHEMA).parquet(str(folder / "groups"))
     # The state's key must be what it is in a query of the process: an int that is never null.
     keyed = rows.withColumn("_group", F.coalesce("label", F.lit(0)))
-    # Timers on event time want a watermark; this one never begins, and nothing is late.
-    timed = keyed.withColumn("_watermark", F.lit(None).cast("timestamp"))
-    columns = timed.withWatermark("_watermark", "1 millisecond").select("_group", "number", "wake", "data")
+    columns = keyed.select("_group", "number", "data")
     written = columns.groupBy("_group").transformWithState(
         statefulProcessor=GroupWriter(has_broadcast=has_broadcast),
         outputStructType=OUTPUT_SCHEMA,
         outputMode="Append",
-        timeMode="EventTime",
+        timeMode="None",
     )
     query = (
         written.writeStream.format("noop")
@@ -140,7 +134,6 @@ def assemble(
     written: dict[int, Written],
     *,
     position: Position,
-    watermark_ms: int | None,
     sources: Path | None,
 ) -> None:
     """Make a checkpoint of state stores that were written, to go on from a position.
@@ -149,7 +142,6 @@ def assemble(
         folder: An empty folder: it becomes the checkpoint.
         written: Number of the operator → its state.
         position: Where the sources stand.
-        watermark_ms: The watermark at which the next batch runs.
         sources: Spark's notes on the sources, if there are any.
     """
     (folder / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
@@ -165,9 +157,13 @@ def assemble(
         _adopt(one.checkpoint.folder / "state" / "0", folder / "state" / str(operator), operator)
         ids[str(operator)] = one.checkpoint.commit(batch).get("stateUniqueIds", {}).get("0")
         conf = one.checkpoint.position(batch).metadata["conf"]
-    metadata = {**position.metadata, "conf": {**position.metadata.get("conf", {}), **conf}}
+    metadata = {
+        **position.metadata,
+        "batchWatermarkMs": 0,
+        "conf": {**position.metadata.get("conf", {}), **conf},
+    }
     known = all(ids.values())
-    commit = {"nextBatchWatermarkMs": watermark_ms or 0, **({"stateUniqueIds": ids} if known else {})}
+    commit = {"nextBatchWatermarkMs": 0, **({"stateUniqueIds": ids} if known else {})}
     for log, lines in (
         ("offsets", ["v1", _json(metadata), *("-" if s is None else s for s in position.sources)]),
         ("commits", ["v2" if known else "v1", _json(commit)]),

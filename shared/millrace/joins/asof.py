@@ -136,10 +136,13 @@ class AsOfJoin(JoinProcess):
         """Have what nobody can ask for after ``at`` (ms) forgotten, at the next sweep of the key."""
         if at == NEVER:
             return
-        at += -at % self._sweep
-        pending = ctx.timers.pending(_SWEEP)
-        if pending is None or at < pending:
-            ctx.timers.at(at, _SWEEP)
+        ctx.timers.bring_forward(at + -at % self._sweep, _SWEEP)
+
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) the last row has been made, and all that goes at some time is forgotten."""
+        newest = [left.at for left in self.lefts.value[-1:]]
+        newest += [version.valid_from for version in self.versions.versions()[-1:]]
+        return max([latest, *newest]) + (self._keep or 0) + self._grace + self._sweep
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Forget what cannot be asked for any more."""
@@ -225,8 +228,9 @@ class CorrectingAsOfJoin(AsOfJoin):
             return  # a row that was said is not taken back: an inner join has no deletions
         left.revision += 1
         right, right_ms = (None, None) if version is None else version[:2]
-        row = self._joined(event, right, left.at, right_ms, _identity(ctx.key, left), left.revision)
-        ctx.emit(row, on_time=on_time, revision=left.revision)
+        name = _identity(ctx.key, left)
+        row = self._joined(event, right, left.at, right_ms, name, left.revision)
+        ctx.emit(row, on_time=on_time, revision=left.revision, identity=name)
 
 
 class FinalAsOfJoin(AsOfJoin):
@@ -267,10 +271,12 @@ class FinalAsOfJoin(AsOfJoin):
 
     def _say(self, event: Any, at: int, ctx: Context) -> None:
         version = self.valid(at)
+        # All rows of one time are made together, in one order.
+        name = f"{at}" if self._grace else None
         if version is not None:
-            ctx.emit(self._joined(event, version.value, at, version.valid_from))
+            ctx.emit(self._joined(event, version.value, at, version.valid_from), identity=name)
         elif not self._inner:
-            ctx.emit(self._joined(event, None, at, None))
+            ctx.emit(self._joined(event, None, at, None), identity=name)
 
 
 def _time_and_event(left: KeptLeft) -> tuple[int, bytes]:

@@ -75,16 +75,28 @@ class Interval:
 
 @dataclass(frozen=True)
 class IntervalDefinition(JoinDefinition):
-    """See :func:`interval_join`."""
+    """See :func:`interval_join`.
+
+    Attributes:
+        within: Who meets whom.
+        grace_ms: How far behind the watermark events are still taken, ms.
+    """
 
     within: Interval
+    grace_ms: int = 0
 
 
 @dataclass(frozen=True)
 class WindowJoinDefinition(JoinDefinition):
-    """See :func:`window_join`."""
+    """See :func:`window_join`.
+
+    Attributes:
+        assigner: The windows.
+        grace_ms: How long after its end (by the watermark) a window takes events, ms.
+    """
 
     assigner: Assigner
+    grace_ms: int = 0
 
 
 def asof_join(
@@ -230,6 +242,7 @@ def interval_join(
     left: Any,
     right: Any,
     within: Interval,
+    grace: Duration = 0,
     how: How = "inner",
     on_merge: OnMerge = "keep-left",
     record: Any = None,
@@ -238,12 +251,14 @@ def interval_join(
     """Join every left to every right event of its key whose time is in an interval around the left's.
 
     Events are handled in order of event time. A pair has a row when the later of the two is handled, an
-    event without a partner when the watermark has passed everything that could be one.
+    event without a partner when the watermark has passed everything that could be one by the grace.
 
     Args:
         left: Type of the left events.
         right: Type of the right events.
         within: The interval: ``interval(backward=..., forward=...)``.
+        grace: How far behind the watermark (``timedelta`` or ms) events of either side are still joined,
+            in rows that are not on time; what is later goes to the side output ``late``.
         how: ``"inner"``: pairs; ``"left"``, ``"right"``, ``"outer"``: also the events of that side (of
             both) without a partner, once.
         on_merge: See :func:`asof_join`.
@@ -273,7 +288,8 @@ def interval_join(
         raise JoinDefinitionError(f"within is interval(backward=..., forward=...), not {within!r}")
     _check_how(how)
     named = name or _name(left, "interval", right)
-    return _built(IntervalDefinition(left, right, how, on_merge, record, named, within))
+    grace_ms = length_ms(grace, "grace")
+    return _built(IntervalDefinition(left, right, how, on_merge, record, named, within, grace_ms))
 
 
 def window_join(
@@ -281,6 +297,7 @@ def window_join(
     left: Any,
     right: Any,
     assigner: Assigner,
+    grace: Duration = 0,
     how: How = "inner",
     on_merge: OnMerge = "keep-left",
     record: Any = None,
@@ -288,11 +305,17 @@ def window_join(
 ) -> JoinProcess:
     """Join every left to every right event of its key in the same window, when the window is complete.
 
+    With a grace, pairs of what comes until it is over follow, in rows that are not on time, and events
+    without a partner have their rows when it is over. A session may grow until then, and has all its
+    rows then.
+
     Args:
         left: Type of the left events.
         right: Type of the right events.
         assigner: The windows: ``tumbling(...)``, ``hopping(...)`` or ``session(...)``; a session is made
             of the events of both sides.
+        grace: How long after its end, by the watermark, a window still takes events (``timedelta`` or
+            ms); what is later for all its windows goes to the side output ``late``.
         how: ``"inner"``: pairs; ``"left"``, ``"right"``, ``"outer"``: also the events of that side (of
             both) in windows where the other has none.
         on_merge: See :func:`asof_join`.
@@ -310,7 +333,8 @@ def window_join(
         raise JoinDefinitionError("a window join takes sessions without max_length")
     _check_how(how)
     named = name or _name(left, "window", right)
-    return _built(WindowJoinDefinition(left, right, how, on_merge, record, named, assigner))
+    grace_ms = length_ms(grace, "grace")
+    return _built(WindowJoinDefinition(left, right, how, on_merge, record, named, assigner, grace_ms))
 
 
 def length_ms(duration: Duration, what: str, *, least: int = 0) -> int:

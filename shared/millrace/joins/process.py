@@ -54,7 +54,9 @@ class JoinProcess(DefinedProcess):
 
     def describe(self) -> dict[str, Any]:
         """Return the join as a checkpoint's contract has it: state of another is not its own."""
-        left_out = ("left", "right", "on_merge", "record", "name")
+        # What stands at its default is left out: a join from before there was such a parameter is the same.
+        left_out = {"left", "right", "on_merge", "record", "name"}
+        left_out |= {f.name for f in fields(self.definition) if getattr(self.definition, f.name) == f.default}
         said = {name: part for name, part in _plain(self.definition).items() if name not in left_out}
         return {"join": type(self).__name__, **said}
 

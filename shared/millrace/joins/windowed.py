@@ -1,7 +1,7 @@
 """Window joins: every left event meets every right event of the same window.
 
 The windows are those of :mod:`millrace.windows`; what they aggregate are the events of both sides. Space
-bound per key: the events of the windows that are not complete, once for each window that they are in.
+bound per key: the events of the windows whose grace is not over, once for each window that they are in.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from millrace.joins.definition import WindowJoinDefinition
 from millrace.joins.process import LEFT, RIGHT, JoinProcess
 from millrace.joins.records import Column, Merge
 from millrace.process import Context
+from millrace.time import NEVER
 from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import Assigner, Hopping, Session
 from millrace.windows.definition import Pane, WindowDefinition
@@ -36,6 +37,10 @@ class Sided(msgspec.Struct, array_like=True, gc=False, order=True):
     right: bool
     at: int
     packed: bytes
+
+
+#: Times (ms) and events of one side of a window.
+_Side = list[tuple[int, Any]]
 
 
 class _Arrived(msgspec.Struct, gc=False):
@@ -67,7 +72,8 @@ class WindowJoin(JoinProcess, CellWindows):
     definition: Any
 
     def __init__(self, definition: WindowJoinDefinition, merge: Merge) -> None:
-        windows = WindowDefinition((definition.left, definition.right), definition.assigner, ())
+        types = (definition.left, definition.right)
+        windows = WindowDefinition(types, definition.assigner, (), allowed_lateness_ms=definition.grace_ms)
         # Behind JoinProcess in the order of classes comes the kind of window.
         super(JoinProcess, self).__init__(windows, (_EVENTS,))
         JoinProcess.__init__(self, definition, merge)
@@ -99,23 +105,46 @@ class WindowJoin(JoinProcess, CellWindows):
         return _Arrived(event, Sided(ctx.input == RIGHT, ctx.event_time, packed))
 
     def _say(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
-        """Emit the rows of a window that is complete."""
-        sides: dict[bool, list[tuple[int, Any]]] = {False: [], True: []}
-        for kept in sorted(cell.accs[0]):
-            unpack = self._packs[RIGHT if kept.right else LEFT].unpack
-            sides[kept.right].append((kept.at, unpack(kept.packed)))
+        """Emit the pairs of a window that is complete, or those of the event that has come since."""
         cell.changes = 0
-        lefts, rights = sides[False], sides[True]
-        how, end, merge = self.definition.how, cell.end, self._joined
+        kept: list[Sided] = cell.accs[0]
+        of = kept[-1] if pane == "late" else None
+        lefts, rights = self._sides([k for k in kept if of is None or k is of or k.right != of.right])
+        end, merge = cell.end, self._joined
+        # What a late event adds is its own; the window's result is the window's.
+        name = None if pane == "late" else f"{start}:{end}"
         for left_at, left in lefts:
             for right_at, right in rights:
-                ctx.emit(merge(left, right, start, end, left_at, right_at))
-        if not rights and how in ("left", "outer"):
+                ctx.emit(merge(left, right, start, end, left_at, right_at), identity=name)
+
+    def _on_due(self, start: int, cell: Any, now: int, ctx: Context) -> int:
+        """Also emit the rows of those who have nobody, once nobody can come any more."""
+        following = super()._on_due(start, cell, now, ctx)
+        if following == NEVER:
+            self._end(start, cell, ctx)
+        return following
+
+    def _end(self, start: int, cell: Any, ctx: Context) -> None:
+        """Emit what can be said only when a window takes no more events."""
+        how, end, merge = self.definition.how, cell.end, self._joined
+        if how == "inner" or len({kept.right for kept in cell.accs[0]}) > 1:
+            return
+        lefts, rights = self._sides(cell.accs[0])
+        name = f"{start}:{end}"
+        if how in ("left", "outer"):
             for left_at, left in lefts:
-                ctx.emit(merge(left, None, start, end, left_at, None))
-        if not lefts and how in ("right", "outer"):
+                ctx.emit(merge(left, None, start, end, left_at, None), identity=name)
+        if how in ("right", "outer"):
             for right_at, right in rights:
-                ctx.emit(merge(None, right, start, end, None, right_at))
+                ctx.emit(merge(None, right, start, end, None, right_at), identity=name)
+
+    def _sides(self, kept: list[Sided]) -> tuple[_Side, _Side]:
+        """Return times and events of both sides, in an order that does not hang on who came first."""
+        sides: dict[bool, _Side] = {False: [], True: []}
+        for one in sorted(kept):
+            unpack = self._packs[RIGHT if one.right else LEFT].unpack
+            sides[one.right].append((one.at, unpack(one.packed)))
+        return sides[False], sides[True]
 
 
 class TumblingWindowJoin(WindowJoin, TumblingWindows):
@@ -127,7 +156,17 @@ class RangeWindowJoin(WindowJoin, RangeWindows):
 
 
 class SessionWindowJoin(WindowJoin, SessionWindows):
-    """A join over sessions, which the events of both sides make."""
+    """A join over sessions, which the events of both sides make.
+
+    A late event may lengthen a session, or make one of two: rows come when its bounds are what they are.
+    """
+
+    def _say(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
+        cell.changes = 0
+
+    def _end(self, start: int, cell: Any, ctx: Context) -> None:
+        super()._say(start, cell, ctx, "on_time")
+        super()._end(start, cell, ctx)
 
     def end_of(self, event: _Arrived, at: int) -> int:
         """Return when (ms) the session of this event alone would end."""

@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, though its stubs do not say so
     AdminClient,
     ClusterMetadata,
+    ConfigResource,
     NewTopic,
     OffsetSpec,
+    ResourceType,
 )
 
 from millrace.errors import UserError
@@ -27,6 +29,19 @@ from millrace.runtime.kafka_options import client_options
 ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 
 _TIMEOUT_S = 30.0
+#: Whose time a topic's records carry: the broker's (``LogAppendTime``) or the sender's (``CreateTime``).
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+#: Records carry the moment at which the broker took them: their arrival. What topics are created with.
+APPEND_TIME: Final[Mapping[str, str]] = {TIMESTAMP_TYPE: "LogAppendTime"}
+_EVER: Final = str(2**63 - 1)
+#: Records carry the time that their sender gives, however far from now: for arrivals that are simulated.
+#: Kafka 4 refuses times an hour ahead otherwise, and by their age such records would be deleted at once.
+SENT_TIME: Final[Mapping[str, str]] = {
+    TIMESTAMP_TYPE: "CreateTime",
+    "message.timestamp.before.max.ms": _EVER,
+    "message.timestamp.after.max.ms": _EVER,
+    "retention.ms": "-1",
+}
 
 
 class BrokerUnreachable(UserError):
@@ -39,7 +54,8 @@ class TopicSpec:
 
     Args:
         partitions: Number of partitions.
-        config: Topic settings, e.g. ``{"cleanup.policy": "compact"}``; the broker's defaults otherwise.
+        config: Topic settings, e.g. ``{"cleanup.policy": "compact"}``. Otherwise the broker's defaults, but
+            for the records' times: those of their arrival (:data:`APPEND_TIME`).
         replication: Number of copies; -1 takes the broker's default.
     """
 
@@ -139,7 +155,7 @@ def create_topics(
     deadline = time.monotonic() + timeout_s
     existing = _metadata(admin, bootstrap, timeout_s).topics
     wanted = [
-        NewTopic(name, spec.partitions, spec.replication, config=dict(spec.config))
+        NewTopic(name, spec.partitions, spec.replication, config={**APPEND_TIME, **spec.config})
         for name, spec in topics.items()
         if name not in existing
     ]
@@ -149,6 +165,40 @@ def create_topics(
         created = _settle(answers, "create", bootstrap, KafkaError.TOPIC_ALREADY_EXISTS)
     _await(admin, bootstrap, deadline, lambda seen: all(_complete(seen, name) for name in topics))
     return created
+
+
+def topic_configs(
+    bootstrap: str,
+    topics: Iterable[str],
+    *,
+    options: Mapping[str, str] | None = None,
+    timeout_s: float = 5.0,
+) -> dict[str, dict[str, str]]:
+    """Return the settings of topics, defaults included, as far as the broker tells them.
+
+    Args:
+        bootstrap: ``host:port``, several with commas.
+        topics: Their names.
+        options: Further client options.
+        timeout_s: Seconds to wait at most.
+
+    Returns:
+        Topic → setting → value; a topic that does not exist, or whose settings this client may not see, is
+        left out.
+    """
+    asked = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    if not asked:
+        return {}
+    admin = _admin(bootstrap, options)  # its end would be that of the answers
+    answers = admin.describe_configs(asked, request_timeout=timeout_s)
+    found: dict[str, dict[str, str]] = {}
+    for topic, answer in answers.items():
+        try:
+            entries = answer.result()
+        except KafkaException:
+            continue
+        found[topic.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
+    return found
 
 
 def delete_topics(

@@ -137,12 +137,17 @@ class Absence(OperatorProcess):
         if timer.name == _FORGET:
             self.wait.clear()
             return
-        ctx.emit(self._record(*self.key_parts(ctx), wait.since, timer.at, *wait.kept))
+        record = self._record(*self.key_parts(ctx), wait.since, timer.at, *wait.kept)
+        ctx.emit(record, identity=f"{wait.since}")
         if self._remember:
             wait.alerted = True
             ctx.timers.at(timer.at + self._remember, _FORGET, on_key_time=self._on_key_time)
         else:
             self.wait.clear()
+
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) a wait is forgotten that is over at ``latest``."""
+        return latest + self._remember
 
 
 def absence(

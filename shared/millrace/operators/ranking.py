@@ -241,7 +241,12 @@ class RankedWindows(RangeWindows):
     ) -> None:
         more = (cell.revision, pane, *change) if self._many else ()
         record = self._record(*self.key_parts(ctx), start, cell.end, rank, *entry, *more)
-        ctx.emit(record, on_time=False if pane == "late" else None, revision=max(cell.revision, 0))
+        ctx.emit(
+            record,
+            on_time=False if pane == "late" else None,
+            revision=max(cell.revision, 0),
+            identity=f"{start}:{cell.end}:{rank}:{''.join(change)}",
+        )
 
 
 def _told(cell: Any) -> Ranking:

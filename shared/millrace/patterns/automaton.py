@@ -13,6 +13,7 @@ from typing import Final
 
 from millrace.patterns.conditions import Condition, PatternDefinitionError, Test
 from millrace.patterns.definition import Part, Pattern
+from millrace.time import NEVER
 
 #: What may lie between two events.
 STRICT: Final = 0
@@ -45,6 +46,9 @@ class Edge:
         killers: Conditions of events that end it, whether they would be taken or passed over.
         first: The same for the first event only.
         yields: Bits of the edges that go before it: if one of them takes an event, this one ends.
+        within: In what time after the event of its position it takes one, ms; one that ends the pattern: when
+            it does so of itself. ``NEVER``: any.
+        forbids: Of one that ends the pattern: for how long ``killers`` and ``first`` end it, ms.
     """
 
     bit: int
@@ -55,6 +59,8 @@ class Edge:
     killers: tuple[int, ...] = ()
     first: tuple[int, ...] = ()
     yields: int = 0
+    within: int = NEVER
+    forbids: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +110,18 @@ class Automaton:
 
     @property
     def needs_deadline(self) -> bool:
-        """Whether a match may come only when its time is over."""
-        return any(e.target == END_AT_DEADLINE for p in self.positions for e in p.edges)
+        """Whether a match may come only when the time of the whole is over."""
+        return any(e.target == END_AT_DEADLINE and e.within == NEVER for p in self.positions for e in p.edges)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some events must come in a time after the one before."""
+        return any(min(e.within, e.forbids) != NEVER for p in self.positions for e in p.edges)
+
+    @property
+    def ends_by_gaps(self) -> bool:
+        """Whether no partial match stays for ever when no more events come."""
+        return all(e.within != NEVER for p in self.positions for e in p.edges)
 
 
 @dataclass(frozen=True)
@@ -138,10 +154,14 @@ class _Link:
     killers: tuple[int, ...]
     first: tuple[int, ...]
     yields: frozenset[int]
+    within: int = NEVER
+    forbids: int = NEVER
 
 
 @dataclass
 class _Compiler:
+    #: In what time events follow each other, of parts that do not say, ms.
+    gap_ms: int | None = None
     conditions: list[Condition] = field(default_factory=list)
     #: Name and condition of each position.
     places: list[tuple[str, int]] = field(default_factory=list)
@@ -167,7 +187,14 @@ class _Compiler:
         self.places.append((name, condition))
         return len(self.places) - 1
 
-    def link(self, leave: _Exit, target: int, gap: int, stop: tuple[int, ...], *, inside: bool) -> None:
+    def within(self, part: Part) -> int:
+        """Return in what time after the one before them the events of a part come, ms."""
+        limit = part.gap_ms or self.gap_ms
+        return NEVER if limit is None else limit
+
+    def link(
+        self, leave: _Exit, target: int, gap: int, stop: tuple[int, ...], within: int, *, inside: bool
+    ) -> None:
         """Lead from an exit to a position.
 
         Args:
@@ -175,6 +202,7 @@ class _Compiler:
             target: Where to.
             gap: What may lie between.
             stop: What ends the repetitions of the target's part.
+            within: In what time, ms.
             inside: Whether this is one of its repetitions.
         """
         unless = () if inside else stop
@@ -184,7 +212,8 @@ class _Compiler:
                 killers = (*killers, condition)
             else:
                 unless = (*unless, condition)
-        self.links.append(_Link(leave.source, target, gap, unless, killers, leave.first, leave.yields))
+        said = (unless, killers, leave.first, leave.yields, within)
+        self.links.append(_Link(leave.source, target, gap, *said))
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -230,14 +259,15 @@ class _Compiler:
                 break
             among.append(self.condition(follower.condition))
         copies = [self.place(part.name, condition) for _ in range(part.most or part.least)]
+        within = self.within(part)
         for leave in exits:
-            self.link(leave, copies[0], gap, stop, inside=False)
+            self.link(leave, copies[0], gap, stop, within, inside=False)
         inner = _GAPS[part.inner or "followed_by"]
         made = []
         for number, copy in enumerate(copies, 1):
             further = copies[number] if number < len(copies) else copy if part.most is None else None
             if further is not None:
-                self.link(_Exit(copy, tuple(among)), further, inner, stop, inside=True)
+                self.link(_Exit(copy, tuple(among)), further, inner, stop, within, inside=True)
             if number >= part.least:
                 waits = part.is_greedy and further is not None
                 made.append(_Exit(copy, yields=frozenset([further] if waits and further is not None else [])))
@@ -288,7 +318,8 @@ class _Compiler:
                 # Its first part follows as repetitions do, one behind optional parts as it says itself.
                 gap = inner if entry.target == first else entry.gap
                 met, yields = (*leave.first, *entry.first), leave.yields | entry.yields
-                self.links.append(_Link(leave.source, entry.target, gap, unless, killers, met, yields))
+                said = (unless, killers, met, yields, entry.within)
+                self.links.append(_Link(leave.source, entry.target, gap, *said))
         return exits
 
     # -- the whole -------------------------------------------------------------------------------
@@ -301,22 +332,32 @@ class _Compiler:
             ends.setdefault(leave.source, []).append(leave)
         positions = []
         for number, (name, _) in enumerate(self.places):
-            edges, accepts = self._edges(number, ends.get(number, []))
+            edges, accepts = self._edges(number, ends.get(number, []), self.within(pattern.parts[-1]))
             mask = sum(edge.bit for edge in edges)
             last = sum(edge.bit for edge in edges if edge.target < 0)
             positions.append(Position(name, edges, accepts, mask, last))
-        start, _ = self._edges(START, [])
+        start, _ = self._edges(START, [], NEVER)
         tests = tuple(condition.compile() for condition in self.conditions)
         return Automaton(tuple(positions), start, tests, tuple(pattern.names()))
 
-    def _edges(self, source: int, ends: list[_Exit]) -> tuple[tuple[Edge, ...], bool]:
-        """Return the edges of a position, and whether the pattern is complete there."""
+    def _edges(self, source: int, ends: list[_Exit], forbids: int) -> tuple[tuple[Edge, ...], bool]:
+        """Return the edges of a position, and whether the pattern is complete there.
+
+        Args:
+            source: The position.
+            ends: Where the pattern may end after it.
+            forbids: For how long something must not come at the end, ms.
+        """
         links = [link for link in self.links if link.source == source]
         accepts = any(not any(leave.ends) and not leave.yields for leave in ends)
         if not accepts:
             for leave in ends:
                 (nots, first), target = leave.ends, END_AT_DEADLINE if leave.ends[0] else END_AT_NEXT
-                links.append(_Link(source, target, ANY, (), nots, first, leave.yields))
+                # It is known when nothing may forbid it any more, nor go before it.
+                over = [link.within for link in links if link.target in leave.yields]
+                over += [forbids] if nots or first else []
+                times = (max(over), forbids)
+                links.append(_Link(source, target, ANY, (), nots, first, leave.yields, *times))
         # One that yields has passed the greedy part, so it yields to all that this one yields to.
         links.sort(key=lambda link: len(link.yields))
         if len(links) > _MOST_EDGES:
@@ -328,7 +369,7 @@ class _Compiler:
         for number, link in enumerate(links):
             before = sum(1 << i for i, other in enumerate(links[:number]) if other.target in link.yields)
             condition = self.places[link.target][1] if link.target >= 0 else -1
-            said = (link.unless, link.killers, link.first, before)
+            said = (link.unless, link.killers, link.first, before, link.within, link.forbids)
             edges.append(Edge(1 << number, link.target, link.gap, condition, *said))
         return tuple(edges), accepts
 
@@ -340,6 +381,6 @@ def compile_pattern(pattern: Pattern) -> Automaton:
         PatternDefinitionError: The pattern contradicts itself.
     """
     pattern.check()
-    compiler = _Compiler()
+    compiler = _Compiler(pattern.gap_ms)
     exits = compiler.sequence(pattern.parts, [_Exit(START)])
     return compiler.finish(pattern, exits)

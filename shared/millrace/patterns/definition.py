@@ -14,6 +14,8 @@ from millrace.time import ms
 Contiguity = Literal["next", "followed_by", "followed_by_any", "not_next", "not_followed_by"]
 #: How the events of a repeated part follow each other.
 Inner = Literal["next", "followed_by", "followed_by_any"]
+#: Between which events a time is measured: those of the whole match, or one and the one before it.
+WithinType = Literal["first_and_last", "previous_and_current"]
 
 _LOOPS: Final = "one_or_more(), times(a, b) or times_or_more(n)"
 
@@ -34,6 +36,8 @@ class Part:
         is_greedy: Whether it takes what it can before the pattern goes on.
         inner: How its repetitions follow each other; ``None`` unless said: relaxed.
         stop: What ends its repetitions.
+        gap_ms: In what time after the event before it each of its events comes, ms; of what must not
+            come at the end: for how long it must not.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Part:
     is_greedy: bool = False
     inner: Inner | None = None
     stop: Condition | None = None
+    gap_ms: int | None = None
 
     @property
     def negated(self) -> bool:
@@ -93,6 +98,15 @@ class Part:
                 )
         for part in self.group:
             part.check()
+            if part.negated and part.gap_ms is not None:
+                raise part.no_gap()
+
+    def no_gap(self) -> PatternDefinitionError:
+        """Return what is said of a time for what must not come before another part."""
+        return PatternDefinitionError(
+            f"{self.label} must not come before the next part does: the time is the next part's, say"
+            " within(..., 'previous_and_current') of that one"
+        )
 
     def _check_negated(self) -> None:
         if self.repeated or self.is_optional or self.is_greedy or self.inner or self.stop:
@@ -110,6 +124,8 @@ class Part:
         for name in ("condition", "stop", "is_optional", "is_greedy"):
             if getattr(self, name):
                 said[name] = True
+        if self.gap_ms is not None:
+            said["gap_ms"] = self.gap_ms
         return said
 
 
@@ -122,10 +138,13 @@ class Pattern:
     Attributes:
         parts: The parts in order.
         within_ms: In what time all of a match must come, ms.
+        gap_ms: In what time after the one before it each event of a match must come, ms, where its part
+            does not say.
     """
 
     parts: tuple[Part, ...]
     within_ms: int | None = None
+    gap_ms: int | None = None
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -163,8 +182,9 @@ class Pattern:
             raise PatternDefinitionError(f"a part is a name or a pattern begun with begin(), not {part!r}")
         if contiguity in ("not_next", "not_followed_by"):
             raise PatternDefinitionError("what must not come is one event: a name, and where(...)")
-        if part.within_ms is not None:
-            raise PatternDefinitionError("within() is of the whole pattern: leave it out of the group")
+        for name, said in (("within()", part.within_ms), ("gaps_within()", part.gap_ms)):
+            if said is not None:
+                raise PatternDefinitionError(f"{name} is of the whole pattern: leave it out of the group")
         return replace(self, parts=(*self.parts, Part("", contiguity, group=part.parts)))
 
     # -- conditions ------------------------------------------------------------------------------
@@ -257,13 +277,31 @@ class Pattern:
 
     # -- the whole -------------------------------------------------------------------------------
 
-    def within(self, duration: timedelta | int) -> Pattern:
-        """Let all of a match come in less than ``duration`` (``timedelta`` or ms) from its first event."""
-        if isinstance(duration, bool) or not isinstance(duration, timedelta | int) or ms(duration) <= 0:
+    def within(self, duration: timedelta | int, of: WithinType = "first_and_last") -> Pattern:
+        """Say in what time events come.
+
+        Args:
+            duration: Less than this (``timedelta`` or ms).
+            of: ``"first_and_last"``: all of a match comes in it, from its first event.
+                ``"previous_and_current"``: each event of the last part comes in it, from the event of the
+                match before it; of what must not come at the end of a pattern: it does not come in it.
+        """
+        length = _positive(duration, "within()")
+        if of == "first_and_last":
+            return replace(self, within_ms=length)
+        if of != "previous_and_current":
             raise PatternDefinitionError(
-                f"within() takes a positive timedelta or milliseconds, not {duration!r}"
+                f"within() is of 'first_and_last' or 'previous_and_current', not {of!r}"
             )
-        return replace(self, within_ms=ms(duration))
+        self._single("within(..., 'previous_and_current')")
+        return self._last(gap_ms=length)
+
+    def gaps_within(self, duration: timedelta | int) -> Pattern:
+        """Let every event of a match come in less than ``duration`` (``timedelta`` or ms) after the last one.
+
+        A part that has a ``within(..., "previous_and_current")`` of its own goes by that.
+        """
+        return replace(self, gap_ms=_positive(duration, "gaps_within()"))
 
     def names(self) -> list[str]:
         """Return the names of the parts that take events, in order."""
@@ -283,10 +321,20 @@ class Pattern:
                 raise PatternDefinitionError(f"two parts are named '{name}': give one another name")
         for part in self.parts:
             part.check()
+        first = self.parts[0]
+        if first.gap_ms is not None and first.most == 1:
+            raise PatternDefinitionError(
+                f"{first.label} begins the pattern, so no event is before it: say within(...,"
+                " 'previous_and_current') of a later part"
+            )
+        for part in self.parts[:-1]:
+            if part.negated and part.gap_ms is not None:
+                raise part.no_gap()
 
     def describe(self) -> dict[str, Any]:
         """Return the pattern as plain data, as it stands in a checkpoint's contract."""
-        return {"parts": [part.describe() for part in self.parts], "within_ms": self.within_ms}
+        said = {"parts": [part.describe() for part in self.parts], "within_ms": self.within_ms}
+        return said if self.gap_ms is None else {**said, "gap_ms": self.gap_ms}
 
     def _single(self, what: str) -> Part:
         last = self.parts[-1]
@@ -296,6 +344,12 @@ class Pattern:
 
     def _last(self, **changes: Any) -> Pattern:
         return replace(self, parts=(*self.parts[:-1], replace(self.parts[-1], **changes)))
+
+
+def _positive(duration: timedelta | int, what: str) -> int:
+    if isinstance(duration, bool) or not isinstance(duration, timedelta | int) or ms(duration) <= 0:
+        raise PatternDefinitionError(f"{what} takes a positive timedelta or milliseconds, not {duration!r}")
+    return ms(duration)
 
 
 def _flat(parts: tuple[Part, ...]) -> Iterator[Part]:

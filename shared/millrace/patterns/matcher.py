@@ -64,16 +64,41 @@ class Matcher:
         self._skip = skip
         self._keeps_all = skip.kind == "no_skip"
         self._within = within_ms
+        #: Whether some events must come in a time after the one before.
+        self.has_gaps = automaton.has_gaps
         self._most = most
         #: Type of what is kept of a key.
         self.type: Any = kept_type(event_type)
 
-    def deadline(self, kept: Any) -> int | None:
-        """Return the last instant (ms) at which an event may complete the oldest partial match."""
-        if self._within is None or not kept.live:
+    def deadline(self, kept: Any, *, newest: bool = False) -> int | None:
+        """Return the last instant (ms) before a partial match ends, or is known to be a match, by time.
+
+        Args:
+            kept: What is kept of a key.
+            newest: Of the partial match that ends last, in place of the first.
+        """
+        if not kept.live:
             return None
-        start: int = kept.events[kept.nodes[kept.live[0]].start].at
+        if self.has_gaps:
+            overs = [over for number in kept.live if (over := self._over(kept, number)) != NEVER]
+            return (max if newest else min)(overs, default=None)
+        if self._within is None:
+            return None
+        start: int = kept.events[kept.nodes[kept.live[-1 if newest else 0]].start].at
         return start + self._within - 1
+
+    def _over(self, kept: Any, number: int) -> int:
+        """Return the last instant (ms) before time does something to a partial match; ``NEVER``: nothing."""
+        node = kept.nodes[number]
+        soonest, latest = NEVER, 0
+        for edge in self._positions[node.position].edges:
+            if node.alive & edge.bit:
+                latest = max(latest, edge.within)
+                if edge.target < 0:
+                    soonest = min(soonest, edge.within)
+        gap, events = min(soonest, latest), kept.events
+        over = NEVER if gap == NEVER else events[node.event].at + gap - 1
+        return over if self._within is None else int(min(over, events[node.start].at + self._within - 1))
 
     # -- an event --------------------------------------------------------------------------------
 
@@ -107,7 +132,7 @@ class Matcher:
                 live += children
                 children = []
                 start = node.start
-            rest, targets = self._step(kept, number, event, known, matches)
+            rest, targets = self._step(kept, number, event, at, known, matches)
             for target in targets:
                 if not stored:
                     stored = store(kept, at, event)
@@ -157,20 +182,33 @@ class Matcher:
         return found
 
     def _step(
-        self, kept: Any, number: int, event: Any, known: list[bool | None], matches: list[int]
+        self, kept: Any, number: int, event: Any, at: int, known: list[bool | None], matches: list[int]
     ) -> tuple[int, list[int]]:
         """Return the edges that a partial match has left, and the positions that take the event."""
         node = kept.nodes[number]
         alive, fresh = node.alive, node.flags & FRESH
         position = self._positions[node.position]
+        free = 0  # edges that nothing forbids any more
+        if self.has_gaps:
+            since = at - kept.events[node.event].at
+            for edge in position.edges:
+                if since >= edge.within:
+                    alive &= ~edge.bit
+                elif since >= edge.forbids:
+                    free |= edge.bit
         rest = taken = 0
         targets: list[int] = []
         for edge in position.edges:
             if not alive & edge.bit or edge.yields & taken:
                 continue
-            if edge.killers and self._any(edge.killers, event, known, kept, number):
+            if edge.killers and not free & edge.bit and self._any(edge.killers, event, known, kept, number):
                 continue
-            if fresh and edge.first and self._any(edge.first, event, known, kept, number):
+            if (
+                fresh
+                and edge.first
+                and not free & edge.bit
+                and self._any(edge.first, event, known, kept, number)
+            ):
                 continue
             target = edge.target
             if target < 0:
@@ -227,26 +265,60 @@ class Matcher:
             The matches that only this moment completes, or no longer holds back; and the partial matches
             that were none.
         """
+        if self.has_gaps:
+            return self._expire_gaps(kept, now)
         within = self._within
         if within is None:
             return [], []
-        nodes, events, positions = kept.nodes, kept.events, self._positions
+        nodes, events = kept.nodes, kept.events
         over = 0
         matches: list[int] = []
         timed_out: list[Found] = []
         for number in kept.live:
-            node = nodes[number]
-            if events[node.start].at + within - 1 > now:
+            if events[nodes[number].start].at + within - 1 > now:
                 break
             over += 1
-            if node.alive & positions[node.position].ends:
-                self._complete(kept, number, matches)
-            elif not node.flags & MATCHED:
-                timed_out.append(self._found(kept, number))
+            self._end(kept, number, nodes[number].alive, matches, timed_out)
         gone, kept.live = kept.live[:over], kept.live[over:]
+        return self._gone(kept, gone, matches), timed_out
+
+    def _expire_gaps(self, kept: Any, now: int) -> tuple[list[Found], list[Found]]:
+        """As :meth:`expire`, where a partial match may lose some of its ways before others."""
+        within, nodes, events = self._within, kept.nodes, kept.events
+        live: list[int] = []
+        gone: list[int] = []
+        matches: list[int] = []
+        timed_out: list[Found] = []
+        for number in kept.live:
+            node = nodes[number]
+            over = node.alive
+            if within is None or events[node.start].at + within - 1 > now:
+                since = now + 1 - events[node.event].at
+                edges = self._positions[node.position].edges
+                over &= sum(edge.bit for edge in edges if since >= edge.within)
+            if over == node.alive:
+                self._end(kept, number, over, matches, timed_out)
+                gone.append(number)
+                continue
+            if over & self._positions[node.position].ends:
+                self._complete(kept, number, matches)
+            node.alive &= ~over
+            live.append(number)
+        kept.live = live
+        return self._gone(kept, gone, matches), timed_out
+
+    def _gone(self, kept: Any, gone: list[int], matches: list[int]) -> list[Found]:
         for number in gone:
             release(kept, number)
-        return self._settle(kept, matches), timed_out
+        return self._settle(kept, matches)
+
+    def _end(self, kept: Any, number: int, over: int, matches: list[int], timed_out: list[Found]) -> None:
+        """Say what a partial match was whose last ways on are over."""
+        node = kept.nodes[number]
+        if over & self._positions[node.position].ends:
+            self._complete(kept, number, matches)
+        elif not node.flags & MATCHED:
+            timed_out.append(self._found(kept, number))
 
     def limit(self, kept: Any) -> tuple[Dropped | None, list[Found]]:
         """Drop the oldest partial matches where there are too many.

@@ -68,7 +68,7 @@ class Detection:
             raise PatternDefinitionError(
                 "a pattern that ends with not_followed_by() is complete when its time is over: add within()"
             )
-        if automaton.keeps and within is None and not self.keep_forever:
+        if automaton.keeps and within is None and not automaton.ends_by_gaps and not self.keep_forever:
             raise PatternDefinitionError(
                 "without within(...) a key's partial matches stay until they are matched, for ever if they"
                 " never are: add within(...), or keep_forever=True if that is meant"
@@ -120,7 +120,6 @@ class PatternProcess(DefinedProcess):
         self._matcher = matcher
         self._select = detection.select
         self._limit = detection.max_partial_matches
-        self._within = detection.pattern.within_ms or 0
         waits = detection.after_match.kind != "no_skip" or automaton.ends_late
         self._guarded = detection.select is not None and waits
 
@@ -147,9 +146,15 @@ class PatternProcess(DefinedProcess):
         for match in found:
             self._emit(match, ctx)
         for over in timed_out:
-            record = self.timed_out.type(*self.key_parts(ctx), *over, over.start_ms + self._within)
+            record = self.timed_out.type(*self.key_parts(ctx), *over, timer.at + 1)
             ctx.output(self.timed_out, record)
         self._keep(kept, True, ctx)
+
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) the time of the newest partial match is over."""
+        kept = self.partials.value
+        last = None if kept is None else self._matcher.deadline(kept, newest=True)
+        return latest if last is None else last
 
     def describe(self) -> dict[str, Any]:
         """Return the pattern as a checkpoint's contract has it: partial matches of others are not its own."""
@@ -170,9 +175,10 @@ class PatternProcess(DefinedProcess):
             return
         if wake:
             self.partials.value = kept
+        if wake or self._matcher.has_gaps:
             # It is not moved when the oldest partial match goes: it fires, finds nothing, and is set anew.
-            deadline = self._matcher.deadline(kept)
-            if deadline is not None:
+            deadline, pending = self._matcher.deadline(kept), None if wake else ctx.timers.pending(TIMER)
+            if deadline is not None and (pending is None or deadline < pending):
                 ctx.timers.at(deadline, TIMER)
                 if self._guarded:
                     ctx.timers.at(deadline, FORGET)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +35,20 @@ class Topic:
     Attributes:
         name: Its name.
         partitions: Partitions it is created with.
-        config: Topic configuration it is created with.
+        config: Topic configuration it is created with; left out, records carry the time of their arrival
+            (``message.timestamp.type=LogAppendTime``), all else is the broker's default.
+        event_time: Of a topic that is read: field of its JSON events with their time, UTC milliseconds or
+            ISO 8601 text, by which ``millrace doctor`` measures how long they take to arrive; ``None``: they
+            have none.
+        clock: Whether its events move the watermark: not labels, comments and whatever else is dated in
+            the past. The same must be told of the inputs that come by it (``keyed(..., clock=...)``).
     """
 
     name: str
     partitions: int = 2
     config: Mapping[str, str] = field(default_factory=dict)
+    event_time: str | None = None
+    clock: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,11 @@ class Topics:
     reads: tuple[Topic, ...]
     writes: tuple[Topic, ...] = ()
     control: str | None = None
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        """Names of the topics whose events move the watermark."""
+        return tuple(t.name for t in self.reads if t.clock and t.name != self.control)
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,23 @@ class App:
     evaluate: str | None = None
     dashboard: str | None = None
     contracts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def with_sent_times(app: App) -> App:
+    """Return an app whose inputs keep the times that their senders give them: for simulated arrivals.
+
+    Its control topic has those of their arrival all the same.
+    """
+    from millrace.kafka.admin import SENT_TIME
+
+    def topics(settings: AppSettings) -> Topics:
+        made = app.topics(settings)
+        kept = (
+            t if t.name == made.control else replace(t, config={**SENT_TIME, **t.config}) for t in made.reads
+        )
+        return replace(made, reads=tuple(kept))
+
+    return replace(app, topics=topics)
 
 
 def list_apps() -> dict[str, str]:

@@ -3,7 +3,8 @@
 Ticks come from a topic so that a replay has them again. A processing-time tick comes at a steady
 interval. An idle tick comes only when the inputs are silent and nothing waits: it says that event time
 has gone on by as much as the silence lasts, so that the last windows and timers of a quiet stream are
-not kept waiting for the next event.
+not kept waiting for the next event. It names the topics that were silent and the newest arrival that was
+read: a reader of other topics, or one that is not so far yet, is not meant.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import MillraceError
-from millrace.host.system import Idle, SystemMessage, Tick, encode_system
+from millrace.host.system import Idle, SystemMessage, Tick, Wake, encode_system
+from millrace.time import NO_WATERMARK
+from millrace.time.clock import ClockStatus
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -73,12 +75,10 @@ class Progress:
     Attributes:
         done: What it has read.
         behind: Records that wait to be read.
-        watermark_ms: Its watermark, ``None`` before the first event.
     """
 
     done: Offsets
     behind: int
-    watermark_ms: int | None
 
 
 def progress_of(query: StreamingQuery) -> Progress | None:
@@ -94,9 +94,7 @@ def progress_of(query: StreamingQuery) -> Progress | None:
             done.setdefault(topic, {}).update(partitions)
             for partition, offset in partitions.items():
                 behind += max(0, latest.get(topic, {}).get(partition, offset) - offset)
-    when = dict(last.get("eventTime") or {}).get("watermark")
-    mark = None if when is None else round(datetime.fromisoformat(when).timestamp() * 1000)
-    return Progress(done, behind, mark or None)
+    return Progress(done, behind)
 
 
 def _offsets(found: Any) -> Offsets:
@@ -109,36 +107,36 @@ class Silence:
 
     Args:
         idle_after_ms: How long nothing must have come.
-        bound_ms: How far the watermark stays behind event times.
         control: The control topic, whose own messages are no input.
+        topics: The topics whose events move the watermark.
     """
 
-    def __init__(self, idle_after_ms: int, bound_ms: int, control: str) -> None:
+    def __init__(self, idle_after_ms: int, control: str, topics: Sequence[str]) -> None:
         self._idle_after_ms = idle_after_ms
-        self._bound_ms = bound_ms
         self._control = control
-        self._seen: Offsets | None = None
+        self._topics = tuple(topics)
+        self._seen: tuple[Offsets, ClockStatus] | None = None
         self._since_ms = 0
-        self._reached_ms = 0
 
-    def look(self, progress: Progress | None, now_ms: int) -> int | None:
-        """Return what event time has come to (ms), ``None`` while the input is not silent.
+    def look(self, progress: Progress | None, status: ClockStatus | None, now_ms: int) -> Idle | None:
+        """Return the tick that is due, ``None`` while the input is not silent.
 
         Args:
             progress: How far the query is.
+            status: How far its clock is.
             now_ms: The present, ms.
         """
-        if progress is None or progress.watermark_ms is None:
+        if progress is None or status is None or status.furthest == NO_WATERMARK:
             return None
-        seen = {topic: of for topic, of in progress.done.items() if topic != self._control}
+        done = {topic: of for topic, of in progress.done.items() if topic != self._control}
+        # The watermark itself goes on with the ticks.
+        seen = (done, ClockStatus(0, 0, status.furthest, status.arrival))
         if seen != self._seen:
             self._seen, self._since_ms = seen, now_ms
-            self._reached_ms = 0
-        if progress.behind or now_ms - self._since_ms < self._idle_after_ms:
+        silent_ms = now_ms - self._since_ms
+        if progress.behind or silent_ms < self._idle_after_ms:
             return None
-        if not self._reached_ms:
-            self._reached_ms = progress.watermark_ms + self._bound_ms + 1 - self._since_ms
-        return self._reached_ms + now_ms
+        return Idle(status.furthest + silent_ms, self._topics, status.arrival)
 
 
 class Ticker:
@@ -149,6 +147,7 @@ class Ticker:
         query: The query.
         tick_ms: Interval of processing-time ticks, ``None`` for none.
         silence: When idle ticks are due, ``None`` for none.
+        status: How far the query's clock is, ``None`` before its first batch.
         now_ms: The clock.
     """
 
@@ -159,12 +158,14 @@ class Ticker:
         *,
         tick_ms: int | None,
         silence: Silence | None,
+        status: Callable[[], ClockStatus | None] = lambda: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._control = control
         self._query = query
         self._tick_ms = tick_ms
         self._silence = silence
+        self._status = status
         self._now_ms = now_ms
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="millrace-ticker", daemon=True)
@@ -180,19 +181,24 @@ class Ticker:
         self._thread.join(timeout=35)
 
     def _run(self) -> None:
+        if self._silence is not None:
+            self._send(Wake())  # its batch says how far the clock is, also where nothing comes any more
         every_s = (self._tick_ms or 1_000) / 1_000
         while not self._stop.wait(every_s):
-            try:
-                self.step()
-            except NotDelivered as error:
-                log.warning("%s", error)  # the next tick says what this one would have
+            self.step()
 
     def step(self) -> None:
         """Send what is due now."""
         now = self._now_ms()
         if self._tick_ms is not None:
-            self._control.send(Tick(now))
+            self._send(Tick(now))
         if self._silence is not None:
-            reached = self._silence.look(progress_of(self._query), now)
-            if reached is not None:
-                self._control.send(Idle(reached))
+            idle = self._silence.look(progress_of(self._query), self._status(), now)
+            if idle is not None:
+                self._send(idle)
+
+    def _send(self, message: SystemMessage) -> None:
+        try:
+            self._control.send(message)
+        except NotDelivered as error:
+            log.warning("%s", error)  # the next tick says what this one would have

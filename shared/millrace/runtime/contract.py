@@ -9,12 +9,14 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from millrace.errors import UserError
 from millrace.state.evolution import state_differences
+from millrace.state.layout import ENCODING_VERSION
+from millrace.time.clock import CLOCK_VERSION
 
 CONTRACT_FILE = "contract.json"
 OWNER_FILE = "owner.lock"
@@ -64,6 +66,7 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
         True
     """
     path = folder / CONTRACT_FILE
+    refuse_older(folder)
     if not path.exists():
         if (folder / "checkpoint").exists():
             raise ContractMismatch(
@@ -101,6 +104,42 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
     if kept != now:
         _take_over(path, incarnation, kept, now, earlier)
     return incarnation
+
+
+def is_older(contract: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is of the time when the engine kept the clock."""
+    links = contract.get("links") or [contract]
+    return any("time_domain" in link for link in links)
+
+
+def with_own_clock(contract: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contract of a checkpoint that was converted."""
+    own = {"clock": CLOCK_VERSION, "encoding": ENCODING_VERSION}
+
+    def brought(link: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in {**link, **own}.items() if name != "time_domain"}
+
+    if "links" in contract:
+        return {**contract, "links": [brought(link) for link in contract["links"]]}
+    return brought(contract)
+
+
+def refuse_older(folder: Path) -> None:
+    """Refuse a checkpoint of the time when the engine kept the clock; better before Spark is started.
+
+    Raises:
+        ContractMismatch: It is one; the message names the command that converts it.
+    """
+    path = folder / CONTRACT_FILE
+    try:
+        kept = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return  # there is none, or whoever reads it next says what is wrong with it
+    if isinstance(kept, dict) and is_older(kept):
+        raise ContractMismatch(
+            f"the checkpoint in {folder} is of a version in which Spark kept the clock: bring it over with: "
+            f"millrace convert {folder}"
+        )
 
 
 def _without_states(contract: dict[str, Any]) -> dict[str, Any]:

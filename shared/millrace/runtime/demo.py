@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
 from millrace.runtime.announced import announced
-from millrace.runtime.apps import App
+from millrace.runtime.apps import App, with_sent_times
 from millrace.runtime.home import home
 from millrace.runtime.monitor import QueryMonitor, QuerySnapshot
 
@@ -87,6 +87,8 @@ class DemoSpec:
             (:func:`millrace.testing.ledger.read_ledger`).
         sent: Ledger → messages that were sent, to all topics that the app reads.
         answers: Whether the generator answers the app: then it begins when the app has warmed up.
+        simulated: Whether the generator's event time is not the clock's: then its messages carry their
+            simulated arrival, and the topics that the app reads keep it.
     """
 
     settings: Callable[[str], Sequence[str]]
@@ -97,6 +99,7 @@ class DemoSpec:
     read_ledger: Callable[[Path], Any] = _read_payments_ledger
     sent: Callable[[Any], int] = _sent
     answers: bool = False
+    simulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,8 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
     """
     began = time.monotonic()
     folder = demo_folder(app.name)
+    if spec.simulated:
+        app = with_sent_times(app)
     with _broker(options.bootstrap, folder) as (bootstrap, broker_ready, run_id):
         settings = _settings(app, spec, options, folder, bootstrap, run_id)
         run = DemoRun(bootstrap, folder, settings, options.duration_s, options.rate, options.seed)
@@ -278,7 +283,8 @@ def _stream(
     with _running(job) as thread:
         with view.phase("broker"):
             broker_ready()
-        command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run)]
+        times = "arrival" if spec.simulated else "append"
+        command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run), "--timestamps", times]
         log_file = run.folder / "logs" / "generator.log"
         with contextlib.ExitStack() as stack:
             if not spec.answers:
@@ -298,7 +304,7 @@ def _stream(
 
 def _warm_up(job: Job, monitor: QueryMonitor, thread: _JobThread) -> None:
     """Have a batch run without events: the first one takes many times as long as those after it."""
-    if not job.pass_time(1):
+    if not job.wake():
         return
     while not monitor.snapshot().batches:
         if not thread.is_alive():

@@ -23,7 +23,7 @@ from millrace.errors import MillraceError
 from millrace.runtime.java_check import TESTED_VERSIONS, check_java
 from millrace.runtime.secrets import redact_text
 
-__all__ = ["Finding", "Machine", "quick_check", "run_checks"]
+__all__ = ["Finding", "Machine", "quick_check", "refused", "run_checks"]
 
 Status: TypeAlias = Literal["ok", "warning", "broken"]
 
@@ -45,12 +45,14 @@ class Finding:
         status: ``ok``; ``warning``: works, but something may go wrong; ``broken``: will not work.
         found: What was found.
         advice: What to do; empty if all is well.
+        figures: What was measured, by name.
     """
 
     name: str
     status: Status
     found: str
     advice: str = ""
+    figures: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +127,14 @@ def _guarded(name: str, check: Callable[[Machine], Finding], machine: Machine) -
     try:
         return check(machine)
     except MillraceError as error:
-        return _refused(name, error)
+        return refused(name, error)
     except Exception as error:
         found = redact_text(f"the check itself failed: {type(error).__name__}: {error}")
         return Finding(name, "broken", found, "please report it")
 
 
-def _refused(name: str, error: MillraceError) -> Finding:
+def refused(name: str, error: MillraceError) -> Finding:
+    """Return the finding of a check that ended with an error."""
     # Messages say what is wrong, and behind the last semicolon what to do.
     found, _, advice = redact_text(str(error)).rpartition("; ")
     return Finding(name, "broken", found or advice, advice if found else "")

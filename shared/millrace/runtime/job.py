@@ -8,20 +8,24 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.kafka import kafka_stream
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopRequested
 from millrace.connectors.spark_writer import SparkWriter
 from millrace.errors import MillraceError, UserError
-from millrace.host.system import Drain, Idle
+from millrace.host.spark_clock import announced
+from millrace.host.system import Drain, Idle, SystemMessage, Wake
 from millrace.inspect.positions import kept_ids
-from millrace.runtime.apps import App, app_version
+from millrace.runtime.apps import App, Topic, app_version
+from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
-from millrace.runtime.contract import check_contract, owned
+from millrace.runtime.contract import check_contract, owned, refuse_older
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.state.keyring import KEY_FILE_CONF, configured_keys
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from millrace.runtime.monitor import QueryMonitor
+    from millrace.time.clock import ClockStatus
 
 log = logging.getLogger(__name__)
 #: Beside a checkpoint whose input has ended.
@@ -57,6 +62,7 @@ class Job:
             checkpoint cannot be gone on from then.
         monitor: Fed with the query's progress, if given.
         on_batch: Called after each batch with its id and the number of records per output.
+        on_warning: Told in a line what may go wrong; left out, it is logged.
         log_file: Where Spark's own log goes.
         wait_for_broker: Returns when the broker answers; for a broker that starts meanwhile.
 
@@ -74,6 +80,7 @@ class Job:
         drain: bool = False,
         monitor: QueryMonitor | None = None,
         on_batch: Callable[[int, dict[str, int]], None] | None = None,
+        on_warning: Callable[[str], None] | None = None,
         log_file: Path | None = None,
         wait_for_broker: Callable[[], None] | None = None,
     ) -> None:
@@ -95,11 +102,15 @@ class Job:
         self._drain = drain
         self._monitor = monitor
         self._on_batch = on_batch
+        self._warn = on_warning or (lambda text: log.warning("%s", text))
         self._log_file = log_file or root / "logs" / "spark.log"
         self._stop = threading.Event()
         self._wait_for_broker = wait_for_broker
         self._ran = False
         self._query: StreamingQuery | None = None
+        self._incarnation = ""
+        #: How far the query's clock is; ``None`` before its first batch.
+        self.clock: ClockStatus | None = None
         #: Set when broker and session are there and the query is about to be started.
         self.session_ready = threading.Event()
         #: Set when the query runs.
@@ -123,9 +134,17 @@ class Job:
         Returns:
             Whether it could be told: that takes a control topic.
         """
+        arrival = None if self.clock is None else self.clock.arrival
+        return self._tell(Idle(to_ms, self._topics.clocks, arrival))
+
+    def wake(self) -> bool:
+        """Have a batch run without events; returns whether it could be asked for."""
+        return self._tell(Wake())
+
+    def _tell(self, message: SystemMessage) -> bool:
         if self._topics.control is None:
             return False
-        ControlTopic(self.settings.kafka.client_options(), self._topics.control).send(Idle(to_ms))
+        ControlTopic(self.settings.kafka.client_options(), self._topics.control).send(message)
         return True
 
     def run(self) -> None:
@@ -136,6 +155,7 @@ class Job:
             QueryFailed: The query failed; the message is its first line, the log has the rest.
         """
         self._refuse_drained()
+        refuse_older(self.root)
         if self._wait_for_broker is None:
             self._check_broker()
         # A signal while Spark starts must not leave anything behind either.
@@ -168,7 +188,7 @@ class Job:
         )
 
     def _check_broker(self) -> None:
-        from millrace.kafka.admin import TopicSpec, cluster_id, create_topics
+        from millrace.kafka.admin import TopicSpec, cluster_id, create_topics, topic_configs
 
         kafka = self.settings.kafka
         assert kafka.bootstrap is not None  # noqa: S101  (checked in __init__)
@@ -177,7 +197,11 @@ class Job:
             t.name: TopicSpec(t.partitions, dict(t.config))
             for t in (*self._topics.reads, *self._topics.writes)
         }
-        create_topics(kafka.bootstrap, topics, options=kafka.options)
+        made = create_topics(kafka.bootstrap, topics, options=kafka.options)
+        old = [t for t in self._topics.reads if t.name not in made]
+        configs = topic_configs(kafka.bootstrap, [t.name for t in old], options=kafka.options)
+        if warning := sent_times_warning(old, configs):
+            self._warn(warning)
 
     def _ticking(self, query: StreamingQuery) -> contextlib.AbstractContextManager[object]:
         """Return what sends ticks while the query runs, if any are wanted."""
@@ -186,10 +210,10 @@ class Job:
             return contextlib.nullcontext()
         silence = None
         if stream.idle_after is not None:
-            silence = Silence(to_ms(stream.idle_after), to_ms(stream.out_of_orderness), control)
+            silence = Silence(to_ms(stream.idle_after), control, self._topics.clocks)
         tick_ms = None if stream.tick_interval is None else to_ms(stream.tick_interval)
         topic = ControlTopic(self.settings.kafka.client_options(), control)
-        return Ticker(topic, query, tick_ms=tick_ms, silence=silence)
+        return Ticker(topic, query, tick_ms=tick_ms, silence=silence, status=lambda: self.clock)
 
     def _run_dry(self, spark: SparkSession, progress: Progress | None) -> None:
         """Let every timer fire: a last run that sees the end of the input, and nothing that came since."""
@@ -198,7 +222,7 @@ class Job:
         marker = self.root / DRAINED_FILE
         marker.write_text(_DRAINING)
         control = ControlTopic(self.settings.kafka.client_options(), self._topics.control)
-        end = {**progress.done, control.topic: {0: control.send(Drain()) + 1}}
+        end = {**progress.done, control.topic: {0: control.send(Drain(self._incarnation)) + 1}}
         self._watch(self._start(spark, end))
         if not self._stop.is_set():
             marker.write_text("drained\n")
@@ -230,7 +254,11 @@ class Job:
         if end is None:
             ship_project(spark, self.root / "shipped")
         outputs = self.build(spark, end)
-        incarnation = check_contract(self.root, outputs.stream.contract())
+        incarnation = self._incarnation = check_contract(self.root, outputs.stream.contract())
+        clock = msgspec.structs.replace(
+            outputs.stream.clock, topics=self._topics.clocks, incarnation=incarnation
+        )
+        epochs = keep_settings(self.root, clock)
         router = self._router(outputs, f"{self.app.name}:{incarnation}")
         if self._monitor is not None and end is None:
             from millrace.runtime.monitor import listener
@@ -246,7 +274,8 @@ class Job:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
-        return writer.start()
+        with announced(spark, epochs):
+            return writer.start()
 
     def _refuse_drained(self) -> None:
         """Refuse a checkpoint whose timers have fired as at the end of time, or have begun to.
@@ -268,9 +297,27 @@ class Job:
         places = {table: Path(self.table_path(table)) for table in outputs.table_names().values()}
         written = {table: known[place] for table, place in places.items() if place in known}
         stamp = {"dlq.app": self.app.name, "dlq.version": app_version(self.app.name)}
-        small = DriverWriter(outputs, self.table_path, kafka.client_options(), app_id, limit, written, stamp)
+        small = DriverWriter(
+            outputs,
+            self.table_path,
+            kafka.client_options(),
+            app_id,
+            limit,
+            written,
+            stamp,
+            self._after_clock,
+        )
         small.prepare()
-        large = SparkWriter(outputs, self.table_path, kafka.spark_options(), app_id, limit, written, stamp)
+        large = SparkWriter(
+            outputs,
+            self.table_path,
+            kafka.spark_options(),
+            app_id,
+            limit,
+            written,
+            stamp,
+            self._after_clock,
+        )
         records = self.settings.stream.driver_records
         return Router(small, large, driver_records=records, on_batch=self._after_batch, stop=self._stop)
 
@@ -278,6 +325,12 @@ class Job:
         self._ran = self._ran or bool(counts)
         if self._on_batch is not None:
             self._on_batch(batch_id, counts)
+
+    def _after_clock(self, batch_id: int, status: ClockStatus) -> None:
+        self.clock = status
+        write_status(self.root, batch_id, status)
+        if self._monitor is not None:
+            self._monitor.on_clock(self.app.name, status)
 
     def _watch(self, query: StreamingQuery) -> None:
         while query.isActive:
@@ -304,6 +357,28 @@ class Job:
         error = query.exception()
         if error is not None and StopRequested.__name__ not in str(error):
             raise QueryFailed(f"{self.app.name}: {_first_line(str(error))} (log: {self._log_file})")
+
+
+def sent_times_warning(topics: Sequence[Topic], configs: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return what is to be said of topics whose records carry their senders' times, unless they are to.
+
+    Args:
+        topics: Topics that exist, as the app describes them.
+        configs: Topic → its settings, as far as they are known.
+    """
+    from millrace.kafka.admin import SENT_TIME, TIMESTAMP_TYPE
+
+    carried = SENT_TIME[TIMESTAMP_TYPE]
+    sent = [
+        t.name for t in topics
+        if configs.get(t.name, {}).get(TIMESTAMP_TYPE) == carried != t.config.get(TIMESTAMP_TYPE)
+    ]  # fmt: skip
+    if not sent:
+        return None
+    return (
+        f"records of {', '.join(sent)} carry their senders' times ({TIMESTAMP_TYPE}={carried}), not those of "
+        "their arrival: clocks that are wrong go unnoticed; see 'Times of arrival' in docs/operations.md"
+    )
 
 
 def _before(end: Offsets) -> Column:

@@ -18,9 +18,12 @@ from millrace.runtime.secrets import redact_text
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
+    from millrace.time.clock import ClockStatus
+
 #: Name of the observed metrics (``DataFrame.observe``) that count the records of each output.
 OUTPUTS_METRIC: Final = "millrace_outputs"
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Batches over which rates are averaged: short enough to show a stall, long enough not to flicker.
 _RATE_BATCHES: Final = 5
 #: Batches over which percentiles are taken.
@@ -52,7 +55,8 @@ class QuerySnapshot:
         batch_ms_p50: Median over the last 100 batches that read rows.
         batch_ms_p95: 95th percentile of the same.
         watermark: Event time up to which everything is assumed to be there; None before the first.
-        newest_event: Largest event time seen.
+        newest_event: Largest event time that was believed: no later than the event came.
+        held_by: The source that holds the watermark back while a backlog is read; empty: none does.
         lag: Records in the topics that are not read yet, all partitions together; None if unknown.
         lag_max: The same of the partition furthest behind.
         state_rows: Rows of state; None where the engine does not count them.
@@ -76,6 +80,7 @@ class QuerySnapshot:
     batch_ms_p95: int | None = None
     watermark: datetime | None = None
     newest_event: datetime | None = None
+    held_by: str = ""
     lag: int | None = None
     lag_max: int | None = None
     state_rows: int | None = None
@@ -135,7 +140,6 @@ def snapshot_from_progress(prev: QuerySnapshot, progress: Mapping[str, Any]) -> 
         active=True,
     )
     after = _with_batch(after, stat)
-    after = _with_times(after, progress.get("eventTime") or {})
     after = _with_state(after, progress.get("stateOperators") or ())
     total, largest = _lag(progress.get("sources") or ())
     return replace(after, lag=total, lag_max=largest)
@@ -164,13 +168,21 @@ def _percentile(ordered: list[int], percent: int) -> int | None:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else None
 
 
-def _with_times(prev: QuerySnapshot, event_time: Mapping[str, str]) -> QuerySnapshot:
-    watermark, newest = _time_or_none(event_time.get("watermark")), _time_or_none(event_time.get("max"))
+def _with_clock(prev: QuerySnapshot, status: ClockStatus) -> QuerySnapshot:
     return replace(
         prev,
-        watermark=watermark or prev.watermark,
-        newest_event=max(filter(None, (newest, prev.newest_event)), default=None),
+        watermark=_time_of(status.watermark),
+        newest_event=_time_of(status.furthest),
+        held_by=status.held_by,
     )
+
+
+def _time_of(ms: int) -> datetime | None:
+    """Return a time of the clock; ``None`` before the first event, and at the end of time."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return None
 
 
 def _with_state(prev: QuerySnapshot, operators: Sequence[Mapping[str, Any]]) -> QuerySnapshot:
@@ -233,12 +245,6 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def _time_or_none(text: str | None) -> datetime | None:
-    """Return a time; the engine writes the epoch for "none yet"."""
-    found = _time(text) if text else None
-    return found if found and found.timestamp() > 0 else None
-
-
 class QueryMonitor:
     """Keeps the snapshot of every query that it is told about; safe to use from any thread."""
 
@@ -248,6 +254,7 @@ class QueryMonitor:
         self._last = ""
         self._counted: dict[str, int] = {}
         self._counted_batch = -1
+        self._clocks: dict[str, ClockStatus] = {}
 
     def snapshot(self, name: str | None = None) -> QuerySnapshot:
         """Return the snapshot of the query called ``name``, by default of the one heard of last.
@@ -255,13 +262,18 @@ class QueryMonitor:
         Where the writer counts outputs itself (:meth:`on_batch`), those counts are shown.
         """
         with self._lock:
-            found = self._queries.get(self._last if name is None else name, QuerySnapshot())
+            chosen = self._last if name is None else name
+            found = self._with_clock(chosen, self._queries.get(chosen, QuerySnapshot()))
             return replace(found, outputs=dict(self._counted)) if self._counted_batch >= 0 else found
 
     def snapshots(self) -> dict[str, QuerySnapshot]:
         """Return the snapshot of every query, by name."""
         with self._lock:
-            return dict(self._queries)
+            return {name: self._with_clock(name, query) for name, query in self._queries.items()}
+
+    def _with_clock(self, name: str, query: QuerySnapshot) -> QuerySnapshot:
+        status = self._clocks.get(name)
+        return query if status is None else _with_clock(query, status)
 
     def on_batch(self, batch_id: int, counts: Mapping[str, int]) -> None:
         """Add the number of records that a batch wrote to each output; a batch told twice counts once."""
@@ -269,6 +281,11 @@ class QueryMonitor:
             if batch_id > self._counted_batch:
                 self._counted = _added(self._counted, counts)
                 self._counted_batch = batch_id
+
+    def on_clock(self, name: str, status: ClockStatus) -> None:
+        """Note how far the clock of a query is at the end of a batch."""
+        with self._lock:
+            self._clocks[name] = status
 
     def started(self, name: str, run_id: str) -> None:
         """Note that a query runs."""

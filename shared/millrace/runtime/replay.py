@@ -15,13 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.errors import UserError
 from millrace.host.system import Drain, encode_system
 from millrace.runtime.apps import App
+from millrace.runtime.clock_files import Epoch
 from millrace.runtime.settings import AppSettings
+from millrace.time.clock import ClockSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +42,8 @@ RECORDS: Final = pa.schema(
     ]
 )
 _FIRST_FILE_S: Final = 1_000_000_000
+#: Whose input ends at the end of the records.
+_INCARNATION: Final = "replay"
 
 
 class Record(NamedTuple):
@@ -275,7 +280,17 @@ def _end(app: App, settings: AppSettings) -> Record:
     control = app.topics(settings).control
     if control is None:
         raise UserError(f"{app.name} has no control topic, by which the end of the input would come")
-    return Record(control, encode_system(Drain()))
+    return Record(control, encode_system(Drain(_INCARNATION)))
+
+
+def _clock_of_records(live: ClockSettings) -> ClockSettings:
+    """Return what the clock of records in files goes by.
+
+    A file is a batch that is whole, however large it is, and when its records arrived says nothing.
+    """
+    nothing = tuple(None for _ in live.limits)
+    off = tuple(None for _ in live.skews)
+    return msgspec.structs.replace(live, limits=nothing, skews=off, incarnation=_INCARNATION)
 
 
 class _Run:
@@ -299,6 +314,7 @@ class _Run:
     def on(self, spark: SparkSession) -> Replayed:
         """Run on a session."""
         from millrace.connectors.kafka import with_source_id
+        from millrace.host.spark_clock import announced
         from millrace.runtime.job import QueryFailed, _first_line, ship_project
 
         ship_project(spark, self._folder / "shipped")
@@ -307,13 +323,14 @@ class _Run:
         )
         outputs = self._app.build({"events": with_source_id(records)}, self._settings)
         self._began = time.monotonic()
-        query = (
+        writer = (
             outputs.stream.raw.writeStream.queryName(f"replay-{self._app.name}")
             .option("checkpointLocation", str(self._folder / "checkpoint"))
             .foreachBatch(self._router(replace(outputs, topics={})))
             .trigger(availableNow=True)
-            .start()
         )
+        with announced(spark, [Epoch(0, _clock_of_records(outputs.stream.clock))]):
+            query = writer.start()
         try:
             while not query.awaitTermination(1):
                 pass

@@ -45,6 +45,7 @@ from millrace.runtime.kafka_options import check_options, client_options, spark_
 from millrace.runtime.secrets import MASK, OptionMap, is_secret, shown
 from millrace.runtime.settings_sources import COMMON, Collector, Entry, SettingsError, config_path
 from millrace.time import ms
+from millrace.time.clock import skew_ms
 from millrace.time.durations import format_duration, parse_duration
 
 __all__ = [
@@ -73,6 +74,22 @@ Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
     PlainSerializer(lambda value: format_duration(ms(value)), return_type=str, when_used="json"),
+]
+
+
+def _skew(value: Any) -> int | None:
+    return None if value is None else skew_ms(value)
+
+
+#: A duration that may be negative, in milliseconds; ``"off"`` is ``None``.
+Skew = Annotated[
+    int | None,
+    BeforeValidator(_skew),
+    PlainSerializer(
+        lambda value: "off" if value is None else f"{'-' * (value < 0)}{format_duration(abs(value))}",
+        return_type=str,
+        when_used="json",
+    ),
 ]
 
 
@@ -213,9 +230,27 @@ class StreamSettings(Section):
         default="unreadable",
         description="whose Kafka headers go into the dead letters; all costs a quarter of the JVM's work",
     )
-    profile: Literal["latency", "throughput"] = Field(
-        default="latency",
-        description="throughput: pack events before the shuffle, for large batches; a restart may change it",
+    clock_skew: Skew = Field(
+        default=0,
+        description="how much after its arrival an event may claim to have happened and still move time; "
+        "may be negative; off: any",
+    )
+    full_batches: int = Field(
+        default=2,
+        ge=1,
+        description="so many batches at their limit in a row hold time back together; more for topics in "
+        "which transactions are often aborted",
+    )
+    follow: Literal["furthest", "slowest"] = Field(
+        default="furthest",
+        description="whether time is that of the partition which is ahead, or of the one that is behind",
+    )
+    source_idle_after: Duration | None = Field(
+        default=None,
+        description="with follow=slowest: a partition silent for longer than this is waited for no more",
+    )
+    profile: Literal["latency", "throughput"] | None = Field(
+        default=None, description="without effect: events are always packed before the shuffle"
     )
     driver_records: int = Field(
         default=DRIVER_RECORDS,

@@ -225,11 +225,22 @@ def config_path(config: Path | None, env: Mapping[str, str]) -> Path | None:
     return Path(DEFAULT_CONFIG) if Path(DEFAULT_CONFIG).is_file() else None
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads bools as YAML 1.2 has them, true and false: `off` is a word, which some settings know."""
+
+
+_BOOLS = ("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"))
+_Loader.yaml_implicit_resolvers = {
+    first: [_BOOLS if tag == _BOOLS[0] else (tag, pattern) for tag, pattern in resolvers]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Path_, int]]:
     """Return the file's content and the line of every key."""
-    loader = yaml.SafeLoader("")
+    loader = _Loader("")
     try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        loader = _Loader(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         lines: dict[Path_, int] = {}
         content = None if node is None else _construct(loader, node, (), lines)
@@ -254,7 +265,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Path_, int]]:
     return content or {}, lines
 
 
-def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> Any:
+def _construct(loader: _Loader, node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> Any:
     """Return the Python value of ``node``; keys stay text, repeated keys are errors."""
     if not isinstance(node, yaml.MappingNode):
         return loader.construct_object(node, deep=True)

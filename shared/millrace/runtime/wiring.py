@@ -23,6 +23,7 @@ def keyed_records(
     control: Column,
     topics: Mapping[str, str] | None = None,
     event_time: str | Mapping[str, str] = "event_time_ms",
+    clock: bool | Mapping[str, bool] = True,
 ) -> KeyedStream:
     """Return the JSON events of an app's topics by their key.
 
@@ -30,13 +31,14 @@ def keyed_records(
 
     Args:
         records: Kafka records, as :func:`millrace.connectors.kafka.kafka_stream` gives them.
-        settings: The app's settings: disorder, headers, key groups and profile.
+        settings: The app's settings: disorder, headers, clock and key groups.
         by: What is their key: a field of the events, an expression, or several of these. With ``topics``:
             input of the process → its key.
         control: Whether a record is a control event.
         topics: Of a process with several inputs: input → the topic that its events come by. All are read at
             once.
         event_time: Field of their time, or input → field.
+        clock: Whether they move the watermark, or input → whether its events do.
     """
     stream = settings.stream
     return keyed(
@@ -55,7 +57,12 @@ def keyed_records(
         record_key="key",
         versions=("1",),
         key_groups=settings.spark.key_groups,
-        profile=stream.profile,
+        clock=clock,
+        clock_skew="off" if stream.clock_skew is None else stream.clock_skew,
+        max_offsets=stream.max_offsets_per_trigger,
+        full_batches=stream.full_batches,
+        follow=stream.follow,
+        idle_after=stream.source_idle_after,
     )
 
 

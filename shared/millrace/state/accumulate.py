@@ -106,7 +106,10 @@ class _Single(Generic[Acc]):
             refuse_ttl(self._name, ttl)
             setattr(self._cursor.entry, self._name, new)
         else:
-            setattr(self._cursor.entry, self._name, (self._life.until(ttl), new))
+            entry, life = self._cursor.entry, self._life
+            found = getattr(entry, self._name)
+            expiry = life.until(ttl) if found is None else life.longer(found[0], ttl)
+            setattr(entry, self._name, (expiry, new))
 
     def clear(self) -> None:
         """Forget everything that was added."""

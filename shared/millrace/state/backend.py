@@ -1,17 +1,10 @@
-"""Between a key group's store and the engine: bytes in and out, timers, and what it came to."""
+"""Between a key group's store and the engine: bytes in and out, and what it came to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
-
-
-class WakeUp(NamedTuple):
-    """What to change in the engine's timers of a group (event times, ms; ``None``: nothing)."""
-
-    delete: int | None
-    register: int | None
+from typing import Protocol
 
 
 @dataclass

@@ -13,6 +13,7 @@ import msgspec
 from millrace.errors import MillraceError
 from millrace.state.layout import ENCODING_VERSION
 from millrace.time import NEVER
+from millrace.time.clock import ClockState
 
 
 class StateCorrupted(MillraceError):
@@ -61,7 +62,6 @@ class Header(msgspec.Struct, array_like=True):
 
     Attributes:
         version: Version of the packed form.
-        wake: When the engine was asked to call the group again (event time, ms).
         pages: The group's pages, by prefix.
         inline: The cells, where there is one page only.
         broadcast: Digest of the group's broadcast state, 0 without: it tells whether a copy that is at
@@ -72,7 +72,6 @@ class Header(msgspec.Struct, array_like=True):
     """
 
     version: int
-    wake: int | None
     pages: list[PageInfo]
     inline: dict[str, Cell] | None = None
     broadcast: int = 0
@@ -82,6 +81,8 @@ class Header(msgspec.Struct, array_like=True):
 
 #: The page that holds the group's schemas.
 SCHEMA_PAGE: Final = 0
+#: The page that holds the group's clock: it changes with every batch, and is small.
+CLOCK_PAGE: Final = -3
 
 # msgspec lets the error of text that is not UTF-8 through as it is.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
@@ -89,23 +90,57 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 encode: Final = msgspec.msgpack.Encoder().encode
 _decode_header = msgspec.msgpack.Decoder(Header).decode
 _decode_page = msgspec.msgpack.Decoder(dict[str, Cell]).decode
+_decode_clock = msgspec.msgpack.Decoder(ClockState).decode
 _decode_schemas = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
-def read_header(stored: bytes) -> Header:
+class _TimedHeader(msgspec.Struct, array_like=True):
+    """A header of version 2, when the engine kept the clock: ``wake`` was the time of its timer."""
+
+    version: int
+    wake: int | None
+    pages: list[PageInfo]
+    inline: dict[str, Cell] | None = None
+    broadcast: int = 0
+    schemas: list[int] = []
+    processing_time: int | None = None
+
+
+class _Versioned(msgspec.Struct, array_like=True):
+    """The beginning of a header."""
+
+    version: int
+
+
+_decode_first = msgspec.msgpack.Decoder(_Versioned).decode
+#: The version of headers when the engine kept the clock.
+_TIMED: Final = 2
+
+
+def read_header(stored: bytes, *, older: bool = False) -> Header:
     """Read a header.
+
+    Args:
+        stored: Its bytes.
+        older: Read one of version 2, too: to look at it, or to bring it over.
 
     Raises:
         StateCorrupted: It is not one, or of another version.
     """
     try:
-        header = _decode_header(stored)
+        version = _decode_first(stored).version
+        if version == _TIMED and older:
+            before = msgspec.msgpack.decode(stored, type=_TimedHeader)
+            beside = (before.inline, before.broadcast, before.schemas, before.processing_time)
+            header = Header(ENCODING_VERSION, before.pages, *beside)
+        elif version == ENCODING_VERSION:
+            header = _decode_header(stored)
+        else:
+            raise StateCorrupted(
+                f"state was written with encoding version {version}, this is {ENCODING_VERSION}"
+            )
     except UNREADABLE as error:
         raise StateCorrupted(f"a key group's header cannot be read: {error}") from error
-    if header.version != ENCODING_VERSION:
-        raise StateCorrupted(
-            f"state was written with encoding version {header.version}, this is {ENCODING_VERSION}"
-        )
     if not header.pages or not all(0 <= p.schema < len(header.schemas) for p in header.pages):
         raise StateCorrupted("a key group's header names no schema for its pages")
     return header
@@ -133,6 +168,18 @@ def read_schemas(data: bytes) -> list[bytes]:
         return _decode_schemas(data)
     except UNREADABLE as error:
         raise StateCorrupted(f"the schemas of a key group cannot be read: {error}") from error
+
+
+def read_clock(data: bytes) -> ClockState:
+    """Read the clock of a group.
+
+    Raises:
+        StateCorrupted: The bytes are none.
+    """
+    try:
+        return _decode_clock(data)
+    except UNREADABLE as error:
+        raise StateCorrupted(f"the clock of a key group cannot be read: {error}") from error
 
 
 def earliest(times: Iterable[int | None]) -> int | None:

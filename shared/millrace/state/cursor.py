@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from millrace.errors import MillraceError
+from millrace.state.slots import UNSTARTED, started
 from millrace.state.specs import StateSpec
 from millrace.time import NEVER, NO_WATERMARK, ms
 
@@ -86,19 +87,27 @@ class Life:
             expiry = cursor.now + life
             if expiry < cursor.min_expiry:
                 cursor.min_expiry = expiry
-            return expiry
+            return expiry if expiry < NEVER else NEVER
         if cursor.processing_now == NO_WATERMARK:
             # Nobody knows the time yet: the life starts when the first tick brings it (slots.py).
             cursor.min_processing_expiry = NO_WATERMARK
-            return NEVER - life
-        expiry = cursor.processing_now + life
+            return max(NEVER - life, UNSTARTED + 1)
+        expiry = min(cursor.processing_now + life, UNSTARTED)
         if expiry < cursor.min_processing_expiry:
             cursor.min_processing_expiry = expiry
         return expiry
 
-    def longer(self, expiry: int) -> int:
-        """Return when what is read now expires: at least as late as it did."""
-        return max(expiry, self.until())
+    def longer(self, expiry: int, ttl: timedelta | int | None = None) -> int:
+        """Return when (ms) what is written or read now expires: at least as late as it did.
+
+        A write of an earlier time that comes later must not end what a later one has begun.
+        """
+        new = self.until(ttl)
+        if self._processing and expiry > UNSTARTED:
+            expiry = started(expiry, self._cursor.processing_now)
+            if NEVER > expiry > UNSTARTED and new < NEVER:  # neither has started: what is less lives longer
+                return min(expiry, new)
+        return max(expiry, new)
 
     def _checked(self, ttl: timedelta | int) -> int:
         life = ms(ttl)

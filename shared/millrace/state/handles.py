@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from millrace.state.cursor import Cursor, Life, StateAccessError, refuse_ttl
+from millrace.state.slots import UNSTARTED
 from millrace.state.specs import StateSpec, is_mutable
 from millrace.time import NEVER
 
@@ -26,7 +27,8 @@ class ValueState(Generic[T]):
     """One value of the current key.
 
     A value that can change in place (a list, a struct) is kept as it is at the end of the callback.
-    Only an assignment, ``set`` or, as declared, a read starts its time to live anew.
+    Only an assignment, ``set`` or, as declared, a read starts its time to live anew. None of them ends
+    the life of what is there earlier than it would have ended: ``clear()`` does.
     """
 
     __slots__ = ("_cursor", "_default", "_name")
@@ -74,7 +76,7 @@ class ValueState(Generic[T]):
 class _ExpiringValueState(ValueState[T]):
     """One value with a time to live: its slot is ``(expiry, value)``."""
 
-    __slots__ = ("_life", "_pristine")
+    __slots__ = ("_life", "_placed", "_pristine")
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         super().__init__(cursor, spec)
@@ -82,6 +84,8 @@ class _ExpiringValueState(ValueState[T]):
         default = spec.default()
         #: A default that nobody changes, to know a changed one by; ``None`` where it cannot change.
         self._pristine = default if is_mutable(default) else None
+        #: The default that a read put in place last, and when (ms).
+        self._placed: tuple[Any, int] = None, NEVER
 
     @property
     def value(self) -> T:
@@ -96,16 +100,29 @@ class _ExpiringValueState(ValueState[T]):
             setattr(entry, self._name, (life.longer(found[0]), found[1]))
         elif self._pristine is not None and found[1] == self._pristine:
             # Nothing but a default so far: its life begins with the change that may follow.
-            setattr(entry, self._name, (life.until(), found[1]))
+            self._place(found[1])
         return found[1]  # type: ignore[no-any-return]
 
     @value.setter
     def value(self, new: T) -> None:
-        setattr(self._cursor.entry, self._name, (self._life.until(), new))
+        self.set(new)
 
     def set(self, value: T, *, ttl: timedelta | int | None = None) -> None:
         """Write the value; ``ttl`` (``timedelta`` or ms) goes before the declared time to live."""
-        setattr(self._cursor.entry, self._name, (self._life.until(ttl), value))
+        entry, life = self._cursor.entry, self._life
+        found = getattr(entry, self._name)
+        if found is None or self._is_default(found[1]):
+            expiry = life.until(ttl)
+        else:
+            expiry = life.longer(found[0], ttl)
+        setattr(entry, self._name, (expiry, value))
+
+    def _is_default(self, kept: Any) -> bool:
+        """Return whether what is kept was never written: a read has put it in place."""
+        if self._pristine is None:
+            return False
+        placed, at = self._placed
+        return (kept is placed and at == self._life.now()) or kept == self._pristine
 
     def clear(self) -> None:
         """Forget the value; the next read returns the default."""
@@ -117,8 +134,13 @@ class _ExpiringValueState(ValueState[T]):
         One that stays unchanged is forgotten at the end of the batch (``EntryLayout.is_empty``).
         """
         new = self._default()
-        setattr(self._cursor.entry, self._name, (self._life.until(), new))
+        self._place(new)
         return new
+
+    def _place(self, default: Any) -> None:
+        life = self._life
+        setattr(self._cursor.entry, self._name, (life.until(), default))
+        self._placed = default, life.now()
 
 
 class _EventTimeValueState(_ExpiringValueState[T]):
@@ -142,10 +164,16 @@ class _EventTimeValueState(_ExpiringValueState[T]):
     @value.setter
     def value(self, new: T) -> None:
         cursor = self._cursor
+        entry, name = cursor.entry, self._name
         expiry = cursor.now + self._ttl
-        if expiry < cursor.min_expiry:
+        found = getattr(entry, name)
+        if found is not None and found[0] > expiry:
+            expiry = found[0]  # a write of an earlier time that came later
+        elif expiry < cursor.min_expiry:
             cursor.min_expiry = expiry
-        setattr(cursor.entry, self._name, (expiry, new))
+        elif expiry > NEVER:
+            expiry = NEVER
+        setattr(entry, name, (expiry, new))
 
 
 class MapState(Generic[K, V]):
@@ -177,7 +205,7 @@ class MapState(Generic[K, V]):
         return found[1]  # type: ignore[no-any-return]
 
     def put(self, key: K, value: V, *, ttl: timedelta | int | None = None) -> None:
-        """Write the value at ``key``; with a time to live, it starts anew.
+        """Write the value at ``key``; with a time to live, it starts anew, and ends no earlier than before.
 
         Args:
             key: Where.
@@ -194,8 +222,11 @@ class MapState(Generic[K, V]):
             return
         expiry = life.until(ttl)
         found = kept.get(key)
-        if found is not None and found[0] <= life.now():
-            del kept[key]  # its place in the order is gone too, whether or not the sweep has been here
+        if found is not None:
+            if found[0] <= life.now():
+                del kept[key]  # its place in the order is gone too, whether or not the sweep has been here
+            elif found[0] > expiry or expiry > UNSTARTED:  # seldom: no call for it otherwise
+                expiry = life.longer(found[0], ttl)
         kept[key] = (expiry, value)
 
     def remove(self, key: K) -> None:

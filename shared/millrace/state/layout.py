@@ -29,7 +29,7 @@ from millrace.state.sweep import grid_for
 from millrace.time import NEVER, NO_WATERMARK
 
 #: Version of the packed form; part of the checkpoint's contract.
-ENCODING_VERSION = 2
+ENCODING_VERSION = 3
 
 
 class TimerRecord(msgspec.Struct, array_like=True, gc=False):
@@ -39,14 +39,17 @@ class TimerRecord(msgspec.Struct, array_like=True, gc=False):
         at: Event time (processing time) at which it is due, ms.
         name: Its name; a key has at most one pending timer of a name.
         on_key_time: Whether the key's own later event may fire it before the watermark does.
-        origin: 64-bit hash of the event or timer that set it: tells apart two timers of one name
-            and time, so that their outputs have different identities.
+        again: 0 for a timer set for later, which is the only one of its name and time that ever fires. One
+            that is set for a time that may be over already could be the second to fire there: then this
+            is a hash of what set it, and tells the two apart.
+        behind: How far in the past it was set (event time, ms): the callback that set it is so much later.
     """
 
     at: int
     name: str
     on_key_time: bool = False
-    origin: int = 0
+    again: int = 0
+    behind: int = 0
 
 
 class PendingRow(msgspec.Struct, array_like=True, gc=False):
@@ -137,7 +140,7 @@ class EntryLayout:
         """
         try:
             return self._encoder.encode(entry)
-        except (TypeError, OverflowError, UnicodeEncodeError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise StateTypeError(f"{self.owner} keeps state that cannot be kept: {error}") from error
 
     def check(self, body: bytes, key: str) -> None:
@@ -148,7 +151,7 @@ class EntryLayout:
         """
         try:
             self._decoder.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             names = [*(name.rstrip("_") for name, _ in ENGINE_SLOTS), *(s.name for s in self.specs)]
             what = re.sub(r"\$\[(\d+)\]", lambda m: names[int(m[1])], str(error), count=1)
             raise StateTypeError(

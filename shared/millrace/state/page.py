@@ -21,15 +21,18 @@ class OpenEntry:
         expiry: No event-time expiry in it is before this (ms, ``NEVER`` without one).
         processing_expiry: No processing-time expiry in it is before this.
         touched: Whether ``entry`` may differ from ``before`` already.
+        packed: ``entry`` as it is to be kept, where it has been packed since its last change: empty
+            bytes for one without anything in it, the body of ``before`` itself for one that has not changed.
     """
 
-    __slots__ = ("before", "entry", "expiry", "page", "processing_expiry", "touched")
+    __slots__ = ("before", "entry", "expiry", "packed", "page", "processing_expiry", "touched")
 
     def __init__(self, entry: Any, before: Cell | None, page: Any) -> None:
         self.entry = entry
         self.before = before
         self.page = page
         self.touched = False
+        self.packed: bytes | msgspec.Raw | None = None
         self.expiry = self.processing_expiry = NEVER
         if before is not None:
             if before.expiry is not None:

@@ -3,8 +3,8 @@
 A key group is one key of the engine's state store. Its entries live in *pages* of up to about
 8 kB, found by a prefix of the key's hash and split when they outgrow that, so that a batch reads
 and writes the pages of the keys it touches and not the whole group. The *header* lists the pages
-with the earliest timer and the earliest expiry in each, which is all that is needed to know when the
-group must be looked at again. A group of one page keeps it inside the header: one read, one write.
+with the earliest timer and the earliest expiry in each, which is all that is needed to know what a
+batch must look at. A group of one page keeps it inside the header: one read, one write.
 What the bytes mean stands beside them, in page 0, written when a group is begun and when its process
 has changed.
 
@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from millrace.errors import MillraceError
-from millrace.state.backend import CommitMetrics, GroupBackend, WakeUp
+from millrace.state.backend import CommitMetrics, GroupBackend
 from millrace.state.cells import (
     SCHEMA_PAGE,
     UNREADABLE,
@@ -30,10 +30,7 @@ from millrace.state.cells import (
     Header,
     PageInfo,
     StateCorrupted,
-    absent,
-    earliest,
     encode,
-    present,
     read_header,
     read_page,
     summarize,
@@ -56,7 +53,6 @@ __all__ = [
     "PageInfo",
     "PagedStore",
     "StateCorrupted",
-    "WakeUp",
 ]
 
 #: A page that grows past this many bytes is split in two. Small batches pay for bytes, most of all on their
@@ -110,7 +106,7 @@ class PagedStore:
         self._stored = backend.get_header()
         if self._stored is None:
             root = PageInfo(0, 0)
-            self._header = Header(ENCODING_VERSION, None, [root], {})
+            self._header = Header(ENCODING_VERSION, [root], {})
         else:
             self._header = read_header(self._stored)
         self._beside_before = self._beside()
@@ -233,6 +229,27 @@ class PagedStore:
             )
         return body
 
+    def check(self, body: bytes, key: str) -> None:
+        """Refuse a packed entry that could not be read back."""
+        self._layout.check(body, key)
+
+    def pack_entry(self, key: str, opened: OpenEntry) -> None:
+        """Pack an entry as :meth:`commit` is to keep it.
+
+        Raises:
+            StateTypeError: It could not be packed, or not be read back.
+            EntryTooLarge: It is beyond the limit.
+        """
+        if self._layout.is_empty(opened.entry):
+            opened.packed = b""
+            return
+        body, before = self.encode(opened.entry), opened.before
+        if before is not None and before.body == msgspec.Raw(body):
+            opened.packed = before.body
+            return
+        self._layout.check(body, key)
+        opened.packed = body
+
     def _pages_of(self, infos: Iterable[PageInfo]) -> list[Page]:
         """Return some pages, those that are not at hand yet got at once."""
         wanted = list(infos)
@@ -271,12 +288,8 @@ class PagedStore:
 
     # -- keeping -------------------------------------------------------------------------------
 
-    def commit(self, watermark: int, processing_time: int = NO_WATERMARK) -> WakeUp:
-        """Write what changed; return which timer of the engine to delete and which to register.
-
-        A timer that stands earlier than needed is left alone: the group is then woken once for
-        nothing, which costs less than moving the engine's timer in every batch. What is due in
-        processing time does not wake the group: ticks come to all groups.
+    def commit(self, watermark: int, processing_time: int = NO_WATERMARK) -> None:
+        """Write what changed.
 
         Args:
             watermark: The watermark, ms.
@@ -291,35 +304,20 @@ class PagedStore:
         self._sweep()
         dirty = [p for p in self._loaded.values() if p.dirty]
         pages = self._write_pages(dirty) if dirty else self._header.pages
-        asked = absent(self._header.wake)
-        needed = self._needed(pages)
-        stands = NEVER not in (asked, needed) and watermark < asked <= needed
-        if not stands:
-            self._header.wake = present(needed)
-        changed = absent(self._header.wake) != asked or self._beside() != self._beside_before
-        if dirty or changed:
+        if dirty or self._beside() != self._beside_before:
             self._write_header(pages)
         self._beside_before = self._beside()
-        if stands or needed == asked:
-            return WakeUp(None, None)
-        return WakeUp(present(asked), present(needed))
-
-    def _needed(self, pages: list[PageInfo]) -> int:
-        """Return when the group must be looked at: its first timer or sweep, ms."""
-        timer = absent(earliest([p.timer for p in pages]))
-        expiry = absent(earliest([p.expiry for p in pages]))
-        return min(timer, self._sweeps.next(expiry))
 
     def _keep(self, key: str, opened: OpenEntry) -> None:
-        entry, before, page = opened.entry, opened.before, opened.page
-        if self._layout.is_empty(entry):
+        if opened.packed is None:
+            self.pack_entry(key, opened)
+        entry, before, page, body = opened.entry, opened.before, opened.page, opened.packed
+        if not body:
             if before is not None:
                 page.remove(key)
             return
-        body = self.encode(entry)
-        if before is not None and before.body == msgspec.Raw(body):
-            return
-        self._layout.check(body, key)
+        if before is not None and body is before.body:
+            return  # as it was
         if len(body) > self.metrics.largest_entry_bytes:
             self._measure(key, len(body))
         page.put(key, self._cell(entry, body, opened.expiry, opened.processing_expiry))

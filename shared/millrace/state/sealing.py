@@ -26,7 +26,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from millrace.state.backend import GroupBackend
-from millrace.state.cells import StateCorrupted
+from millrace.state.cells import CLOCK_PAGE, StateCorrupted
 from millrace.state.keyring import KEYS_VARIABLE, Keyring, StateKeyError, sealing_key_id
 
 _MARK: Final = 0xC1
@@ -183,6 +183,10 @@ class SealedBackend:
     def unseal_broadcast(self, stored: bytes) -> bytes:
         """Return the group's broadcast state as it was before :meth:`seal_broadcast`."""
         return unseal(stored, self._place("broadcast"), self._ring)
+
+    def unseal_clock(self, stored: bytes) -> bytes:
+        """Return the group's clock as it was before it was put into its page."""
+        return unseal(stored, self._place("page", CLOCK_PAGE), self._ring)
 
     def _place(self, kind: Literal["header", "page", "broadcast"], number: int = 0) -> Place:
         return Place(self._process, self._group, kind, number)

@@ -17,7 +17,7 @@ from millrace.time import NEVER, NO_WATERMARK
 
 #: Expiries above this are not times: ``NEVER - ttl`` was written before processing time was known,
 #: and starts at the first tick.
-_UNSTARTED: Final = 2**62
+UNSTARTED: Final = 2**62
 
 #: How a slot is packed, as it stands in a layout's schema.
 #: ``bare``: always a value; ``optional``: nil for none; ``expiring``: pairs, or nil for none.
@@ -81,30 +81,30 @@ def expire_slot(spec: StateSpec, slot: Any, line: int, now: int) -> tuple[Any, i
     if spec.kind == "map":
         for key in [k for k, v in slot.items() if v[0] <= line]:
             del slot[key]
-        for key in [k for k, v in slot.items() if v[0] > _UNSTARTED]:
-            slot[key] = (_started(slot[key][0], now), slot[key][1])
+        for key in [k for k, v in slot.items() if v[0] > UNSTARTED]:
+            slot[key] = (started(slot[key][0], now), slot[key][1])
         return slot, _first([v[0] for v in slot.values()])
     if spec.kind == "list":
-        slot[:] = [(_started(v[0], now), v[1]) for v in slot if v[0] > line]
+        slot[:] = [(started(v[0], now), v[1]) for v in slot if v[0] > line]
         return slot, _first([v[0] for v in slot])
     if slot is None or slot[0] <= line:
         return None, NEVER
-    if slot[0] > _UNSTARTED:
-        slot = (_started(slot[0], now), slot[1])
+    if slot[0] > UNSTARTED:
+        slot = (started(slot[0], now), slot[1])
     return slot, _first([slot[0]])
 
 
-def _started(expiry: int, now: int) -> int:
+def started(expiry: int, now: int) -> int:
     """Return the expiry of what was written before its clock was known, if it is known now."""
     known = now != NO_WATERMARK
-    return now + (NEVER - expiry) if known and _UNSTARTED < expiry < NEVER else expiry
+    return now + (NEVER - expiry) if known and UNSTARTED < expiry < NEVER else expiry
 
 
 def _first(expiries: list[int]) -> int:
     """Return the earliest expiry; what waits for its clock is to be looked at as soon as it is known."""
     if not expiries:
         return NEVER
-    if any(_UNSTARTED < e < NEVER for e in expiries):
+    if any(UNSTARTED < e < NEVER for e in expiries):
         return NO_WATERMARK
     return min(expiries)
 

@@ -161,4 +161,6 @@ class VersionedState(Generic[T]):
         cursor, life = self._cursor, self._life
         cursor.min_expiry = min(cursor.min_expiry, next_forgetting(versions, self._history))
         if life is not None:
-            setattr(cursor.entry, self._name, (life.until(ttl), versions) if versions else None)
+            found = getattr(cursor.entry, self._name)
+            expiry = life.until(ttl) if found is None else life.longer(found[0], ttl)
+            setattr(cursor.entry, self._name, (expiry, versions) if versions else None)

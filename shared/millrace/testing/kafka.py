@@ -22,7 +22,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from millrace.kafka.admin import TopicSpec, client_config, create_topics, delete_topics, end_offsets
+from millrace.kafka.admin import (
+    SENT_TIME,
+    TopicSpec,
+    client_config,
+    create_topics,
+    delete_topics,
+    end_offsets,
+)
 from millrace.kafka.broker import broker_or_embedded
 
 
@@ -50,7 +57,7 @@ Producible: TypeAlias = Record | bytes | str | tuple[bytes | str | None, bytes |
 
 
 class TopicFactory(Protocol):
-    """Creates a topic of a name of its own, and returns the name."""
+    """Creates a topic of a name of its own, whose records keep the time they are given; returns the name."""
 
     def __call__(
         self, partitions: int = 1, *, prefix: str = "test", config: Mapping[str, str] | None = None
@@ -72,7 +79,7 @@ def topic_factory(kafka_bootstrap: str) -> Iterator[TopicFactory]:
 
     def make(partitions: int = 1, *, prefix: str = "test", config: Mapping[str, str] | None = None) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
-        create_topics(kafka_bootstrap, {name: TopicSpec(partitions, dict(config or {}))})
+        create_topics(kafka_bootstrap, {name: TopicSpec(partitions, {**SENT_TIME, **(config or {})})})
         made.append(name)
         return name
 

@@ -2,7 +2,10 @@
 
 An :class:`Aggregate` is a definition: plain, and picklable if its functions are. Bound to a type of
 events it becomes functions over an *accumulator*, which is all that is kept of the events. What is
-``None`` is skipped, as in SQL.
+``None`` is skipped, as in SQL, and so is a float that is no number: events travel as JSON, which has no
+NaN (RFC 8259, section 6), so that one and the same value comes as null from one source and as NaN from
+another; and no order of values has a place for it. (pandas skips it too; Spark's own ``max`` takes it for
+the largest value.)
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
@@ -19,6 +23,8 @@ from millrace.windows.exact import add_all, add_exact, add_square, rounded, spre
 from millrace.windows.fields import Of, Selected, WindowDefinitionError, or_none, select
 
 _MOST: Final = 1 << 63
+#: Types of which no value is NaN, and of which equal values are the same to the last bit.
+_NEVER_NAN: Final = (int, str, bool, bytes)
 #: Adds one event to an accumulator: (accumulator, event, event time in ms) → accumulator.
 Add = Callable[[Any, Any, int], Any]
 
@@ -71,16 +77,42 @@ class Aggregate:
 
 
 def skipping(selected: Selected, step: Callable[[Any, Any, int], Any]) -> Add:
-    """Return ``step`` (accumulator, value, time) as a function of the event that leaves out ``None``."""
+    """Return ``step`` (accumulator, value, time) as a function of the event that leaves out what is missing.
+
+    That is ``None``, and what is no number (NaN).
+    """
     get = selected.get
-    if not selected.nullable:
-        return lambda acc, event, at: step(acc, get(event), at)
+    if selected.type in _NEVER_NAN:
+        if not selected.nullable:
+            return lambda acc, event, at: step(acc, get(event), at)
+
+        def add_unless_none(acc: Any, event: Any, at: int) -> Any:
+            value = get(event)
+            return acc if value is None else step(acc, value, at)
+
+        return add_unless_none
+    if selected.type is float and not selected.nullable:
+
+        def add_number(acc: Any, event: Any, at: int) -> Any:
+            value = get(event)
+            return step(acc, value, at) if value == value else acc
+
+        return add_number
 
     def add(acc: Any, event: Any, at: int) -> Any:
         value = get(event)
-        return acc if value is None else step(acc, value, at)
+        return acc if is_missing(value) else step(acc, value, at)
 
     return add
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is ``None`` or no number.
+
+    >>> is_missing(None), is_missing(math.nan), is_missing(math.inf), is_missing("nan")
+    (True, True, False, False)
+    """
+    return value is None or (isinstance(value, float | Decimal) and value != value)
 
 
 def together(adds: Sequence[Add]) -> Callable[[Sequence[Any], Any, int], list[Any]]:
@@ -259,7 +291,14 @@ class Extreme(Aggregate):
         """Bind; see :class:`Aggregate`."""
         selected = select(self.of, event_type, self.type)
         tp = or_none(needs_type(selected, f"{self.which}_of"))
-        step, merge = (_smaller, _smallest) if self.which == "min" else (_larger, _largest)
+        kind = selected.type if selected.type in (*_NEVER_NAN, float) else None
+        step = _EXTREMES[self.which, float if kind is float else None if kind is None else int]
+
+        def merge(left: Any, right: Any) -> Any:
+            if left is None or right is None:
+                return right if left is None else left
+            return step(left, right, 0)
+
         return BoundAggregate(tp, tp, _nothing, skipping(selected, step), merge, _same)
 
 
@@ -310,12 +349,14 @@ def _adding(selected: Selected) -> Add:
 
 def _adding_floats(selected: Selected) -> Add:
     """Return the addition of floats, likewise."""
-    if selected.nullable:
+    if selected.nullable or selected.type is not float:
         return skipping(selected, _add_float)
     get = selected.get
 
     def add(acc: list[float], event: Any, at: int) -> list[float]:
-        add_exact(acc, get(event))
+        x = get(event)
+        if x == x:
+            add_exact(acc, x)
         return acc
 
     return add
@@ -372,13 +413,33 @@ def _larger(acc: Any, value: Any, _at: int) -> Any:
     return value if acc is None or value > acc else acc
 
 
-def _smallest(left: Any, right: Any) -> Any:
-    if left is None or right is None:
-        return right if left is None else left
-    return min(left, right)
+# Of floats 0.0 and -0.0 are equal: one of them stands for both, whichever came first.
+def _smaller_float(acc: float | None, value: float, _at: int) -> float:
+    return value + 0.0 if acc is None or value < acc else acc
 
 
-def _largest(left: Any, right: Any) -> Any:
-    if left is None or right is None:
-        return right if left is None else left
-    return max(left, right)
+def _larger_float(acc: float | None, value: float, _at: int) -> float:
+    return value + 0.0 if acc is None or value > acc else acc
+
+
+# Of other equal values (one moment in two time zones, 1.0 and 1.00 as decimals) their text decides.
+def _smaller_of_any(acc: Any, value: Any, _at: int) -> Any:
+    if acc is None or value < acc or (value == acc and repr(value) < repr(acc)):
+        return value
+    return acc
+
+
+def _larger_of_any(acc: Any, value: Any, _at: int) -> Any:
+    if acc is None or value > acc or (value == acc and repr(value) < repr(acc)):
+        return value
+    return acc
+
+
+_EXTREMES: Final[dict[tuple[str, Any], Callable[[Any, Any, int], Any]]] = {
+    ("min", int): _smaller,
+    ("max", int): _larger,
+    ("min", float): _smaller_float,
+    ("max", float): _larger_float,
+    ("min", None): _smaller_of_any,
+    ("max", None): _larger_of_any,
+}

@@ -69,6 +69,11 @@ class CountWindows(WindowProcess):
             self.counted.clear()
             ctx.timers.delete(TIMER)
 
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) the key is forgotten."""
+        kept = self.counted.value
+        return latest if kept is None or self._idle is None else int(kept.last) + self._idle
+
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Forget a key that has been idle for long."""
         kept = self.counted.value

@@ -11,6 +11,7 @@ from millrace.process import Context, Timer
 from millrace.state import MapState, map_state
 from millrace.time import NEVER
 from millrace.windows.aggregates import BoundAggregate, together
+from millrace.windows.assigners import Global
 from millrace.windows.definition import Pane, WindowDefinition
 from millrace.windows.fields import or_none, tuple_of
 from millrace.windows.process import TIMER, WindowProcess, accumulators, array_struct
@@ -62,6 +63,7 @@ class CellWindows(WindowProcess):
         self._quiet = not self._eager
         self._changelog = definition.emit == "changelog"
         self._many = definition.may_repeat
+        self._ends = not isinstance(definition.assigner, Global)
 
     @classmethod
     def declare(cls, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> dict[str, Any]:
@@ -128,6 +130,8 @@ class CellWindows(WindowProcess):
         if timer.domain == "processing_time":
             for start, cell in sorted(self.windows.items(), key=_start):
                 if cell.changes and not cell.closed:
+                    if self._ends:  # a pane is of its window, whose time this is, whenever it is told
+                        ctx.event_time = cell.end - self.closing_ms
                     self._say(start, cell, ctx, "early")
             return
         now, following = timer.at, NEVER
@@ -146,6 +150,11 @@ class CellWindows(WindowProcess):
                 following = at
         if following != NEVER:
             ctx.timers.at(following, TIMER)
+
+    def last_due(self, latest: int) -> int:
+        """Return when (event time, ms) the last window is forgotten: one timer goes from each to the next."""
+        ends = [cell.end for _, cell in self.windows.items()]
+        return max(ends) - self.closing_ms + self._lateness if ends else latest
 
     def _due(self, cell: Any) -> int:
         """Return when (event time, ms) a window wants to be looked at."""
@@ -186,7 +195,8 @@ class CellWindows(WindowProcess):
         values = tuple([result(acc) for result, acc in zip(self._results, cell.accs, strict=True)])
         cell.changes = 0
         if not self._many:
-            ctx.emit(self._record(*self.key_parts(ctx), start, cell.end, *values))
+            record = self._record(*self.key_parts(ctx), start, cell.end, *values)
+            ctx.emit(record, identity=f"{start}:{cell.end}")
             return
         change = "insert"
         if self._changelog:
@@ -206,7 +216,9 @@ class CellWindows(WindowProcess):
     ) -> None:
         more = (change,) if self._changelog else ()
         record = self._record(*self.key_parts(ctx), start, cell.end, *values, cell.revision, pane, *more)
-        ctx.emit(record, on_time=False if pane == "late" else None, revision=cell.revision)
+        on_time = False if pane == "late" else None
+        # Not the pane: that says when it was told.
+        ctx.emit(record, on_time=on_time, revision=cell.revision, identity=f"{start}:{cell.end}:{change}")
 
     def retract(self, start: int, cell: Any, ctx: Context) -> None:
         """Take back what was said of a window that is no more."""

@@ -58,9 +58,16 @@ class SlidingWindows(WindowProcess):
         if times is None:
             self.queue.clear()
             return
-        ctx.emit(self._record(*self.key_parts(ctx), last - self._width, last + 1, *self._fifo.results(queue)))
+        start, end = last - self._width, last + 1
+        record = self._record(*self.key_parts(ctx), start, end, *self._fifo.results(queue))
+        ctx.emit(record, identity=f"{start}:{end}")
         # The oldest event leaves in the window that begins just after it.
         ctx.timers.at(times[0] + 1 + self._width, TIMER)
+
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) the last event has left the windows."""
+        times = None if self.queue.value is None else self._fifo.times(self.queue.value)
+        return latest if times is None else times[1] + 1 + self._width
 
 
 #: Name of the timer that forgets a key without events.
@@ -151,3 +158,8 @@ class LookbackWindows(WindowProcess):
             self.looking.clear()
         else:
             ctx.timers.at(times[1] + self._stay, FORGET)
+
+    def last_due(self, latest: int) -> int:
+        """Return when (ms) no event looks back to the last one any more."""
+        times = None if self.looking.value is None else self._fifo.times(self.looking.value.queue)
+        return latest if times is None else times[1] + self._stay

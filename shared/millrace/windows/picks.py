@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from millrace.state.declare import Aggregator
-from millrace.windows.aggregates import Aggregate, BoundAggregate, needs_type, skipping
+from millrace.windows.aggregates import Aggregate, BoundAggregate, is_missing, needs_type, skipping
 from millrace.windows.fields import Of, WindowDefinitionError, list_of, or_none, select, set_of, tuple_of
 
 _bytes = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -202,7 +202,7 @@ class TopN(Aggregate):
 
         def add(acc: list[Any], event: Any, at: int) -> list[Any]:
             by = rank(event)
-            if by is not None and (limit is None or len(acc) < limit or by >= acc[-1][0]):
+            if not is_missing(by) and (limit is None or len(acc) < limit or by >= acc[-1][0]):
                 insort(acc, (by, at, value(event)), key=_RANK)
                 if limit is not None:
                     del acc[limit:]
@@ -243,7 +243,8 @@ def top_n(n: int, by: Of, *, of: Of = None, by_type: Any = None, type: Any = Non
 
     Args:
         n: How many.
-        by: What is compared: a field's name or a function of the event.
+        by: What is compared: a field's name or a function of the event. An event without it (``None``, NaN)
+            has no place.
         of: What is kept of each: a field's name or a function; the whole event unless given.
         by_type: What a function in ``by`` gives.
         type: What a function in ``of`` gives.

@@ -61,9 +61,7 @@ class WindowProcess(DefinedProcess):
 
     def wake(self, at: int, ctx: Context) -> None:
         """Have :meth:`on_timer` called at ``at`` (event time, ms) at the latest."""
-        pending = ctx.timers.pending(TIMER)
-        if pending is None or at < pending:
-            ctx.timers.at(at, TIMER)
+        ctx.timers.bring_forward(at, TIMER)
 
 
 def build(definition: WindowDefinition) -> WindowProcess:

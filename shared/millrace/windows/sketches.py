@@ -25,6 +25,10 @@ DIGEST_BUFFER: Final = 256
 _bytes = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
+def _number_bytes(value: float) -> bytes:
+    return _bytes(value + 0.0)  # -0.0 is 0.0
+
+
 def _library(what: str) -> Any:
     try:
         return importlib.import_module("datasketches")
@@ -58,7 +62,7 @@ class ApproxCountDistinct(Aggregate):
         lib = _library("approx_count_distinct")
         lg_k, kind = self.lg_k, lib.HLL_8
         buffered = _buffered(tp if tp in (int, str) else bytes)
-        item = None if tp in (int, str) else _bytes
+        item = None if tp in (int, str) else _number_bytes if tp is float else _bytes
 
         def full(acc: Any) -> bytes:
             sketch = lib.hll_sketch.deserialize(acc.sketch) if acc.sketch else lib.hll_sketch(lg_k, kind)
@@ -152,7 +156,7 @@ class Quantile(Aggregate):
             return sketch
 
         def step(acc: Digest, value: float, _at: int) -> Digest:
-            acc.waiting.append(float(value))
+            acc.waiting.append(value + 0.0)
             if len(acc.waiting) >= DIGEST_BUFFER:
                 acc.sketch, acc.waiting = bytes(opened(acc).serialize()), []
             return acc
@@ -243,6 +247,8 @@ def between(values: list[float], q: float) -> float:
     if low + 1 >= len(values):
         return values[-1]
     share = place - low
+    if not share:
+        return values[low]  # its neighbour may be infinite
     return values[low] * (1.0 - share) + values[low + 1] * share
 
 
@@ -251,7 +257,7 @@ def sorted_values(selected: Selected, result_type: Any, result: Any) -> BoundAgg
     from bisect import bisect_left, insort
 
     def step(acc: list[float], value: float, _at: int) -> list[float]:
-        insort(acc, float(value))
+        insort(acc, value + 0.0)  # -0.0 is 0.0
         return acc
 
     def subtract(acc: list[float], part: list[float]) -> list[float]:

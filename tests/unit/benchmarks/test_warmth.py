@@ -95,7 +95,8 @@ class FakeProducer:
         self.flushed = False
         self._stop, self._after = stop, after
 
-    def produce(self, _topic: str, value: bytes, _key: str) -> None:
+    def produce(self, _topic: str, value: bytes, _key: str, *, timestamp: int) -> None:
+        assert timestamp == 0, "the clock's"
         self.sent.append(value)
         if len(self.sent) == self._after:
             self._stop.set()

@@ -77,9 +77,7 @@ def run(messages: list[Generated]) -> dict[str, list[bytes]]:
     """Run messages on workers, group by group; return the records of every output."""
     rows, found = chunks(messages), dict[str, list[bytes]]()
     for label in LABELS:
-        groups = BoundedGroups(
-            Once(), JsonEvents(Transaction, None), packed=True, speaker=LABELS[0], bound_ms=0
-        )
+        groups = BoundedGroups(Once(), JsonEvents(Transaction, None), speaker=LABELS[0], bound_ms=0)
         mine = rows.filter(pa.compute.equal(rows["_group"], label))
         for row in groups((pa.scalar(label),), mine).to_pylist():
             found.setdefault(row["output"], []).extend(decode_output(row["chunk"]).payloads)

@@ -151,6 +151,8 @@ def test_the_command_sends_to_the_broker_of_the_environment(
 ) -> None:
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap)
     flags = ["--rate", "max", "--events", "500", "--seed", "7", "--topic", broker.topic, "--quiet"]
+    # The mock broker does not tell the settings of its topics.
+    flags += ["--timestamps", "append"]
     monkeypatch.setattr(sys, "argv", ["millrace", "generate", "fraud", *flags])
     with pytest.raises(SystemExit) as end:
         main()

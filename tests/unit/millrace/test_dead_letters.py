@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,13 +18,14 @@ from millrace.connectors.records import dead_letter_record, is_dead_letters
 from millrace.connectors.router import DeadLetterLimit, TooManyDeadLetters
 from millrace.dead_letters import DeadLetter, Kept, kept_of, reason_of
 from millrace.dlq import DeadLetterTable
-from millrace.host.chunks import decode_output
+from millrace.host.chunks import decode_input, decode_output
 from millrace.host.key_times import KeyFields
 from millrace.host.memory import MemoryHost
 from millrace.host.packing import Packer
 from millrace.host.spark_records import TypedColumns
 from millrace.host.spark_worker import BoundedGroups, JsonEvents
 from millrace.runtime.apps import app_version
+from millrace.time.clock import ClockSettings, SourceReport
 from tests.unit.millrace.dlq.cases import letter
 
 START = 1_767_225_600_000
@@ -107,7 +108,7 @@ def test_what_was_kept_of_a_record_is_read_in_every_form_it_was_written_in() -> 
 def run_on_workers(values: list[bytes], records: list[Any], **columns: list[Any]) -> list[DeadLetter]:
     """Pack events as in front of a shuffle, run them as behind it, and return the dead letters."""
     packer = Packer(
-        (KeyFields((("card", str),), ("at", int)),), labels=(7,), skew_ms=60_000, keep_all_headers=False
+        (KeyFields((("card", str),), ("at", int)),), labels=(7,), future_ms=60_000, keep_all_headers=False
     )
     count = len(values)
     arrays = {
@@ -119,7 +120,7 @@ def run_on_workers(values: list[bytes], records: list[Any], **columns: list[Any]
     }
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
     rows = pa.Table.from_batches(packer(iter([batch]))).select(["_group", "_chunk"])
-    groups = BoundedGroups(Payments(), JsonEvents(Payment, None), packed=True, speaker=7, bound_ms=0)
+    groups = BoundedGroups(Payments(), JsonEvents(Payment, None), speaker=7, bound_ms=0)
     found = groups((pa.scalar(7),), rows).to_pylist()
     letters = [payload for row in found if row["output"] == "dead_letters"
                for payload in decode_output(row["chunk"]).payloads]  # fmt: skip
@@ -166,13 +167,18 @@ def test_every_reason_is_reached_and_unreadable_events_keep_key_time_and_headers
 
 
 def test_an_event_of_an_unknown_version_moves_no_clock() -> None:
-    packer = Packer((KeyFields((("card", str),), ("at", int)),), labels=(7,))
+    class Told:
+        def now(self) -> ClockSettings:
+            return ClockSettings(bound_ms=0)
+
+    packer = Packer((KeyFields((("card", str),), ("at", int)),), labels=(7,), clock=Told())
     batch = pa.RecordBatch.from_arrays(
         [pa.array([b'{"card":"c","at":5}', b'{"card":"c","at":9}']), pa.array([False, True])],
         names=["_value", "_unknown_version"],
     )
     (out,) = packer(iter([batch]))
-    assert out["_watermark"].to_pylist() == [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=5)]
+    (chunk,) = map(decode_input, out["_chunk"].to_pylist())
+    assert chunk.reports == [SourceReport(0, "", None, None, 2, True, 5, None)]
 
 
 def test_a_process_may_send_late_events_to_the_dead_letters() -> None:

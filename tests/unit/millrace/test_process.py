@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace import (
     Context,
@@ -409,7 +411,8 @@ class Timed(KeyedProcess[list[Any], list[Any]]):
                 ctx.emit(["event", ctx.event_time])
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        assert ctx.event_time == timer.at
+        # One that was set in the past is at the time of the event that set it.
+        assert ctx.event_time == (110 if timer.name in ("past", "not yet") else timer.at)
         ctx.emit([timer.name, timer.at])
 
 
@@ -712,3 +715,40 @@ def test_a_timer_set_before_the_first_tick_fires_at_it_whatever_its_delay(delay:
     driver.advance_processing_time(1_000)
     assert driver.values() == ["t"]
     assert driver.is_empty()
+
+
+class Forward(KeyedProcess[list[int], int]):
+    order = IN_ORDER
+    processing_time = True
+
+    def process(self, event: list[int], ctx: Context) -> None:
+        for due in event:
+            ctx.timers.bring_forward(due, "first")
+            ctx.processing_timers.bring_forward(due, "first")
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        ctx.emit(timer.at)
+
+
+@given(dues=st.lists(st.lists(st.integers(100, 200), max_size=4), max_size=5))
+def test_a_timer_that_is_brought_forward_stands_at_the_earliest(dues: list[list[int]]) -> None:
+    driver = TestDriver(Forward(), out_of_orderness_ms=1_000)
+    for due in dues:
+        driver.send("a", due, at=1)
+    every = [due for some in dues for due in some]
+    expected = {"first": min(every)} if every else {}
+    assert driver.timers("a") == driver.timers("a", "processing_time") == expected
+    driver.advance_watermark(200)
+    assert driver.values() == sorted(expected.values())
+
+
+def test_bringing_a_timer_forward_is_refused_as_setting_it_is() -> None:
+    class OnKeyTime(Forward):
+        order = COMMUTES
+
+        def process(self, event: list[int], ctx: Context) -> None:
+            ctx.timers.bring_forward(5, on_key_time=True)
+
+    driver = TestDriver(OnKeyTime())
+    with pytest.raises(ProcessDefinitionError, match="on_key_time"):
+        driver.send("a", [], at=1)

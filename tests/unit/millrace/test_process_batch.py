@@ -25,11 +25,12 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Totals(KeyedProcess[Reading, list[int]]):
-    """Running total and largest value; the total lives a minute."""
+    """Running total and largest value; the total lives a minute, the peak as long as it is looked at."""
 
     order = arrival(commutes=True)
     total = value_state(int, default=0, ttl=MINUTE)
     largest = value_state(int, default=-1)
+    peak = value_state(int, default=0, ttl=MINUTE, refresh="read_write")
     high = side_output(int)
 
     def process(self, event: Reading, ctx: Context) -> None:
@@ -37,6 +38,8 @@ class Totals(KeyedProcess[Reading, list[int]]):
             raise ValueError("thirteen")
         self.total.value += event.value
         self.largest.value = max(self.largest.value, event.value)
+        if event.value > self.peak.value:
+            self.peak.value = event.value
         ctx.emit([self.total.value, self.largest.value])
         if event.value > 90:
             ctx.output(self.high, event.value)
@@ -53,11 +56,9 @@ class Together(Totals):
 
     def process_batch(self, batch: Batch[Reading]) -> None:
         type(self).calls += 1
-        values, times = batch.column("value", int), batch.event_times
+        values = batch.column("value", int)
         if (values == 13).any() or any(event.timer for event in batch.events):
             raise ValueError("thirteen, or a timer")
-        if (np.diff(times) > MINUTE // 2).any():
-            raise NotImplementedError("the total may expire between two events")
         starts = batch.starts
         totals, largest = np.cumsum(values), np.empty(len(batch), dtype=int)
         totals -= np.repeat(totals[starts[:-1]] - values[starts[:-1]], np.diff(starts))
@@ -67,6 +68,10 @@ class Together(Totals):
             largest[rows] = np.maximum(np.maximum.accumulate(values[rows]), before)
         batch.write(self.total, totals[starts[1:] - 1])
         batch.write(self.largest, largest[starts[1:] - 1])
+        peaks = [max([peak, *values[starts[k] : starts[k + 1]].tolist()])
+                 for k, peak in enumerate(batch.read(self.peak))]  # fmt: skip
+        if any(peak > before for peak, before in zip(peaks, batch.read(self.peak), strict=True)):
+            batch.write(self.peak, peaks)
         batch.emit([[t, m] for t, m in zip(totals.tolist(), largest.tolist(), strict=True)])
         rows = np.flatnonzero(values > 90).tolist()
         batch.output(self.high, [int(values[r]) for r in rows], rows)
@@ -206,3 +211,33 @@ def test_process_batch_is_refused_in_event_time_order() -> None:
 
     with pytest.raises(ProcessDefinitionError, match="arrival order"):
         TestDriver(Waiting())
+
+
+class Marked(KeyedProcess[int, int]):
+    """Says the last mark, which lives a minute; only numbers above 0 are marks."""
+
+    order = arrival(in_order_per_key=True)
+    mark = value_state(int, default=0, ttl=MINUTE)
+
+    def process(self, event: int, ctx: Context) -> None:
+        if event:
+            self.mark.value = event
+        ctx.emit(self.mark.value)
+
+
+class MarkedTogether(Marked):
+    name = "Marked"
+
+    def process_batch(self, batch: Batch[int]) -> None:
+        marks = batch.read(self.mark)
+        if any(batch.events):
+            raise NotImplementedError("there are new marks")
+        batch.emit([marks[k] for k in batch.key_of_row.tolist()])
+
+
+@pytest.mark.parametrize("process", [Marked, MarkedTogether])
+def test_a_value_that_ends_between_two_events_of_a_batch_is_seen_by_the_first_alone(process: type) -> None:
+    driver = TestDriver(process())
+    driver.send("k", 7, at=0)
+    driver.send_batch([("k", MINUTE - 10, 0), ("k", MINUTE - 1, 0), ("k", MINUTE, 0)])
+    assert driver.values() == [7, 7, 7, 0]

@@ -14,7 +14,9 @@ from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.snowplow_files import BadFile
 from generators.cli import app as generate
+from millrace.runtime.clock_files import write_status
 from millrace.runtime.demo import DemoRun
+from millrace.time.clock import ClockStatus
 
 
 def test_the_demo_sends_every_stream_to_the_apps_own_topics(tmp_path: Path) -> None:
@@ -59,13 +61,15 @@ def test_a_shops_files_are_read_in_the_order_of_sending(tmp_path: Path) -> None:
         list(read_shop(tmp_path / "nowhere"))
 
 
-def test_what_has_been_said_is_what_the_last_committed_batch_knew(tmp_path: Path) -> None:
-    (tmp_path / "commits").mkdir()
-    (tmp_path / "offsets").mkdir()
-    assert demo.said_until(tmp_path) == 0
-    for batch, watermark in ((0, 0), (9, 500), (10, 900), (11, 2_000)):
-        text = f'v1\n{{"batchWatermarkMs":{watermark},"conf":{{}}}}\n{{}}'
-        (tmp_path / "offsets" / str(batch)).write_text(text)
+def test_what_has_been_said_is_what_the_last_committed_batch_came_to(tmp_path: Path) -> None:
+    """A batch says all that is complete at its own end; the engine knows no watermark."""
+    checkpoint = tmp_path / "checkpoint"
+    for folder in ("commits", "offsets"):
+        (checkpoint / folder).mkdir(parents=True)
+    assert demo.said_until(checkpoint) == 0
+    for batch, watermark in ((0, 5), (9, 500), (10, 900), (11, 2_000)):
+        (checkpoint / "offsets" / str(batch)).write_text('v1\n{"batchWatermarkMs":0,"conf":{}}\n{}')
+        write_status(tmp_path, batch, ClockStatus(watermark - 1, watermark))
     for batch in (0, 9, 10):
-        (tmp_path / "commits" / str(batch)).touch()
-    assert demo.said_until(tmp_path) == 900
+        (checkpoint / "commits" / str(batch)).touch()
+    assert demo.said_until(checkpoint) == 900

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from millrace.cli.live import LiveView, is_interactive
 from millrace.cli.live_panels import AlertLine, ViewModel, render, sparkline, status_line
 from millrace.cli.report import Check, print_checks, print_table
 from millrace.runtime.monitor import QueryMonitor
+from millrace.time.clock import ClockStatus
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
@@ -154,9 +156,10 @@ class TestPicture:
                 "numInputRows": 50,
                 "timestamp": "2026-01-01T00:00:10.000Z",
                 "durationMs": {"addBatch": 400, "triggerExecution": 500},
-                "eventTime": {"watermark": "2026-01-01T00:00:01.000Z", "max": "2026-01-01T00:00:03.500Z"},
             }
         )
+        second = round(datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC).timestamp() * 1_000)
+        monitor.on_clock("fraud", ClockStatus(second - 1_000, second, second + 2_500))
         model = ViewModel.of(monitor.snapshot(), elapsed_s=3.0, sent=60)
         assert (model.processed, model.processed_rate, model.batch_ms) == (50, 100.0, 500)
         assert (model.watermark, model.watermark_gap_s) == ("00:00:01", 2.5)

@@ -20,7 +20,9 @@ from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import DashboardPage
 from millrace.dashboard.views import Numbers
 from millrace.runtime.apps import App, Topic, Topics
+from millrace.runtime.clock_files import write_status
 from millrace.runtime.settings import AppSettings
+from millrace.time.clock import ClockStatus
 
 NOW = 1_795_000_000_000
 
@@ -99,16 +101,23 @@ def put_records(
 
 
 def put_checkpoint(
-    root: Path, offsets: Mapping[str, Mapping[str, int]], *, batch: int = 0, watermark: int = 0
+    root: Path,
+    offsets: Mapping[str, Mapping[str, int]],
+    *,
+    batch: int = 0,
+    watermark: int | None = None,
+    held_by: str = "",
 ) -> None:
-    """Write what Spark leaves of a committed batch."""
+    """Write what is left of a committed batch: by Spark, and beside it of the clock."""
     for folder in ("offsets", "commits"):
         (root / "checkpoint" / folder).mkdir(parents=True, exist_ok=True)
-    about = {"batchWatermarkMs": watermark, "batchTimestampMs": NOW, "conf": {}}
+    about = {"batchWatermarkMs": 0, "batchTimestampMs": NOW, "conf": {}}
     lines = ["v1", json.dumps(about), json.dumps(offsets)]
     (root / "checkpoint" / "offsets" / str(batch)).write_text("\n".join(lines))
-    commit = ["v1", json.dumps({"nextBatchWatermarkMs": watermark})]
+    commit = ["v1", json.dumps({"nextBatchWatermarkMs": 0})]
     (root / "checkpoint" / "commits" / str(batch)).write_text("\n".join(commit))
+    if watermark is not None:
+        write_status(root, batch, ClockStatus(watermark - 1, watermark, watermark + 5_001, held_by=held_by))
 
 
 def data_of(

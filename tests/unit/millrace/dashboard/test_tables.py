@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import millrace.dashboard
 from millrace.dashboard.broker import Broker, BrokerAway
+from millrace.dashboard.common_panels import standing_of
 from millrace.dashboard.progress import lag, offsets_of, read_progress
 from millrace.dashboard.tables import DeltaReader, open_table
 from millrace.dashboard.values import cell, table_of
@@ -210,11 +211,19 @@ def test_a_table_that_cannot_be_looked_at_now_is_shown_as_it_was(
 def test_progress_is_read_from_the_checkpoint(tmp_path: Path) -> None:
     assert read_progress(tmp_path) is None
     put_checkpoint(tmp_path, {"sales": {"0": 5}}, batch=3, watermark=1_000)
-    put_checkpoint(tmp_path, {"sales": {"0": 9, "1": 2}}, batch=4, watermark=2_000)
+    put_checkpoint(tmp_path, {"sales": {"0": 9, "1": 2}}, batch=4, watermark=2_000, held_by="sales:1")
     found = read_progress(tmp_path)
     assert found is not None
     assert (found.batch, found.watermark_ms, found.done) == (4, 2_000, {"sales": {0: 9, 1: 2}})
-    assert len(found.batches) == 2
+    assert (len(found.batches), found.held_by) == (2, "sales:1")
+
+
+def test_progress_is_read_where_nothing_is_known_of_the_clock(tmp_path: Path) -> None:
+    """Before the first event, and of a checkpoint that was restored and has not run yet."""
+    put_checkpoint(tmp_path, {"sales": {"0": 5}}, batch=3)
+    found = read_progress(tmp_path)
+    assert found is not None
+    assert (found.batch, found.watermark_ms, found.held_by) == (3, None, "")
 
 
 def test_damaged_files_of_a_checkpoint_are_no_progress(tmp_path: Path) -> None:
@@ -301,3 +310,12 @@ MODULES = [
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_docstrings_run(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize(("held_by", "note"), [("", ""), ("sales:1", "waits for sales:1")])
+def test_a_panel_says_which_source_holds_the_watermark_back(tmp_path: Path, held_by: str, note: str) -> None:
+    put_checkpoint(tmp_path, {"sales": {"0": 5}}, watermark=1_000, held_by=held_by)
+    data, found = data_of(tmp_path), read_progress(tmp_path)
+    assert found is not None
+    (mark,) = [n for n in standing_of(data, found).items if n.label == "watermark"]
+    assert (mark.value, mark.note) == (1_000, note)

@@ -13,7 +13,10 @@ from millrace.inspect import state_files as files_module
 from millrace.inspect.checkpoint import Checkpoint, CheckpointError, locate, relocate
 from millrace.inspect.stages import keys_for, stage_of, stages_of
 from millrace.inspect.state_files import read_lineage
-from tests.unit.millrace.inspect.cases import LAST, kept_checkpoint
+from millrace.runtime.clock_files import write_status
+from millrace.time import NO_WATERMARK
+from millrace.time.clock import ClockStatus
+from tests.unit.millrace.inspect.cases import LAST, WATERMARKS, kept_checkpoint
 
 
 @pytest.fixture
@@ -25,15 +28,25 @@ def state_files(checkpoint: Checkpoint, batch: int) -> set[str]:
     return {f for f in checkpoint.files(batch) if "/0/0/" in f and "SSTs" not in f}
 
 
-def test_batches_positions_and_watermarks_are_those_that_spark_wrote(kept: Checkpoint) -> None:
+def test_batches_positions_and_watermarks_are_those_that_the_query_wrote(kept: Checkpoint) -> None:
     assert kept.batches() == [0, 1, 2, 3, 4]
     assert kept.last() == LAST
     assert kept.planned() == []
-    assert kept.watermark(0) == 1_700_000_031_299
+    assert [kept.watermark(batch) for batch in kept.batches()] == list(WATERMARKS)
     position = kept.position(3)
     assert position.sources == ('{"logOffset":3}',)
     assert position.partitions == 2
-    assert position.metadata["batchWatermarkMs"] == 1_700_000_080_078
+
+
+def test_a_batch_before_the_first_event_or_whose_clock_nobody_noted_has_no_watermark(
+    kept: Checkpoint,
+) -> None:
+    write_status(kept.root, 1, ClockStatus(NO_WATERMARK, NO_WATERMARK))
+    write_status(kept.root, 2, ClockStatus(-90_000, -60_000, -50_000))
+    (kept.root / "clock" / "3").unlink()
+    assert [kept.watermark(batch) for batch in (1, 2, 3)] == [None, -60_000, None]
+    shutil.rmtree(kept.root / "clock")
+    assert kept.watermark(LAST) is None
 
 
 def test_a_batch_that_was_planned_and_not_committed_is_no_batch_yet(kept: Checkpoint) -> None:

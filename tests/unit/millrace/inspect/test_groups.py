@@ -26,10 +26,11 @@ from millrace.host.memory import MemoryHost, _Memory
 from millrace.inspect.entries import EntryReader, as_json, key_name
 from millrace.inspect.figures import added, figures_of_group
 from millrace.inspect.groups import StoredGroup, packed_group, page_of
-from millrace.state.cells import Cell, StateCorrupted
+from millrace.state.cells import SCHEMA_PAGE, Cell, StateCorrupted, encode
 from millrace.state.layout import EntryLayout
 from millrace.state.pages import PagedStore
 from millrace.time import hours
+from millrace.time.clock import from_watermark
 
 HOUR = hours(1)
 
@@ -136,7 +137,7 @@ def groups_of(host: MemoryHost, groups: int, page_bytes: int = 400) -> dict[int,
     for key, cell in host.store.cells.items():
         parts.setdefault(key_group(key, groups), {})[key] = cell
     schema = host.runner.layout.schema
-    return {number: packed_group(cells, schema, page_bytes=page_bytes)[0] for number, cells in parts.items()}
+    return {number: packed_group(cells, schema, page_bytes=page_bytes) for number, cells in parts.items()}
 
 
 def store_of(group: StoredGroup, label: int = 0) -> PagedStore:
@@ -192,23 +193,25 @@ def test_a_group_that_was_put_together_goes_on_splitting_and_folding() -> None:
     assert memory.pages == {}
 
 
-def test_the_engine_wakes_a_group_for_its_first_timer_or_expiry_and_never_in_the_past() -> None:
+def test_a_page_says_when_its_first_timer_and_its_first_expiry_are_due() -> None:
     cells = {
         "1:a": Cell(500, None, msgspec.Raw(b"\x90")),
-        "1:b": Cell(None, 300, msgspec.Raw(b"\x90")),
+        "1:b": Cell(None, 300, msgspec.Raw(b"\x90"), 80, 70),
+        "1:c": Cell(None, None, msgspec.Raw(b"\x90")),
     }
-    assert packed_group(cells, b"[]")[1] == 300
-    assert packed_group(cells, b"[]", after=400)[1] == 401
-    assert packed_group({"1:c": Cell(None, None, msgspec.Raw(b"\x90"))}, b"[]")[1] is None
-    group, wake = packed_group(cells, b"[]", after=400)
-    assert group.read_header.wake == wake
+    (page,) = packed_group(cells, b"[]").read_header.pages
+    assert (page.timer, page.expiry, page.processing_timer, page.processing_expiry) == (500, 300, 80, 70)
+    (page,) = packed_group({"1:c": cells["1:c"]}, b"[]").read_header.pages
+    assert (page.timer, page.expiry, page.processing_timer, page.processing_expiry) == (None,) * 4
 
 
-def test_a_group_keeps_its_broadcast_state_and_its_tick_without_any_key() -> None:
-    group, wake = packed_group({}, b"[]", broadcast=b"rules", processing_time=77)
+def test_a_group_keeps_its_broadcast_state_its_tick_and_its_clock_without_any_key() -> None:
+    clock = encode(from_watermark(900, 99))
+    group = packed_group({}, b"[]", broadcast=b"rules", processing_time=77, clock=clock)
     header = group.read_header
-    assert (wake, header.processing_time, group.broadcast) == (None, 77, b"rules")
+    assert (header.processing_time, group.broadcast, group.clock) == (77, b"rules", clock)
     assert header.broadcast & 1
+    assert list(group.pages) == [SCHEMA_PAGE]
 
 
 def test_damaged_groups_are_refused() -> None:

@@ -36,15 +36,17 @@ from millrace.inspect.reshape import CellRows, GroupPacker, GroupShape, cell_row
 from millrace.inspect.stages import load_process
 from millrace.inspect.writer import Written, assemble
 from millrace.runtime.contract import CheckpointInUse, owned
-from millrace.state.cells import Cell, StateCorrupted
+from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, Cell, StateCorrupted, read_clock
 from millrace.state.keyring import configured_keys, write_key_file
 from millrace.state.layout import EntryLayout
 from millrace.state.pages import PagedStore
 from millrace.state.specs import StateTypeError
 from millrace.time import NEVER
+from millrace.time.clock import ClockState, Minimum
 from tests.unit.millrace.inspect.cases import LAST, kept_checkpoint
 
 HOUR = hours(1)
+CLOCK = ClockState(5_000, 6_001, 6_100, (Minimum(6_001, "visits:0"),))
 
 
 class Visit(msgspec.Struct):
@@ -85,11 +87,11 @@ def stored(cells: dict[str, Cell], groups: int, **beside: Any) -> dict[int, Stor
     for key, cell in cells.items():
         parts[group_labels(groups)[key_group(key, groups)]][key] = cell
     schema = EntryLayout(Visits.states).schema
-    return {label: packed_group(part, schema, **beside)[0] for label, part in parts.items()}
+    return {label: packed_group(part, schema, **beside) for label, part in parts.items()}
 
 
 def reshaped(groups: dict[int, StoredGroup], shape: GroupShape, pack: GroupPacker) -> dict[int, StoredGroup]:
-    """Return the new groups, their seals opened, as Spark would bring the rows together."""
+    """Return the new groups that keep anything, their seals opened, as Spark brings the rows together."""
     take = CellRows(shape, None)
     rows = pa.concat_tables([take(label, group) for label, group in groups.items()]).to_pylist()
     made = {}
@@ -98,17 +100,19 @@ def reshaped(groups: dict[int, StoredGroup], shape: GroupShape, pack: GroupPacke
         cells = cell_rows([tuple(row.values()) for row in mine])
         written = pack((pa.scalar(label, pa.int32()),), cells).to_pylist()
         values = {row["number"]: row["data"] for row in written}
+        if not values:
+            continue
         made[label] = opened(shape.process, label, values, shape.keys)
     return made
 
 
-def entries(groups: dict[int, StoredGroup], layout: EntryLayout) -> dict[str, bytes]:
+def entries(groups: dict[int, StoredGroup], key_groups: int, layout: EntryLayout) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    labels = group_labels(len(groups))
+    labels = group_labels(key_groups)
     for label, group in groups.items():
-        store = PagedStore(_Memory(group.header, group.pages), layout)
+        store = PagedStore(_Memory(group.header or None, group.pages), layout)
         for key, entry in store.entries():
-            assert labels[key_group(key, len(groups))] == label
+            assert labels[key_group(key, key_groups)] == label
             found[key] = layout.encode(entry)
     return found
 
@@ -117,19 +121,54 @@ def entries(groups: dict[int, StoredGroup], layout: EntryLayout) -> dict[str, by
 @given(
     st.lists(st.tuples(st.text(min_size=1, max_size=5), st.integers(1, 9)), max_size=40),
     st.sampled_from([(1, 4), (4, 16), (16, 3), (8, 8)]),
+    st.sampled_from([None, CLOCK]),
 )
 def test_every_entry_is_in_the_group_of_its_key_and_what_it_was(
-    visits: list[tuple[str, int]], shapes: tuple[int, int]
+    visits: list[tuple[str, int]], shapes: tuple[int, int], clock: ClockState | None
 ) -> None:
     cells, layout = cells_of(visits), EntryLayout(Visits.states)
-    shape = GroupShape("Visits", shapes[1], None, 0)
+    shape = GroupShape("Visits", shapes[1], None, clock)
     made = reshaped(stored(cells, shapes[0]), shape, GroupPacker(shape, None, None, layout.schema))
-    assert entries(made, layout) == {key: bytes(cell.body) for key, cell in cells.items()}
+    assert entries(made, shapes[1], layout) == {key: bytes(cell.body) for key, cell in cells.items()}
+    own = {group_labels(shapes[1])[key_group(key, shapes[1])] for key in cells}
+    assert {label for label, group in made.items() if group.header} == own
+    assert made.keys() == (own if clock is None else set(group_labels(shapes[1])))
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_every_new_group_has_the_clock_that_the_old_ones_had(tmp_path: Path, encrypted: bool) -> None:
+    """Also a group without a key, of which nothing else is kept: it has no header, and no schema."""
+    write_key_file(tmp_path / "keys")
+    keys = configured_keys(tmp_path / "keys", {}) if encrypted else None
+    layout = EntryLayout(Visits.states)
+    shape = GroupShape("Visits", 8, keys, CLOCK)
+    pack = GroupPacker(shape, None, None, layout.schema)
+    made = reshaped(stored(cells_of([("a", 1)]), 2), shape, pack)
+    assert made.keys() == set(group_labels(8))
+    assert [read_clock(group.pages[CLOCK_PAGE]) for group in made.values()] == [CLOCK] * 8
+    own = group_labels(8)[key_group("1:a", 8)]
+    assert {label: sorted(group.pages) for label, group in made.items() if label != own} == {
+        label: [CLOCK_PAGE] for label in group_labels(8) if label != own
+    }
+    assert sorted(made[own].pages) == [CLOCK_PAGE, SCHEMA_PAGE]
+    one, other = group_labels(8)[:2]
+    rows = pack((pa.scalar(one, pa.int32()),), cell_rows([])).to_pylist()
+    assert [row["number"] for row in rows] == [CLOCK_PAGE]
+    if encrypted:
+        with pytest.raises(StateCorrupted, match=f"page {CLOCK_PAGE} of key group {other} .* cannot be"):
+            opened("Visits", other, {row["number"]: row["data"] for row in rows}, keys)
+
+
+def test_a_group_of_which_nothing_is_kept_gets_no_rows() -> None:
+    shape = GroupShape("Visits", 8, None, None)
+    table = GroupPacker(shape, None, None, b"[]")((pa.scalar(3, pa.int32()),), cell_rows([]))
+    assert table.num_rows == 0
+    assert table.schema.names == ["label", "number", "data"]
 
 
 def test_broadcast_state_and_ticks_are_in_every_new_group(tmp_path: Path) -> None:
     layout = EntryLayout(Visits.states)
-    shape = GroupShape("Visits", 8, None, 0)
+    shape = GroupShape("Visits", 8, None, None)
     made = reshaped(
         stored(cells_of([("a", 1)]), 2, broadcast=b"rules", processing_time=5), shape,
         GroupPacker(shape, 5, b"rules", layout.schema),
@@ -143,10 +182,10 @@ def test_new_groups_are_sealed_for_their_new_place(tmp_path: Path) -> None:
     write_key_file(tmp_path / "keys")
     keys = configured_keys(tmp_path / "keys", {})
     layout, cells = EntryLayout(Visits.states), cells_of([(f"k{i}", i + 1) for i in range(20)])
-    shape = GroupShape("Visits", 4, keys, 0)
+    shape = GroupShape("Visits", 4, keys, None)
     pack = GroupPacker(shape, None, None, layout.schema)
     made = reshaped(stored(cells, 2), shape, pack)  # opens every value in its place
-    assert entries(made, layout).keys() == cells.keys()
+    assert entries(made, 4, layout).keys() == cells.keys()
     table = CellRows(shape, None)(0, next(iter(stored(cells, 1).values())))
     one, other = group_labels(4)[:2]
     rows = pack((pa.scalar(one, pa.int32()),), table).to_pylist()
@@ -158,14 +197,14 @@ def test_what_an_older_version_wrote_is_brought_into_the_form_of_now() -> None:
     cells = cells_of([("a", 3), ("a", 4), ("b", 5)])
     now = VisitsNow()
     layout = EntryLayout(now.states)
-    shape = GroupShape("Visits", 4, None, 0, now)
+    shape = GroupShape("Visits", 4, None, CLOCK, now)
     made = reshaped(stored(cells, 2), shape, GroupPacker(shape, None, None, layout.schema))
-    found = {k: EntryReader(layout.schema).read(b).as_data() for k, b in entries(made, layout).items()}
+    found = {k: EntryReader(layout.schema).read(b).as_data() for k, b in entries(made, 4, layout).items()}
     assert {k: d["states"] for k, d in found.items()} == {
         "1:a": {"total": 7, "amounts": [3, 4]}, "1:b": {"total": 5, "amounts": [5]},
     }  # fmt: skip
     assert [t["at"] for t in found["1:a"]["timers"]] == [1_001 + HOUR]
-    assert all(group.schemas() == [layout.schema] for group in made.values())
+    assert all(group.schemas() == [layout.schema] for group in made.values() if group.header)
 
 
 # -- out of a table ----------------------------------------------------------------------------
@@ -299,12 +338,12 @@ def test_written_state_and_old_offsets_become_a_checkpoint(kept: Checkpoint, tmp
     folder = tmp_path / "new"
     folder.mkdir()
     sources = kept.folder / "sources"
-    assemble(folder, parts, position=kept.position(3), watermark_ms=77, sources=sources)
+    assemble(folder, parts, position=kept.position(3), sources=sources)
     made = Checkpoint(tmp_path, folder)
     assert made.batches() == [0]
-    assert made.watermark(0) == 77
+    assert made.commit(0)["nextBatchWatermarkMs"] == 0  # the engine keeps no watermark of ours
     assert made.position(0).sources == kept.position(3).sources
-    assert made.position(0).metadata["batchWatermarkMs"] == kept.position(3).metadata["batchWatermarkMs"]
+    assert made.position(0).metadata["batchWatermarkMs"] == 0
     assert [o.id for o in made.operators(0)] == [0, 1]
     assert {f.split("/")[1] for f in made.files(0) if f.startswith("state/")} == {"0", "1"}
     assert (folder / "sources" / "0" / "3").exists()
@@ -319,7 +358,7 @@ def test_a_checkpoint_without_sources_so_far_begins_where_they_are_told_to(
     folder = tmp_path / "new"
     folder.mkdir()
     nowhere = Position(0, (None, None), {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-    assemble(folder, {0: Written(copy, 0)}, position=nowhere, watermark_ms=None, sources=None)
+    assemble(folder, {0: Written(copy, 0)}, position=nowhere, sources=None)
     assert (folder / "offsets" / "0").read_text().splitlines()[2:] == ["-", "-"]
     made = Checkpoint(tmp_path, folder)
     assert made.position(0).sources == (None, None)

@@ -15,6 +15,7 @@ from millrace.inspect import positions, savepoints
 from millrace.inspect.checkpoint import Checkpoint, CheckpointError, locate
 from millrace.inspect.positions import TablePosition
 from millrace.inspect.savepoints import Savepoint, SavepointCorrupted, SavepointError
+from millrace.runtime.clock_files import Epoch, keep_settings, read_settings, write_status
 from millrace.runtime.contract import (
     CheckpointInUse,
     ContractMismatch,
@@ -22,7 +23,8 @@ from millrace.runtime.contract import (
     owned,
     restored_from,
 )
-from tests.unit.millrace.inspect.cases import LAST, kept_checkpoint
+from millrace.time.clock import ClockSettings, ClockStatus
+from tests.unit.millrace.inspect.cases import LAST, WATERMARKS, kept_checkpoint
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -46,7 +48,7 @@ def test_a_savepoint_has_the_batch_its_offsets_and_its_watermark(kept: Checkpoin
     manifest = savepoints.load(made.path).manifest
     assert manifest["batch"] == LAST
     assert manifest["offsets"] == ['{"logOffset":3}']
-    assert manifest["watermark_ms"] == 1_700_000_105_299
+    assert manifest["watermark_ms"] == WATERMARKS[LAST]
     assert manifest["partitions"] == 2
     assert manifest["created_at"] == "2026-01-02T00:00:00+00:00"
     assert manifest["contract"] == contract_of(kept.root)
@@ -57,7 +59,7 @@ def test_a_savepoint_has_the_batch_its_offsets_and_its_watermark(kept: Checkpoin
 
 def test_an_earlier_batch_can_be_kept_too(kept: Checkpoint) -> None:
     made = savepoints.create(kept, batch=2)
-    assert (made.name, made.batch, made.manifest["watermark_ms"]) == ("batch-2", 2, 1_700_000_080_078)
+    assert (made.name, made.batch, made.manifest["watermark_ms"]) == ("batch-2", 2, WATERMARKS[2])
 
 
 def test_savepoints_are_listed_by_batch_and_half_made_ones_are_not(kept: Checkpoint, made: Savepoint) -> None:
@@ -133,7 +135,7 @@ def test_a_restored_checkpoint_is_the_same_batch_with_an_identity_of_its_own(
     restored = savepoints.restore(made, to)
     assert restored.checkpoint.last() == LAST
     assert restored.checkpoint.files(LAST) == kept.files(LAST)
-    assert restored.checkpoint.watermark(LAST) == kept.watermark(LAST)
+    assert restored.checkpoint.watermark(LAST) == WATERMARKS[LAST]
     assert str(to) in (to / "checkpoint/state/0/_metadata/v2/0").read_text()
     before, after = contract_of(kept.root), contract_of(to)
     assert after["incarnation"] == restored.incarnation != before["incarnation"]
@@ -141,7 +143,22 @@ def test_a_restored_checkpoint_is_the_same_batch_with_an_identity_of_its_own(
     assert {**after, "incarnation": ""} == {**before, "incarnation": ""}
     ids = {(c.folder / "metadata").read_text() for c in (kept, restored.checkpoint)}
     assert len(ids) == 2, "two queries of one id cannot run in one session"
-    assert sorted(p.name for p in to.iterdir()) == ["checkpoint", "contract.json", "owner.lock"]
+    assert sorted(p.name for p in to.iterdir()) == ["checkpoint", "clock", "contract.json", "owner.lock"]
+
+
+def test_what_the_clock_of_another_query_went_by_goes_with_its_checkpoint(
+    made: Savepoint, tmp_path: Path
+) -> None:
+    """A batch that the other one planned, under settings of its own, is not to run again under them."""
+    other = kept_checkpoint(tmp_path / "other")
+    shutil.copy(other.folder / "offsets" / "4", other.folder / "offsets" / "5")
+    keep_settings(other.root, ClockSettings(bound_ms=99))
+    write_status(other.root, 5, ClockStatus(1, 2, 3))
+    restored = savepoints.restore(made, other.root, replace=True)
+    assert read_settings(other.root) == []
+    assert (restored.checkpoint.watermark(5), restored.checkpoint.watermark(0)) == (None, None)
+    own = ClockSettings(bound_ms=7)
+    assert keep_settings(other.root, own) == [Epoch(LAST + 1, own)]
 
 
 def test_two_restores_are_two_identities(made: Savepoint, tmp_path: Path) -> None:
@@ -339,4 +356,4 @@ def test_a_restore_whose_tables_cannot_be_brought_back_leaves_nothing_to_start_o
     with pytest.raises(ContractMismatch, match=r"has no contract\.json beside it"):
         check_contract(kept.root, {})
     (aside,) = kept.root.glob("checkpoint-old-*")
-    assert {p.name for p in aside.iterdir()} == {"checkpoint", "contract.json"}
+    assert {p.name for p in aside.iterdir()} == {"checkpoint", "clock", "contract.json"}

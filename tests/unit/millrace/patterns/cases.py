@@ -60,6 +60,9 @@ def matches(pattern: Pattern, text: str, *, keep_forever: bool = True, **options
     return [names(m.matched) for m in driver.values()]
 
 
+#: More than any time and any place.
+FAR = 1 << 60
+
 #: Part's name and place of the event, for each event taken.
 Taken = tuple[tuple[str, int], ...]
 
@@ -71,11 +74,12 @@ Taken = tuple[tuple[str, int], ...]
 class Way:
     """One way to take events: (part's name, place of the event), and when it is known to be a match.
 
-    ``known`` is the place of the event that completes it, or infinity for the moment its time is over.
+    ``known`` is the time and place of the event that completes it, or the moment some time is over, which
+    stands after the events of its instant.
     """
 
     taken: Taken
-    known: float
+    known: tuple[float, float]
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -88,6 +92,7 @@ class Oracle:
     def __init__(self, pattern: Pattern, events: Sequence[tuple[int, Ev]]) -> None:
         self.parts = pattern.parts
         self.within = pattern.within_ms
+        self.gaps = [FAR if (gap := p.gap_ms or pattern.gap_ms) is None else gap for p in self.parts]
         self.times = [at for at, _ in events]
         self.events = [event for _, event in events]
         self.names = pattern.names()
@@ -116,9 +121,9 @@ class Oracle:
                 if known is not None:
                     found.add(Way(taken, known))
         # The same events for the same parts are one match, known as soon as one reading of it is.
-        first: dict[Taken, float] = {}
+        first: dict[Taken, tuple[float, float]] = {}
         for way in found:
-            first[way.taken] = min(way.known, first.get(way.taken, float("inf")))
+            first[way.taken] = min(way.known, first.get(way.taken, way.known))
         return {Way(taken, known) for taken, known in first.items()}
 
     def _counts(self) -> Iterator[tuple[int, ...]]:
@@ -154,6 +159,8 @@ class Oracle:
     def _fits(self, taken: Taken, index: int, place: int) -> bool:
         """Whether the part ``index`` may take the event at ``place`` after those taken."""
         part = self.parts[index]
+        if taken and self.times[place] - self.times[taken[-1][1]] >= self.gaps[index]:
+            return False
         if not self.holds(part.condition, place, taken):
             return False
         if part.stop is not None and self.holds(part.stop, place, taken):
@@ -198,29 +205,33 @@ class Oracle:
             return True
         return any(self.parts[i].is_greedy and self._fits(taken, i, place) for i in range(before + 1, until))
 
-    def _known(self, taken: Taken) -> float | None:
-        """Return with which event a way is known to be a match; ``None`` if it is none."""
-        before, last, n = self._index(taken), taken[-1][1], len(self.parts)
+    def _known(self, taken: Taken) -> tuple[float, float] | None:
+        """Return when a way is known to be a match; ``None`` if it is none."""
+        before, last = self._index(taken), taken[-1][1]
         # What must not come counts at the end only if nothing optional follows it.
         trailing = list(itertools.takewhile(lambda p: p.negated, reversed(self.parts[before + 1 :])))
         own = self.parts[before]
         count = sum(1 for name, _ in taken if name == own.name)
-        waits = own.is_greedy and (own.most is None or count < own.most)
-        waits = waits or any(p.is_greedy for p in self.parts[before + 1 :])
-        if not trailing and not waits:
-            return last
+        greedy = [before] if own.is_greedy and (own.most is None or count < own.most) else []
+        greedy += [i for i in range(before + 1, len(self.parts)) if self.parts[i].is_greedy]
+        if not trailing and not greedy:
+            return self.times[last], last
         to_the_end = any(p.contiguity == "not_followed_by" for p in trailing)
-        rest = self._in_time(taken)
-        looked_at = rest if to_the_end else rest[:1]
-        for number, place in enumerate(looked_at):
-            for part in trailing:
-                if (part.contiguity == "not_followed_by" or not number) and self.holds(
-                    part.condition, place, taken
-                ):
+        # For so long after the last event something must not come, or could be taken.
+        forbidden = self.gaps[-1] if trailing else 0
+        over = max([forbidden, *(self.gaps[i] for i in greedy)])
+        end = self.times[last] + over - 1
+        if self.within is not None:
+            end = min(end, self.times[taken[0][1]] + self.within - 1)
+        rest = [place for place in range(last + 1, len(self.events)) if self.times[place] <= end]
+        for number, place in enumerate(rest if to_the_end else rest[:1]):
+            if self.times[place] - self.times[last] < forbidden:
+                looked_at = [p for p in trailing if p.contiguity == "not_followed_by" or not number]
+                if any(self.holds(part.condition, place, taken) for part in looked_at):
                     return None
-            if self._taken_by_greedy(taken, n, place):
+            if self._taken_by_greedy(taken, len(self.parts), place):
                 return None
-        return float("inf") if to_the_end or not rest else rest[0]
+        return (end, FAR) if to_the_end or not rest else (self.times[rest[0]], rest[0])
 
     # -- strategies --------------------------------------------------------------------------------
 

@@ -87,6 +87,25 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "for ever": (lambda: detect(Ev, ab), "add within(...), or keep_forever=True if that is meant"),
     "nothing must come": (lambda: detect(Ev, a.optional().within(1)), "all parts are optional"),
     "no time": (lambda: a.within(0), "within() takes a positive timedelta or milliseconds, not 0"),
+    "no time between": (lambda: a.gaps_within(0), "gaps_within() takes a positive timedelta or milliseconds"),
+    "another time": (lambda: a.within(1, "last"), "'first_and_last' or 'previous_and_current', not 'last'"),
+    "time before the first": (
+        lambda: detect(Ev, begin("a").within(1, "previous_and_current").next("b").within(1)),
+        "'a' begins the pattern, so no event is before it",
+    ),
+    "time of a group": (
+        lambda: a.next(begin("b")).within(1, "previous_and_current"),
+        "within(..., 'previous_and_current') is of a single part, not of a group",
+    ),
+    "time between in a group": (lambda: a.next(begin("b").gaps_within(1)), "gaps_within() is of the whole"),
+    "time of what must not come between": (
+        lambda: detect(Ev, a.not_next("x").where(yes).within(1, "previous_and_current").next("b").within(1)),
+        "'x' must not come before the next part does: the time is the next part's",
+    ),
+    "some ways without time": (
+        lambda: detect(Ev, a.next("b").within(1, "previous_and_current").next("c")),
+        "add within(...), or keep_forever=True if that is meant",
+    ),
     "time within a group": (lambda: a.next(begin("b").within(1)), "within() is of the whole pattern"),
     "skip to a part that is not there": (
         lambda: detect(Ev, ab.within(1), after_match=skip_to_first("c")),
@@ -142,6 +161,21 @@ def test_a_pattern_never_changes() -> None:
     first = begin("a")
     first.where(yes).one_or_more().next("b")
     assert first == begin("a")
+
+
+def test_times_between_neighbours_are_in_the_contract_where_there_are_any() -> None:
+    def of(pattern: Pattern) -> dict[str, Any]:
+        described: dict[str, Any] = detect(Ev, pattern).describe()["pattern"]
+        return described
+
+    assert "gap_ms" not in str(of(ab.within(1)))
+    assert of(ab.gaps_within(minutes(2)))["gap_ms"] == minutes(2)
+    assert of(ab.within(timedelta(seconds=1), "previous_and_current"))["parts"][1]["gap_ms"] == 1_000
+
+
+def test_a_pattern_whose_gaps_are_all_limited_needs_no_within() -> None:
+    detect(Ev, ab.gaps_within(1))
+    detect(Ev, ab.within(1, "previous_and_current"))
 
 
 def test_within_takes_a_timedelta() -> None:

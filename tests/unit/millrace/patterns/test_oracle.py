@@ -75,7 +75,15 @@ def parts(draw: st.DrawFn, pattern: Pattern) -> Pattern:
         pattern = pattern.greedy()
     if quantifier and draw(st.integers(0, 4)) == 0:
         pattern = pattern.until(at_least(3))
-    return pattern
+    return draw(timed_part(pattern)) if quantifier or len(pattern.parts) > 1 else pattern
+
+
+@st.composite
+def timed_part(draw: st.DrawFn, pattern: Pattern) -> Pattern:
+    """The last part of a pattern, sometimes with a time since the event before."""
+    if draw(st.integers(0, 3)):
+        return pattern
+    return pattern.within(draw(st.integers(1, WITHIN)), "previous_and_current")
 
 
 @st.composite
@@ -90,6 +98,12 @@ def patterns(draw: st.DrawFn) -> Pattern:
         pattern = getattr(pattern, kind)(f"p{number}")
         negated = kind.startswith("not")
         pattern = pattern.where(draw(conditions)) if negated else draw(parts(pattern))
+    if pattern.parts[-1].negated:
+        pattern = draw(timed_part(pattern))
+    if draw(st.integers(0, 3)) == 0:
+        pattern = pattern.gaps_within(draw(st.integers(1, WITHIN)))
+        if draw(st.booleans()):
+            return pattern
     return pattern.within(WITHIN)
 
 
@@ -208,6 +222,59 @@ def test_matches_are_those_of_the_definition(
     if skip == no_skip():  # they come as they are complete; with any other, in order of their starts
         found, wanted = sorted(found), sorted(wanted)
     assert found == wanted, (pattern.describe(), skip)
+    assert driver.is_empty()
+
+
+@checked
+@given(
+    kinds=st.lists(st.sampled_from(["followed_by", "followed_by_any"]), min_size=1, max_size=2),
+    letters=st.lists(st.sampled_from(LETTERS), min_size=3, max_size=3),
+    limits=st.lists(st.none() | st.integers(1, 6), min_size=2, max_size=2),
+    gap=st.none() | st.integers(1, 6),
+    steps=events,
+)
+def test_what_times_out_is_what_had_no_event_in_time(
+    kinds: list[str], letters: list[str], limits: list[int | None], gap: int | None,
+    steps: list[tuple[int, Ev]],
+) -> None:  # fmt: skip
+    """A way to take events times out unless an event in time has taken it over (``followed_by``)."""
+    pattern = begin("p0").where(one_of(letters[0]))
+    for number, kind in enumerate(kinds):
+        pattern = getattr(pattern, kind)(f"p{number + 1}").where(one_of(letters[number + 1]))
+        limit = limits[number]
+        pattern = pattern if limit is None else pattern.within(limit, "previous_and_current")
+    pattern = (pattern if gap is None else pattern.gaps_within(gap)).within(WITHIN)
+    came = timed(steps)
+    wanted: list[tuple[list[tuple[str, int]], int]] = []
+
+    def go_on(taken: list[int]) -> None:
+        if len(taken) > len(kinds):
+            return
+        at, limit = came[taken[-1]][0], limits[len(taken) - 1] or gap or WITHIN
+        end = min(at + limit, came[taken[0]][0] + WITHIN)
+        later = [
+            place
+            for place in range(taken[-1] + 1, len(came))
+            if came[place][0] < end and came[place][1].name in letters[len(taken)]
+        ]
+        relaxed = kinds[len(taken) - 1] == "followed_by"
+        if not (later and relaxed):
+            wanted.append(([(came[p][1].name, came[p][1].n) for p in taken], end))
+        for place in later[:1] if relaxed else later:
+            go_on([*taken, place])
+
+    for place, (_, event) in enumerate(came):
+        if event.name in letters[0]:
+            go_on([place])
+    driver = TestDriver(detect(Ev, pattern, max_partial_matches=100_000))
+    driver.send_batch([("k", at, event) for at, event in came])
+    driver.drain()
+    over = [
+        ([(e.name, e.n) for taken in p.matched.values() for e in taken], p.deadline_ms)
+        for p in driver.values("timed_out")
+    ]
+    assert sorted(over) == sorted(wanted)
+    assert [limit for _, limit in over] == sorted(limit for _, limit in over), "told at their time"
     assert driver.is_empty()
 
 

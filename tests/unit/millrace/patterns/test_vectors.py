@@ -384,6 +384,118 @@ def test_a_match_that_waits_for_an_earlier_one_comes_when_that_is_over() -> None
     assert driver.is_empty()
 
 
+# -- time between neighbours ---------------------------------------------------------------------------
+
+NEIGHBOURS = "previous_and_current"
+by_steps = start("s").followed_by("m").where(a("m")).followed_by("e").where(a("e"))
+
+
+def test_neighbours_within_nine() -> None:
+    """As Flink's NFAITCase (testSimplePatternWithTimeWindowWithinPreviousAndCurrent): 3 to 11 is less than 9.
+
+    ::
+
+        1   2   3   4   11   13
+        s1  s2  m   x   e1   e2
+                [-----------)        m: an event for e in less than 9
+    """
+    driver = run(by_steps.within(9, NEIGHBOURS), "s1@1 s2@2 m@3 x@4 e1@11 e2@13", keep_forever=True)
+    assert [names(m.matched) for m in driver.values()] == ["s1 m e1", "s2 m e1"]
+    assert driver.is_empty()
+
+
+def test_neighbours_that_come_too_late_time_out_at_their_time() -> None:
+    """Each gap is short enough, but one; all gaps together may be long."""
+    driver = run(by_steps.gaps_within(10), "s1@1 m1@10 e1@19 s2@30 m2@39 e2@49")
+    assert [names(m.matched) for m in driver.values()] == ["s1 m1 e1"]
+    over = [(names(p.matched), p.start_ms, p.end_ms, p.deadline_ms) for p in driver.values("timed_out")]
+    assert over == [("s2 m2", 30, 39, 49)]
+    assert driver.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        ("s@1 m@4 e@23", ["s m e"]),
+        ("s@1 m@5 e@8", []),
+        ("s@1 m@4 e@24", []),
+        ("s@1 m@4 m2@5 e@8", ["s m e"]),
+    ],
+)
+def test_a_parts_own_time_goes_before_that_of_all(events: str, found: list[str]) -> None:
+    """An m comes in less than 4 after the s, and an e in less than 20 after the m."""
+    own = start("s").followed_by("m").where(a("m")).within(4, NEIGHBOURS).followed_by("e").where(a("e"))
+    driver = run(own.gaps_within(20), events)
+    assert [names(m.matched) for m in driver.values()] == found
+    assert driver.is_empty()
+
+
+def test_each_event_of_a_repeated_part_comes_in_time_after_the_last() -> None:
+    clicks = start("a").one_or_more().greedy().within(5, NEIGHBOURS)
+    driver = run(clicks, "a1@1 a2@5 a3@9 a4@14 a5@15", after_match=skip_past_last())
+    assert [(names(m.matched), m.end_ms) for m in driver.values()] == [("a1 a2 a3", 9), ("a4 a5", 15)]
+    assert driver.is_empty()
+
+
+def test_nothing_for_so_long_after_the_last_event_is_a_match_when_that_is_over() -> None:
+    """It is known at 12, 10 after the last a, however long the a's have gone on."""
+    silent = start("a").one_or_more().greedy().not_followed_by("b").where(a("b")).gaps_within(10)
+    driver = TestDriver(detect(Ev, silent, after_match=skip_past_last()))
+    for at, event in read("a1@1 a2@3"):
+        driver.send("k", event, at=at)
+    driver.advance_watermark(11)
+    assert driver.values() == []
+    driver.advance_watermark(12)
+    assert [(names(m.matched), m.end_ms) for m in driver.values()] == [("a1 a2", 3)]
+    assert [e.event_time for e in driver.emissions] == [12]
+    assert driver.is_empty()
+
+
+def test_what_must_not_come_for_a_time_may_come_after_it() -> None:
+    """No b for 5 after the last a, of which more may come for 20: the b at 9 forbids nothing.
+
+    ::
+
+        1      3          9
+        a1     a2         b1
+               [----)            no b
+               [-------- ... --) no further a: it is known that a2 was the last
+    """
+    pattern = (
+        start("a").times_or_more(2).greedy().consecutive().within(20, NEIGHBOURS)
+        .not_followed_by("b").where(a("b")).within(5, NEIGHBOURS)
+    )  # fmt: skip
+    driver = run(pattern, "a1@1 a2@3 x@30")
+    assert [names(m.matched) for m in driver.values()] == ["a1 a2"]
+    assert [e.event_time for e in driver.emissions if e.output == "main"] == [22]
+    assert [names(m.matched) for m in run(pattern, "a1@1 a2@3 b@7").values()] == []
+    assert [names(m.matched) for m in run(pattern, "a1@1 a2@3 b@8").values()] == ["a1 a2"]
+
+
+def test_the_first_event_of_a_group_that_repeats_comes_in_time_after_the_last() -> None:
+    """(a b)+ with 5 before each a of a further round, and 3 before each b."""
+    rounds = begin(
+        start("a").times(1, 2).within(5, NEIGHBOURS).next("b").where(a("b")).within(3, NEIGHBOURS)
+    ).one_or_more().consecutive()  # fmt: skip
+    end = rounds.next("e").where(a("e")).within(50, NEIGHBOURS)
+    found = [names(m.matched) for m in run(end, "a1@1 b1@3 a2@7 b2@9 e@20").values()]
+    assert found == ["a1 a2 b1 b2 e", "a2 b2 e"]
+    found = [names(m.matched) for m in run(end, "a1@1 b1@3 a2@8 b2@9 e@20").values()]
+    assert found == ["a2 b2 e"]
+
+
+def test_a_way_that_is_over_leaves_the_others() -> None:
+    """After s an m may come for 4, and an e for 20: at 5 only the e may."""
+    own = (
+        start("s").followed_by("m").where(a("m")).within(4, NEIGHBOURS).optional()
+        .followed_by("e").where(a("e")).within(20, NEIGHBOURS)
+    )  # fmt: skip
+    driver = run(own, "s@1 m@5 e@8 s2@100 x@110")
+    assert [names(m.matched) for m in driver.values()] == ["s e"]
+    assert [(names(p.matched), p.deadline_ms) for p in driver.values("timed_out")] == [("s2", 120)]
+    assert driver.is_empty()
+
+
 def test_keys_do_not_see_each_other() -> None:
     driver = TestDriver(detect(Ev, ab.within(10)))
     driver.send("x", Ev("a"), at=1)

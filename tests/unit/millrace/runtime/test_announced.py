@@ -57,6 +57,7 @@ def test_a_demo_tells_its_broker_and_its_topics_and_takes_it_back(
     monkeypatch.setattr(demo, "_broker", broker)
     monkeypatch.setattr(demo, "_stream", stream)
     spec: Any = SimpleNamespace(
+        simulated=False,
         settings=lambda run_id: ["stream.out_of_orderness=1s"],
         alert_topic=lambda settings: "alerts",
         alert_line=None,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from millrace.cli.evaluate import app as evaluate
 from millrace.runtime import apps
-from millrace.runtime.apps import App, Topics, UnknownApp, load_app
+from millrace.runtime.apps import App, Topic, Topics, UnknownApp, load_app
 from millrace.runtime.settings import AppSettings
 
 commands = typer.Typer()
@@ -41,6 +41,16 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("without", f"{__name__}:WITHOUT", apps.APPS_GROUP),
     ]
     monkeypatch.setattr(apps, "entry_points", lambda group: points)
+
+
+def test_topics_whose_events_move_time_are_those_that_are_read_and_are_not_said_to_be_none() -> None:
+    """What is written moves none, nor do control events; labels are dated in the past."""
+    topics = Topics(
+        reads=(Topic("in"), Topic("labels", clock=False), Topic("control"), Topic("more")),
+        writes=(Topic("out"),),
+        control="control",
+    )
+    assert topics.clocks == ("in", "more")
 
 
 @pytest.mark.usefixtures("installed")

@@ -18,8 +18,13 @@ from millrace.runtime.contract import (
     CheckpointInUse,
     ContractMismatch,
     check_contract,
+    is_older,
     owned,
+    refuse_older,
+    with_own_clock,
 )
+from millrace.state.layout import ENCODING_VERSION
+from millrace.time.clock import CLOCK_VERSION
 
 CONTRACT: dict[str, Any] = {
     "process": "Balance",
@@ -27,7 +32,7 @@ CONTRACT: dict[str, Any] = {
     "key_groups": 64,
     "hash": "crc32",
     "encoding": 1,
-    "time_domain": "event_time",
+    "clock": 1,
     "order": "arrival",
     "layout": ["balance", "seen"],
     "states": {
@@ -68,6 +73,47 @@ def test_of_a_chain_it_is_said_which_link_differs_and_in_what(tmp_path: Path) ->
     assert "\n" not in str(refused.value)
 
 
+OLDER = {name: value for name, value in CONTRACT.items() if name != "clock"} | {"time_domain": "event_time"}
+CHAIN = {"process": "Gate > Desk", "states": {}}
+
+
+@pytest.mark.parametrize(
+    "older", [OLDER, {**CHAIN, "links": [OLDER, OLDER]}, {**CHAIN, "links": [CONTRACT, OLDER]}]
+)
+def test_a_checkpoint_of_the_time_when_the_engine_kept_the_clock_is_to_be_converted(
+    tmp_path: Path, older: dict[str, Any]
+) -> None:
+    (tmp_path / CONTRACT_FILE).write_text(json.dumps({"incarnation": "ab12", **older}))
+    before = (tmp_path / CONTRACT_FILE).read_bytes()
+    assert is_older(older)
+    for refuse in (refuse_older, lambda folder: check_contract(folder, CONTRACT)):
+        with pytest.raises(ContractMismatch, match=f"Spark kept the clock.*: millrace convert {tmp_path}$"):
+            refuse(tmp_path)
+    assert (tmp_path / CONTRACT_FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize("kept", [None, "{", "[1]", "null", json.dumps(CONTRACT), json.dumps(CHAIN)])
+def test_no_other_contract_is_taken_for_an_older_one(tmp_path: Path, kept: str | None) -> None:
+    """Whoever reads it next says what is wrong with it, if anything is."""
+    if kept is not None:
+        (tmp_path / CONTRACT_FILE).write_text(kept)
+    refuse_older(tmp_path)
+
+
+def test_the_contract_of_what_was_converted_is_one_of_now() -> None:
+    def brought(contract: dict[str, Any]) -> dict[str, Any]:
+        return {**contract, "clock": CLOCK_VERSION, "encoding": ENCODING_VERSION}
+
+    assert with_own_clock(OLDER) == brought(CONTRACT)
+    chain = with_own_clock({**CHAIN, "incarnation": "ab12", "links": [OLDER, {**OLDER, "version": 2}]})
+    assert chain == {
+        **CHAIN,
+        "incarnation": "ab12",
+        "links": [brought(CONTRACT), brought(changed(version=2))],
+    }
+    assert not is_older(chain)
+
+
 def test_every_checkpoint_has_an_incarnation_of_its_own(tmp_path: Path) -> None:
     assert len({check_contract(tmp_path / str(i), CONTRACT) for i in range(5)}) == 5
 
@@ -85,6 +131,7 @@ def test_what_json_cannot_tell_apart_is_no_difference(tmp_path: Path) -> None:
         (changed(key_groups=128), "key_groups was 64, is now 128"),
         (changed(hash="xxhash"), 'hash was "crc32", is now "xxhash"'),
         (changed(encoding=2), "encoding was 1, is now 2"),
+        (changed(clock=2), "clock was 1, is now 2"),
         (changed(order="event_time"), 'order was "arrival", is now "event_time"'),
         (with_state("balance", type="int"), 'states.balance.type was "float", is now "int"'),
         (with_state("seen", kind="value"), 'states.seen.kind was "map", is now "value"'),

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
+from millrace.host.system import Idle, SystemMessage, Wake
+from millrace.runtime import job as job_module
 from millrace.runtime.apps import load_app
+from millrace.runtime.clock_files import read_status
+from millrace.runtime.contract import ContractMismatch
 from millrace.runtime.job import DRAINED_FILE, Job
+from millrace.runtime.monitor import QueryMonitor
 from millrace.runtime.settings import load_settings
+from millrace.time.clock import ClockStatus
 
 
 def job(folder: Path, *, until_end: bool, drain: bool) -> Job:
@@ -63,3 +70,83 @@ def test_asking_the_broker_for_its_offsets_is_not_work(
     assert running.working() is working
     query.isActive = False
     assert not running.working()
+
+
+# -- what a job knows and says of its clock -----------------------------------------------------------
+
+STATUS = ClockStatus(5, 9, 15, 14, True, "fraud.transactions:1")
+
+
+class Control:
+    """A control topic that notes what it is sent."""
+
+    sent: ClassVar[list[tuple[str, SystemMessage]]] = []
+
+    def __init__(self, options: object, topic: str) -> None:
+        self.topic = topic
+
+    def send(self, message: SystemMessage) -> int:
+        self.sent.append((self.topic, message))
+        return 0
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, SystemMessage]]:
+    monkeypatch.setattr(job_module, "ControlTopic", Control)
+    monkeypatch.setattr(Control, "sent", [])
+    return Control.sent
+
+
+def test_time_is_passed_for_the_inputs_that_are_clocks_and_for_what_has_arrived(
+    tmp_path: Path, sent: list[tuple[str, SystemMessage]]
+) -> None:
+    running = job(tmp_path, until_end=False, drain=False)
+    topics = running.app.topics(running.settings)
+    assert running.pass_time(77)
+    running._after_clock(0, STATUS)
+    assert running.pass_time(78)
+    assert topics.clocks
+    assert topics.control not in topics.clocks
+    assert sent == [
+        (topics.control, Idle(77, topics.clocks, None)),
+        (topics.control, Idle(78, topics.clocks, 14)),
+    ]
+
+
+def test_a_batch_can_be_asked_for(tmp_path: Path, sent: list[tuple[str, SystemMessage]]) -> None:
+    running = job(tmp_path, until_end=False, drain=False)
+    assert running.wake()
+    assert sent == [(running.app.topics(running.settings).control, Wake())]
+
+
+def test_without_a_control_topic_nothing_can_be_told(
+    tmp_path: Path, sent: list[tuple[str, SystemMessage]]
+) -> None:
+    running = job(tmp_path, until_end=False, drain=False)
+    running._topics = dataclasses.replace(running._topics, control=None)
+    assert not running.pass_time(77)
+    assert not running.wake()
+    assert sent == []
+
+
+def test_how_far_the_clock_is_stands_beside_the_checkpoint_and_in_the_monitor(tmp_path: Path) -> None:
+    monitor = QueryMonitor()
+    settings = load_settings(
+        FraudSettings, app="fraud", overrides=["kafka.bootstrap=localhost:1", f"storage.root={tmp_path}"]
+    )
+    running = Job(load_app("fraud"), settings, monitor=monitor)
+    assert running.clock is None
+    running._after_clock(3, STATUS)
+    assert running.clock == STATUS
+    assert read_status(running.root, 3) == STATUS
+    assert monitor.snapshot("fraud").held_by == "fraud.transactions:1"
+
+
+def test_a_checkpoint_of_the_time_when_the_engine_kept_the_clock_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "contract.json").write_text(
+        '{"process": "Fraud", "time_domain": "event_time", "encoding": 2}'
+    )
+    with pytest.raises(ContractMismatch, match=f"millrace convert {tmp_path}"):
+        job(tmp_path, until_end=False, drain=False).run()

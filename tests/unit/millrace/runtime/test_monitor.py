@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from millrace.runtime.monitor import QueryMonitor, QuerySnapshot, snapshot_from_progress
+from millrace.time import END_OF_TIME, NO_WATERMARK
+from millrace.time.clock import ClockStatus
 
 RUN = "e3b1202f-5ad4-4fe1-8ca1-847ed0f36289"
 START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
@@ -42,13 +44,10 @@ def progress(
     *,
     at_s: float = 0.0,
     took_ms: int = 200,
-    watermark: str = "1970-01-01T00:00:00.000Z",
-    newest: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Make the progress JSON of a batch that starts `at_s` seconds after START."""
     started = (START + timedelta(seconds=at_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    event_time = {"watermark": watermark} | ({"max": newest, "min": newest, "avg": newest} if newest else {})
     return {
         "id": "4c2e239c-0621-4687-b9ee-e5647a70dd2c",
         "runId": RUN,
@@ -68,7 +67,7 @@ def progress(
             "triggerExecution": took_ms,
             "walCommit": 17,
         },
-        "eventTime": event_time,
+        "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"},
         "stateOperators": [],
         "sources": [],
         "sink": {"description": "ForeachBatchSink", "numOutputRows": -1},
@@ -126,23 +125,70 @@ class TestBatches:
         assert len(after(*[progress(n, at_s=n) for n in range(250)]).recent) == 100
 
 
+def clock(
+    watermark: str | None, newest: str | None, *, held_by: str = "", batch_ends: int | None = None
+) -> ClockStatus:
+    """How far a clock is, its times written out; ``None``: before the first event."""
+    at = [NO_WATERMARK if t is None else round(datetime.fromisoformat(t).timestamp() * 1000)
+          for t in (watermark, newest)]  # fmt: skip
+    return ClockStatus(NO_WATERMARK, at[0] if batch_ends is None else batch_ends, at[1], held_by=held_by)
+
+
 class TestTimes:
-    def test_the_epoch_means_no_watermark_yet(self) -> None:
-        now = after(progress(0, newest="2026-11-21T10:00:00.000Z"))
-        assert now.watermark is None
-        assert now.watermark_gap is None
+    def seen(self, *statuses: ClockStatus, events: Sequence[Mapping[str, Any]] = ()) -> QuerySnapshot:
+        monitor = QueryMonitor()
+        monitor.progressed(progress(0))
+        for status in statuses:
+            monitor.on_clock("fraud", status)
+        for event in events:
+            monitor.progressed(event)
+        return monitor.snapshot()
+
+    def test_there_is_no_watermark_before_the_first_event(self) -> None:
+        for now in (self.seen(), self.seen(clock(None, None))):
+            assert (now.watermark, now.newest_event, now.watermark_gap) == (None, None, None)
+
+    def test_a_newest_event_may_come_before_there_is_a_watermark(self) -> None:
+        now = self.seen(clock(None, "2026-11-21T10:00:00.000Z", held_by="in:3"))
+        assert (now.watermark, now.watermark_gap, now.held_by) == (None, None, "in:3")
+        assert now.newest_event == datetime(2026, 11, 21, 10, tzinfo=UTC)
 
     def test_the_gap_is_to_the_newest_event_ever_seen(self) -> None:
-        now = after(
-            progress(0, newest="2026-11-21T10:00:10.500Z"),
-            progress(1, watermark="2026-11-21T10:00:05.499Z", newest="2026-11-21T10:00:08.000Z"),
+        now = self.seen(
+            clock("2026-11-21T10:00:01.000Z", "2026-11-21T10:00:06.001Z", held_by="in:1"),
+            clock("2026-11-21T10:00:05.499Z", "2026-11-21T10:00:10.500Z"),
         )
         assert now.watermark == datetime(2026, 11, 21, 10, 0, 5, 499_000, tzinfo=UTC)
         assert now.newest_event == datetime(2026, 11, 21, 10, 0, 10, 500_000, tzinfo=UTC)
         assert now.watermark_gap == timedelta(milliseconds=5_001)
+        assert now.held_by == ""
 
-    def test_a_query_without_event_time_has_none(self) -> None:
-        assert after(progress(0, eventTime={})).watermark is None
+    def test_1970_and_before_are_times(self) -> None:
+        now = self.seen(clock("1970-01-01T00:00:00.000Z", "1970-01-01T00:00:01.000Z"))
+        assert (now.watermark, now.watermark_gap) == (datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1))
+        before = self.seen(clock("1969-12-31T23:59:00.000Z", "1969-12-31T23:59:59.000Z"))
+        assert before.watermark_gap == timedelta(seconds=59)
+
+    def test_the_end_of_time_is_no_date(self) -> None:
+        now = self.seen(clock(None, "2026-11-21T10:00:00.000Z", batch_ends=END_OF_TIME))
+        assert (now.watermark, now.watermark_gap) == (None, None)
+
+    def test_what_spark_says_of_a_watermark_is_not_ours(self) -> None:
+        event_time = {"watermark": "2001-01-01T00:00:00.000Z", "max": "2002-01-01T00:00:00.000Z"}
+        status = clock("2026-11-21T10:00:01.000Z", "2026-11-21T10:00:06.001Z")
+        now = self.seen(status, events=[progress(1, at_s=1, eventTime=event_time)])
+        assert now.watermark == datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC)
+        assert self.seen(events=[progress(1, at_s=1, eventTime=event_time)]).watermark is None
+
+    def test_clocks_of_queries_are_kept_apart(self) -> None:
+        monitor = QueryMonitor()
+        monitor.on_clock("other", clock("2026-11-21T10:00:01.000Z", "2026-11-21T10:00:06.001Z"))
+        monitor.progressed(progress(0, name="other", runId="r2"))
+        monitor.progressed(progress(0))
+        assert monitor.snapshot().watermark is None
+        assert monitor.snapshots()["fraud"].watermark is None
+        for other in (monitor.snapshot("other"), monitor.snapshots()["other"]):
+            assert other.watermark == datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC)
 
 
 class TestLag:

@@ -265,6 +265,88 @@ class TestValues:
         assert StorageSettings(root="file:///data").local_root == Path("/data")
 
 
+class TestClock:
+    """What the watermark goes by."""
+
+    def test_time_follows_arrival_the_furthest_partition_and_two_full_batches(self) -> None:
+        stream = load().stream
+        assert (stream.clock_skew, stream.follow, stream.full_batches) == (0, "furthest", 2)
+        assert stream.source_idle_after is None
+
+    @pytest.mark.parametrize(
+        ("written", "read"),
+        [
+            ("5 s", 5_000),
+            ("-200ms", -200),
+            ("-1 minute", -60_000),
+            ("-1s 500ms", -1_500),
+            (" -PT2S ", -2_000),
+            ("250", 250),
+            ("-250", -250),
+            ("0", 0),
+            ("off", None),
+            (" off ", None),
+        ],
+    )
+    def test_a_skew_is_a_duration_that_may_be_negative_or_off(self, written: str, read: int | None) -> None:
+        assert load(f"stream.clock_skew={written}").stream.clock_skew == read
+        assert load(env={"MILLRACE__STREAM__CLOCK_SKEW": written}).stream.clock_skew == read
+
+    @pytest.mark.parametrize(
+        ("written", "read"),
+        [("off", None), ("'off'", None), ("-5s", -5_000), ("-5000", -5_000), ("7", 7), ("0", 0)],
+    )
+    def test_a_file_may_say_so_without_quotes(self, written: str, read: int | None) -> None:
+        """YAML takes a bare `off` for false."""
+        assert load(yaml=f"common:\n  stream:\n    clock_skew: {written}\n").stream.clock_skew == read
+
+    def test_a_skew_may_be_given_as_a_timedelta(self) -> None:
+        assert StreamSettings.model_validate({"clock_skew": timedelta(seconds=-3)}).clock_skew == -3_000
+        assert StreamSettings.model_validate({"clock_skew": timedelta(seconds=3)}).clock_skew == 3_000
+
+    @pytest.mark.parametrize("skew", [None, 0, 5_000, -200, -3_600_500])
+    def test_a_skew_that_is_shown_is_read_back(self, skew: int | None) -> None:
+        stream = StreamSettings.model_validate({"clock_skew": "off" if skew is None else skew})
+        assert stream.clock_skew == skew
+        shown = stream.model_dump(mode="json")["clock_skew"]
+        assert load(f"stream.clock_skew={shown}").stream.clock_skew == skew
+
+    @pytest.mark.parametrize("written", ["never", "--5s", "on", "-", "5 parsecs", "-0.5ms", "off 5s"])
+    def test_a_skew_that_is_none_is_refused_where_it_stands(self, written: str) -> None:
+        (problem,) = problems(f"stream.clock_skew={written}")
+        assert problem.startswith("--set stream.clock_skew: ")
+
+    @pytest.mark.parametrize("written", ["true", "[1]", "{a: 1}", "-0.5"])
+    def test_a_file_that_says_something_else_is_told_so(self, written: str) -> None:
+        (problem,) = problems(yaml=f"common:\n  stream:\n    clock_skew: {written}\n")
+        assert "stream.clock_skew" in problem
+
+    @pytest.mark.parametrize(
+        "override",
+        [
+            "stream.full_batches=0",
+            "stream.full_batches=-1",
+            "stream.full_batches=two",
+            "stream.follow=fastest",
+            "stream.source_idle_after=-5s",
+        ],
+    )
+    def test_what_makes_no_sense_is_refused_where_it_stands(self, override: str) -> None:
+        (problem,) = problems(override)
+        assert problem.startswith(f"--set {override.partition('=')[0]}: ")
+
+    def test_the_slowest_partition_may_be_followed_for_a_while(self) -> None:
+        stream = load(
+            "stream.follow=slowest", "stream.source_idle_after=5 minutes", "stream.full_batches=4"
+        ).stream
+        assert (stream.follow, stream.full_batches) == ("slowest", 4)
+        assert stream.source_idle_after == timedelta(minutes=5)
+
+    def test_the_profile_of_before_is_accepted_and_changes_nothing(self) -> None:
+        assert load().stream.profile is None
+        assert load("stream.profile=throughput").stream.model_copy(update={"profile": None}) == load().stream
+
+
 class TestOptionMaps:
     def test_options_of_all_sources_are_merged_key_by_key(self) -> None:
         options = load(

@@ -98,15 +98,14 @@ class Bed:
             opened.expiry, opened.processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
             cursor.entry = None
 
-    def commit(self, watermark: int | None = None, *, processing_time: int | None = None) -> Any:
+    def commit(self, watermark: int | None = None, *, processing_time: int | None = None) -> None:
         """End the batch, restart, and let the clocks go on."""
         self.watermark = self.watermark if watermark is None else watermark
         self.processing_time = self.processing_time if processing_time is None else processing_time
-        wake = self.store.commit(self.watermark, self.processing_time)
+        self.store.commit(self.watermark, self.processing_time)
         self.metrics = self.store.metrics
         if not self.lives_on:
             self.store = self._store()
-        return wake
 
     def tick(self, processing_time: int) -> None:
         """A batch with nothing but a tick of processing time."""

@@ -22,7 +22,7 @@ from millrace.state import (
     value_state,
     versioned_state,
 )
-from millrace.state.cells import StateCorrupted
+from millrace.state.cells import StateCorrupted, read_header
 from millrace.state.evolution import state_differences
 from millrace.state.layout import BroadcastLayout, TimerRecord
 from millrace.state.older import StateSchemaMismatch
@@ -239,8 +239,13 @@ def test_a_time_to_live_that_goes_leaves_what_was_still_visible(kind: str) -> No
         bed = reopened(before, x=declare())
         with bed.on(now=100 * HOUR) as s:
             assert read(s.x) == wanted
-        wake = bed.commit(100 * HOUR)
-        assert wake.register is None
+        bed.commit(100 * HOUR)
+        header = bed.backend.header
+        expiries = [] if header is None else [page.expiry for page in read_header(header).pages]
+        assert expiries == ([] if wanted is None else [None])
+        bed.commit(200 * HOUR)  # no sweep takes it any more
+        with bed.on(now=300 * HOUR) as s:
+            assert read(s.x) == wanted
 
 
 def test_a_time_to_live_may_change_its_length() -> None:

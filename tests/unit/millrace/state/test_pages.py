@@ -1,7 +1,7 @@
 """Pages of a key group against a plain dictionary, over a backend that checks how it is used.
 
 ``Group`` plays what surrounds a :class:`PagedStore`: the bytes in the backend, the engine that calls a
-group when one of its timers is due, and a model that says what must be kept.
+group in every batch, and a model that says what must be kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace.state import map_state, value_state
 from millrace.state import pages as pages_module
 from millrace.state.cells import SCHEMA_PAGE, earliest
 from millrace.state.layout import ENCODING_VERSION, EntryLayout, TimerRecord
-from millrace.state.pages import EntryTooLarge, Header, PagedStore, StateCorrupted, WakeUp
+from millrace.state.pages import EntryTooLarge, Header, PagedStore, StateCorrupted
 
 MINUTE = 60_000
 
@@ -106,30 +106,24 @@ Op = tuple[str, str, int, int]
 
 
 class Group:
-    """A key group under an engine that calls it for rows and for its registered timers only."""
+    """A key group under an engine that calls it in every batch, with rows or without."""
 
     def __init__(self, page_bytes: int) -> None:
         self.backend = CheckedBackend()
         self.page_bytes = page_bytes
         self.model: dict[str, Kept] = {}
-        self.engine_timers: set[int] = set()
         self.watermark = 0
-        self.calls = 0
 
     def store(self) -> PagedStore:
         return PagedStore(self.backend, LAYOUT, page_bytes=self.page_bytes)
 
     def batch(self, watermark: int, ops: Iterable[Op] = ()) -> None:
-        """One micro-batch at ``watermark``: the group is called if it has rows or an expired timer."""
+        """One micro-batch, which ends at ``watermark``."""
         self.watermark = watermark
-        ops = list(ops)
-        expired = {t for t in self.engine_timers if t <= watermark}
-        if ops or expired:
-            self.calls += 1
-            self.call(watermark, ops, expired)
+        self.call(watermark, list(ops))
         self.check()
 
-    def call(self, watermark: int, ops: list[Op], expired: set[int]) -> None:
+    def call(self, watermark: int, ops: list[Op]) -> None:
         store = self.store()
         due = store.due(watermark)
         assert sorted(due) == sorted(
@@ -142,7 +136,7 @@ class Group:
             kept.timers = {name: at for name, at in kept.timers.items() if at > watermark}
         for op in ops:
             self.apply(store, op, watermark)
-        self.engine(store.commit(watermark), expired)
+        store.commit(watermark)
 
     def apply(self, store: PagedStore, op: Op, watermark: int) -> None:
         key, what, number, later = op
@@ -170,18 +164,6 @@ class Group:
             entry.timers_.clear()
             self.model[key] = Kept()
 
-    def engine(self, wake: WakeUp, expired: set[int]) -> None:
-        """Change the engine's timers as it does: those that fired go after the call."""
-        if wake.delete is not None:
-            assert wake.delete in self.engine_timers, "deletes a timer that is not registered"
-            self.engine_timers.discard(wake.delete)
-        if wake.register is not None:
-            assert wake.register > self.watermark, "a timer in the past fires one batch late"
-            assert wake.register not in expired, "re-registering the fired time is lost"
-            assert wake.register not in self.engine_timers
-            self.engine_timers.add(wake.register)
-        self.engine_timers -= expired
-
     # -- what must hold after every batch ------------------------------------------------------
 
     def check(self) -> None:
@@ -190,14 +172,26 @@ class Group:
         self.check_contents()
 
     def check_time(self) -> None:
-        timers = [at for kept in self.model.values() for at in kept.timers.values()]
-        assert all(at > self.watermark for at in timers), "a timer was missed"
-        assert len(self.engine_timers) <= 1
-        looks = timers + [SWEEPS.next(e) for e in self.stored_expiries()]
-        assert all(at > self.watermark for at in looks), "a sweep was missed"
-        if looks:
-            assert self.engine_timers, "nothing will wake the group"
-            assert min(self.engine_timers) <= min(looks), "the group is woken too late"
+        assert all(at > self.watermark for at in self.timers()), "a timer was missed"
+        assert all(line > self.watermark for line in self.lines()), "a sweep was missed"
+        assert all(at > self.watermark for at in self.due()), "what was due is not done"
+        if soonest := [*self.timers(), *self.lines()]:
+            assert min(self.due()) <= min(soonest), "nobody will look in time"
+
+    def lines(self) -> list[int]:
+        """When the sweep takes what is stored and expires."""
+        return [SWEEPS.next(expiry) for expiry in self.stored_expiries()]
+
+    def due(self) -> list[int]:
+        """When the header says that pages are to be looked at: never too late, a sweep at times too early."""
+        if self.backend.header is None:
+            return []
+        pages = msgspec.msgpack.decode(self.backend.header, type=Header).pages
+        sweeps = [SWEEPS.next(p.expiry) for p in pages if p.expiry is not None]
+        return [*sweeps, *(p.timer for p in pages if p.timer is not None)]
+
+    def timers(self) -> list[int]:
+        return [at for kept in self.model.values() for at in kept.timers.values()]
 
     def stored_expiries(self) -> list[int]:
         found = []
@@ -266,7 +260,6 @@ def test_a_group_keeps_what_a_dictionary_keeps(batches: list[tuple[int, list[Op]
     group.batch(now, [(key, "forget", 0, 0) for key in KEYS])
     assert group.backend.header is None
     assert group.backend.pages == {}
-    assert group.engine_timers == set()
 
 
 @settings(max_examples=60, deadline=None)
@@ -274,19 +267,35 @@ def test_a_group_keeps_what_a_dictionary_keeps(batches: list[tuple[int, list[Op]
 def test_time_alone_empties_a_group_of_all_that_expires(
     batches: list[tuple[int, list[Op]]], page_bytes: int
 ) -> None:
-    """No row comes any more; the engine calls the group for its own timers until nothing is left."""
+    """No row comes any more; batches without one, each no later than needed, leave nothing."""
     group = Group(page_bytes)
     now = 1_000_000
     for step, ops in batches:
         now += step
         group.batch(now, [op for op in ops if op[1] != "text"])
-    for _ in range(200):
-        if not group.engine_timers:
-            break
-        group.batch(min(group.engine_timers))
-    assert group.engine_timers == set()
+    while times := [*group.timers(), *group.lines()]:
+        assert min(times) > now
+        now = min(times)
+        group.batch(now)
     assert group.backend.header is None
     assert group.backend.pages == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(BATCHES, st.sampled_from([60, 400, 32_768]))
+def test_a_batch_in_which_nothing_is_due_reads_and_writes_nothing(
+    batches: list[tuple[int, list[Op]]], page_bytes: int
+) -> None:
+    """Every group is called in every batch: one that nothing concerns costs its header's reading."""
+    group = Group(page_bytes)
+    now = 1_000_000
+    for step, ops in batches:
+        now += step
+        group.batch(now, ops)
+        not_yet = min([*group.due(), now + MINUTE]) - 1
+        group.backend.forget_counts()
+        group.call(not_yet, [])
+        assert (group.backend.read, group.backend.written, group.backend.header_writes) == ([], [], 0)
 
 
 def filled(count: int, *, page_bytes: int = 400, size: int = 40) -> Group:
@@ -347,28 +356,35 @@ def test_a_timer_is_due_at_its_time_and_not_before() -> None:
     assert sorted(group.store().due(11)) == ["1:a", "1:b"]
 
 
-def test_an_earlier_timer_moves_the_engines_timer_and_a_later_one_does_not() -> None:
+def test_the_header_says_when_the_first_timer_of_a_page_is_due() -> None:
     group = Group(400)
+
+    def timer() -> int | None:
+        assert group.backend.header is not None
+        (page,) = msgspec.msgpack.decode(group.backend.header, type=Header).pages
+        return page.timer
+
     group.batch(0, [("1:a", "timer", 0, 99)])
-    assert group.engine_timers == {100}
+    assert timer() == 100
     group.batch(0, [("1:b", "timer", 0, 49)])
-    assert group.engine_timers == {50}
+    assert timer() == 50
     group.batch(0, [("1:b", "forget", 0, 0)])
-    assert group.engine_timers == {50}  # waking once for nothing costs less than moving it
-    group.batch(50)
-    assert group.engine_timers == {100}
+    assert timer() == 100
+    group.batch(0, [("1:b", "timer", 0, 149)])
+    assert timer() == 100
+    group.batch(100)
+    assert timer() == 150
 
 
-def test_a_sweep_wakes_the_group_at_the_first_line_after_the_expiry() -> None:
+def test_a_sweep_takes_a_value_at_the_first_line_after_its_expiry() -> None:
     group = Group(400)
     group.batch(0, [("1:a", "put", 1, 0)])
     expiry = 1 + 2 * MINUTE
-    (line,) = group.engine_timers
+    (line,) = group.lines()
     assert expiry <= line < expiry + MINUTE
     group.batch(line - 1)
-    assert group.calls == 1
+    assert group.stored_expiries() == [expiry]
     group.batch(line)
-    assert group.calls == 2
     assert group.backend.header is None
 
 
@@ -393,7 +409,7 @@ def test_keys_whose_hashes_collide_share_a_page() -> None:
 # -- what cannot be read stops the query ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("header", [b"\xc1", b"not a header", b"", b"\x93\x01", b"\x94\x01\x00\x90\xc0"])
+@pytest.mark.parametrize("header", [b"\xc1", b"not a header", b"", b"\x93\x03", b"\x93\x03\x90\xc0"])
 def test_an_unreadable_header_stops(header: bytes) -> None:
     backend = CheckedBackend()
     backend.header = header
@@ -415,7 +431,7 @@ def test_pages_that_do_not_cover_a_key_stop() -> None:
     group = filled(100)
     assert group.backend.header is not None
     kept = msgspec.msgpack.decode(group.backend.header)
-    kept[2] = kept[2][:1] + kept[2][2:]
+    kept[1] = kept[1][:1] + kept[1][2:]
     group.backend.header = msgspec.msgpack.encode(kept)
     store = group.store()
     with pytest.raises(StateCorrupted, match="cover"):

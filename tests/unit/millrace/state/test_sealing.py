@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from millrace.state import keyring as keyring_module
 from millrace.state import map_state, value_state
-from millrace.state.cells import read_header, read_page
+from millrace.state.cells import CLOCK_PAGE, encode, read_clock, read_header, read_page
 from millrace.state.keyring import Keyring, StateKeyError, generate_key, key_id, parse_keys
 from millrace.state.pages import PagedStore, StateCorrupted
 from millrace.state.sealing import Place, SealedBackend, key_of, seal, unseal
+from millrace.time.clock import ClockState, Minimum
 from tests.unit.millrace.state.cases import Bed, DictBackend
 from tests.unit.millrace.state.golden import FOLDER, GROUPS, from_json
 from tests.unit.millrace.state.test_golden import kept
@@ -242,6 +243,30 @@ class TestGroup:
         with pytest.raises(StateCorrupted, match=f"^{what} of key group 5 of Bed "):
             fill(sealed_bed(ring, backend), keys)
         assert (backend.header, backend.pages) == before
+
+
+@pytest.mark.parametrize("ring", [None, a_ring()], ids=["checked", "encrypted"])
+def test_a_clock_is_sealed_in_its_place(ring: Keyring | None) -> None:
+    """It cannot be taken for another page, nor for the clock of another group."""
+    backend, clock = DictBackend(), encode(ClockState(5, 9, 7, (Minimum(9, "in:0"),)))
+    sealed = SealedBackend(backend, "Bed", 3, ring)
+    sealed.put_page(CLOCK_PAGE, clock)
+    stored = backend.pages[CLOCK_PAGE]
+    assert sealed.unseal_clock(stored) == clock
+    assert (ring is None) == (clock in stored)
+    with pytest.raises(StateCorrupted, match=f"page {CLOCK_PAGE} of key group 3 of Bed"):
+        sealed.unseal_clock(changed(stored, len(stored) - 1))
+    if ring is not None:
+        with pytest.raises(StateCorrupted, match="changed or moved"):
+            SealedBackend(backend, "Bed", 4, ring).unseal_clock(stored)
+        with pytest.raises(StateCorrupted, match="changed or moved"):
+            unseal(stored, Place("Bed", 3, "page", 1), ring)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x91\xa1a", b"\x95\x01\x02\xc0\x91\x01\x80"])
+def test_a_clock_that_cannot_be_read_stops(damage: bytes) -> None:
+    with pytest.raises(StateCorrupted, match="the clock of a key group cannot be read"):
+        read_clock(damage)
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace import minutes
+from millrace import Context, KeyedProcess, arrival, minutes
 from millrace.state import (
     aggregating_state,
     list_state,
@@ -23,6 +23,7 @@ from millrace.state import (
 from millrace.state.cursor import StateAccessError
 from millrace.state.specs import StateDeclarationError
 from millrace.state.sweep import SweepGrid, grid_for
+from millrace.testing import TestDriver
 from millrace.time import NEVER, NO_WATERMARK
 from tests.unit.millrace.state.cases import HOUR, MINUTE, SECOND, Bed
 
@@ -219,6 +220,132 @@ def test_each_element_of_a_list_and_a_map_expires_by_itself() -> None:
         assert list(s.seen.items()) == [("40", 40), ("80", 80)]
         assert (len(s.items), len(s.seen), "0" in s.seen) == (2, 2, False)
         assert (list(s.seen.keys()), list(s.seen.values())) == (["40", "80"], [40, 80])
+
+
+# -- writes out of order -----------------------------------------------------------------------------
+
+SINGLE = sorted(set(KINDS) - {"list"})
+
+
+class Balance(KeyedProcess[float, float]):
+    order = arrival(commutes=True)
+    total = value_state(float, default=0.0, ttl=100)
+
+    def process(self, event: float, ctx: Context) -> None:
+        self.total.value += event
+        ctx.emit(self.total.value)
+
+
+@pytest.mark.parametrize("times", [(40, 100, 150), (100, 40, 150)])
+def test_a_write_that_comes_out_of_order_does_not_end_what_a_later_one_began(times: Any) -> None:
+    """A life is drawn from its write to its end.
+
+    written at 40          |-----------------|140
+    written at 100                 |------------------|200
+    read at 150                             .
+    """
+    driver = TestDriver(Balance(), out_of_orderness_ms=1_000)
+    for at in times:
+        driver.send("k", {40: 1.0, 100: 2.0, 150: 4.0}[at], at=at)
+    assert driver.values()[-1] == 7.0
+
+
+writes = st.lists(
+    st.tuples(st.integers(0, 50), st.one_of(st.none(), st.integers(1, 60))), min_size=1, max_size=6
+)
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+@pytest.mark.parametrize("ttl", [20, "per_write"])
+@settings(max_examples=25, deadline=None)
+@given(writes, st.randoms(use_true_random=False))
+def test_in_any_order_of_writes_what_is_kept_lives_until_the_last_of_their_ends(
+    kind: str, ttl: Any, times: list[Any], rng: Any
+) -> None:
+    state = State(kind, ttl=ttl)
+    rng.shuffle(times)
+    for now, own in times:
+        state.write(now, **({} if own is None else {"ttl": own}))
+        if rng.random() < 0.3:
+            state.bed.commit()  # packed, and opened anew
+    if ttl == "per_write" and any(own is None for _, own in times):
+        assert state.visible(NEVER - 1)
+        return
+    end = max(now + (own or ttl) for now, own in times)
+    assert state.visible(end - 1)
+    assert not state.visible(end)
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 60), max_size=3), st.lists(st.integers(1, 60), max_size=3), st.booleans())
+def test_on_ticks_too_and_for_what_was_written_before_the_first(
+    kind: str, before: list[int], after: list[int], sweeps: bool
+) -> None:
+    """What is written before the first tick, at 1,000, lives from then on."""
+    state = State(kind, ttl=20, ttl_time="processing_time")
+    for ttl in before:
+        state.write(NO_WATERMARK, ttl=ttl)
+    if sweeps:
+        state.pass_time(1_000)
+    for now, ttl in enumerate(after, 1_000):
+        state.write(now, ttl=ttl)
+    ends = [1_000 + ttl for ttl in before] + [now + ttl for now, ttl in enumerate(after, 1_000)]
+    if not after and not sweeps:
+        state.pass_time(1_000)
+    if ends:
+        assert state.visible(max(ends) - 1)
+        assert not state.visible(max(ends))
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_what_was_cleared_begins_a_life_of_its_own(kind: str) -> None:
+    state = State(kind, ttl=100)
+    state.write(0, ttl=1_000)
+    with state._at(10) as s:
+        s.x.remove("a") if kind == "map" else s.x.clear()
+    state.write(20, ttl=5)
+    assert state.visible(24)
+    assert not state.visible(25)
+
+
+def test_a_list_that_is_replaced_begins_a_life_of_its_own() -> None:
+    bed = Bed(x=list_state(int, ttl=100))
+    with bed.on(now=0) as s:
+        s.x.append(1, ttl=1_000)
+        s.x.replace([2], ttl=5)
+    with bed.on(now=5) as s:
+        assert list(s.x) == []
+
+
+@pytest.mark.parametrize("ttl", [100, "per_write"])
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_default_that_was_only_read_lends_its_life_to_nothing(ttl: Any, commits: bool) -> None:
+    bed = Bed(x=value_state(list[int], default_factory=list, ttl=ttl))
+    with bed.on(now=50) as s:
+        _ = s.x.value
+    if commits:
+        bed.commit()
+    with bed.on(now=60) as s:
+        items = s.x.value
+        items.append(1)
+        s.x.set(items, ttl=5)
+        assert s.x.value == [1]
+    with bed.on(now=65) as s:
+        assert s.x.value == []
+
+
+@pytest.mark.parametrize("ttl_time", ["event_time", "processing_time"])
+@pytest.mark.parametrize("ttl", [1, 10**9, 2**62, 2**63 - 1, 2**70])
+@every_kind
+def test_a_life_beyond_all_times_is_kept(kind: str, ttl: int, ttl_time: str) -> None:
+    latest = NEVER - 1 if ttl_time == "event_time" else 2**61
+    for now in (NO_WATERMARK, -62_135_596_800_000, -1, 0, 253_402_300_799_999, latest):
+        state = State(kind, ttl=ttl, ttl_time=ttl_time)
+        state.write(now)
+        assert state.visible(now)
+        state.pass_time(now)
+        assert state.visible(now)
 
 
 # -- a mutable default -------------------------------------------------------------------------------

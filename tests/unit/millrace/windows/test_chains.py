@@ -7,11 +7,23 @@ from typing import Any
 import msgspec
 import pytest
 
+from millrace import Context, KeyedProcess, Timer, arrival, value_state
 from millrace.host.groups import encode_key
-from millrace.host.memory import MemoryChain
-from millrace.host.rows import Row
+from millrace.host.memory import LiveStore, MemoryChain
+from millrace.host.rows import IS_AHEAD, Row
+from millrace.host.runner import Runner
 from millrace.testing import TestDriver
-from millrace.windows import count, lookback, max_of, session, sum_of, tumbling, watermark, window
+from millrace.windows import (
+    count,
+    global_window,
+    lookback,
+    max_of,
+    session,
+    sum_of,
+    tumbling,
+    watermark,
+    window,
+)
 from tests.unit.millrace.windows.cases import BY_HAND, Ev, rows
 
 PER_TEN = window(Ev, tumbling(10), key="user").aggregate(n=count(), total=sum_of("v"))
@@ -91,6 +103,114 @@ def test_early_results_may_come_by_the_clock_on_the_wall(restarts: bool) -> None
     driver.advance_watermark(99)
     assert rows(driver, "n", "pane")[-1] == (3, "on_time")
     assert driver.is_empty()
+
+
+def test_an_early_result_by_the_clock_on_the_wall_has_the_time_of_its_window() -> None:
+    """Whatever event time has come to: a pane is of its window, as its last result is."""
+    trigger = watermark().early(every=5, clock="processing_time")
+    for kind, last in ((tumbling(1_000), 10_999), (session(100), 10_900)):
+        driver = TestDriver(
+            window(Ev, kind, trigger=trigger).aggregate(n=count()), out_of_orderness_ms=10_000
+        )
+        driver.advance_processing_time(0)
+        driver.send_batch([("k", 10_800, Ev()), ("other", 15_500, Ev())])
+        driver.advance_processing_time(10)
+        driver.advance_watermark(10_999)
+        found = [(e.event_time, e.payload) for e in driver.emissions if e.key == "1:k"]
+        assert [at for at, _ in found] == [last, last]
+
+
+def test_an_early_result_of_the_global_window_has_the_present_time() -> None:
+    trigger = watermark().early(every=5, clock="processing_time")
+    driver = TestDriver(window(Ev, global_window(), trigger=trigger).aggregate(n=count()))
+    driver.advance_processing_time(0)
+    driver.send("k", Ev(), at=50)
+    driver.advance_processing_time(10)
+    assert [e.event_time for e in driver.emissions] == [50]  # the watermark is 49
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_window_over_early_results_by_the_wall_speaks_once_of_each_window(ahead: bool) -> None:
+    """An early result of [10000, 11000) is not of the 5500 that event time has come to."""
+    trigger = watermark().early(every=5, clock="processing_time")
+    first = window(Ev, tumbling(1_000), trigger=trigger, key="user").aggregate(n=count())
+    second = window(first.output_type, tumbling(2_000)).aggregate(panes=count(), most=max_of("n"))
+    chain = MemoryChain(first, ("user", second), out_of_orderness_ms=5_000)
+    emissions: list[Any] = []
+    for wall, at in enumerate([10_000, 10_500, 10_900, 12_500, 17_000, 18_000]):
+        emissions += chain.run_batch([("ann", at, Ev())])
+        emissions += chain.advance_processing_time(wall * 5)
+        if ahead:
+            emissions += chain.advance_watermark(at - 4_000)
+    emissions += chain.drain()
+    assert not [e for e in emissions if e.output.endswith(("late", "dead_letters"))]
+    starts = [r["window_start_ms"] for r in final(emissions)]
+    assert starts == sorted(set(starts))
+    assert next(r["most"] for r in final(emissions)) == 3
+    assert chain.is_empty()
+
+
+class Ticked(KeyedProcess[Ev, Ev]):
+    """Passes on, at each tick, how many events there were since the last."""
+
+    order = arrival(commutes=True)
+    processing_time = True
+    n = value_state(int, default=0)
+
+    def process(self, event: Ev, ctx: Context) -> None:
+        self.n.value += 1
+        ctx.processing_timers.bring_forward(0, "tell")
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        ctx.emit(Ev(self.n.value, ctx.key))
+        self.n.clear()
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_windows_over_what_ticks_bring_close_once(order: Any) -> None:
+    """What a tick brings comes after all that the watermark has passed, and waits for it as events do."""
+    windows = window(Ev, tumbling(10), order=order).aggregate(n=count(), total=sum_of("v"))
+    chain = MemoryChain(Ticked(), ("tag", windows))
+    emissions: list[Any] = []
+    for wall, at in enumerate([3, 9, 10, 11, 19, 35]):
+        emissions += chain.run_batch([("ann", at, Ev())])
+        emissions += chain.advance_processing_time(wall)
+        assert all(host.watermark == at - 1 for host in chain.hosts)
+    emissions += chain.drain()
+    assert not [e for e in emissions if e.output.endswith(("late", "dead_letters"))]
+    found = [(r["window_start_ms"], r["n"], r["total"]) for r in final(emissions)]
+    assert found == [(0, 2, 2), (10, 3, 3), (30, 1, 1)]
+
+
+def test_what_a_tick_brings_comes_after_what_its_batch_passes() -> None:
+    """A batch that ends at 50 and ticks: the timer of 40 before the tick's, whose records are of 51."""
+
+    class Both(Ticked):
+        def process(self, event: Ev, ctx: Context) -> None:
+            super().process(event, ctx)
+            ctx.timers.at(40, "by event time")
+
+        def on_timer(self, timer: Timer, ctx: Context) -> None:
+            ctx.emit(Ev(ctx.event_time, timer.name))
+
+    runner = Runner(Both(), encode=lambda record: record)
+    store = LiveStore(runner.layout)
+    runner.run_batch(store, {"1:k": [Row(30, b"", "in:0:1", Ev())]}, 20, 5)
+    store.commit(20, 5)
+    runner.run_batch(store, {}, 20, 6, tick=True, ahead=50)
+    assert [(e.payload.tag, e.event_time, e.on_time) for e in runner.emissions] == [
+        ("by event time", 40, 1 | IS_AHEAD),
+        ("tell", 51, 1 | IS_AHEAD),
+    ]
+
+
+def test_without_a_watermark_what_a_tick_brings_has_the_timers_own_time() -> None:
+    chain = MemoryChain(Ticked(), ("tag", window(Ev, tumbling(10)).aggregate(n=count())),
+                        out_of_orderness_ms=BY_HAND)  # fmt: skip
+    rows = chain.hosts[0].rows_of([("ann", 3, Ev())])
+    assert chain.hosts[0].run_rows(rows) == []
+    (told,) = chain.hosts[0].advance_processing_time(7)
+    assert told.event_time == 0
 
 
 def test_only_a_process_that_asks_for_ticks_is_refused_without_them() -> None:
