@@ -203,6 +203,17 @@ def test_a_batch_planned_before_a_restart_runs_again_under_its_own_settings(
     assert watched.said[2].watermark == START + 10 - 5 - 1
 
 
+def test_times_before_1970_are_times(spark: SparkSession, tmp_path: Path) -> None:
+    watched = Watched(spark, tmp_path)
+    for batch, times in enumerate([(-5_000, -4_000), (-3_000, -4_500), (100,)]):
+        watched.add([Row("in:0", 2 * batch + n, Record(at, START)) for n, at in enumerate(times)])
+    watched.run(ClockSettings(BOUND, (100,)))
+    assert [watched.said[batch].watermark for batch in range(3)] == [-4_051, -3_051, 49]
+    assert [watched.late[batch] for batch in range(3)] == [0, 1, 0]
+    fired = [told.at for batch in range(3) for told in watched.told[batch] if told.what == "timer"]
+    assert sorted(fired) == [-4_990, -3_990, -2_990]
+
+
 def test_kafkas_columns_and_limit_are_found_in_the_stream(spark: SparkSession) -> None:
     records = (
         spark.readStream.format("kafka")
