@@ -94,10 +94,10 @@ class QuerySnapshot:
 
     @property
     def watermark_gap(self) -> timedelta | None:
-        """How far the watermark is behind the newest event: the bound of disorder and about a batch."""
+        """How far the watermark is behind the newest event: the bound; 0 once a silence took it on."""
         if self.watermark is None or self.newest_event is None:
             return None
-        return self.newest_event - self.watermark
+        return max(self.newest_event - self.watermark, timedelta(0))
 
 
 def snapshot_from_progress(prev: QuerySnapshot, progress: Mapping[str, Any]) -> QuerySnapshot:
