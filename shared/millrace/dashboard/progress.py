@@ -9,7 +9,7 @@ from pathlib import Path
 
 from millrace.errors import UserError
 from millrace.inspect.checkpoint import Checkpoint
-from millrace.runtime.clock_files import read_status
+from millrace.runtime.clock_files import read_status, shown_watermark
 
 #: Topic → partition → offset.
 Offsets = dict[str, dict[int, int]]
@@ -55,13 +55,12 @@ def read_progress(root: Path) -> Progress | None:
             return None
         last = batches[-1]
         position = checkpoint.position(last)
-        watermark = checkpoint.watermark(last)
         status = read_status(root, last)
         times = tuple(_times(checkpoint, b) for b in batches)
     except (UserError, OSError, ValueError):
         return None  # files of a running query come and go: the next look finds others
     held_by = "" if status is None else status.held_by
-    return Progress(last, times[-1][1], times, watermark, offsets_of(position.sources), held_by)
+    return Progress(last, times[-1][1], times, shown_watermark(status), offsets_of(position.sources), held_by)
 
 
 def _times(checkpoint: Checkpoint, batch: int) -> tuple[int, int]:

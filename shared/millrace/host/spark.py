@@ -291,7 +291,8 @@ class KeyedStream(Source):
         arriving = ProcessInput(self, _events_of(process, self.by))
         arriving.check()
         names = tuple(process.inputs) if tagged else ("",)
-        clock = _settings([self], [self.clocks(names)])
+        readers = _readers([self])
+        clock = _settings([self], [self.clocks(names)], readers)
         events = JsonEvents(
             process.event_type,
             process.control_type if self.value is not None else None,
@@ -301,15 +302,16 @@ class KeyedStream(Source):
         return ProcessedStream(
             process=process,
             keyed_by=_Keyed(self.key_names(names), self.key_groups, self.bound_ms, names if tagged else ()),
-            plan=_Plan(_rows([arriving], clock), events, clock),
+            plan=_Plan(_rows([arriving], clock, readers), events, clock),
         )
 
 
-def _settings(streams: Sequence[KeyedStream], clocks: Sequence[tuple[bool, ...]]) -> ClockSettings:
+def _settings(
+    streams: Sequence[KeyedStream], clocks: Sequence[tuple[bool, ...]], readers: list[int]
+) -> ClockSettings:
     """Return what the clock of some streams together goes by."""
     if not any(is_clock for of in clocks for is_clock in of):
         raise KeyingError("no input is a clock: time would never go on; leave one of them `clock=True`")
-    readers = _readers(streams)
     follows = {stream.follow for stream in streams}
     idle = [stream.idle_after_ms for stream in streams]
     return ClockSettings(
@@ -342,11 +344,10 @@ def _limit(streams: Iterable[Source]) -> int | None:
     return min((stream.limit for stream in streams if stream.limit is not None), default=None)
 
 
-def _rows(inputs: list[ProcessInput], settings: ClockSettings) -> DataFrame:
+def _rows(inputs: list[ProcessInput], settings: ClockSettings, readers: list[int]) -> DataFrame:
     """Return the rows of all inputs on their way to the key groups."""
     streaming = inputs[0].source.df.isStreaming
     clock = BatchClock(settings) if streaming else None
-    readers = _readers([arriving.source for arriving in inputs])
     frames = [
         arriving.packed(clock, place, reader)
         for place, (arriving, reader) in enumerate(zip(inputs, readers, strict=True))
@@ -425,7 +426,8 @@ class ConnectedStreams:
         inputs = [ProcessInput(self.streams[of.name], (of,)) for of in events]
         for arriving in inputs:
             arriving.check()
-        clock = _settings(streams, [s.clocks() for s in streams])
+        readers = _readers(streams)
+        clock = _settings(streams, [s.clocks() for s in streams], readers)
         decoded = JsonEvents(
             process.event_type,
             process.control_type,
@@ -438,7 +440,7 @@ class ConnectedStreams:
             keyed_by=_Keyed(
                 joined_names([s.by[""].keys for s in streams]), streams[0].key_groups, clock.bound_ms
             ),
-            plan=_Plan(_rows(inputs, clock), decoded, clock),
+            plan=_Plan(_rows(inputs, clock, readers), decoded, clock),
         )
 
 

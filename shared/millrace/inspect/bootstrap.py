@@ -17,7 +17,14 @@ from pyspark.sql import functions as F
 from millrace.errors import UserError
 from millrace.host.groups import encode_key, group_labels, key_group, key_part
 from millrace.inspect.checkpoint import Checkpoint, Position
-from millrace.inspect.reshape import CELLS_SCHEMA, GroupPacker, GroupShape, cell_rows, new_cell
+from millrace.inspect.reshape import (
+    CELLS_SCHEMA,
+    GroupPacker,
+    GroupShape,
+    cell_rows,
+    new_cell,
+    with_every_group,
+)
 from millrace.inspect.savepoints import Restored, new_checkpoint, new_contract
 from millrace.inspect.writer import GROUPS_SCHEMA, assemble, write_groups
 from millrace.runtime.contract import CONTRACT_FILE, ENCRYPTION, owned
@@ -82,8 +89,7 @@ def bootstrap(
     shape = GroupShape(stream.process.name, stream.keyed_by.key_groups, keys, clock)
     pack = GroupPacker(shape, None, None, EntryLayout(stream.process.states).schema)
     if clock is not None:  # every group has it, also those without keys
-        labels = [(label, None, None, None) for label in group_labels(shape.key_groups)]
-        cells = cells.unionByName(table.sparkSession.createDataFrame(labels, CELLS_SCHEMA))
+        cells = with_every_group(cells, shape.key_groups)
     groups = cells.groupBy("label").applyInArrow(lambda key, rows: pack(key, rows), GROUPS_SCHEMA)
     session = table.sparkSession
     with owned(root), tempfile.TemporaryDirectory(prefix="bootstrap-", dir=root) as work:

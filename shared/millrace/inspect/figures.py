@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.entries import key_name, reader_of
 from millrace.inspect.groups import StoredGroup
-from millrace.runtime.clock_files import read_status
+from millrace.runtime.clock_files import read_status, shown_watermark
 from millrace.state.cells import earliest
 from millrace.state.layout import TimerRecord
 
@@ -169,7 +169,7 @@ def batch_sizes(checkpoint: Checkpoint) -> list[BatchSize]:
             size = sum(path.stat().st_size for path in names)
             status = read_status(checkpoint.root, batch)
             held_by = "" if status is None else status.held_by
-            found.append(BatchSize(batch, size, checkpoint.watermark(batch), held_by))
+            found.append(BatchSize(batch, size, shown_watermark(status), held_by))
         except FileNotFoundError:  # the running query has removed it meanwhile
             continue
     return found

@@ -16,12 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace.errors import UserError
-from millrace.host.groups import group_labels
 from millrace.inspect import positions
 from millrace.inspect.checkpoint import Checkpoint, relocate
 from millrace.inspect.groups import StoredGroup
 from millrace.inspect.reading import StateView, opened, view_of
-from millrace.inspect.reshape import CELLS_SCHEMA, CellRows, GroupPacker, GroupShape
+from millrace.inspect.reshape import CELLS_SCHEMA, CellRows, GroupPacker, GroupShape, with_every_group
 from millrace.inspect.savepoints import new_checkpoint, new_contract
 from millrace.inspect.stages import stages_of
 from millrace.inspect.writer import GROUPS_SCHEMA, Written, assemble, write_groups
@@ -233,8 +232,7 @@ def _reshaped(view: StateView, shape: GroupShape) -> DataFrame:
     cells = view.by_group(CellRows(shape, max(times, default=None)), CELLS_SCHEMA)
     # What a group keeps beside its keys every group has, also those without keys.
     if times or broadcast is not None or shape.clock is not None:
-        labels = [(label, None, None, None) for label in group_labels(shape.key_groups)]
-        cells = cells.unionByName(view.spark.createDataFrame(labels, CELLS_SCHEMA))
+        cells = with_every_group(cells, shape.key_groups)
     schema = next(iter(found), b"[]") if layout is None else layout.schema
     pack = GroupPacker(shape, max(times, default=None), broadcast, schema)
     return cells.groupBy("label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)

@@ -19,6 +19,8 @@ from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockState
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from millrace.process import KeyedProcess
 
 #: A row per entry: the group where it belongs, its key, what its slots are, and the cell.
@@ -30,6 +32,12 @@ def cell_rows(rows: list[tuple[int, str, bytes, bytes]]) -> pa.Table:
     """Return cells as a table of :data:`CELLS_SCHEMA`."""
     columns = list(zip(*rows, strict=True)) or [()] * len(_TYPES)
     return pa.table({n: pa.array(c, tp) for (n, tp), c in zip(_TYPES.items(), columns, strict=True)})
+
+
+def with_every_group(cells: DataFrame, key_groups: int) -> DataFrame:
+    """Return cells with a row for each key group, so that those without keys are packed too."""
+    labels = [(label, None, None, None) for label in group_labels(key_groups)]
+    return cells.unionByName(cells.sparkSession.createDataFrame(labels, CELLS_SCHEMA))
 
 
 def new_cell(layout: EntryLayout, entry: Any) -> Cell | None:

@@ -113,10 +113,14 @@ def read_status(root: Path, batch: int) -> ClockStatus | None:
         return None
 
 
-def read_watermark(root: Path, batch: int) -> int | None:
-    """Return the watermark (ms) at the end of a batch.
+def shown_watermark(status: ClockStatus | None) -> int | None:
+    """Return the watermark (ms) of what a clock said.
 
     ``None``: before the first event, at the end of time, or where it is not known.
     """
-    status = read_status(root, batch)
     return None if status is None or status.watermark in (NO_WATERMARK, END_OF_TIME) else status.watermark
+
+
+def read_watermark(root: Path, batch: int) -> int | None:
+    """Return the watermark (ms) at the end of a batch, as :func:`shown_watermark` gives it."""
+    return shown_watermark(read_status(root, batch))
