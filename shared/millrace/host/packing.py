@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 PACKED_SCHEMA: Final = "_group int not null, _chunk binary"
 
 
-#: Input of a state operator behind another: a chunk, or what only passes.
-CHAINED_SCHEMA: Final = "_group int, _chunk binary, _passes string, _records long"
+#: Input of a state operator behind another: a chunk, or what only passes. Here, too, the group is never null:
+#: state that was written anew has such keys, and Spark takes no key that may be null after one that may not.
+CHAINED_SCHEMA: Final = "_group int not null, _chunk binary, _passes string, _records long"
 
 
 @dataclass(frozen=True)
