@@ -80,7 +80,8 @@ class Matcher:
         if not kept.live:
             return None
         if self.has_gaps:
-            overs = [over for number in kept.live if (over := self._over(kept, number)) != NEVER]
+            over_of = self._last_over if newest else self._over
+            overs = [over for number in kept.live if (over := over_of(kept, number)) != NEVER]
             return (max if newest else min)(overs, default=None)
         if self._within is None:
             return None
@@ -99,6 +100,15 @@ class Matcher:
         gap, events = min(soonest, latest), kept.events
         over = NEVER if gap == NEVER else events[node.event].at + gap - 1
         return over if self._within is None else int(min(over, events[node.start].at + self._within - 1))
+
+    def _last_over(self, kept: Any, number: int) -> int:
+        """Return what no end of it by time is later than: some of its ways on may end before others."""
+        node = kept.nodes[number]
+        if self._within is not None:
+            return int(kept.events[node.start].at + self._within - 1)
+        edges = [e for e in self._positions[node.position].edges if node.alive & e.bit]
+        gaps = [e.within for e in edges if e.within != NEVER]
+        return int(kept.events[node.event].at + max(gaps) - 1) if gaps else NEVER
 
     # -- an event --------------------------------------------------------------------------------
 

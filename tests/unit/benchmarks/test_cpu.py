@@ -9,7 +9,7 @@ import psutil
 
 from benchmarks.cpu import CpuMeter, cpu_by_part, cpu_seconds, part_of
 
-#: What the busy child uses at least, s. Processes are billed in ticks of 10 ms, each sum by so much too little.
+#: What the busy child uses at least, s. Processes are billed in ticks of 10 ms.
 _USED_S = 0.4
 _BUSY = f"import time\nwhile time.process_time() < {_USED_S}: pass\nprint('done', flush=True)\ninput()"
 

@@ -266,3 +266,15 @@ def test_results_hang_on_the_events_alone(skip: Skip, letters: list[tuple[str, i
     invariant(process, events, bound_ms=10, runs=4, seed=seed)
     same_as_batch(process, events, bound_ms=10)
     assert leaks(process, events, bound_ms=10) == []
+
+
+def test_at_the_end_of_the_input_ways_on_that_end_by_time_are_all_waited_for() -> None:
+    """Alone, `a` is a match that waits for two things, of which one is over before the other."""
+    pattern = begin("a").next("b").optional().greedy().within(1, "previous_and_current")
+    pattern = pattern.next("c").times(2).optional().until(lambda e: e.n > 9).gaps_within(2).within(7)
+    for skip in (no_skip(), skip_past_last()):
+        driver = TestDriver(detect(Ev, pattern, after_match=skip))
+        driver.send("k", Ev("a"), at=0)
+        driver.drain()
+        assert driver.is_empty()
+        assert not driver.host.runner.unfired
