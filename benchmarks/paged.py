@@ -100,15 +100,15 @@ class PagedHost(MemoryHost):
         store = PagedStore(self.groups[group], self.runner.layout, label=group)
         return next((entry for key, entry in store.entries() if key == wanted), None)
 
-    def _step(self, rows: dict[str, list[Row]], *, tick: bool = False) -> None:
+    def _run(self, rows: dict[str, list[Row]], watermark: int, *, ahead: int, **more: Any) -> None:
         by_group: list[dict[str, list[Row]]] = [{} for _ in self.groups]
         for key, of_key in rows.items():
             by_group[zlib.crc32(key.encode()) % GROUPS][key] = of_key
-        self.runner.load_broadcast(self._broadcast)
+        now = self.processing_time
         for label, (stored, of_group) in enumerate(zip(self.groups, by_group, strict=True)):
             store = PagedStore(stored, self.runner.layout, label=label)
-            self.runner.run_batch(store, of_group, self.watermark, self.processing_time, tick=tick)
-            store.commit(self.watermark, self.processing_time)
+            self.runner.run_batch(store, of_group, watermark, now, ahead=ahead, **more)
+            store.commit(ahead, now)
 
 
 class PagedChain(MemoryChain):
@@ -120,14 +120,9 @@ class PagedChain(MemoryChain):
         out_of_orderness_ms: Bound by which the watermark stays behind the newest event, ms.
     """
 
-    def __init__(
-        self,
-        first: KeyedProcess[Any, Any],
-        *links: tuple[str | tuple[str, ...], KeyedProcess[Any, Any]],
-        out_of_orderness_ms: int = 0,
-    ) -> None:
-        super().__init__(first, *links, out_of_orderness_ms=out_of_orderness_ms)
-        self.paged = [
-            PagedHost(p, out_of_orderness_ms=out_of_orderness_ms) for p in (first, *(p for _, p in links))
-        ]
-        self.hosts = list(self.paged)
+    host_type = PagedHost
+
+    @property
+    def paged(self) -> list[PagedHost]:
+        """The hosts of the processes."""
+        return [host for host in self.hosts if isinstance(host, PagedHost)]

@@ -16,6 +16,7 @@ from millrace.process import (
     OutputTag,
     Timer,
     arrival,
+    event_time,
     side_output,
 )
 from millrace.state import (
@@ -62,6 +63,7 @@ __all__ = [
     "broadcast_state",
     "connect",
     "days",
+    "event_time",
     "hours",
     "keyed",
     "list_state",

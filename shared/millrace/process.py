@@ -9,10 +9,10 @@ from __future__ import annotations
 import operator
 import typing
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from millrace.batch import Batch
 from millrace.dead_letters import Reason
 from millrace.errors import UserError
 from millrace.inputs import MOST_INPUTS
-from millrace.state.layout import TimerRecord
+from millrace.state.layout import OWN_CLOCK, STREAM_TIMERS, TimerRecord
 from millrace.state.specs import StateSpec
 from millrace.time import NEVER, NO_WATERMARK, ms
 
@@ -29,6 +29,9 @@ O = TypeVar("O")  # noqa: E741
 T = TypeVar("T")
 
 Key = str | tuple[str, ...]
+#: Clocks of timers on event time: the one that the process itself goes by, or the stream's.
+TimerClock = Literal["own", "stream"]
+_MOST_PATIENCE_MS: Final = 100 * 366 * 86_400_000
 
 
 class ProcessDefinitionError(UserError):
@@ -45,12 +48,16 @@ class Order:
         commutes: Results do not depend on the order (counts, window aggregation).
         corrects: Results that a later event changes are emitted again as corrections.
         in_order_per_key: The input brings each key's events in event-time order.
+        clock: ``stream``: the watermark is that of the stream; ``key``: each key has one of its own.
+        patience_ms: With ``key``: how far the clock of a key may stay behind the stream's, ms.
     """
 
     mode: str
     commutes: bool = False
     corrects: bool = False
     in_order_per_key: bool = False
+    clock: Literal["stream", "key"] = "stream"
+    patience_ms: int = 0
 
 
 def arrival(*, commutes: bool = False, corrects: bool = False, in_order_per_key: bool = False) -> Order:
@@ -79,6 +86,56 @@ def arrival(*, commutes: bool = False, corrects: bool = False, in_order_per_key:
 
 #: What ``order = "event_time"`` stands for: nothing to justify, and a later event is a later time.
 EVENT_TIME_ORDER = Order("event_time", in_order_per_key=True)
+#: How long a key's own clock is waited for, unless it is said.
+PATIENCE: Final = timedelta(hours=1)
+
+
+def event_time(
+    *, clock: Literal["stream", "key"] = "stream", patience: timedelta | int | None = None
+) -> Order:
+    """Handle events in exact order of event time, by the clock of the stream or by that of their key.
+
+    With ``clock="key"`` each key has a watermark of its own, which follows its own events: a device that was
+    cut off for hours delivers them late by the stream's clock, and none of them is late. What a key has
+    sent last waits until it sends more, or until the stream's clock is ``patience`` further: so
+    long, too, everything that comes after such a process in event-time order waits. Timers that must not
+    wait for the key are set with ``clock="stream"`` (see :meth:`Timers.at`).
+
+    Args:
+        clock: ``"stream"``, as ``order = "event_time"`` says shorter, or ``"key"``.
+        patience: With ``"key"``: how far a key's clock may stay behind the stream's; a
+            ``timedelta`` or ms, an hour unless given. An event that is later than that is late.
+
+    Raises:
+        ProcessDefinitionError: The clock is none of the two, or the patience is not one.
+
+    Example:
+        >>> from millrace import KeyedProcess, event_time
+        >>> from millrace.testing import TestDriver
+        >>> class Readings(KeyedProcess[int, int]):
+        ...     order = event_time(clock="key", patience=10_000)
+        ...     def process(self, event, ctx):
+        ...         ctx.emit(event)
+        >>> driver = TestDriver(Readings())
+        >>> driver.send("pump-1", 1, at=9_000)
+        >>> driver.send("pump-2", 2, at=2_000)  # seven seconds behind the other, and on time
+        >>> driver.send("pump-2", 3, at=1_000)  # behind what pump-2 itself has sent
+        >>> driver.drain()
+        >>> driver.values(), len(driver.values("late"))
+        ([1, 2], 1)
+    """
+    if clock not in ("stream", "key"):
+        raise ProcessDefinitionError(f'event_time(clock=...) is "stream" or "key", not {clock!r}')
+    if clock == "stream":
+        if patience is not None:
+            raise ProcessDefinitionError('event_time(patience=...) is for clock="key"')
+        return EVENT_TIME_ORDER
+    if isinstance(patience, bool) or not isinstance(patience, timedelta | int | None):
+        raise ProcessDefinitionError(f"a patience is a timedelta or milliseconds, not {patience!r}")
+    patience_ms = ms(PATIENCE if patience is None else patience)
+    if not 0 <= patience_ms <= _MOST_PATIENCE_MS:
+        raise ProcessDefinitionError(f"a patience is between 0 and 100 years, not {patience!r}")
+    return Order("event_time", in_order_per_key=True, clock="key", patience_ms=patience_ms)
 
 
 @dataclass(eq=False)
@@ -103,12 +160,12 @@ class Timer(msgspec.Struct, frozen=True):
     Attributes:
         at: Time it was set for, ms.
         name: The name it was set under.
-        domain: The clock it was set on.
+        domain: The clock it was set on; ``stream_time``: one that was set with ``clock="stream"``.
     """
 
     at: int
     name: str
-    domain: Literal["event_time", "processing_time"] = "event_time"
+    domain: Literal["event_time", "processing_time", "stream_time"] = "event_time"
 
 
 class Late(msgspec.Struct, frozen=True):
@@ -148,19 +205,23 @@ class Timers:
         cursor: Where the entry is.
         order: The process's order.
         domain: Which clock.
+        streams: Whether timers may be set with ``clock="stream"``.
     """
 
-    __slots__ = ("_again", "_attribute", "_cursor", "_order", "_processing")
+    __slots__ = ("_again", "_attribute", "_cursor", "_order", "_processing", "_streams")
 
-    def __init__(self, cursor: Any, order: Order, domain: str = "event_time") -> None:
+    def __init__(
+        self, cursor: Any, order: Order, domain: str = "event_time", *, streams: bool = False
+    ) -> None:
         self._cursor = cursor
         self._order = order
         self._processing = domain == "processing_time"
         self._attribute = "processing_timers_" if self._processing else "timers_"
+        self._streams = streams
         #: Tells a timer that is set for a time that may be over apart from others of its name and time.
-        self._again: Callable[[int, bool], int] = lambda when, processing: 0
+        self._again: Callable[[int, str], int] = lambda when, domain: 0
 
-    def at(self, when: int, name: str = "", *, on_key_time: bool = False) -> None:
+    def at(self, when: int, name: str = "", *, on_key_time: bool = False, clock: TimerClock = "own") -> None:
         """Set the timer ``name`` to fire when its clock reaches ``when``.
 
         At the end of the input it may come to nothing; see :meth:`KeyedProcess.last_due`.
@@ -170,9 +231,14 @@ class Timers:
                 tick); its callback is at the time of the one that set it, as its state was then.
             name: At most one timer of a name is pending per key and clock: this replaces it.
             on_key_time: Let a later event of the key fire it before the watermark does.
+            clock: ``"stream"``: it fires when the stream's clock reaches ``when``, be the key's own clock
+                (and the clock of what is behind a process with ``patience``) there or not: for what must be
+                said though a key is silent. Older events of the key may come after it, so what it finds
+                hangs on when they come. The process says ``stream_timers = True``.
 
         Raises:
-            ProcessDefinitionError: ``on_key_time`` in a process whose input is not in order per key.
+            ProcessDefinitionError: ``on_key_time`` in a process whose input is not in order per key, or a
+                ``clock`` that the process does not have.
             TypeError: ``when`` is no whole number, or ``name`` no text.
             ValueError: ``when`` does not fit 64 bits, or ``name`` is no text in Unicode.
         """
@@ -183,12 +249,12 @@ class Timers:
             name.encode()  # refuses what could not be kept
         if not NO_WATERMARK <= when <= NEVER:  # could not be kept, and would stop the query
             raise ValueError(f"a timer's time is ms since the epoch in 64 bits, not {when}")
-        if on_key_time and (self._processing or not self._order.in_order_per_key):
+        if on_key_time and (self._processing or clock != "own" or not self._order.in_order_per_key):
             raise ProcessDefinitionError(
                 "on_key_time timers are on event time and need arrival(in_order_per_key=True)"
             )
         cursor = self._cursor
-        timers: list[TimerRecord] = getattr(cursor.entry, self._attribute)
+        timers, domain = self._pending(clock)
         behind = 0
         if self._processing:
             cursor.soonest_processing = min(cursor.soonest_processing, when)
@@ -199,14 +265,31 @@ class Timers:
                 behind = cursor.now - when
         for index, timer in enumerate(timers):
             if timer.name == name:
-                again = self._again(when, self._processing)
+                again = self._again(when, domain)
                 if timer.at == when:  # it stays the timer that it is, and was not behind what set it first
                     again, behind = timer.again, min(behind, timer.behind)
                 timers[index] = TimerRecord(when, name, on_key_time, again, behind)
                 return
-        timers.append(TimerRecord(when, name, on_key_time, self._again(when, self._processing), behind))
+        timers.append(TimerRecord(when, name, on_key_time, self._again(when, domain), behind))
 
-    def bring_forward(self, when: int, name: str = "", *, on_key_time: bool = False) -> None:
+    def _pending(self, clock: TimerClock) -> tuple[list[TimerRecord], str]:
+        """Return the timers of one clock, and what the clock is called."""
+        entry = self._cursor.entry
+        if clock == "own":
+            return getattr(entry, self._attribute), "processing_time" if self._processing else "event_time"
+        if clock != "stream" or self._processing:
+            raise ProcessDefinitionError(
+                f'timers on event time have clock="own" or clock="stream", others have none; not {clock!r}'
+            )
+        if not self._streams:
+            raise ProcessDefinitionError(
+                'timers with clock="stream" need `stream_timers = True` in the process\'s class'
+            )
+        return entry.stream_timers_, "stream_time"
+
+    def bring_forward(
+        self, when: int, name: str = "", *, on_key_time: bool = False, clock: TimerClock = "own"
+    ) -> None:
         """Set the timer ``name`` as :meth:`at` does, unless it is pending for ``when`` or earlier.
 
         For a timer that stands for several things: it is never later than the first of them, and costs
@@ -216,6 +299,7 @@ class Timers:
             when: Event time (processing time), ms.
             name: Its name.
             on_key_time: Let a later event of the key fire it before the watermark does.
+            clock: As :meth:`at` has it.
 
         Raises:
             ProcessDefinitionError: As :meth:`at`; so are the others.
@@ -237,27 +321,34 @@ class Timers:
             {'first': 50}
             {'first': 40}
         """
-        pending = self.pending(name)
+        pending = self.pending(name, clock=clock)
         if pending is None or when < pending:
-            self.at(when, name, on_key_time=on_key_time)
+            self.at(when, name, on_key_time=on_key_time, clock=clock)
 
-    def after(self, delay: timedelta | int, name: str = "", *, on_key_time: bool = False) -> None:
+    def after(
+        self,
+        delay: timedelta | int,
+        name: str = "",
+        *,
+        on_key_time: bool = False,
+        clock: TimerClock = "own",
+    ) -> None:
         """Set a timer ``delay`` (a ``timedelta`` or ms) after the present of its clock.
 
         That is the time of the current event or timer; on processing time the last tick, and before
         the first one the tick that comes.
         """
         now = self._cursor.processing_now if self._processing else self._cursor.now
-        self.at(max(now + ms(delay), NO_WATERMARK), name, on_key_time=on_key_time)
+        self.at(max(now + ms(delay), NO_WATERMARK), name, on_key_time=on_key_time, clock=clock)
 
-    def delete(self, name: str = "") -> None:
+    def delete(self, name: str = "", *, clock: TimerClock = "own") -> None:
         """Remove the pending timer ``name``; nothing happens where there is none."""
-        timers: list[TimerRecord] = getattr(self._cursor.entry, self._attribute)
+        timers, _ = self._pending(clock)
         timers[:] = [t for t in timers if t.name != name]
 
-    def pending(self, name: str = "") -> int | None:
+    def pending(self, name: str = "", *, clock: TimerClock = "own") -> int | None:
         """Return the time (ms) of the pending timer ``name``, or ``None``."""
-        for timer in getattr(self._cursor.entry, self._attribute):
+        for timer in self._pending(clock)[0]:
             if timer.name == name:
                 return int(timer.at)
         return None
@@ -272,7 +363,9 @@ class Context:
             the watermark of its batch has not passed (without a watermark, the timer's own time).
         input: Name of the input that the current event came by; empty in timers, and in processes with
             one input.
-        watermark: The watermark of this batch, ms.
+        watermark: The watermark of this batch, ms; where keys have clocks of their own, that of the key.
+        stream_watermark: How far the stream is, ms: the same, but for processes whose keys have clocks of
+            their own, and those that come after one of them.
         processing_time: The last tick of processing time, ms; ``None`` before the first.
         on_time: Whether the current event was on time; True in timers.
         timers: The key's timers on event time.
@@ -288,6 +381,7 @@ class Context:
         "on_time",
         "processing_time",
         "processing_timers",
+        "stream_watermark",
         "timers",
         "watermark",
     )
@@ -303,6 +397,7 @@ class Context:
         self.event_time: int = 0
         self.input: str = ""
         self.watermark: int = 0
+        self.stream_watermark: int = 0
         self.processing_time: int | None = None
         self.on_time: bool = True
         self.timers = timers
@@ -403,10 +498,12 @@ class KeyedProcess(Generic[E, O]):
         [1, 2]
     """
 
-    #: ``"event_time"``, or :func:`arrival` with its reason.
+    #: ``"event_time"``, :func:`event_time` for one clock per key, or :func:`arrival` with its reason.
     order: ClassVar[Order | Literal["event_time"]]
     #: Whether the process uses processing time; it is refused without ticks then.
     processing_time: ClassVar[bool] = False
+    #: Whether the process sets timers with ``clock="stream"``.
+    stream_timers: ClassVar[bool] = False
     #: Name in contracts and output identities; the class name unless given.
     name: ClassVar[str] = ""
     #: Raised by hand when the meaning of the state changes.
@@ -548,6 +645,16 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
         )
 
 
+def kept_states(process: KeyedProcess[Any, Any]) -> tuple[StateSpec, ...]:
+    """Return what is kept for a key: the declared states, and what the core itself keeps beside them."""
+    found = list(process.states)
+    if order_of(process).clock == "key":
+        found.append(OWN_CLOCK)
+    if process.stream_timers:
+        found.append(STREAM_TIMERS)
+    return tuple(found)
+
+
 def order_of(process: KeyedProcess[Any, Any]) -> Order:
     """Return the order that a process declares."""
     order = process.order
@@ -564,7 +671,7 @@ def next_timer(timers: list[TimerRecord], until: int) -> TimerRecord | None:
     return best
 
 
-def soonest(timers: list[TimerRecord]) -> int:
+def soonest(timers: Iterable[TimerRecord]) -> int:
     """Return when the first of these timers is due (ms), ``NEVER`` without any."""
     at = NEVER
     for timer in timers:

@@ -24,6 +24,7 @@ from millrace import (
     aggregating_state,
     arrival,
     broadcast_state,
+    event_time,
     keyed,
     list_state,
     map_state,
@@ -46,7 +47,10 @@ DEPTH = 2
 #: A tick far beyond all that is set on processing time, and the step to the next.
 FAR_TICK, TICK_STEP = START * 2, 1_000 * SECOND
 
-Order = Literal["event_time", "in_order_per_key", "commutes"]
+#: How far the clock of a key may stay behind the stream's, where keys have clocks.
+PATIENCE = 20 * SECOND
+
+Order = Literal["event_time", "key", "in_order_per_key", "commutes"]
 Kind = Literal["value", "inplace", "map", "list", "reducing", "aggregating", "versioned"]
 KINDS: tuple[Kind, ...] = ("value", "inplace", "map", "list", "reducing", "aggregating", "versioned")
 
@@ -101,6 +105,7 @@ class Programs(KeyedProcess[Ev, list[Any]]):
     definition: Definition
     control_type = Set
     order = arrival(commutes=True)
+    stream_timers = True
     settings = broadcast_state(str, int)
     side = side_output(list[Any])
 
@@ -135,13 +140,13 @@ class Programs(KeyedProcess[Ev, list[Any]]):
     def _run(self, program: int, n: int, depth: int, said: list[Any], ctx: Context, *, ticks: bool) -> None:
         said += [ctx.event_time - START, ctx.on_time, ctx.processing_time]
         for op in self.definition.programs[program]:
-            if op.what in ("timer", "key_timer", "tick_timer"):
+            if op.what in ("timer", "key_timer", "stream_timer", "tick_timer"):
                 if depth > 0:
                     self._set(
                         op, f"{op.on}.{(program + 1) % len(self.definition.programs)}.{depth}", ctx, ticks
                     )
             elif op.what == "delete":
-                ctx.timers.delete(f"{op.on}.{program}.{DEPTH}")
+                ctx.timers.delete(f"{op.on}.{program}.{DEPTH}", clock="stream" if op.by % 3 == 0 else "own")
             elif op.what == "settings":
                 said.append(sorted(self.settings.items()))
             elif op.what == "side":
@@ -163,6 +168,8 @@ class Programs(KeyedProcess[Ev, list[Any]]):
         if op.what == "tick_timer":
             if ticks:
                 ctx.processing_timers.after(op.by, name)
+        elif op.what == "stream_timer":
+            ctx.timers.after(op.by, name, clock="stream")
         else:
             ctx.timers.after(op.by, name, on_key_time=op.what == "key_timer")
 
@@ -237,7 +244,11 @@ def _declare(state: State) -> Any:
 
 def build(definition: Definition) -> Programs:
     """Return the process that a definition describes."""
-    order: Any = "event_time" if definition.order == "event_time" else arrival(**{definition.order: True})
+    if definition.order in ("event_time", "key"):
+        own = definition.order == "key"
+        order = event_time(clock="key", patience=PATIENCE) if own else event_time()
+    else:
+        order = arrival(**{definition.order: True})
     states = {f"s{place}": _declare(state) for place, state in enumerate(definition.states)}
     for name, spec in states.items():
         spec.name = name
@@ -263,7 +274,7 @@ class Case:
 
 def random_definition(rng: random.Random) -> Definition:
     """Return a process whose states cover all kinds over a few cases."""
-    order: Order = rng.choice(["event_time", "in_order_per_key", "commutes"])
+    order: Order = rng.choice(["event_time", "key", "in_order_per_key", "commutes"])
     ticks = rng.random() < 0.5
     states = []
     for kind in rng.sample(KINDS, 5):
@@ -282,6 +293,7 @@ def random_definition(rng: random.Random) -> Definition:
 def _random_op(rng: random.Random, order: Order, states: int) -> Op:
     what = rng.choice(
         ["write"] * 5 + ["read"] * 2 + ["clear", "timer", "timer", "key_timer", "tick_timer", "delete"]
+        + ["stream_timer"]
         + ["settings", "side", "correct", "reject", "fail"]
     )  # fmt: skip
     if what == "key_timer" and order == "commutes":
@@ -326,7 +338,7 @@ def random_case(seed: int, *, runs: int = 2, batches: int = 3, events: int = 40)
     last: list[list[Item]] = []
     ticks = [FAR_TICK + i * TICK_STEP for i in range(2 * DEPTH)] if case.definition.ticks else []
     last += [[item(Tick(at), "2")] for at in ticks[:DEPTH]] + [[item(DRAIN, "2")]]
-    if ticks and case.definition.order == "event_time":
+    if ticks and case.definition.order in ("event_time", "key"):
         # Events that had waited for the end have set timers on processing time.
         last += [[item(Tick(at), "2")] for at in ticks[DEPTH:]] + [[item(DRAIN, "2")]]
     case.runs[-1].extend(last)

@@ -16,14 +16,14 @@ from tests.spark.conftest import StreamFactory
 from tests.spark.fuzzing import KINDS, check, in_memory, random_case
 
 #: One of each order, with ticks and without; changed only together with what the first test says.
-SEEDS = (9, 10, 32)
+SEEDS = (1, 2, 5, 12)
 #: Another one every time, in the name of its test; set it to see the same again.
 FRESH = int(os.environ.get("MILLRACE_FUZZ_SEED") or random.SystemRandom().randrange(10**6))
 
 
 def test_the_fixed_cases_cover_what_there_is() -> None:
     definitions = [random_case(seed).definition for seed in SEEDS]
-    assert {d.order for d in definitions} == {"event_time", "in_order_per_key", "commutes"}
+    assert {d.order for d in definitions} == {"event_time", "key", "in_order_per_key", "commutes"}
     assert {d.ticks for d in definitions} == {True, False}
     states = [state for d in definitions for state in d.states]
     assert {state.kind for state in states} == set(KINDS)

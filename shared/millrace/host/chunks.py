@@ -42,6 +42,8 @@ class InputChunk(NamedTuple):
         on_time: One byte per row of what another process emitted, 1 where it was on time, plus
             ``IS_AHEAD``; ``None`` for events of a source, whose lateness is yet to be judged.
         reports: What a task read of its sources in this batch, once for every key group.
+        believed: What the events' times are taken for by the clocks of their keys, ms; ``NO_TIME``: they
+            move none. ``None``: the times as they are.
     """
 
     keys: list[str | None]
@@ -52,6 +54,7 @@ class InputChunk(NamedTuple):
     values: list[bytes]
     on_time: bytes | None = None
     reports: list[SourceReport] | None = None
+    believed: list[int] | None = None
 
     def encode(self) -> bytes:
         """Pack the chunk."""
@@ -91,6 +94,7 @@ _input = msgspec.msgpack.Decoder(
         list[bytes],
         bytes | None,
         list[SourceReport] | None,
+        list[int] | None,
     ]
 )
 _output = msgspec.msgpack.Decoder(tuple[list[str | None], list[str], list[int], bytes, list[bytes]])

@@ -6,22 +6,23 @@ and unpacked in the same way, so that what a test sees here is what the cluster 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
 from millrace.dead_letters import NOT_JSON, reason_of
 from millrace.host.groups import encode_key, key_part
-from millrace.host.runner import Emission, Row, Runner
+from millrace.host.rows import IS_AHEAD
+from millrace.host.runner import Emission, Row, Runner, StreamTime
 from millrace.inputs import event_decoder, event_encoder
-from millrace.process import Key, KeyedProcess, ProcessDefinitionError
+from millrace.process import Key, KeyedProcess, ProcessDefinitionError, order_of
 from millrace.state.backend import GroupBackend
 from millrace.state.cells import Cell
 from millrace.state.layout import EntryLayout
 from millrace.state.page import Page
 from millrace.state.pages import PagedStore, PageInfo
-from millrace.time import END_OF_TIME, NO_WATERMARK
+from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK, less
 
 #: Key, event time (ms), event, and the input where the event's type does not tell.
 Event = tuple[Key, int, Any] | tuple[Key, int, Any, str | None]
@@ -129,6 +130,10 @@ class MemoryHost:
         self._newest = NO_WATERMARK
         self._sequence = 0
         self._broadcast: bytes | None = None
+        order = order_of(process)
+        self._keeps_time = order.clock == "key"
+        #: How far behind the watermark the process is, ms: its patience, or that of the first of its chain.
+        self.lag_ms = self.runner.layout.lag_ms = order.patience_ms
 
     def run_batch(self, events: Iterable[Event]) -> list[Emission]:
         """Run one batch, then advance the watermark and fire what is due.
@@ -143,8 +148,11 @@ class MemoryHost:
         Raises:
             InputError: An event's input is not known.
         """
-        self._step(self.rows_of(events))
+        rows = self.rows_of(events)
         newest = self._newest
+        if self._keeps_time:
+            return self.run_rows(rows, to=less(newest, self._bound + 1))
+        self._step(rows)
         if newest - self._bound - 1 > self.watermark and newest != NO_WATERMARK:
             return self.take() + self.advance_watermark(newest - self._bound - 1)
         return self.take()
@@ -183,16 +191,37 @@ class MemoryHost:
         self._sequence, self._newest = sequence, newest
         return {encode_key((k,) if isinstance(k, str) else tuple(k)): rows for k, rows in by_key.items()}
 
-    def run_rows(self, rows: dict[str, list[Row]]) -> list[Emission]:
-        """Run one batch of rows (key text → rows) at the watermark as it stands: a link of a chain."""
-        self._step(rows)
+    def run_rows(
+        self,
+        rows: dict[str, list[Row]],
+        *,
+        to: int = NO_WATERMARK,
+        newest: Mapping[str, int] | None = None,
+        reach: int = NEVER,
+    ) -> list[Emission]:
+        """Run one batch of rows at the watermark as it stands, which then moves.
+
+        Args:
+            rows: Key text → rows.
+            to: The watermark at the batch's end (ms; it never goes back).
+            newest: Where keys have clocks of their own: what these go by, the newest plausible time (ms) of
+                each key in the batch; ``None``: that of its rows.
+            reach: Up to where a backlog lets them come, ms; ``NEVER``: it does not hold them.
+        """
+        self._move(rows, to, newest, reach)
         return self.take()
+
+    def _move(
+        self, rows: dict[str, list[Row]], to: int, newest: Mapping[str, int] | None = None, reach: int = NEVER
+    ) -> None:
+        before, self.watermark = self.watermark, max(self.watermark, to)
+        if newest is None and self._keeps_time:
+            newest = {key: max(row.event_time for row in of_key) for key, of_key in rows.items()}
+        self._step(rows, StreamTime(before, self.watermark, reach, self._bound, newest or {}))
 
     def advance_watermark(self, to: int) -> list[Emission]:
         """Move the watermark to ``to`` (ms; it never goes back) and fire the timers it passes."""
-        self.watermark = max(self.watermark, to)
-        self._step({})
-        return self.take()
+        return self.run_rows({}, to=to)
 
     def advance_processing_time(self, to: int) -> list[Emission]:
         """Bring a tick: processing time is ``to`` (ms; it never goes back), and its timers fire.
@@ -230,8 +259,13 @@ class MemoryHost:
 
     def take(self) -> list[Emission]:
         """Return and forget what was emitted since the last call."""
-        taken = self.runner.emissions
-        self.runner.emissions = []
+        taken = self._taken()
+        if self._keeps_time:  # whether time was on its way is for the next process alone
+            taken = [e._replace(on_time=bool(e.on_time & 1)) if e.on_time & IS_AHEAD else e for e in taken]
+        return taken
+
+    def _taken(self) -> list[Emission]:
+        taken, self.runner.emissions = self.runner.emissions, []
         return taken
 
     def snapshot(self) -> bytes:
@@ -255,13 +289,28 @@ class MemoryHost:
         self.store = LiveStore(self.runner.layout, _Memory(*stored))
         self._passed = self.watermark
 
-    def _step(self, rows: dict[str, list[Row]], *, tick: bool = False) -> None:
+    def _step(
+        self, rows: dict[str, list[Row]], time: StreamTime | None = None, *, tick: bool = False
+    ) -> None:
         self.runner.load_broadcast(self._broadcast)
         before, self._passed = self._passed, self.watermark
-        self.runner.run_batch(
-            self.store, rows, self.watermark, self.processing_time, tick=tick, passed=before
+        time = StreamTime(self.watermark, self.watermark) if time is None else time
+        # Moved at once, time goes in one step; keys with clocks of their own move with their rows.
+        begin = time.before if rows or self._keeps_time else time.ahead
+        self._run(
+            rows,
+            less(begin, self.lag_ms),
+            ahead=less(time.ahead, self.lag_ms),
+            passed=less(before, self.lag_ms),
+            time=time._replace(before=begin),
+            tick=tick,
         )
-        self.store.commit(self.watermark, self.processing_time)
+
+    def _run(self, rows: dict[str, list[Row]], watermark: int, *, ahead: int, **more: Any) -> None:
+        """Run a batch from one watermark of the process to another, and keep what it leaves."""
+        now = self.processing_time
+        self.runner.run_batch(self.store, rows, watermark, now, ahead=ahead, **more)
+        self.store.commit(ahead, now)
 
 
 def _as_it_is(record: Any) -> Any:
@@ -284,31 +333,53 @@ class MemoryChain:
     Outputs of all but the last are named as on Spark: ``Process.output``.
     """
 
+    #: What runs each process.
+    host_type: ClassVar[type[MemoryHost]] = MemoryHost
+
     def __init__(
         self,
         first: KeyedProcess[Any, Any],
         *links: tuple[str | tuple[str, ...], KeyedProcess[Any, Any]],
         out_of_orderness_ms: int = 0,
     ) -> None:
-        self.hosts = [MemoryHost(p, out_of_orderness_ms=out_of_orderness_ms)
+        self.hosts = [self.host_type(p, out_of_orderness_ms=out_of_orderness_ms)
                       for p in (first, *(p for _, p in links))]  # fmt: skip
         self._keys = [(by,) if isinstance(by, str) else tuple(by) for by, _ in links]
+        for host in self.hosts[1:]:
+            if host._keeps_time:
+                name = host.runner.process.name
+                raise ProcessDefinitionError(f'{name} has clock="key", and takes what another process emits')
+            host.lag_ms = host.runner.layout.lag_ms = self.hosts[0].lag_ms
 
     def run_batch(self, events: Iterable[Event]) -> list[Emission]:
         """Run one batch through all processes; see :meth:`MemoryHost.run_batch`."""
         first = self.hosts[0]
         rows = first.rows_of(events)
-        emitted = self._follow(first.run_rows(rows))
         newest = first._newest
+        if first._keeps_time:
+            return self.run_rows(rows, to=less(newest, first._bound + 1))
+        emitted = self._follow(first.run_rows(rows))
         if newest != NO_WATERMARK and newest - first._bound - 1 > first.watermark:
             emitted += self.advance_watermark(newest - first._bound - 1)
         return emitted
+
+    def run_rows(self, rows: dict[str, list[Row]], *, to: int = NO_WATERMARK, **more: Any) -> list[Emission]:
+        """Run one batch of rows of the first process through all; see :meth:`MemoryHost.run_rows`."""
+        first = self.hosts[0]
+        first._move(rows, to, **more)
+        emitted = first._taken()
+        done = self._follow([e for e in emitted if not e.on_time & IS_AHEAD])
+        for host in self.hosts[1:]:
+            host.watermark = max(host.watermark, to)
+        return done + self._follow([e for e in emitted if e.on_time & IS_AHEAD])
 
     def advance_watermark(self, to: int) -> list[Emission]:
         """Move the watermark of all processes to ``to`` (ms) and fire the timers it passes."""
         for host in self.hosts[1:]:
             host.watermark = max(host.watermark, to)
-        return self._follow(self.hosts[0].advance_watermark(to))
+        first = self.hosts[0]
+        first._move({}, to)
+        return self._follow(first._taken())
 
     def advance_processing_time(self, to: int) -> list[Emission]:
         """Bring a tick (ms) to all processes that use processing time, in the order of the chain."""
@@ -335,7 +406,8 @@ class MemoryChain:
             rows: dict[str, list[Row]] = {}
             for e in emissions:
                 if e.output != "main":
-                    passed.append(e._replace(output=f"{name}.{e.output}"))
+                    on_time = bool(e.on_time & 1)
+                    passed.append(e._replace(output=f"{name}.{e.output}", on_time=on_time))
                     continue
                 try:
                     event = host.decode(e.payload)
@@ -344,7 +416,7 @@ class MemoryChain:
                                             event_time=e.event_time)  # fmt: skip
                     continue
                 text = encode_key(tuple(key_part(getattr(event, key)) for key in keys))
-                row = Row(e.event_time, e.payload, e.event_id, event, on_time=e.on_time)
+                row = Row(e.event_time, e.payload, e.event_id, event, on_time=bool(e.on_time & 1))
                 rows.setdefault(text, []).append(row)
             host._step(rows, tick=host in ticking)
             emissions = host.take()

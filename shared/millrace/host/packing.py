@@ -144,6 +144,7 @@ class Packer:
             source. ``None``: nothing is told.
         place: Place of this stream among those that are connected.
         reader: What reads it, by number: streams made of one Kafka source share its limit.
+        by_key: Whether keys have clocks of their own: the groups are told what each row is taken for.
     """
 
     inputs: tuple[KeyFields, ...]
@@ -153,6 +154,7 @@ class Packer:
     clock: ClockNow | None = None
     place: int = 0
     reader: int = 0
+    by_key: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -201,17 +203,20 @@ class Packer:
             times = [_within_years(time) for time in batch["_time"].to_pylist()]
         kinds = self._kinds(batch, times, control)
         headers = self._headers(batch["_headers"], keys, times, kinds) if "_headers" in names else None
-        if sources is not None:
-            sources.add(batch, times, kinds, inputs)
+        believed = None if sources is None else sources.add(batch, times, kinds, inputs)
         marks = self._marks(inputs, control)
         if marks is not None:
             values = list(map(operator.add, marks, values))
         columns = (keys, times, kinds, causes, headers, values)
+        told = None if believed is None or not self.by_key else believed.tolist()
+        told = None if told == times else told
         chunks = []
         for group, rows in _by_group(groups, kinds, len(self.labels)):
             part = [None if c is None else list(pick(c, rows)) for c in columns]
             of_kind = None if part[2] is None else bytes(part[2])
             chunk = InputChunk(part[0], part[1], of_kind, *part[3:])  # type: ignore[arg-type]
+            if told is not None:
+                chunk = chunk._replace(believed=list(pick(told, rows)))
             chunks.append((self.labels[group], chunk))
         return chunks
 
@@ -312,8 +317,8 @@ class SourcesRead:
         times: list[int],
         kinds: list[int] | None,
         inputs: list[int | None] | None,
-    ) -> None:
-        """Take note of the rows of an Arrow batch.
+    ) -> np.ndarray:
+        """Take note of the rows of an Arrow batch; return their plausible times, ``NO_TIME`` without one.
 
         Args:
             batch: The rows.
@@ -335,6 +340,7 @@ class SourcesRead:
         offsets = batch["_offset"].to_numpy(zero_copy_only=False) if "_offset" in names else None
         for source, rows in _by_source(batch):
             self._note(source, rows, at, valid, is_clock, arrived, offsets)
+        return np.where(valid, at, NO_TIME)
 
     def _note(
         self,

@@ -16,9 +16,9 @@ import copy
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -47,6 +47,7 @@ from millrace.process import (
     Timer,
     Timers,
     check_process,
+    kept_states,
     next_timer,
     order_of,
     soonest,
@@ -55,19 +56,46 @@ from millrace.state import HANDLES
 from millrace.state.handles import Cursor
 from millrace.state.layout import BroadcastLayout, EntryLayout, PendingRow, TimerRecord
 from millrace.state.pages import OpenEntry, StateCorrupted
-from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK
+from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK, less
 
 __all__ = [
-    "Emission", "EntryStore", "Row", "Runner", "cause_order", "context_key", "in_order", "make_event_id",
+    "Emission", "EntryStore", "Row", "Runner", "StreamTime", "cause_order", "context_key", "in_order",
+    "make_event_id",
 ]  # fmt: skip
 
 
-Domain = Literal["event_time", "processing_time"]
+Domain = Literal["event_time", "processing_time", "stream_time"]
+#: Where an entry has the timers of each domain.
+TIMERS: Final[dict[Domain, str]] = {
+    "event_time": "timers_", "processing_time": "processing_timers_", "stream_time": "stream_timers_",
+}  # fmt: skip
+#: What a domain is called in identities.
+_CLOCKS: Final[dict[Domain, str]] = {
+    "event_time": "timer", "processing_time": "processing-timer", "stream_time": "stream-timer",
+}  # fmt: skip
 _NOTHING_LOADED: Final = object()
 #: In place of a hash: a timer that has to be told apart was set by an event without an identity.
 _UNKNOWN: Final = -1
 
 log = logging.getLogger(__name__)
+
+
+class StreamTime(NamedTuple):
+    """How far the stream is in a batch, for processes that do not go by its clock alone.
+
+    Attributes:
+        before: The stream's watermark at the batch's begin, ms.
+        ahead: Its watermark at the batch's end, ms.
+        reach: What holds all clocks back while a backlog is read, ms; ``NEVER``: nothing.
+        bound_ms: How far clocks stay behind the newest event, ms.
+        newest: The newest plausible event time (ms) that the batch brought to a key, by its text.
+    """
+
+    before: int
+    ahead: int
+    reach: int = NEVER
+    bound_ms: int = 0
+    newest: Mapping[str, int] = {}
 
 
 class EntryStore(Protocol):
@@ -120,7 +148,7 @@ class Runner:
     ) -> None:
         check_process(process)
         self.process = copy.copy(process)
-        self.layout = EntryLayout(process.states, owner=process.name)
+        self.layout = EntryLayout(kept_states(process), owner=process.name)
         self.broadcast_layout = BroadcastLayout(process.states)
         self.emissions: list[Emission] = []
         self._encode = encode
@@ -129,7 +157,7 @@ class Runner:
         for spec in process.states:
             self.process.__dict__[spec.name] = HANDLES[spec.kind](self._cursor, spec)
         order = order_of(process)
-        timers = Timers(self._cursor, order)
+        timers = Timers(self._cursor, order, streams=process.stream_timers)
         processing_timers = Timers(self._cursor, order, "processing_time")
         timers._again = processing_timers._again = self._again
         self._ctx = _RunningContext(timers, processing_timers, self._emit, self._reject)
@@ -139,6 +167,9 @@ class Runner:
         self._outputs = {"main", "late", *(tag.name for tag in process.side_outputs)}
         self._in_order = order.in_order_per_key
         self._waits = order.mode == "event_time"
+        #: Whether each key has a clock of its own, and whether there are timers on the stream's.
+        self._keeps_time = order.clock == "key"
+        self._streams = process.stream_timers
         self._identify = identify
         self._batched = type(process).process_batch is not KeyedProcess.process_batch
         if self._batched and self._waits:
@@ -169,6 +200,11 @@ class Runner:
         #: The watermark that a batch ends with, and whether the key has come to it.
         self._ahead = NO_WATERMARK
         self._is_ahead = False
+        #: The same for all keys but those whose own clock is further, and how far the stream is.
+        self._ahead_of_all = NO_WATERMARK
+        self._time = StreamTime(NO_WATERMARK, NO_WATERMARK)
+        #: Up to when timers on the stream's clock are due.
+        self._stream_now = NO_WATERMARK
         #: The watermark that the batch before ended with: timers up to it have fired.
         self._passed = NO_WATERMARK
         #: The packed broadcast state that ``cursor.broadcast`` is, unchanged.
@@ -186,6 +222,7 @@ class Runner:
         tick: bool = False,
         ahead: int = NO_WATERMARK,
         passed: int | None = None,
+        time: StreamTime | None = None,
     ) -> None:
         """Run the rows of one batch (key text → rows) and all timers that are due.
 
@@ -200,8 +237,11 @@ class Runner:
             tick: Whether this batch brought that tick.
             ahead: The watermark that the batch ends with, ms, where that is known already.
             passed: The watermark that the batch before ended with, ms, where this one begins with another.
+            time: How far the stream is, where its watermark is another than that of the process, or its
+                keys have clocks of their own.
         """
-        self._ahead = ahead = max(watermark, ahead)
+        self._ahead = self._ahead_of_all = ahead = max(watermark, ahead)
+        self._time = StreamTime(watermark, ahead) if time is None else time
         self._passed = watermark if passed is None else passed
         self._cursor.processing_now = processing_time
         self._ctx.processing_time = None if processing_time == NO_WATERMARK else processing_time
@@ -393,30 +433,39 @@ class Runner:
         guard: _Guard | None = None,
     ) -> None:
         opened = store.open(key)
+        of_all, own = watermark, None
+        if self._keeps_time and self._bound is None:
+            watermark, self._ahead, own = self._own_clock(key, opened.entry, watermark)
+        now = watermark, self._time.before
         if guard is None:
-            guard = _Guard(store, opened, watermark)
+            guard = _Guard(store, opened, now)
+        guard.now = now
         opened.touched = True
         mark = len(self.emissions)
         cursor, ctx = self._cursor, self._ctx
         entry = cursor.entry = opened.entry
         cursor.min_expiry = opened.expiry
         cursor.min_processing_expiry = opened.processing_expiry
-        cursor.soonest = soonest(entry.timers_) if entry.timers_ else NEVER
+        cursor.soonest = self._soonest(entry)
         cursor.soonest_processing = soonest(entry.processing_timers_) if entry.processing_timers_ else NEVER
         self._key = key
         self._common = common_of(self._name, key)
         ctx.key = context_key(key)
-        ctx.watermark = watermark
+        ctx.watermark, ctx.stream_watermark = watermark, self._time.before
         try:
             try:
                 if self._bound is not None:
                     self._run_all(guard, rows, self._bound)
-                elif self._ahead > watermark:
+                elif self._ahead > watermark or (self._streams and self._time.ahead > self._time.before):
                     self._run_twice(guard, rows, watermark, tick)
-                elif self._waits:
-                    self._run_waiting(guard, rows, watermark, tick)
                 else:
-                    self._run_arriving(guard, rows, watermark, tick)
+                    self._stream_now = self._time.before
+                    if self._waits:
+                        self._run_waiting(guard, rows, watermark, tick)
+                    else:
+                        self._run_arriving(guard, rows, watermark, tick)
+                if own is not None:
+                    self._keep_clock(*own)
             finally:
                 self._is_ahead = False
                 opened.entry = cursor.entry
@@ -432,7 +481,30 @@ class Runner:
             # A callback left what cannot be kept. Once more from the start: now the one is found that did.
             del self.emissions[mark:]
             packing = _PackingGuard(store, opened, guard, key, cursor)
-            self._run_key(store, key, [self._anew(row) for row in rows], watermark, tick, packing)
+            self._run_key(store, key, [self._anew(row) for row in rows], of_all, tick, packing)
+
+    def _own_clock(self, key: str, entry: Any, watermark: int) -> tuple[int, int, tuple[int, int]]:
+        """Return a key's watermarks before and after the batch, and its clock as it is to be kept.
+
+        Its rows are judged as its own clock stood before them, or the stream's less the patience if that is
+        further (which is what the process's watermark is); what waits goes as far as either comes.
+        """
+        clock, newest = (NO_WATERMARK, NO_WATERMARK) if entry.clock_ is None else entry.clock_[1]
+        before, time = max(clock, watermark), self._time
+        came = time.newest.get(key)
+        if came is not None:
+            newest = max(newest, came)
+            clock = max(clock, less(min(newest, time.reach), time.bound_ms + 1))
+        return before, max(clock, self._ahead_of_all), (clock, newest)
+
+    def _keep_clock(self, clock: int, newest: int) -> None:
+        """Keep a key's clock until nothing would be judged otherwise without it."""
+        cursor, until = self._cursor, max(clock, less(newest, self._time.bound_ms + 1))
+        if until <= self._ahead_of_all:
+            cursor.entry.clock_ = None
+        else:
+            cursor.entry.clock_ = (until, (clock, newest))
+            cursor.min_expiry = min(cursor.min_expiry, until)
 
     def _run_twice(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
         """Run a key's rows at the watermark that the batch begins with, then what waits for the next one."""
@@ -442,13 +514,15 @@ class Runner:
             after = [row for row in rows if row.is_ahead]
             rows = [row for row in rows if not row.is_ahead]
         soon: list[Row] = []
+        self._stream_now = self._time.before
         if self._waits:
             soon = self._run_waiting(guard, rows, watermark, False)
         else:
             self._run_arriving(guard, rows, watermark, False)
+        self._stream_now = self._time.ahead
         self._is_ahead = True
-        self._ctx.watermark = ahead
-        guard.log.append((ahead,))
+        self._ctx.watermark, self._ctx.stream_watermark = now = ahead, self._stream_now
+        guard.log.append((now,))
         # The results of a tick have a time after all that this batch passes.
         if self._waits:
             self._run_waiting(guard, after, ahead, tick, soon)
@@ -459,24 +533,25 @@ class Runner:
         """Run the rows of a process in arrival order, with the timers that are due."""
         cursor, in_order = self._cursor, self._in_order
         from_source = not rows or rows[0].on_time is None
-        if cursor.soonest <= watermark and from_source:
+        due = max(watermark, self._stream_now) if self._streams else watermark
+        if cursor.soonest <= due and from_source:
             self._fire(guard, watermark)
         for row in rows:
             if cursor.soonest < row.event_time:
                 if row.on_time is not None:
                     # It has the time of its cause: what was due before that goes before it.
-                    self._fire(guard, min(watermark, row.event_time - 1))
+                    self._fire(guard, watermark, row.event_time)
                 if in_order and cursor.soonest < row.event_time:
                     self._fire_on_key_time(guard, row.event_time)
             on_time = row.on_time
             late = row.event_time <= watermark and not on_time
             self._handle_row(guard, row, late, not late if on_time is None else on_time)
-            if from_source and cursor.soonest <= watermark:
+            if from_source and cursor.soonest <= due:
                 self._fire(guard, watermark)
-        if not from_source and cursor.soonest <= watermark:
+        if not from_source and cursor.soonest <= due:
             self._fire(guard, watermark)
         if tick:
-            self._fire_processing(guard)
+            self._fire_processing(guard, watermark)
 
     def _run_all(self, guard: _Guard, rows: Sequence[Row], bound_ms: int) -> None:
         """Run a key from its first event to the end of time."""
@@ -486,14 +561,14 @@ class Runner:
         for row in rows:
             passed = row.event_time - behind
             if passed > ctx.watermark:
-                ctx.watermark = passed
-            due = passed - 1 if self._waits else passed
+                ctx.watermark = ctx.stream_watermark = passed
+            due = self._stream_now = passed - 1 if self._waits else passed
             if cursor.soonest <= due:
                 self._fire(guard, due)
             if self._in_order and not self._waits and cursor.soonest < row.event_time:
                 self._fire_on_key_time(guard, row.event_time)
             self._handle_row(guard, row, False, row.on_time is not False)
-        ctx.watermark = END_OF_TIME
+        ctx.watermark = ctx.stream_watermark = self._stream_now = END_OF_TIME
         if cursor.soonest <= END_OF_TIME:
             self._fire(guard, END_OF_TIME)
 
@@ -540,20 +615,21 @@ class Runner:
             ready += filter(None, map(self._row_of, passed))
         if guard.packs:
             self._cursor.entry.pending_ = waiting
-            guard.renew(self._cursor, watermark, self._key)
+            guard.renew(self._cursor, self._now(), self._key)
         if passed or soon:
             ready = in_order(ready)
+        due = max(watermark, self._stream_now) if self._streams else watermark
         for row in ready:
             if self._cursor.soonest < row.event_time:
-                self._fire(guard, row.event_time - 1)
+                self._fire(guard, watermark, row.event_time)
             self._handle_row(guard, row, False, row.on_time is not False)
-        if self._cursor.soonest <= watermark:
+        if self._cursor.soonest <= due:
             self._fire(guard, watermark)
         if tick:
-            self._fire_processing(guard)
+            self._fire_processing(guard, watermark)
         for row in late:
             self._handle_row(guard, row, True, False)
-            if self._cursor.soonest <= watermark:
+            if self._cursor.soonest <= due:
                 self._fire(guard, watermark)
         self._cursor.entry.pending_ = waiting
         return left
@@ -562,7 +638,7 @@ class Runner:
         """Let rows wait that came in this batch, but for those with which the entry could not be kept."""
         waiting += rows
         try:
-            guard.renew(self._cursor, self._ctx.watermark, self._key)
+            guard.renew(self._cursor, self._now(), self._key)
         except Exception as error:
             del waiting[len(waiting) - len(rows) :]
             if len(rows) == 1:
@@ -610,14 +686,43 @@ class Runner:
         else:
             self._process(row.event, ctx)
 
-    def _fire(self, guard: _Guard, until: int) -> None:
-        cursor = self._cursor
+    def _fire(self, guard: _Guard, until: int, before: int = NEVER) -> None:
+        """Fire what is due in order of time: by the process's clock up to ``until``, and by the stream's.
+
+        Args:
+            guard: What undoes a callback.
+            until: The watermark, ms.
+            before: Only timers before this, ms.
+        """
+        cursor, until = self._cursor, min(until, before - 1)
         last = until if until < END_OF_TIME else self._last_due()
-        while (timer := next_timer(cursor.entry.timers_, last)) is not None:
-            self._handle_timer(guard, timer, "event_time")
-        cursor.soonest = soonest(cursor.entry.timers_)
-        if cursor.soonest <= until:
+        if not self._streams:
+            while (timer := next_timer(cursor.entry.timers_, last)) is not None:
+                self._handle_timer(guard, timer, "event_time")
+        else:
+            of_stream = last if until >= END_OF_TIME else min(self._stream_now, before - 1)
+            while (found := self._next_timer(last, of_stream)) is not None:
+                self._handle_timer(guard, *found)
+        cursor.soonest = self._soonest(cursor.entry)
+        if until >= END_OF_TIME >= cursor.soonest:
             self._leave_unfired(guard)
+
+    def _next_timer(self, until: int, of_stream: int) -> tuple[TimerRecord, Domain] | None:
+        """Return the next timer that is due by the process's clock, or by the stream's."""
+        entry = self._cursor.entry
+        own, other = next_timer(entry.timers_, until), next_timer(entry.stream_timers_, of_stream)
+        if other is not None and (own is None or (other.at, other.name) < (own.at, own.name)):
+            return other, "stream_time"
+        return None if own is None else (own, "event_time")
+
+    def _soonest(self, entry: Any) -> int:
+        """Return when the first timer on event time is due, be it by the stream's clock."""
+        first = soonest(entry.timers_) if entry.timers_ else NEVER
+        return min(first, soonest(entry.stream_timers_)) if self._streams else first
+
+    def _event_timers(self) -> list[TimerRecord]:
+        entry = self._cursor.entry
+        return [*entry.timers_, *entry.stream_timers_] if self._streams else entry.timers_
 
     def _last_due(self) -> int:
         """Return how far (ms) the time of a key goes on at the end of the input.
@@ -625,7 +730,7 @@ class Runner:
         Whatever is pending now has been set by the key's events, or by timers before the end.
         """
         cursor = self._cursor
-        pending = [t.at for t in cursor.entry.timers_ if t.at <= END_OF_TIME]
+        pending = [t.at for t in self._event_timers() if t.at <= END_OF_TIME]
         if not pending:
             return NO_WATERMARK
         cursor.now = min(pending)
@@ -634,7 +739,7 @@ class Runner:
 
     def _leave_unfired(self, guard: _Guard) -> None:
         """Keep timers that are set for later than the end as what is never due, and say so."""
-        for timer in self._cursor.entry.timers_:
+        for timer in self._event_timers():
             if timer.at <= END_OF_TIME:
                 timer.at = NEVER
                 if timer.name not in self.unfired:
@@ -643,9 +748,9 @@ class Runner:
                                 "timers do)", self._name, timer.name)  # fmt: skip
                 self.unfired[timer.name] += 1
         self._cursor.soonest = NEVER
-        guard.renew(self._cursor, self._ctx.watermark, self._key)
+        guard.renew(self._cursor, self._now(), self._key)
 
-    def _fire_processing(self, guard: _Guard) -> None:
+    def _fire_processing(self, guard: _Guard, watermark: int) -> None:
         """Fire what is due at this tick; what is set meanwhile waits for the next one."""
         cursor = self._cursor
         if cursor.soonest_processing > cursor.processing_now:
@@ -655,8 +760,8 @@ class Runner:
             if timer in cursor.entry.processing_timers_:  # not deleted or moved by the one before
                 self._handle_timer(guard, timer, "processing_time")
         cursor.soonest_processing = soonest(cursor.entry.processing_timers_)
-        if cursor.soonest <= self._ctx.watermark:
-            self._fire(guard, self._ctx.watermark)
+        if cursor.soonest <= watermark or (self._streams and cursor.soonest <= self._stream_now):
+            self._fire(guard, watermark)
 
     def _fire_on_key_time(self, guard: _Guard, event_time: int) -> None:
         """Fire timers that the key's own event passes, and what stands before them."""
@@ -666,7 +771,7 @@ class Runner:
             if timer is None:
                 break
             self._handle_timer(guard, timer, "event_time")
-        self._cursor.soonest = soonest(self._cursor.entry.timers_)
+        self._cursor.soonest = self._soonest(self._cursor.entry)
 
     def _handle_timer(self, guard: _Guard, timer: TimerRecord, domain: Domain) -> None:
         mark = len(self.emissions)
@@ -678,7 +783,7 @@ class Runner:
         except Exception as error:
             self._take_back(guard, mark)
             self._remove(timer, domain)
-            guard.renew(self._cursor, self._ctx.watermark, self._key)
+            guard.renew(self._cursor, self._now(), self._key)
             self.dead_letter(
                 "process_error",
                 "timer",
@@ -696,7 +801,7 @@ class Runner:
         self._cursor.now = ctx.event_time = self._time_of(timer, domain)
         self._row = None
         self._cause = _timer_cause(timer, domain) if self._identify else None
-        self._is_behind = timer.again != 0 and domain == "event_time"
+        self._is_behind = timer.again != 0 and domain != "processing_time"
         self._main = 0
         self._index = {}
         self._on_time = ctx.on_time = True
@@ -708,7 +813,7 @@ class Runner:
 
         So the next process of a chain, which comes to the same watermark, is not behind it.
         """
-        if domain == "event_time":
+        if domain != "processing_time":
             # One that was set in the past is no earlier than what set it: what a value's life was by then
             # may be over and swept, in one cut into batches and not in another.
             return timer.at + timer.behind
@@ -716,21 +821,20 @@ class Runner:
         return min(ahead + 1, END_OF_TIME) if ahead != NO_WATERMARK else max(timer.at, 0)
 
     def _remove(self, timer: TimerRecord, domain: Domain) -> None:
-        entry = self._cursor.entry
-        timers = entry.timers_ if domain == "event_time" else entry.processing_timers_
+        timers = getattr(self._cursor.entry, TIMERS[domain])
         timers[:] = [t for t in timers if t.name != timer.name]
 
     def _take_back(self, guard: _Guard, mark: int) -> None:
         """Undo a failed callback: restore the last snapshot and repeat what succeeded since."""
         del self.emissions[mark:]
-        cursor, watermark = self._cursor, self._ctx.watermark
+        cursor, ctx, now = self._cursor, self._ctx, self._now()
         guard.restore(cursor)
-        self._ctx.watermark = guard.watermark
+        ctx.watermark, ctx.stream_watermark = guard.now
         self._muted = True
         try:
             for done in guard.log:
                 if len(done) == 1:
-                    (self._ctx.watermark,) = done
+                    ((ctx.watermark, ctx.stream_watermark),) = done
                 elif len(done) == 2:
                     self._call_timer(*done)
                 else:
@@ -738,8 +842,12 @@ class Runner:
                     self._call(self._anew(row), late, on_time)
         finally:
             self._muted = False
-            self._ctx.watermark = watermark
-        guard.renew(cursor, watermark, self._key)
+            ctx.watermark, ctx.stream_watermark = now
+        guard.renew(cursor, now, self._key)
+
+    def _now(self) -> tuple[int, int]:
+        """Return the watermarks that callbacks see: of the process, and of the stream."""
+        return self._ctx.watermark, self._ctx.stream_watermark
 
     def _anew(self, row: Row) -> Row:
         """Return a row with its event as it came, since a process may have changed it."""
@@ -827,17 +935,20 @@ class Runner:
             headers=row.headers,
         )
 
-    def _again(self, when: int, processing: bool) -> int:
+    def _again(self, when: int, domain: str) -> int:
         """Return 0 for a timer that is the first of its name and time to fire, else what tells it apart.
 
         Events of a key that are on time go before the timers of their time, and timers in order of time: a
         timer set for later has not fired there. Whatever comes of something behind may have come before.
-        The decision hangs on nothing else, so no cut changes it.
+        The decision hangs on nothing else, so no cut changes it. A timer on the stream's clock may have fired
+        before whatever sets it again came.
         """
         row = self._row
-        if processing:
+        if domain == "processing_time":
             if when > self._cursor.processing_now:
                 return 0
+        elif domain == "stream_time":
+            pass
         elif row is None:
             # Where a key's own events fire timers, one of them may be ahead of an earlier one.
             if when > self._cursor.now and not self._is_behind and (self._waits or not self._in_order):
@@ -886,15 +997,15 @@ class _Guard:
     each failure: no callback is repeated more than once.
     """
 
-    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "begun", "log", "watermark")
+    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "begun", "log", "now")
 
     #: Whether what a callback leaves is packed at once.
     packs = False
 
-    def __init__(self, store: EntryStore, opened: OpenEntry, watermark: int) -> None:
+    def __init__(self, store: EntryStore, opened: OpenEntry, now: tuple[int, int]) -> None:
         self._store = store
-        #: The watermark at which the snapshot was taken, ms.
-        self.watermark = watermark
+        #: The watermarks at which the snapshot was taken, ms: of the process, and of the stream.
+        self.now = now
         self._body: bytes | msgspec.Raw | None = None if opened.before is None else opened.before.body
         if opened.touched:  # the batch has run this key before
             self._body = opened.packed or None
@@ -913,10 +1024,10 @@ class _Guard:
     def restore(self, cursor: Cursor) -> None:
         entry = cursor.entry = self._new() if self._body is None else self._store.decode(self._body)
         cursor.min_expiry, cursor.min_processing_expiry = self._expiry, self._processing_expiry
-        cursor.soonest = soonest(entry.timers_)
+        cursor.soonest = min(soonest(entry.timers_), soonest(getattr(entry, "stream_timers_", ())))
         cursor.soonest_processing = soonest(entry.processing_timers_)
 
-    def renew(self, cursor: Cursor, watermark: int, key: str) -> None:
+    def renew(self, cursor: Cursor, now: tuple[int, int], key: str) -> None:
         """Take the snapshot anew.
 
         Raises:
@@ -926,7 +1037,7 @@ class _Guard:
         body = self._store.encode(cursor.entry)
         self._store.check(body, key)
         self.begun = self.first()
-        self.watermark, self._body = watermark, body
+        self.now, self._body = now, body
         self._expiry, self._processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
         self.log.clear()
 
@@ -953,9 +1064,9 @@ class _PackingGuard(_Guard):
         body, opened.expiry, opened.processing_expiry = before.first()
         opened.entry = type(opened.entry)() if body is None else store.decode(body)
         opened.packed = None
-        super().__init__(store, opened, before.watermark)
+        super().__init__(store, opened, before.now)
         self._body = body
-        self.log = _PackingLog(lambda: self.renew(cursor, self.watermark, key))
+        self.log = _PackingLog(lambda: self.renew(cursor, self.now, key))
 
 
 class _PackingLog(list[tuple[Any, ...]]):
@@ -973,5 +1084,4 @@ def _timer_cause(timer: TimerRecord, domain: Domain) -> str | None:
     """Return what a timer is: text that no event of a source is called by."""
     if timer.again == _UNKNOWN:
         return None
-    clock = "timer" if domain == "event_time" else "processing-timer"
-    return f"\x1e{clock}:{timer.at}:{timer.again:x}:{timer.name}"
+    return f"\x1e{_CLOCKS[domain]}:{timer.at}:{timer.again:x}:{timer.name}"

@@ -44,7 +44,7 @@ from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
 from millrace.host.spark_types import META_FIELDS, output_types, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
 from millrace.inputs import mark_of
-from millrace.process import KeyedProcess, check_process, order_of
+from millrace.process import KeyedProcess, check_process, kept_states, order_of
 from millrace.state.keyring import CIPHER, KEY_FILE_CONF, KeyReference, configured_keys
 from millrace.state.layout import ENCODING_VERSION
 from millrace.time.clock import CLOCK_VERSION, ClockSettings, Follow, skew_ms
@@ -292,7 +292,7 @@ class KeyedStream(Source):
         arriving.check()
         names = tuple(process.inputs) if tagged else ("",)
         readers = _readers([self])
-        clock = _settings([self], [self.clocks(names)], readers)
+        clock = _settings(process, [self], [self.clocks(names)], readers)
         events = JsonEvents(
             process.event_type,
             process.control_type if self.value is not None else None,
@@ -302,12 +302,15 @@ class KeyedStream(Source):
         return ProcessedStream(
             process=process,
             keyed_by=_Keyed(self.key_names(names), self.key_groups, self.bound_ms, names if tagged else ()),
-            plan=_Plan(_rows([arriving], clock, readers), events, clock),
+            plan=_Plan(_rows(process, [arriving], clock, readers), events, clock),
         )
 
 
 def _settings(
-    streams: Sequence[KeyedStream], clocks: Sequence[tuple[bool, ...]], readers: list[int]
+    process: KeyedProcess[Any, Any],
+    streams: Sequence[KeyedStream],
+    clocks: Sequence[tuple[bool, ...]],
+    readers: list[int],
 ) -> ClockSettings:
     """Return what the clock of some streams together goes by."""
     if not any(is_clock for of in clocks for is_clock in of):
@@ -325,6 +328,7 @@ def _settings(
         full_batches=max(stream.full_batches for stream in streams),
         follow="slowest" if "slowest" in follows else "furthest",
         idle_after_ms=None if None in idle else max(i for i in idle if i is not None),
+        patience_ms=order_of(process).patience_ms,
     )
 
 
@@ -344,12 +348,15 @@ def _limit(streams: Iterable[Source]) -> int | None:
     return min((stream.limit for stream in streams if stream.limit is not None), default=None)
 
 
-def _rows(inputs: list[ProcessInput], settings: ClockSettings, readers: list[int]) -> DataFrame:
+def _rows(
+    process: KeyedProcess[Any, Any], inputs: list[ProcessInput], settings: ClockSettings, readers: list[int]
+) -> DataFrame:
     """Return the rows of all inputs on their way to the key groups."""
     streaming = inputs[0].source.df.isStreaming
     clock = BatchClock(settings) if streaming else None
+    by_key = order_of(process).clock == "key"
     frames = [
-        arriving.packed(clock, place, reader)
+        arriving.packed(clock, place, reader, by_key=by_key)
         for place, (arriving, reader) in enumerate(zip(inputs, readers, strict=True))
     ]
     return functools.reduce(DataFrame.unionByName, frames)
@@ -427,7 +434,7 @@ class ConnectedStreams:
         for arriving in inputs:
             arriving.check()
         readers = _readers(streams)
-        clock = _settings(streams, [s.clocks() for s in streams], readers)
+        clock = _settings(process, streams, [s.clocks() for s in streams], readers)
         decoded = JsonEvents(
             process.event_type,
             process.control_type,
@@ -440,7 +447,7 @@ class ConnectedStreams:
             keyed_by=_Keyed(
                 joined_names([s.by[""].keys for s in streams]), streams[0].key_groups, clock.bound_ms
             ),
-            plan=_Plan(_rows(inputs, clock, readers), decoded, clock),
+            plan=_Plan(_rows(process, inputs, clock, readers), decoded, clock),
         )
 
 
@@ -687,7 +694,7 @@ class ProcessedStream:
 
     def _contract(self) -> dict[str, Any]:
         process = self.process
-        states = {s.name: s.describe() for s in process.states}
+        states = {s.name: s.describe() for s in kept_states(process)}
         made = {
             "process": process.name,
             "version": process.version,
@@ -698,6 +705,7 @@ class ProcessedStream:
             "encoding": ENCODING_VERSION,
             "clock": CLOCK_VERSION,
             "order": order_of(process).mode,
+            **({"time": "key"} if order_of(process).clock == "key" else {}),
             **({"definition": described} if (described := process.describe()) else {}),
             "states": states,
         }
@@ -748,6 +756,11 @@ class EmittedStream:
         """
         check_process(process)
         _refuse_local_types(process)
+        if order_of(process).clock == "key":
+            raise KeyingError(
+                f'{process.name} has clock="key", and takes what another process emits: that is on time by '
+                "the stream's clock, though a key's own may be further. Only what reads a stream may have it"
+            )
         before = self.stream
         if any(process.name == p.name for p, _ in before.sources.values()):
             raise KeyingError(f"{process.name} is in the chain already: give one of them another `name`")

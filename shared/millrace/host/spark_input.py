@@ -246,13 +246,16 @@ class ProcessInput:
                 given.append(None)
         return self._each(given)
 
-    def packed(self, clock: ClockNow | None, place: int = 0, reader: int = 0) -> DataFrame:
+    def packed(
+        self, clock: ClockNow | None, place: int = 0, reader: int = 0, *, by_key: bool = False
+    ) -> DataFrame:
         """Find key, event time and key group in workers, and make rows of chunks for key groups.
 
         Args:
             clock: What the clock goes by; ``None``: the input is bounded and has none.
             place: Place of this stream among those that are connected.
             reader: Number of what reads it.
+            by_key: Whether keys have clocks of their own.
         """
         source = self.source
         columns = [self._event().alias("_value")]
@@ -292,6 +295,7 @@ class ProcessInput:
             clock=clock,
             place=place,
             reader=reader,
+            by_key=by_key,
         )
         return self._df.select(*columns).mapInArrow(packer, PACKED_SCHEMA)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,12 @@ from millrace.host.chunks import (
 from millrace.host.key_times import NOT_JSON, decode_all
 from millrace.host.memory import LiveStore
 from millrace.host.packing import keep_out_of_collection
-from millrace.host.runner import Row, Runner, cause_order
+from millrace.host.runner import Row, Runner, StreamTime, cause_order
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_state import StateClient
 from millrace.host.system import Drain, Idle, SystemMessage, Tick, decode_system
 from millrace.inputs import Inputs
-from millrace.process import KeyedProcess
+from millrace.process import KeyedProcess, order_of
 from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.keyring import KeyReference
 from millrace.state.pages import PagedStore
@@ -186,11 +186,15 @@ def _bytes(found: Any) -> bytes:
 class _GroupBatch:
     """What one batch brought to one key group."""
 
-    __slots__ = ("by_key", "controls", "drains", "forwarded", "idles", "reports", "speaks", "status", "tick")
+    __slots__ = (
+        "by_key", "controls", "drains", "forwarded", "idles", "newest", "reports", "speaks", "status", "tick",
+    )  # fmt: skip
 
     def __init__(self, *, speaks: bool) -> None:
         self.speaks = speaks
         self.by_key: dict[str, list[Row]] = {}
+        #: The newest plausible event time (ms) of each key, where keys have clocks of their own.
+        self.newest: dict[str, int] = {}
         self.controls: list[Row] = []
         self.forwarded: list[Forwarded] = []
         self.tick = NO_WATERMARK
@@ -201,6 +205,13 @@ class _GroupBatch:
         self.idles: list[Idle] = []
         #: Checkpoints whose input has ended.
         self.drains: set[str] = set()
+
+    def see(self, keys: Iterable[str | None], times: Iterable[int]) -> None:
+        """Take note of what the times of events are taken for."""
+        newest = self.newest
+        for key, time in zip(keys, times, strict=True):
+            if key is not None and time > newest.get(key, NO_TIME):
+                newest[key] = time
 
     def take(self, message: SystemMessage) -> None:
         """Take a message of the engine."""
@@ -241,6 +252,7 @@ class KeyGroupProcessor(StatefulProcessor):
         self._clock = clock
         self._forwards = forwards
         self._uses_ticks = process.needs_ticks()
+        self._keeps_time = order_of(process).clock == "key"
         self._events = events
         self._speaker = speaker
         self._has_broadcast = process.control_type is not None or any(
@@ -284,14 +296,24 @@ class KeyGroupProcessor(StatefulProcessor):
         backend = SealedBackend(stored, self._process.name, label, ring)
         store = PagedStore(backend, runner.layout, label=label)
         kept = None if stored.clock is None else backend.unseal_clock(stored.clock)
-        status = self._move_clock(backend, kept, batch)
-        watermark, ahead = status.before, status.watermark
+        before = ClockState() if kept is None else read_clock(kept)
+        after, status = self._move_clock(before, batch)
+        if after != before:
+            backend.put_page(CLOCK_PAGE, encode(after))
+        watermark, ahead = before.own(), after.own()
+        runner.layout.lag_ms = after.lag_ms
+        if after.lag_ms != before.lag_ms and runner.layout.streams:
+            store.tell_again()
+        bound_ms = 0 if self._clock is None else self._clock.now().bound_ms
+        time = StreamTime(status.before, status.watermark, status.reach, bound_ms, batch.newest)
         tick = self._uses_ticks and batch.tick > store.processing_time
         if tick:
             store.processing_time = batch.tick
         if self._broadcast is not None:
             self._run_broadcast(self._broadcast, backend, store, batch, watermark)
-        runner.run_batch(store, batch.by_key, watermark, store.processing_time, tick=tick, ahead=ahead)
+        runner.run_batch(
+            store, batch.by_key, watermark, store.processing_time, tick=tick, ahead=ahead, time=time
+        )
         store.commit(ahead, store.processing_time)
         stored.flush()
         emissions, runner.emissions = runner.emissions, []
@@ -302,25 +324,19 @@ class KeyGroupProcessor(StatefulProcessor):
         if batch.speaks:
             yield _OutputRow(WATERMARK, 0, encode_status(status))
 
-    def _move_clock(self, backend: SealedBackend, kept: bytes | None, batch: _GroupBatch) -> ClockStatus:
-        """Return how far the clock goes in this batch, and keep it."""
-        before = ClockState() if kept is None else read_clock(kept)
-        after, status = before, batch.status
-        if self._clock is None:
-            if status is None:  # never: what comes to a group comes with its clock
-                raise StateCorrupted(f"{self._process.name} was not told how far its input is")
-            # A link's rows are judged by what the link itself had come to.
-            after = ClockState(max(before.watermark, status.watermark))
-            status = msgspec.structs.replace(status, before=before.watermark, watermark=after.watermark)
-        else:
+    def _move_clock(self, before: ClockState, batch: _GroupBatch) -> tuple[ClockState, ClockStatus]:
+        """Return how far the clock goes in this batch, and what there is to say about it."""
+        if self._clock is not None:
             settings = self._clock.now()
             if settings.incarnation and settings.incarnation in batch.drains:
-                after, status = ended(before)
-            else:
-                after, status = advance(before, batch.reports, settings, batch.idles)
-        if after != before:
-            backend.put_page(CLOCK_PAGE, encode(after))
-        return status
+                return ended(before, settings)
+            return advance(before, batch.reports, settings, batch.idles)
+        status = batch.status
+        if status is None:  # never: what comes to a group comes with its clock
+            raise StateCorrupted(f"{self._process.name} was not told how far its input is")
+        # A link's rows are judged by what the link itself had come to.
+        after = ClockState(max(before.watermark, status.watermark)).behind(status.lag_ms, before)
+        return after, msgspec.structs.replace(status, before=before.watermark, watermark=after.watermark)
 
     def _run_broadcast(
         self, state: Any, backend: SealedBackend, store: PagedStore, batch: _GroupBatch, watermark: int
@@ -344,11 +360,13 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _read(self, chunk: InputChunk, batch: _GroupBatch) -> None:
         """Decode the rows of a chunk; what cannot be decoded goes to the dead letters."""
-        keys, times, kinds, causes, headers, raws, on_time, reports = chunk
+        keys, times, kinds, causes, headers, raws, on_time, reports, believed = chunk
         if reports is not None:
             batch.reports += reports
             if not raws:
                 return
+        if self._keeps_time:
+            batch.see(keys, times if believed is None else believed)
         events = self._events.all(raws) if kinds is None else None
         if events is None or None in keys or NO_TIME in times:
             self._read_each(chunk, batch)
@@ -367,7 +385,7 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _read_each(self, chunk: InputChunk, batch: _GroupBatch) -> None:
         """Decode rows one by one: some are control events, or cannot be decoded."""
-        keys, times, kinds, causes, headers, raws, on_time, _ = chunk
+        keys, times, kinds, causes, headers, raws, on_time, _, _ = chunk
         decode = self._events.event
         judged = _nothing_judged if on_time is None else map(_judged, on_time)
         for key, time, kind, cause, header, raw, (was_on_time, is_ahead) in zip(

@@ -27,6 +27,7 @@ from millrace.inspect.reshape import (
 )
 from millrace.inspect.savepoints import Restored, new_checkpoint, new_contract
 from millrace.inspect.writer import GROUPS_SCHEMA, assemble, write_groups
+from millrace.process import kept_states
 from millrace.runtime.contract import CONTRACT_FILE, ENCRYPTION, owned
 from millrace.state.layout import EntryLayout
 from millrace.state.slots import EXPIRING, slot_form
@@ -81,13 +82,13 @@ def bootstrap(
     begins_at = _ms(watermark)
     clock = None if begins_at is None else from_watermark(begins_at, stream.clock.bound_ms)
     fill = EntryFiller(
-        stream.process.states, specs, stream.keyed_by.keys, stream.keyed_by.key_groups, _ms(written_at)
+        kept_states(stream.process), specs, stream.keyed_by.keys, stream.keyed_by.key_groups, _ms(written_at)
     )
     columns = [*(F.col(k) for k in stream.keyed_by.keys), *(F.col(s) for s in specs)]
     cells = table.select(*columns).mapInArrow(lambda batches: fill(batches), CELLS_SCHEMA)
     keys = stream.state_keys
     shape = GroupShape(stream.process.name, stream.keyed_by.key_groups, keys, clock)
-    pack = GroupPacker(shape, None, None, EntryLayout(stream.process.states).schema)
+    pack = GroupPacker(shape, None, None, EntryLayout(kept_states(stream.process)).schema)
     if clock is not None:  # every group has it, also those without keys
         cells = with_every_group(cells, shape.key_groups)
     groups = cells.groupBy("label").applyInArrow(lambda key, rows: pack(key, rows), GROUPS_SCHEMA)

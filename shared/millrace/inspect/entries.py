@@ -11,9 +11,9 @@ import msgspec
 
 from millrace.host.groups import decode_key
 from millrace.state.cells import UNREADABLE, StateCorrupted
-from millrace.state.layout import ENGINE_SLOTS, PendingRow, TimerRecord
+from millrace.state.layout import ENGINE_SLOTS, OWN_CLOCK, STREAM_TIMERS, PendingRow, TimerRecord
 from millrace.state.slots import EXPIRING
-from millrace.time import NEVER
+from millrace.time import NEVER, NO_WATERMARK
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,16 @@ class KeptEntry:
         processing_timers: Pending timers on processing time.
         waiting: Events that wait for the watermark.
         states: States that hold something, by name.
+        stream_timers: Pending timers on the stream's clock.
+        clock: How far the key's own clock is, ms; ``None``: it has none, or is not ahead of the process's.
     """
 
     timers: list[TimerRecord] = field(default_factory=list)
     processing_timers: list[TimerRecord] = field(default_factory=list)
     waiting: list[PendingRow] = field(default_factory=list)
     states: dict[str, KeptState] = field(default_factory=dict)
+    stream_timers: list[TimerRecord] = field(default_factory=list)
+    clock: int | None = None
 
     def as_data(self) -> dict[str, Any]:
         """Return the entry as plain data, for JSON."""
@@ -56,6 +60,8 @@ class KeptEntry:
             "expires_at": {s.name: s.expires_at for s in self.states.values() if s.expires_at is not None},
             "timers": [_timer(t) for t in self.timers],
             "processing_timers": [_timer(t) for t in self.processing_timers],
+            **({"stream_timers": [_timer(t) for t in self.stream_timers]} if self.stream_timers else {}),
+            **({} if self.clock is None else {"clock": self.clock}),
             "waiting": [{"event_time": r.event_time, "source_id": r.cause, "event": _event(r.raw)}
                         for r in self.waiting],
         }  # fmt: skip
@@ -90,9 +96,19 @@ class EntryReader:
             kept: Any = self._decoder.decode(body)
         except UNREADABLE as error:
             raise StateCorrupted(f"the state of a key cannot be read: {error}") from error
-        entry = KeptEntry(kept.timers_, kept.processing_timers_, kept.pending_)
+        clock, timers = None, []
+        for i, (name, _, _) in enumerate(self.slots):
+            if name == OWN_CLOCK.name and (found := getattr(kept, f"s{i}")) is not None:
+                clock = found[1][0] if found[1][0] != NO_WATERMARK else None
+            elif name == STREAM_TIMERS.name:
+                timers = msgspec.convert(getattr(kept, f"s{i}"), list[TimerRecord])
+        entry = KeptEntry(
+            kept.timers_, kept.processing_timers_, kept.pending_, stream_timers=timers, clock=clock
+        )
         for i, (name, form, state) in enumerate(self.slots):
             slot = getattr(kept, f"s{i}")
+            if name in (OWN_CLOCK.name, STREAM_TIMERS.name):
+                continue
             if slot is not None and slot != [] and slot != {}:
                 value, expires_at = _unpacked(state["kind"], form, slot)
                 entry.states[name] = KeptState(name, state["kind"], value, expires_at)

@@ -24,6 +24,7 @@ from millrace.inspect.reshape import CELLS_SCHEMA, CellRows, GroupPacker, GroupS
 from millrace.inspect.savepoints import new_checkpoint, new_contract
 from millrace.inspect.stages import stages_of
 from millrace.inspect.writer import GROUPS_SCHEMA, Written, assemble, write_groups
+from millrace.process import kept_states
 from millrace.runtime.contract import ENCRYPTION, RESTORED, is_older, owned, with_own_clock
 from millrace.state.cells import SCHEMA_PAGE
 from millrace.state.keyring import CIPHER, KeyReference
@@ -228,7 +229,7 @@ def _reshaped(view: StateView, shape: GroupShape) -> DataFrame:
         )
     times = [t for g in headers.values() if (t := g.read_header.processing_time) is not None]
     broadcast = next((g.broadcast for g in headers.values() if g.broadcast is not None), None)
-    layout = None if shape.newest is None else EntryLayout(shape.newest.states, owner=shape.process)
+    layout = None if shape.newest is None else EntryLayout(kept_states(shape.newest), owner=shape.process)
     cells = view.by_group(CellRows(shape, max(times, default=None)), CELLS_SCHEMA)
     # What a group keeps beside its keys every group has, also those without keys.
     if times or broadcast is not None or shape.clock is not None:

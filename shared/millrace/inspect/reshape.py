@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millrace.host.groups import group_labels, key_group
 from millrace.inspect.groups import BROADCAST, HEADER, StoredGroup, packed_group
+from millrace.process import kept_states
 from millrace.state.cells import CLOCK_PAGE, Cell, encode, present
 from millrace.state.keyring import KeyReference
 from millrace.state.layout import EntryLayout
@@ -98,7 +99,7 @@ class CellRows:
         """Return an entry in the form that the process has now; ``None`` if nothing is left of it."""
         assert self._shape.newest is not None  # noqa: S101  (the caller's)
         if not hasattr(self, "_layout"):
-            self._layout = EntryLayout(self._shape.newest.states, owner=self._shape.process)
+            self._layout = EntryLayout(kept_states(self._shape.newest), owner=self._shape.process)
         layout = self._layout
         if schema == layout.schema:
             return cell

@@ -98,7 +98,9 @@ def write_status(root: Path, batch: int, status: ClockStatus) -> None:
     folder = root / CLOCK_FOLDER
     folder.mkdir(exist_ok=True)
     part = folder / f".{batch}.part"
-    part.write_bytes(msgspec.json.encode(msgspec.structs.asdict(status)))
+    said = msgspec.structs.asdict(status)
+    # What the next process of a chain needs of it, and nobody else.
+    part.write_bytes(msgspec.json.encode({k: v for k, v in said.items() if k not in ("reach", "lag_ms")}))
     part.replace(folder / f"{batch}")
     with contextlib.suppress(FileNotFoundError):
         (folder / f"{batch - _KEPT}").unlink()

@@ -92,6 +92,7 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
         now[RESTORED] = {**restored, "started": True}
         kept[RESTORED] = restored
     _take_over_keys(folder, kept, now)
+    _take_over_time(kept, now)
     differences = _differences(_without_states(kept), _without_states(now))
     for states in (kept.get("states", {}), *earlier):
         differences += [d for d in state_differences(states, now.get("states", {})) if d not in differences]
@@ -152,6 +153,13 @@ def _take_over_versions(kept: dict[str, Any], now: dict[str, Any]) -> None:
     for before, after in zip([kept, *kept.get("links", ())], [now, *now.get("links", ())], strict=False):
         if "version" in before and "version" in after:
             before["version"] = after["version"]
+
+
+def _take_over_time(kept: dict[str, Any], now: dict[str, Any]) -> None:
+    """Let keys get clocks of their own: they begin where the stream's is."""
+    for before, after in zip([kept, *kept.get("links", ())], [now, *now.get("links", ())], strict=False):
+        if "time" in after:
+            before.setdefault("time", after["time"])
 
 
 def _with_current_key(contract: dict[str, Any]) -> dict[str, Any]:

@@ -24,8 +24,8 @@ class Cursor:
         processing_now: The last tick of processing time, ms; ``NO_WATERMARK`` before the first.
         min_expiry: No event-time expiry of the entry is before this, ms.
         min_processing_expiry: No processing-time expiry of the entry is before this, ms.
-        soonest: No timer of the entry is before this (event time, ms): as long as it is not reached,
-            nobody has to look through the timers.
+        soonest: No timer of the entry is before this (event time or the stream's, ms): as long as it is not
+            reached, nobody has to look through the timers.
         soonest_processing: The same for timers on processing time.
         broadcast: The group's broadcast state: name → map.
         broadcast_writable: Whether ``process_broadcast`` is running.

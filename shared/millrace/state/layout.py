@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ from millrace.state.slots import (
 )
 from millrace.state.specs import StateDeclarationError, StateSpec, StateTypeError, is_mutable
 from millrace.state.sweep import grid_for
-from millrace.time import NEVER, NO_WATERMARK
+from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK
 
 #: Version of the packed form; part of the checkpoint's contract.
 ENCODING_VERSION = 3
@@ -78,6 +78,13 @@ ENGINE_SLOTS: tuple[tuple[str, Any], ...] = (
 )
 
 
+#: Beside the states of a process whose keys have clocks of their own: (how far the clock has come, the newest
+#: plausible time; ms). It may go when the stream's clock, less the patience, has come that far.
+OWN_CLOCK: Final = StateSpec("value", tuple[int, int], per_write=True, name="clock_")
+#: Beside the states of a process that sets timers on the stream's clock.
+STREAM_TIMERS: Final = StateSpec("list", TimerRecord, name="stream_timers_")
+
+
 class EntryLayout:
     """Encoder, decoder and empty value of a process's entries.
 
@@ -121,6 +128,9 @@ class EntryLayout:
         self.schema_digest = int.from_bytes(hashlib.blake2b(self.schema, digest_size=7).digest(), "big")
         #: Readers of older schemas that were met, and keys that were warned of: once per worker.
         self.older: dict[bytes, Any] = {}
+        #: Whether keys have timers on the stream's clock, and how far behind that clock the process is, ms.
+        self.streams = STREAM_TIMERS in self.specs
+        self.lag_ms = 0
         self.warned: set[str] = set()
 
     @property
@@ -213,9 +223,11 @@ class EntryLayout:
                 setattr(entry, spec.name, empty_slot(spec))
         return earliest, processing_earliest
 
-    @staticmethod
-    def timer(entry: Any) -> int | None:
-        """Return when (event time, ms) the entry's first timer or waiting row is due."""
+    def timer(self, entry: Any) -> int | None:
+        """Return when (event time, ms) the entry's first timer or waiting row is due.
+
+        It is told by the clock of the process, also for timers on the stream's, which is ahead of it.
+        """
         timers: list[TimerRecord] = entry.timers_
         first = None
         if timers:
@@ -223,6 +235,11 @@ class EntryLayout:
         if entry.pending_:
             row = min([r.event_time for r in entry.pending_])
             first = row if first is None or row < first else first
+        if self.streams and entry.stream_timers_:
+            due = min([t.at for t in entry.stream_timers_])
+            if due < END_OF_TIME:
+                due = max(due - self.lag_ms, NO_WATERMARK + 1)
+            first = due if first is None or due < first else first
         return first
 
     @staticmethod

@@ -257,6 +257,15 @@ class PagedStore:
             self._fetch(wanted)
         return [self._load(info) for info in wanted]
 
+    def tell_again(self) -> None:
+        """Find anew when each key is due: how far the process is behind the stream's clock has changed."""
+        for page in self._pages_of(self._header.pages):
+            for cell in page.cells.values():
+                timer = self._layout.timer(self.decode(cell.body))
+                if timer != cell.timer:
+                    cell.timer = timer
+                    page.dirty = page.stale = True
+
     def due(self, watermark: int) -> list[str]:
         """Return the keys that have a timer or a waiting row at or before ``watermark`` (ms)."""
         self._watermark = watermark
@@ -325,7 +334,7 @@ class PagedStore:
     def _cell(self, entry: Any, body: bytes, expiry: int, processing_expiry: int) -> Cell:
         layout = self._layout
         return Cell(
-            layout.timer(entry) if entry.timers_ or entry.pending_ else None,
+            layout.timer(entry) if entry.timers_ or entry.pending_ or layout.streams else None,
             None if expiry == NEVER else expiry,
             msgspec.Raw(body),
             layout.processing_timer(entry) if entry.processing_timers_ else None,

@@ -9,7 +9,7 @@ import msgspec
 
 from millrace.host.groups import encode_key
 from millrace.host.memory import Event, MemoryHost
-from millrace.host.runner import Domain, Emission
+from millrace.host.runner import TIMERS, Domain, Emission
 from millrace.process import Key, KeyedProcess
 
 
@@ -95,7 +95,8 @@ class TestDriver:
         if cell is None:
             return None
         entry = self.host.runner.layout.decode(cell.body)
-        return {spec.name: getattr(entry, spec.name) for spec in self.host.runner.layout.specs}
+        states = self._process.states
+        return {spec.name: getattr(entry, spec.name) for spec in states if spec.kind != "broadcast"}
 
     def timers(self, key: Key, domain: Domain = "event_time") -> dict[str, int]:
         """Return the pending timers of a key on one clock: name → time (ms)."""
@@ -103,7 +104,7 @@ class TestDriver:
         if cell is None:
             return {}
         entry = self.host.runner.layout.decode(cell.body)
-        return {t.name: t.at for t in (entry.timers_ if domain == "event_time" else entry.processing_timers_)}
+        return {t.name: t.at for t in getattr(entry, TIMERS[domain], ())}
 
     def waiting(self, key: Key) -> list[int]:
         """Return the event times (ms) of a key's events that wait for the watermark, in order."""

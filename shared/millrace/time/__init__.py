@@ -42,3 +42,14 @@ def ms(duration: timedelta | int) -> int:
     if isinstance(duration, timedelta):
         return duration // timedelta(milliseconds=1)
     return duration
+
+
+def less(time: int, by: int) -> int:
+    """Return a time less a duration (both ms); before the first event, and at the end, it stays what it is.
+
+    >>> less(5_000, 1_001), less(NO_WATERMARK, 1) == NO_WATERMARK, less(END_OF_TIME, 1) == END_OF_TIME
+    (3999, True, True)
+    """
+    if time == NO_WATERMARK or time >= END_OF_TIME:
+        return time
+    return max(time - by, NO_WATERMARK + 1)

@@ -29,7 +29,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from millrace.time import END_OF_TIME, NO_WATERMARK, ms
+from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK, less, ms
 from millrace.time.durations import to_ms
 
 #: A source whose rows of a full batch have no valid time holds all time back: nothing is known of it.
@@ -83,6 +83,8 @@ class ClockSettings(msgspec.Struct, frozen=True):
         idle_after_ms: With ``slowest``: a source whose newest arrival is this much before the newest of
             all, ms, is waited for no longer; ``None``: every source is, for ever.
         incarnation: Identity of the checkpoint: the one whose drain this stream obeys.
+        patience_ms: How far behind this clock a process is whose keys have clocks of their own, and all that
+            comes after it, ms.
     """
 
     bound_ms: int
@@ -94,6 +96,7 @@ class ClockSettings(msgspec.Struct, frozen=True):
     follow: Follow = "furthest"
     idle_after_ms: int | None = None
     incarnation: str = ""
+    patience_ms: int = 0
 
 
 class Minimum(msgspec.Struct, array_like=True, frozen=True):
@@ -115,6 +118,8 @@ class ClockState(msgspec.Struct, array_like=True, frozen=True):
         arrival: Newest arrival of clock sources, ms; ``None`` while none is known.
         minima: Of the last full batches, if no other came since, the oldest first.
         sources: With ``follow="slowest"``: source → its newest plausible time and newest arrival.
+        lag_ms: How far behind W the process is, ms.
+        passed: How far it had come while it was less behind; ``NO_WATERMARK``: no further than it is.
     """
 
     watermark: int = NO_WATERMARK
@@ -122,6 +127,27 @@ class ClockState(msgspec.Struct, array_like=True, frozen=True):
     arrival: int | None = None
     minima: tuple[Minimum, ...] = ()
     sources: dict[str, tuple[int, int | None]] = {}
+    lag_ms: int = 0
+    passed: int = NO_WATERMARK
+
+    def own(self) -> int:
+        """Return how far the process itself is, ms.
+
+        >>> ClockState(watermark=9_000, lag_ms=2_000).own()
+        7000
+        """
+        return max(self.passed, less(self.watermark, self.lag_ms))
+
+    def behind(self, lag_ms: int, before: ClockState) -> ClockState:
+        """Return the clock of a process that is behind this one, and does not go back.
+
+        Args:
+            lag_ms: How far, ms.
+            before: Its clock as the batch before left it.
+        """
+        behind = msgspec.structs.replace(self, lag_ms=lag_ms, passed=NO_WATERMARK)
+        own = before.own()
+        return behind if own <= behind.own() else msgspec.structs.replace(behind, passed=own)
 
 
 class Idle(msgspec.Struct, frozen=True, tag_field="$millrace", tag="idle"):
@@ -148,6 +174,8 @@ class ClockStatus(msgspec.Struct, array_like=True, frozen=True):
         arrival: Newest arrival of clock sources, ms; ``None`` where it is not known.
         is_full: Whether the batch was full: there may be a backlog.
         held_by: The source that holds time back; empty where none does.
+        reach: H, what holds all clocks back in this batch, ms; ``NEVER``: nothing does.
+        lag_ms: How far behind this clock a process is that comes next in a chain, ms.
     """
 
     before: int
@@ -156,6 +184,8 @@ class ClockStatus(msgspec.Struct, array_like=True, frozen=True):
     arrival: int | None = None
     is_full: bool = False
     held_by: str = ""
+    reach: int = NEVER
+    lag_ms: int = 0
 
 
 def plausible(event_time: int, arrival: int | None, skew_ms: int | None) -> int:
@@ -230,15 +260,19 @@ def advance(
         reach, behind = _slowest(known, arrival, settings.idle_after_ms)
     elif known:
         known = {}
-    held, held_by = min(minima, key=lambda m: m.time, default=_NOBODY), behind
-    if is_full and (held.time < reach or len(minima) < settings.full_batches):
-        reach, held_by = held.time if len(minima) == settings.full_batches else UNKNOWN, held.source
-    watermark = max(state.watermark, _less(reach, settings.bound_ms + 1))
+    held, holds, held_by = min(minima, key=lambda m: m.time, default=_NOBODY), NEVER, behind
+    if is_full:
+        holds = held.time if len(minima) == settings.full_batches else UNKNOWN
+    if holds < reach:
+        reach, held_by = holds, held.source
+    watermark = max(state.watermark, less(reach, settings.bound_ms + 1))
     for idle in idles:
         if not is_full and furthest != NO_WATERMARK and _concerns(idle, arrival, settings.topics):
-            watermark = max(watermark, _less(idle.at, settings.bound_ms + 1))
+            watermark = max(watermark, less(idle.at, settings.bound_ms + 1))
     after = ClockState(watermark, furthest, arrival, minima, known)
-    return after, ClockStatus(state.watermark, watermark, furthest, arrival, is_full, held_by)
+    after = after.behind(settings.patience_ms, state)
+    told = (state.watermark, watermark, furthest, arrival, is_full, held_by, holds, settings.patience_ms)
+    return after, ClockStatus(*told)
 
 
 def from_watermark(watermark: int, bound_ms: int) -> ClockState:
@@ -246,10 +280,12 @@ def from_watermark(watermark: int, bound_ms: int) -> ClockState:
     return ClockState(watermark, watermark + bound_ms + 1)
 
 
-def ended(state: ClockState) -> tuple[ClockState, ClockStatus]:
+def ended(state: ClockState, settings: ClockSettings) -> tuple[ClockState, ClockStatus]:
     """Return the clock at the end of all input."""
-    after = ClockState(END_OF_TIME, state.furthest, state.arrival)
-    return after, ClockStatus(state.watermark, END_OF_TIME, state.furthest, state.arrival)
+    lag_ms = settings.patience_ms
+    after = ClockState(END_OF_TIME, state.furthest, state.arrival, lag_ms=lag_ms)
+    told = (state.watermark, END_OF_TIME, state.furthest, state.arrival)
+    return after, ClockStatus(*told, lag_ms=lag_ms)
 
 
 def _by_source(reports: Iterable[SourceReport]) -> dict[tuple[int, str], SourceReport]:
@@ -323,10 +359,6 @@ def _concerns(idle: Idle, arrival: int | None, topics: Sequence[str]) -> bool:
     if idle.arrival is None:
         return arrival is None
     return arrival is not None and arrival >= idle.arrival
-
-
-def _less(time: int, by: int) -> int:
-    return NO_WATERMARK if time == NO_WATERMARK else max(time - by, NO_WATERMARK + 1)
 
 
 def _latest(*times: int | None) -> int | None:

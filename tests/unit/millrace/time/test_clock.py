@@ -476,7 +476,7 @@ def test_with_the_slowest_partitions_of_very_different_delays_have_nothing_late(
 
 
 def test_the_end_of_all_input_is_the_end_of_time() -> None:
-    state, status = ended(ClockState(5, 16, 3, (Minimum(4, "in:0"),)))
+    state, status = ended(ClockState(5, 16, 3, (Minimum(4, "in:0"),)), ClockSettings(10))
     assert (state.watermark, state.minima, status.before) == (END_OF_TIME, (), 5)
 
 
