@@ -69,6 +69,7 @@ class Set(msgspec.Struct):
 
     name: str
     n: int
+    since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,9 @@ def random_case(seed: int, *, runs: int = 2, batches: int = 3, events: int = 40)
                 programs = len(case.definition.programs)
                 batch.append(item(Ev(key, head - lag, rng.randrange(programs), rng.randint(0, 100))))
             if rng.random() < 0.4:
-                batch += [item(Set(rng.choice("pq"), rng.randint(0, 100)), "1") for _ in range(2)]
+                for _ in range(2):
+                    since = rng.choice([None, head + rng.choice([-SECOND, 1, SECOND, 30 * SECOND, REST])])
+                    batch.append(item(Set(rng.choice("pq"), rng.randint(0, 100), since), "1"))
             if case.definition.ticks and rng.random() < 0.6:
                 tick += rng.choice([0, SECOND, 10 * SECOND, 70 * SECOND])
                 batch.append(item(Tick(tick), "2"))
@@ -347,7 +350,7 @@ def random_case(seed: int, *, runs: int = 2, batches: int = 3, events: int = 40)
 
 def in_memory(case: Case) -> tuple[list[Any], list[str]]:
     """Return what a case emits in memory, and the keys that are left in the end."""
-    mirror = Mirror(build(case.definition), BOUND)
+    mirror = Mirror(build(case.definition), BOUND, "since")
     for batches in case.runs:
         for batch in batches:
             mirror.batch(batch, key="user", at="at")
@@ -361,7 +364,7 @@ def on_spark(case: Case, make: Callable[..., Any]) -> Any:
         SCHEMA,
         lambda df: keyed(
             df, by="user", event_time="at", value="value", out_of_orderness=BOUND, source_id="source",
-            control=F.col("control"), key_groups=3,
+            control=F.col("control"), control_time="since", key_groups=3,
         ).process(build(case.definition)),
     )  # fmt: skip
     shuffle = random.Random(case.seed)

@@ -43,9 +43,11 @@ class Mirror:
     Args:
         process: The process.
         bound_ms: How far the watermark stays behind the newest event, ms.
+        control_time: Field of control events from which time on they hold.
     """
 
-    def __init__(self, process: KeyedProcess[Any, Any], bound_ms: int) -> None:
+    def __init__(self, process: KeyedProcess[Any, Any], bound_ms: int, control_time: str = "") -> None:
+        self._control_time = control_time
         self._decode = msgspec.json.Decoder(process.event_type).decode
         self.runner = Runner(process, encode=msgspec.json.encode, decode=self._decode)
         self.store = LiveStore(self.runner.layout)
@@ -80,7 +82,9 @@ class Mirror:
                 rows.setdefault(text, []).append(Row(when, raw, source, self._decode(raw)))
                 self._newest = max(self._newest, when)
             else:
-                controls.append(Row(0, msgspec.json.encode(value), source, value))
+                when = getattr(value, self._control_time, None) if self._control_time else None
+                time = NO_WATERMARK if when is None else when
+                controls.append(Row(time, msgspec.json.encode(value), source, value))
         tick = max(ticks, default=NO_WATERMARK)
         ticked = self.runner.process.needs_ticks() and tick > self._tick
         if ticked:
@@ -126,6 +130,8 @@ class Mirror:
             passed=less(passed, lag),
             time=StreamTime(watermark, ahead, NEVER, self._bound, newest),
         )
+        changed = runner.pass_controls(self._broadcast, less(ahead, lag), report=True)
+        self._broadcast = self._broadcast if changed is None else changed
         self.store.commit(less(ahead, lag), self._tick)
 
 

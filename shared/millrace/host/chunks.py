@@ -23,8 +23,8 @@ AHEAD: Final = 4
 WATERMARK: Final = "$watermark"
 #: The output by which a process hands control events on to the next one of a chain.
 FORWARDED: Final = "$control"
-#: A control event on its way: bytes, identity in its source, headers.
-Forwarded = tuple[bytes, str | None, str | None]
+#: A control event on its way: bytes, identity in its source, headers, event time.
+Forwarded = tuple[bytes, str | None, str | None, int]
 #: Stands for "no event time" in columns of event times, which have no nulls.
 NO_TIME: Final = -(2**63)
 

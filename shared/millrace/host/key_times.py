@@ -110,7 +110,7 @@ class KeyTimes:
             if time is None:
                 times.append(NO_TIME)
             else:
-                at = time if is_ms else _ms_of(time)
+                at = time if is_ms else ms_of(time)
                 times.append(at if FIRST_MS <= at <= LAST_MS else NO_TIME)
             place = known.get(key) if key is not None else None
             if place is None:
@@ -174,7 +174,8 @@ def decode_all(decoder: Any, values: list[bytes]) -> list[Any] | None:
     return found if len(found) == len(values) else None
 
 
-def _ms_of(time: datetime) -> int:
+def ms_of(time: datetime) -> int:
+    """Return a time as ms since the epoch; one without a zone is UTC."""
     return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

@@ -246,14 +246,21 @@ class MemoryHost:
         """
         return self.advance_watermark(END_OF_TIME)
 
-    def broadcast(self, *controls: Any) -> list[Emission]:
-        """Bring control events to every key."""
+    def broadcast(self, *controls: Any, at: int | None = None) -> list[Emission]:
+        """Bring control events to every key.
+
+        Args:
+            controls: The events.
+            at: The event time (ms) from which on they hold, for a process in event-time order; ``None``: now.
+        """
+        when = NO_WATERMARK if at is None else at
         rows = [
-            Row(0, msgspec.json.encode(c), f"memory:control:{self._sequence + i}", c)
+            Row(when, msgspec.json.encode(c), f"memory:control:{self._sequence + i}", c)
             for i, c in enumerate(controls)
         ]
         self._sequence += len(controls)
-        changed = self.runner.run_broadcast(rows, self._broadcast, self.watermark, report=True)
+        watermark = less(self.watermark, self.lag_ms)
+        changed = self.runner.run_broadcast(rows, self._broadcast, watermark, report=True)
         self._broadcast = self._broadcast if changed is None else changed
         return self.take()
 
@@ -305,6 +312,8 @@ class MemoryHost:
             time=time._replace(before=begin),
             tick=tick,
         )
+        changed = self.runner.pass_controls(self._broadcast, less(time.ahead, self.lag_ms), report=True)
+        self._broadcast = self._broadcast if changed is None else changed
 
     def _run(self, rows: dict[str, list[Row]], watermark: int, *, ahead: int, **more: Any) -> None:
         """Run a batch from one watermark of the process to another, and keep what it leaves."""

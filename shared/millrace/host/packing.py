@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -32,7 +33,8 @@ from millrace.host.chunks import (
     decode_output,
     encode_reports,
 )
-from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, pick, read_inputs
+from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, ms_of, pick, read_inputs
+from millrace.host.system import SYSTEM_PREFIX
 from millrace.inputs import NO_INPUT
 from millrace.time.clock import ClockSettings, SourceReport, merged
 
@@ -109,11 +111,9 @@ class Repacker:
             yield self.labels[group], part.encode(), None, len(rows)
 
     def _controls(self, packed: bytes) -> Iterator[tuple[int, bytes, None, int]]:
-        raws, causes, headers = map(list, zip(*decode_forwarded(packed), strict=True))
+        raws, causes, headers, times = map(list, zip(*decode_forwarded(packed), strict=True))
         count = len(raws)
-        part = InputChunk(
-            [None] * count, [NO_TIME] * count, bytes([CONTROL]) * count, causes, headers, raws
-        ).encode()
+        part = InputChunk([None] * count, times, bytes([CONTROL]) * count, causes, headers, raws).encode()
         for label in self.labels:
             yield label, part, None, count
 
@@ -201,6 +201,8 @@ class Packer:
             keys, times, groups = read_inputs(readers, inputs, values, given)
         if "_time" in names:
             times = [_within_years(time) for time in batch["_time"].to_pylist()]
+        if control is not None and "_control_time" in names:
+            _put_control_times(times, control, batch["_control_time"].to_pylist(), values)
         kinds = self._kinds(batch, times, control)
         headers = self._headers(batch["_headers"], keys, times, kinds) if "_headers" in names else None
         believed = None if sources is None else sources.add(batch, times, kinds, inputs)
@@ -288,6 +290,31 @@ def keep_out_of_collection() -> None:
 _frozen_modules = 0
 
 
+def _put_control_times(
+    times: list[int], control: list[bool], told: list[str | None], values: list[bytes]
+) -> None:
+    """Give control events the times from which on they hold; messages of the engine have none."""
+    for row, text in enumerate(told):
+        if control[row] and text and not values[row].startswith(SYSTEM_PREFIX):
+            times[row] = _within_years(_as_ms(text))
+
+
+def _as_ms(text: str) -> int | None:
+    """Return a time in ms: a number of them, or a date and a time.
+
+    >>> _as_ms("1700000000000"), _as_ms("2023-11-14T22:13:20Z"), _as_ms("tomorrow")
+    (1700000000000, 1700000000000, None)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return ms_of(datetime.fromisoformat(text))
+    except ValueError:
+        return None
+
+
 def _within_years(time: int | None) -> int:
     return time if time is not None and FIRST_MS <= time <= LAST_MS else NO_TIME
 
@@ -331,15 +358,17 @@ class SourcesRead:
         arrived = batch["_arrived"].to_numpy(zero_copy_only=False) if "_arrived" in names else None
         is_clock = self._of_clocks(len(at), kinds, inputs)
         valid = is_clock & (at != NO_TIME)
+        timed = None
         if kinds is not None:
             valid &= np.array(kinds) == DATA
+            timed = (np.array(kinds) == CONTROL) & (at != NO_TIME)
         if arrived is not None and self._skew_ms is not None:
             at = np.minimum(at, np.where(np.isfinite(arrived), arrived + self._skew_ms, LAST_MS)).astype(
                 np.int64
             )
         offsets = batch["_offset"].to_numpy(zero_copy_only=False) if "_offset" in names else None
         for source, rows in _by_source(batch):
-            self._note(source, rows, at, valid, is_clock, arrived, offsets)
+            self._note(source, rows, at, valid, is_clock, arrived, offsets, timed)
         return np.where(valid, at, NO_TIME)
 
     def _note(
@@ -351,8 +380,10 @@ class SourcesRead:
         is_clock: np.ndarray,
         arrived: np.ndarray | None,
         offsets: np.ndarray | None,
+        timed: np.ndarray | None,
     ) -> None:
         times = at[rows][valid[rows]]
+        controls = () if timed is None else at[rows][timed[rows]]
         of_clocks = is_clock[rows]
         came = None if arrived is None else arrived[rows][of_clocks]
         came = None if came is None else came[np.isfinite(came)]
@@ -366,6 +397,7 @@ class SourcesRead:
             bool(of_clocks.any()),
             int(times.max()) if len(times) else None,
             int(came.max()) if came is not None and len(came) else None,
+            int(max(controls)) if len(controls) else None,
         )
         before = self._read.get(source)
         self._read[source] = report if before is None else merged(before, report)

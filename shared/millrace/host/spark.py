@@ -74,6 +74,7 @@ def keyed(
     headers: str | Column | None = None,
     keep_headers: Literal["all", "unreadable"] = "all",
     control: Column | None = None,
+    control_time: str | Column | None = None,
     arrived_at: str | Column | None = None,
     max_future_skew: str | int | timedelta | None = None,
     record_key: str | Column | None = None,
@@ -110,6 +111,10 @@ def keyed(
             read. Making text of the headers of every event costs about a quarter of the JVM's work.
         control: True for the rows that are control events: they go to every key group and do not
             move the watermark. The rows come through ``value``.
+        control_time: From which event time on a control event holds, in processes in event-time order: a
+            field of its JSON (ms, or ISO 8601), or a column (a timestamp, or ms). Without it, and where the
+            field is null, it holds from the batch that brings it. While a backlog is read, control events
+            hold time back as events do; one that comes behind the watermark holds at once, and is counted.
         arrived_at: When an event was received (a timestamp); unless given Kafka's ``timestamp``, where the
             stream has Kafka's columns. A device whose clock is ahead of that takes nobody's time with it.
         max_future_skew: Events whose time is more than this after ``arrived_at`` go to the dead
@@ -156,6 +161,8 @@ def keyed(
         raise KeyingError(f"no column {', '.join(missing)} in the stream; it has {', '.join(df.columns)}")
     if control is not None and value is None:
         raise KeyingError("control rows need `value`, the column with their JSON")
+    if control_time is not None and control is None:
+        raise KeyingError("`control_time` is of control rows: say which these are with `control`")
     if max_future_skew is not None and arrived_at is None:
         raise KeyingError("max_future_skew needs `arrived_at`, the time events are compared with")
     if versions is not None and headers is None:
@@ -188,7 +195,18 @@ def keyed(
         full_batches=full_batches,
         follow=follow,
         idle_after_ms=None if idle_after is None else to_ms(idle_after),
+        control_time=_control_time(df, control_time, value),
     )
+
+
+def _control_time(df: DataFrame, told: str | Column | None, value: str | None) -> Column | None:
+    """Return the event time from which on a control event holds, as text."""
+    if told is None:
+        return None
+    if isinstance(told, str):
+        return F.get_json_object(F.col(value or "").cast("string"), f"$['{told}']")
+    given = df.select(told.alias("at")).schema["at"].dataType.simpleString()
+    return F.unix_millis(told).cast("string") if given.startswith("timestamp") else told.cast("string")
 
 
 def _is_kafka(df: DataFrame) -> bool:

@@ -66,6 +66,7 @@ class Source:
         full_batches: So many full batches in a row hold time back together.
         follow: Whether time is that of the source which is ahead, or of the one that is behind.
         idle_after_ms: How long a source that is behind is waited for.
+        control_time: Text of the event time from which on a control event holds.
     """
 
     df: DataFrame
@@ -88,6 +89,7 @@ class Source:
     full_batches: int = 2
     follow: Follow = "furthest"
     idle_after_ms: int | None = None
+    control_time: Column | None = None
 
     def key_names(self, inputs: Iterable[str] = ("",)) -> tuple[str, ...]:
         """Return the names of the key's parts; what inputs name differently has all its names.
@@ -265,6 +267,8 @@ class ProcessInput:
             columns.append(source.headers.alias("_headers"))
         if source.control is not None:
             columns.append(self._control.alias("_control"))
+        if source.control_time is not None:
+            columns.append(F.when(self._control, source.control_time).alias("_control_time"))
         if source.arrived_at is not None:
             arrived = F.unix_millis(source.arrived_at.cast("timestamp")).cast("double")
             columns.append(F.when(arrived > 0, arrived).otherwise(float("inf")).alias("_arrived"))

@@ -44,7 +44,7 @@ from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.keyring import KeyReference
 from millrace.state.pages import PagedStore
 from millrace.state.sealing import SealedBackend
-from millrace.time import NO_WATERMARK
+from millrace.time import END_OF_TIME, NO_WATERMARK
 from millrace.time.clock import ClockState, ClockStatus, SourceReport, advance, ended
 
 if TYPE_CHECKING:
@@ -309,11 +309,18 @@ class KeyGroupProcessor(StatefulProcessor):
         tick = self._uses_ticks and batch.tick > store.processing_time
         if tick:
             store.processing_time = batch.tick
+        stored_broadcast = changed = None
         if self._broadcast is not None:
-            self._run_broadcast(self._broadcast, backend, store, batch, watermark)
+            stored_broadcast, changed = self._run_broadcast(self._broadcast, backend, store, batch, watermark)
         runner.run_batch(
             store, batch.by_key, watermark, store.processing_time, tick=tick, ahead=ahead, time=time
         )
+        if self._broadcast is not None:
+            passed = runner.pass_controls(stored_broadcast, ahead, report=batch.speaks)
+            changed = changed if passed is None else passed
+            if changed is not None:
+                self._broadcast.update((backend.seal_broadcast(changed),))
+                store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
         store.commit(ahead, store.processing_time)
         stored.flush()
         emissions, runner.emissions = runner.emissions, []
@@ -322,6 +329,9 @@ class KeyGroupProcessor(StatefulProcessor):
         if batch.forwarded:
             yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
         if batch.speaks:
+            late, runner.control_late = runner.control_late, 0
+            if late:
+                status = msgspec.structs.replace(status, control_late=status.control_late + late)
             yield _OutputRow(WATERMARK, 0, encode_status(status))
 
     def _move_clock(self, before: ClockState, batch: _GroupBatch) -> tuple[ClockState, ClockStatus]:
@@ -340,8 +350,12 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _run_broadcast(
         self, state: Any, backend: SealedBackend, store: PagedStore, batch: _GroupBatch, watermark: int
-    ) -> None:
-        """Apply control events, and make the broadcast state readable; all groups keep the same."""
+    ) -> tuple[bytes | None, bytes | None]:
+        """Take control events, and make the broadcast state readable; all groups keep the same.
+
+        Returns:
+            The broadcast state, and the same again if it has changed.
+        """
         stored = _broadcast_copies.get(store.broadcast)
         if stored is None and store.broadcast:
             stored = backend.unseal_broadcast(_bytes(state.get()))
@@ -350,13 +364,11 @@ class KeyGroupProcessor(StatefulProcessor):
             _broadcast_copies[store.broadcast] = stored
         if not batch.controls:
             self._runner.load_broadcast(stored)
-            return
+            return stored, None
         batch.controls.sort(key=_control_order)
         # Every group applies the same control events; one of them speaks for all.
         changed = self._runner.run_broadcast(batch.controls, stored, watermark, report=batch.speaks)
-        if changed is not None:
-            state.update((backend.seal_broadcast(changed),))
-            store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
+        return stored if changed is None else changed, changed
 
     def _read(self, chunk: InputChunk, batch: _GroupBatch) -> None:
         """Decode the rows of a chunk; what cannot be decoded goes to the dead letters."""
@@ -395,7 +407,7 @@ class KeyGroupProcessor(StatefulProcessor):
                 batch.status = decode_status(raw)
                 continue
             if kind == CONTROL:
-                self._read_control(raw, cause, header, batch)
+                self._read_control(raw, cause, header, time, batch)
                 continue
             if kind == UNKNOWN_VERSION:  # whether its bytes fit a known version proves nothing
                 self._put_aside("unknown_version", "decode", _told_version(header), raw, cause, key, time,
@@ -418,18 +430,18 @@ class KeyGroupProcessor(StatefulProcessor):
                 row = Row(time, raw, cause, event, header, was_on_time, is_ahead)
                 batch.by_key.setdefault(key, []).append(row)
 
-    def _read_control(self, raw: bytes, cause: Any, header: Any, batch: _GroupBatch) -> None:
+    def _read_control(self, raw: bytes, cause: Any, header: Any, time: int, batch: _GroupBatch) -> None:
         try:
             message = decode_system(raw)
             if message is not None:
                 batch.take(message)
             elif self._events.control_type is not None:
-                batch.controls.append(Row(0, raw, cause, self._events.control(raw), header))
+                batch.controls.append(Row(time, raw, cause, self._events.control(raw), header))
             elif not self._forwards and batch.speaks:
                 self._put_aside("schema", "broadcast", f"{self._process.name} takes no control events", raw,
                                 cause, None, NO_TIME, header)  # fmt: skip
             if self._forwards and batch.speaks:
-                batch.forwarded.append((raw, cause, header))
+                batch.forwarded.append((raw, cause, header, time))
         except NOT_JSON as error:
             if batch.speaks:
                 self._put_aside(reason_of(error), "broadcast", error, raw, cause, None, NO_TIME, header)
@@ -483,12 +495,13 @@ class BoundedGroups(KeyGroupProcessor):
                 self._read(decode_input(row[1]), batch)
             else:
                 found.append((passes, row[3], row[1]))
-        runner = self._runner
+        runner, kept = self._runner, None
         runner.load_broadcast(None)
         if self._has_broadcast and batch.controls:
             batch.controls.sort(key=_control_order)
-            runner.run_broadcast(batch.controls, None, NO_WATERMARK, report=batch.speaks)
+            kept = runner.run_broadcast(batch.controls, None, NO_WATERMARK, report=batch.speaks)
         runner.run_bounded(LiveStore(runner.layout), batch.by_key, self._bound_ms)
+        runner.pass_controls(kept, END_OF_TIME, report=batch.speaks)
         found += encode_emissions(runner.emissions)
         if batch.forwarded:
             found.append((FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded)))

@@ -99,8 +99,11 @@ def write_status(root: Path, batch: int, status: ClockStatus) -> None:
     folder.mkdir(exist_ok=True)
     part = folder / f".{batch}.part"
     said = msgspec.structs.asdict(status)
-    # What the next process of a chain needs of it, and nobody else.
-    part.write_bytes(msgspec.json.encode({k: v for k, v in said.items() if k not in ("reach", "lag_ms")}))
+    for name in ("reach", "lag_ms"):  # what the next process of a chain needs of it, and nobody else
+        del said[name]
+    if not status.control_late:
+        del said["control_late"]
+    part.write_bytes(msgspec.json.encode(said))
     part.replace(folder / f"{batch}")
     with contextlib.suppress(FileNotFoundError):
         (folder / f"{batch - _KEPT}").unlink()

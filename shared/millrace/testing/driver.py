@@ -74,9 +74,14 @@ class TestDriver:
         """End the input: the watermark moves to the end of time, and all timers fire."""
         self.emissions += self.host.drain()
 
-    def broadcast(self, *controls: Any) -> None:
-        """Send control events to every key."""
-        self.emissions += self.host.broadcast(*controls)
+    def broadcast(self, *controls: Any, at: int | None = None) -> None:
+        """Send control events to every key.
+
+        Args:
+            controls: The events.
+            at: The event time (ms) from which on they hold, for a process in event-time order; ``None``: now.
+        """
+        self.emissions += self.host.broadcast(*controls, at=at)
 
     def values(self, output: str = "main") -> list[Any]:
         """Return the records of one output, decoded to its type, in order of emission."""

@@ -21,7 +21,7 @@ class Record(NamedTuple):
     """An offset of a partition.
 
     Attributes:
-        time: Event time, ms; of a dead letter it says nothing.
+        time: Event time, ms; of a dead letter it says nothing; of a control event that has none it is 0.
         arrival: When it came, ms.
         kind: What it is.
     """
@@ -110,6 +110,7 @@ def reports(
     made = []
     for (name, _), of in parts.items():
         clocks = [row.record for row in of if row.record.kind != "control"]
+        timed = [row.record for row in of if row.record.kind == "control" and row.record.time]
         events = [record for record in clocks if record.kind == "event"]
         offsets = [row.offset for row in of]
         made.append(
@@ -122,6 +123,7 @@ def reports(
                 bool(clocks),
                 max((plausible(r.time, r.arrival, skew_ms) for r in events), default=None),
                 max((r.arrival for r in clocks if r.arrival > 0), default=None),
+                max((plausible(r.time, r.arrival, skew_ms) for r in timed), default=None),
             )
         )
     if rng is not None:

@@ -53,6 +53,7 @@ class SourceReport(msgspec.Struct, array_like=True, frozen=True):
         is_clock: Whether a row is of an input that is a clock, readable or not.
         newest: Largest plausible time of rows of such inputs, ms; ``None`` without one.
         arrival: Latest arrival of such rows, ms; ``None`` where it is not known.
+        control: Latest time of control events that hold from a time on, ms; ``None`` without one.
     """
 
     reader: int
@@ -63,6 +64,7 @@ class SourceReport(msgspec.Struct, array_like=True, frozen=True):
     is_clock: bool
     newest: int | None
     arrival: int | None
+    control: int | None = None
 
 
 class ClockSettings(msgspec.Struct, frozen=True):
@@ -176,6 +178,7 @@ class ClockStatus(msgspec.Struct, array_like=True, frozen=True):
         held_by: The source that holds time back; empty where none does.
         reach: H, what holds all clocks back in this batch, ms; ``NEVER``: nothing does.
         lag_ms: How far behind this clock a process is that comes next in a chain, ms.
+        control_late: Control events that came when time had passed theirs.
     """
 
     before: int
@@ -186,6 +189,7 @@ class ClockStatus(msgspec.Struct, array_like=True, frozen=True):
     held_by: str = ""
     reach: int = NEVER
     lag_ms: int = 0
+    control_late: int = 0
 
 
 def plausible(event_time: int, arrival: int | None, skew_ms: int | None) -> int:
@@ -253,7 +257,7 @@ def advance(
     is_full = _is_full(sources.values(), settings.limits)
     minima: tuple[Minimum, ...] = ()
     if is_full:
-        minima = (*state.minima, *_minimum(clocks))[-settings.full_batches :]
+        minima = (*state.minima, *_minimum(sources.values()))[-settings.full_batches :]
     known, reach, behind = state.sources, furthest, ""
     if settings.follow == "slowest":
         known = _known(state.sources, clocks)
@@ -309,6 +313,7 @@ def merged(one: SourceReport, other: SourceReport) -> SourceReport:
         one.is_clock or other.is_clock,
         _latest(one.newest, other.newest),
         _latest(one.arrival, other.arrival),
+        _latest(one.control, other.control),
     )
 
 
@@ -322,9 +327,16 @@ def _is_full(reports: Iterable[SourceReport], limits: Sequence[int | None]) -> b
     return any(limit is not None and 2 * of >= limit for of, limit in zip(taken, limits, strict=True))
 
 
-def _minimum(clocks: Mapping[tuple[int, str], SourceReport]) -> list[Minimum]:
-    """Return the minimum of a full batch; none where it has no row of a clock source."""
-    found = [Minimum(UNKNOWN if r.newest is None else r.newest, r.source) for r in clocks.values()]
+def _minimum(sources: Iterable[SourceReport]) -> list[Minimum]:
+    """Return the minimum of a full batch; none where it has no row of a source that holds time back.
+
+    That is a clock, and a source of control events that hold from a time on, by the latest of these.
+    """
+    found = [
+        Minimum(UNKNOWN if time is None else time, r.source)
+        for r in sources
+        if (time := r.newest if r.is_clock else r.control) is not None or r.is_clock
+    ]
     return [min(found, key=lambda m: (m.time, m.source))] if found else []
 
 

@@ -601,7 +601,7 @@ def test_every_group_behind_a_process_is_told_how_far_its_clock_is() -> None:
     status = ClockStatus(5, 9, 12, 11, True, "in:3")
     told = encode_status(status)
     assert status_of(told) == status
-    control = encode_forwarded([(b'{"limit":1}', "c:0:1", None)])
+    control = encode_forwarded([(b'{"limit":1}', "c:0:1", None, NO_TIME)])
     ((_, _, chunk),) = encode_emissions([Emission("main", "i1", "1:z", 7, True, event("a", 7))])
     columns = {
         "output": pa.array([WATERMARK, "main", FORWARDED]),

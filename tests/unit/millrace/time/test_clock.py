@@ -29,6 +29,7 @@ from millrace.time.clock import (
     advance,
     ended,
     from_watermark,
+    merged,
     plausible,
     skew_ms,
 )
@@ -68,6 +69,9 @@ def a_backlog(rng: random.Random, bound: int, **how: bool) -> list[Partition]:
     made = [a_partition(rng, f"in:{n}", bound, **how) for n in range(rng.randint(1, 5))]
     if rng.random() < 0.5:
         made.append(Partition("control:0", [Record(0, 1, "control")] * rng.choice([1, 5, 50]), True))
+    if rng.random() < 0.3:  # control events that hold from a time on
+        times = sorted(rng.randrange(1, 20_000) for _ in range(rng.choice([1, 5, 50])))
+        made.append(Partition("rules:0", [Record(at, 20_001, "control") for at in times], True))
     return made
 
 
@@ -77,7 +81,10 @@ def late_of(
     """Return how many events a clock makes late, and where it ends."""
     late, state = 0, ClockState()
     for rows in batches:
-        late += sum(row.record.time <= state.watermark for row in rows if row.record.kind == "event")
+        timed = [
+            row.record.time for row in rows if row.record.kind in ("event", "control") and row.record.time
+        ]
+        late += sum(at <= state.watermark for at in timed)
         if rows:
             state, _ = rule(state, reports(rows, skew_ms=settings.skews[0]), settings)
     return late, state
@@ -287,7 +294,11 @@ def is_full(rows: list[Row], settings: ClockSettings) -> bool:
 def least(rows: list[Row], settings: ClockSettings) -> int | None:
     newest: dict[str, int] = {}
     for partition, _, record in rows:
-        if record.kind != "control":
+        if record.kind == "control":
+            if record.time:
+                at = plausible(record.time, record.arrival, settings.skews[0])
+                newest[partition] = max(newest.get(partition, NO_WATERMARK), at)
+        else:
             at = plausible(record.time, record.arrival, settings.skews[0])
             newest[partition] = max(
                 newest.get(partition, NO_WATERMARK), at if record.kind == "event" else NO_WATERMARK
@@ -388,6 +399,21 @@ def test_what_is_no_clock_neither_moves_time_nor_holds_it() -> None:
     assert status.is_full
     settings = ClockSettings(0, (10,), full_batches=1)
     assert advance(ClockState(), [labels, report(700)], settings)[0].watermark == 699
+
+
+def test_control_events_that_hold_from_a_time_on_hold_time_back_in_a_backlog_and_never_move_it() -> None:
+    settings = ClockSettings(0, (10,), full_batches=1)
+    rules = SourceReport(0, "rules:0", 0, 9, 10, False, None, None, 300)
+    state, status = advance(ClockState(), [rules, report(700)], settings)
+    assert (state.watermark, state.furthest, status.held_by) == (299, 700, "rules:0")
+    calm = msgspec.structs.replace(settings, limits=(1_000,))
+    assert advance(state, [rules, report(710)], calm)[0].watermark == 709
+    far = SourceReport(0, "rules:0", 0, 9, 10, False, None, None, 10**9)
+    assert advance(ClockState(), [far, report(700)], calm)[0].furthest == 700
+    ticks = SourceReport(0, "rules:0", 0, 9, 10, False, None, None)
+    assert advance(ClockState(), [ticks, report(700)], settings)[0].watermark == 699
+    both = merged(rules, SourceReport(0, "rules:0", 10, 12, 3, False, None, None, 350))
+    assert (both.control, both.last) == (350, 12)
 
 
 def test_a_reader_is_full_by_its_own_limit() -> None:
