@@ -95,8 +95,8 @@ MUTANTS: Final = (
     Mutant(
         "patterns: time between neighbours is over when the oldest way is",
         _MATCHER,
-        "for number in kept.live if (over := self._over(kept, number)) != NEVER]",
-        "for number in kept.live[:1] if (over := self._over(kept, number)) != NEVER]",
+        "for number in kept.live if (over := over_of(kept, number)) != NEVER]",
+        "for number in kept.live[:1] if (over := over_of(kept, number)) != NEVER]",
         "what times out is told at its time",
         (_ORACLE,),
     ),

@@ -22,8 +22,8 @@ MUTANTS: Final = (
     Mutant(
         "state: a failed callback keeps what it emitted",
         _RUNNER,
-        "        del self.emissions[mark:]\n        cursor, watermark",
-        "        cursor, watermark",
+        "        del self.emissions[mark:]\n        cursor, ctx",
+        "        cursor, ctx",
         "atomic callbacks: outputs are taken back",
         (f"{_TESTS}/host/test_runner.py::test_a_callback_that_raises_leaves_no_trace_but_a_dead_letter",),
     ),
@@ -49,8 +49,8 @@ MUTANTS: Final = (
     Mutant(
         "state: a control event that fails keeps what it wrote",
         _RUNNER,
-        "                cursor.broadcast = layout.decode(before)\n",
-        "                cursor.broadcast = cursor.broadcast\n",
+        "            cursor.broadcast = layout.decode(before)\n",
+        "            cursor.broadcast = cursor.broadcast\n",
         "broadcast state is taken back",
         (
             f"{_TESTS}/host/test_runner.py::test_a_control_event_that_fails_is_taken_back_and_the_next_one_counts",

@@ -20,6 +20,9 @@ _WAITING: Final = (
 _IDENTITIES: Final = f"{_TESTS}/test_identities.py"
 _CHAINS: Final = f"{_TESTS}/windows/test_chains.py"
 _END: Final = f"{_TESTS}/test_end_of_input.py"
+_KEYS: Final = f"{_TESTS}/host/test_key_clock.py"
+_CONTROL: Final = f"{_TESTS}/host/test_control_time.py"
+_CLOCK: Final = "shared/millrace/time/clock.py"
 _AHEAD: Final = f"{_TESTS}/host/test_runner_ahead.py::test_a_batch_ends_at_the_watermark_that_it_brings"
 
 MUTANTS: Final = (
@@ -78,8 +81,8 @@ MUTANTS: Final = (
     Mutant(
         "time: a timer of an instant goes before that instant's events",
         _RUNNER,
-        "                self._fire(guard, row.event_time - 1)\n",
-        "                self._fire(guard, row.event_time)\n",
+        "        cursor, until = self._cursor, min(until, before - 1)\n",
+        "        cursor, until = self._cursor, min(until, before)\n",
         "a timer stands for all of its instant having been seen",
         (
             f"{_TESTS}/test_process.py"
@@ -118,7 +121,7 @@ MUTANTS: Final = (
     Mutant(
         "time: timers that were due do not go before a batch's events",
         _RUNNER,
-        "        if cursor.soonest <= watermark and from_source:\n            self._fire(guard, watermark)\n",
+        "        if cursor.soonest <= due and from_source:\n            self._fire(guard, watermark)\n",
         "",
         "timers that the watermark has passed fire before the next events",
         (f"{_TESTS}/test_process.py::test_timers_that_the_watermark_passed_fire_before_the_next_events",),
@@ -126,8 +129,8 @@ MUTANTS: Final = (
     Mutant(
         "time: the watermark goes back",
         _MEMORY,
-        "        self.watermark = max(self.watermark, to)\n",
-        "        self.watermark = to\n",
+        "        before, self.watermark = self.watermark, max(self.watermark, to)\n",
+        "        before, self.watermark = self.watermark, to\n",
         "the watermark never goes back",
         (f"{_TESTS}/test_process.py::test_the_watermark_never_goes_back",),
     ),
@@ -216,8 +219,8 @@ MUTANTS: Final = (
     Mutant(
         "time: rows are judged by the watermark that their own batch ends with",
         _RUNNER,
-        "            self._run_arriving(guard, rows, watermark, False)\n        self._is_ahead = True\n",
-        "            self._run_arriving(guard, rows, ahead, False)\n        self._is_ahead = True\n",
+        "            self._run_arriving(guard, rows, watermark, False)\n        self._stream_now =",
+        "            self._run_arriving(guard, rows, ahead, False)\n        self._stream_now =",
         "a batch's rows are judged by the watermark that it began with",
         (_AHEAD,),
     ),
@@ -297,8 +300,8 @@ MUTANTS: Final = (
     Mutant(
         "identity: timers of one name and time are one",
         _RUNNER,
-        '    return f"\\x1e{clock}:{timer.at}:{timer.again:x}:{timer.name}"\n',
-        '    return f"\\x1e{clock}:{timer.at}:{timer.name}"\n',
+        '    return f"\\x1e{_CLOCKS[domain]}:{timer.at}:{timer.again:x}:{timer.name}"\n',
+        '    return f"\\x1e{_CLOCKS[domain]}:{timer.at}:{timer.name}"\n',
         "outputs of timers that fire again at one time are told apart",
         (
             f"{_TESTS}/host/test_runner.py"
@@ -356,8 +359,8 @@ MUTANTS: Final = (
     Mutant(
         "ticks: timers of a tick fire before those that its batch passes",
         _RUNNER,
-        "            self._run_arriving(guard, rows, watermark, False)\n        self._is_ahead = True\n",
-        "            self._run_arriving(guard, rows, watermark, tick)\n        self._is_ahead = True\n",
+        "            self._run_arriving(guard, rows, watermark, False)\n        self._stream_now =",
+        "            self._run_arriving(guard, rows, watermark, tick)\n        self._stream_now =",
         "what a tick brings comes after all that its batch passes",
         (f"{_CHAINS}::test_what_a_tick_brings_comes_after_what_its_batch_passes",),
     ),
@@ -453,5 +456,93 @@ MUTANTS: Final = (
         "        if last - first > self._shortest:\n",
         "process_batch reads what process reads",
         (f"{_TESTS}/host/test_runner_together.py",),
+    ),
+    Mutant(
+        "keys: a key's clock goes back with an older event",
+        _RUNNER,
+        "            clock = max(clock, less(min(newest, time.reach), time.bound_ms + 1))\n",
+        "            clock = less(min(came, time.reach), time.bound_ms + 1)\n",
+        "a key's clock never goes back",
+        (_KEYS,),
+    ),
+    Mutant(
+        "keys: a backlog does not hold a key's clock",
+        _RUNNER,
+        "            clock = max(clock, less(min(newest, time.reach), time.bound_ms + 1))\n",
+        "            clock = max(clock, less(newest, time.bound_ms + 1))\n",
+        "what holds the stream back holds the keys",
+        (_KEYS,),
+    ),
+    Mutant(
+        "keys: the stream's clock is waited for without end",
+        _RUNNER,
+        "        return before, max(clock, self._ahead_of_all), (clock, newest)\n",
+        "        return before, clock, (clock, newest)\n",
+        "what a silent key has sent comes when the patience is over",
+        (_KEYS,),
+    ),
+    Mutant(
+        "keys: a clock is forgotten though the key would be judged otherwise without it",
+        _RUNNER,
+        "        if until <= self._ahead_of_all:\n",
+        "        if clock <= self._ahead_of_all:\n",
+        "a key's clock is kept as long as it says something",
+        (_KEYS,),
+    ),
+    Mutant(
+        "keys: timers on the stream's clock wait for the key's",
+        _RUNNER,
+        "            of_stream = last if until >= END_OF_TIME else min(self._stream_now, before - 1)\n",
+        "            of_stream = last\n",
+        "timers on the stream's clock do not wait for a silent key",
+        (_KEYS,),
+    ),
+    Mutant(
+        "keys: a timer on the stream's clock that fires again has the identity of the first",
+        _RUNNER,
+        '        elif domain == "stream_time":\n            pass\n',
+        '        elif domain == "stream_time":\n            return 0\n',
+        "two results have two identities",
+        (_KEYS,),
+    ),
+    Mutant(
+        "keys: what is behind a process with patience does not wait for it",
+        _MEMORY,
+        "            host.lag_ms = host.runner.layout.lag_ms = self.hosts[0].lag_ms\n",
+        "            host.lag_ms = host.runner.layout.lag_ms = 0\n",
+        "order behind clocks of keys costs their patience",
+        (_KEYS,),
+    ),
+    Mutant(
+        "control: an event of the very time of a change does not find it",
+        _RUNNER,
+        "        place = bisect_right(self._versions, event_time, key=itemgetter(0))\n",
+        "        place = bisect_right(self._versions, event_time - 1, key=itemgetter(0))\n",
+        "an event finds what holds at its time",
+        (_CONTROL,),
+    ),
+    Mutant(
+        "control: a change takes effect with the batch that brings it",
+        _RUNNER,
+        "            if self._waits and row.event_time > watermark:",
+        "            if False and row.event_time > watermark:",
+        "an event finds what held at its time",
+        (_CONTROL,),
+    ),
+    Mutant(
+        "control: changes that wait are forgotten when another has come to its time",
+        _RUNNER,
+        "        rest = waiting[len(due) :]\n",
+        "        rest = waiting[:0]\n",
+        "changes wait for their time",
+        (_CONTROL,),
+    ),
+    Mutant(
+        "control: a backlog of changes does not hold time back",
+        _CLOCK,
+        "        if (time := r.newest if r.is_clock else r.control) is not None or r.is_clock\n",
+        "        if (time := r.newest) is not None or r.is_clock\n",
+        "changes hold time back while a backlog is read",
+        (f"{_TESTS}/time/test_clock.py",),
     ),
 )
