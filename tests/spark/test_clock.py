@@ -17,6 +17,7 @@ from millrace import Context, KeyedProcess, Timer, arrival, connect, keyed
 from millrace.host.chunks import WATERMARK, status_of
 from millrace.host.spark import KeyingError
 from millrace.host.spark_clock import announced
+from millrace.host.spark_readers import numbered, readers_of
 from millrace.runtime.clock_files import keep_settings, read_settings
 from millrace.testing.partitions import Partition, Reader, Record, Row, reports
 from millrace.time import NO_WATERMARK
@@ -243,3 +244,30 @@ def test_kafkas_columns_and_limit_are_found_in_the_stream(spark: SparkSession) -
     assert (apart.limits, apart.clocks) == ((70, None), ((True,), (False,)))
     with pytest.raises(KeyingError, match="no input is a clock"):
         keyed(records, clock=False, **how).process(Watch())
+
+
+def test_several_readers_in_one_dataframe_are_told_apart_by_their_topics(spark: SparkSession) -> None:
+    def read(topics: str, limit: int | None, option: str = "subscribe") -> DataFrame:
+        reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "nowhere:1")
+        reader = reader if limit is None else reader.option("maxOffsetsPerTrigger", limit)
+        return reader.option(option, topics).load()
+
+    def readers(df: DataFrame, **more: Any) -> tuple[tuple[int | None, ...], tuple[dict[str, int], ...]]:
+        stream = keyed(df, by="who", event_time="at", value="value", **more)
+        found = numbered([readers_of(df, stream.limit, "0")])
+        assert stream.process(Watch()).clock.limits == found.limits
+        return found.limits, found.of
+
+    both = read("a,b", 70).unionByName(read("c", 9))
+    assert readers(both) == ((70, 9), ({"a": 0, "b": 0, "c": 1, "": 0},))
+    assert readers(both, max_offsets=5) == ((5,), ({"": 0},))
+    assert readers(both, max_offsets={"a, b": 8, "c": 3}) == (
+        (8, 3, None),
+        ({"a": 0, "b": 0, "c": 1, "": 2},),
+    )
+    # Whose a row is cannot be known of a pattern, or of a topic that two read: the smallest counts for all.
+    assert readers(both.unionByName(read("x.*", 4, "subscribePattern"))) == ((4,), ({"": 0},))
+    assert readers(both.unionByName(read("a", None))) == ((9,), ({"": 0},))
+    for wrong, message in (({"a": 1, "a,b": 2}, "names a twice"), ({"": 1}, "names no topic")):
+        with pytest.raises(KeyingError, match=message):
+            keyed(both, by="who", event_time="at", value="value", max_offsets=wrong).process(Watch())

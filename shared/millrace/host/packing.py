@@ -12,8 +12,8 @@ import itertools
 import operator
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -143,7 +143,8 @@ class Packer:
         clock: What the clock goes by: every group is told, with the rows, what the task has read of each
             source. ``None``: nothing is told.
         place: Place of this stream among those that are connected.
-        reader: What reads it, by number: streams made of one Kafka source share its limit.
+        readers: What reads it, by number, of each topic (``""``: of all others): streams made of one Kafka
+            source share its limit.
         by_key: Whether keys have clocks of their own: the groups are told what each row is taken for.
     """
 
@@ -153,7 +154,7 @@ class Packer:
     keep_all_headers: bool = True
     clock: ClockNow | None = None
     place: int = 0
-    reader: int = 0
+    readers: Mapping[str, int] = field(default_factory=lambda: {"": 0})
     by_key: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -162,7 +163,7 @@ class Packer:
 
         keep_out_of_collection()
         readers = [KeyTimes(of.keys, of.event_time, len(self.labels)) for of in self.inputs]
-        sources = None if self.clock is None else SourcesRead(self.place, self.reader, self.clock.now())
+        sources = None if self.clock is None else SourcesRead(self.place, self.readers, self.clock.now())
 
         def rows(chunks: Iterable[tuple[int, bytes]]) -> pa.RecordBatch:
             groups, packed = zip(*chunks, strict=True)
@@ -324,12 +325,12 @@ class SourcesRead:
 
     Args:
         place: Place of the stream among those that are connected.
-        reader: Number of what reads it.
+        readers: What reads it, by number: topic → reader, ``""`` for all others.
         settings: What the clock goes by.
     """
 
-    def __init__(self, place: int, reader: int, settings: ClockSettings) -> None:
-        self._reader = reader
+    def __init__(self, place: int, readers: Mapping[str, int], settings: ClockSettings) -> None:
+        self._readers = readers
         self._skew_ms = settings.skews[place]
         self._clocks = settings.clocks[place]
         self._read: dict[str, SourceReport] = {}
@@ -389,7 +390,7 @@ class SourcesRead:
         came = None if came is None else came[np.isfinite(came)]
         own = None if offsets is None else offsets[rows]
         report = SourceReport(
-            self._reader,
+            self._readers.get(source.rpartition(":")[0], self._readers[""]),
             source,
             None if own is None else int(own.min()),
             None if own is None else int(own.max()),

@@ -40,6 +40,7 @@ from millrace.host.spark_input import (
     key_types,
 )
 from millrace.host.spark_partitions import warn_of_partitions
+from millrace.host.spark_readers import Readers, numbered, readers_of
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
 from millrace.host.spark_types import META_FIELDS, output_types, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
@@ -84,7 +85,7 @@ def keyed(
     offset: str | Column | None = None,
     clock: bool | Mapping[str, bool] = True,
     clock_skew: str | int | timedelta = 0,
-    max_offsets: int | None = None,
+    max_offsets: int | Mapping[str, int] | None = None,
     full_batches: int = 2,
     follow: Follow = "furthest",
     idle_after: str | int | timedelta | None = None,
@@ -133,7 +134,9 @@ def keyed(
         clock_skew: How much after its arrival an event may claim to have happened and still be believed
             by the watermark; may be negative; ``"off"``: all are believed, as simulated worlds want.
         max_offsets: The most that one batch takes, Kafka's ``maxOffsetsPerTrigger``; unless given as the
-            stream's plan says. A batch that takes half of it holds the watermark back by what is behind.
+            stream's plan says. Of a stream with several readers: the topics of each (with commas between) →
+            its limit; those that subscribe topics by name need not be told. A batch that takes half of it
+            holds the watermark back by what is behind.
         full_batches: So many such batches in a row hold it back together; more for Kafka topics
             in which transactions are often aborted.
         follow: ``furthest``: the watermark follows the source that is ahead; ``slowest``: the one that is
@@ -191,7 +194,7 @@ def keyed(
         place=_place(df, _column(source), _column(offset)),
         clock=clock,
         clock_skew_ms=skew_ms(clock_skew),
-        limit=max_offsets if max_offsets is not None else _planned_limit(df),
+        limit=max_offsets,
         full_batches=full_batches,
         follow=follow,
         idle_after_ms=None if idle_after is None else to_ms(idle_after),
@@ -221,27 +224,6 @@ def _place(
     if source is None and _is_kafka(df):
         return F.col("topic"), F.col("partition"), F.col("offset") if offset is None else offset
     return source, None, offset
-
-
-def _planned_limit(df: DataFrame) -> int | None:
-    """Return the most that a batch of a stream takes from Kafka, as its plan says; ``None``: no limit.
-
-    Of several readers in one DataFrame, whose rows cannot be told apart, it is the smallest.
-    """
-    limits = [
-        leaf.extraOptions().get("maxOffsetsPerTrigger")
-        for leaf in _leaves(df)
-        if leaf.getClass().getSimpleName() == "StreamingRelationV2"
-    ]
-    return min((int(limit) for limit in limits if limit is not None), default=None)
-
-
-def _leaves(df: DataFrame) -> list[Any]:
-    """Return what a stream's plan reads; nothing where the plan is elsewhere (Spark Connect)."""
-    if not df.isStreaming or not hasattr(df, "_jdf"):
-        return []
-    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-    return [leaves.apply(place) for place in range(leaves.size())]
 
 
 def _keying(
@@ -328,7 +310,7 @@ def _settings(
     process: KeyedProcess[Any, Any],
     streams: Sequence[KeyedStream],
     clocks: Sequence[tuple[bool, ...]],
-    readers: list[int],
+    readers: Readers,
 ) -> ClockSettings:
     """Return what the clock of some streams together goes by."""
     if not any(is_clock for of in clocks for is_clock in of):
@@ -337,10 +319,7 @@ def _settings(
     idle = [stream.idle_after_ms for stream in streams]
     return ClockSettings(
         bound_ms=max(stream.bound_ms for stream in streams),
-        limits=tuple(
-            _limit(stream for stream, r in zip(streams, readers, strict=True) if r == reader)
-            for reader in range(max(readers) + 1)
-        ),
+        limits=readers.limits,
         skews=tuple(stream.clock_skew_ms for stream in streams),
         clocks=tuple(clocks),
         full_batches=max(stream.full_batches for stream in streams),
@@ -350,32 +329,23 @@ def _settings(
     )
 
 
-def _readers(streams: Sequence[Source]) -> list[int]:
-    """Return for each stream the number of what reads it: parts of one DataFrame are read together."""
-    found: list[tuple[str, ...]] = []
-    numbers = []
-    for place, stream in enumerate(streams):
-        read = tuple(str(leaf.output().toString()) for leaf in _leaves(stream.df)) or (str(place),)
-        if read not in found:
-            found.append(read)
-        numbers.append(found.index(read))
-    return numbers
-
-
-def _limit(streams: Iterable[Source]) -> int | None:
-    return min((stream.limit for stream in streams if stream.limit is not None), default=None)
+def _readers(streams: Sequence[Source]) -> Readers:
+    try:
+        return numbered([readers_of(s.df, s.limit, str(place)) for place, s in enumerate(streams)])
+    except ValueError as error:
+        raise KeyingError(str(error)) from None
 
 
 def _rows(
-    process: KeyedProcess[Any, Any], inputs: list[ProcessInput], settings: ClockSettings, readers: list[int]
+    process: KeyedProcess[Any, Any], inputs: list[ProcessInput], settings: ClockSettings, readers: Readers
 ) -> DataFrame:
     """Return the rows of all inputs on their way to the key groups."""
     streaming = inputs[0].source.df.isStreaming
     clock = BatchClock(settings) if streaming else None
     by_key = order_of(process).clock == "key"
     frames = [
-        arriving.packed(clock, place, reader, by_key=by_key)
-        for place, (arriving, reader) in enumerate(zip(inputs, readers, strict=True))
+        arriving.packed(clock, place, own, by_key=by_key)
+        for place, (arriving, own) in enumerate(zip(inputs, readers.of, strict=True))
     ]
     return functools.reduce(DataFrame.unionByName, frames)
 

@@ -62,7 +62,8 @@ class Source:
         place: The columns that tell where a row stands: source, partition of it, offset.
         clock: Whether the stream, or each of its inputs, is a clock.
         clock_skew_ms: How much after its arrival an event may claim to have happened; ``None``: any time.
-        limit: The most that one batch takes; ``None``: it is not known, or there is none.
+        limit: The most that one batch takes, or that of each of several readers by their topics; ``None``: as
+            the plan says.
         full_batches: So many full batches in a row hold time back together.
         follow: Whether time is that of the source which is ahead, or of the one that is behind.
         idle_after_ms: How long a source that is behind is waited for.
@@ -85,7 +86,7 @@ class Source:
     place: tuple[Column | None, Column | None, Column | None] = (None, None, None)
     clock: bool | Mapping[str, bool] = True
     clock_skew_ms: int | None = 0
-    limit: int | None = None
+    limit: int | Mapping[str, int] | None = None
     full_batches: int = 2
     follow: Follow = "furthest"
     idle_after_ms: int | None = None
@@ -249,14 +250,19 @@ class ProcessInput:
         return self._each(given)
 
     def packed(
-        self, clock: ClockNow | None, place: int = 0, reader: int = 0, *, by_key: bool = False
+        self,
+        clock: ClockNow | None,
+        place: int = 0,
+        readers: Mapping[str, int] | None = None,
+        *,
+        by_key: bool = False,
     ) -> DataFrame:
         """Find key, event time and key group in workers, and make rows of chunks for key groups.
 
         Args:
             clock: What the clock goes by; ``None``: the input is bounded and has none.
             place: Place of this stream among those that are connected.
-            reader: Number of what reads it.
+            readers: What reads it, by number: topic → reader, ``""`` for all others.
             by_key: Whether keys have clocks of their own.
         """
         source = self.source
@@ -298,7 +304,7 @@ class ProcessInput:
             keep_all_headers=source.keep_all_headers,
             clock=clock,
             place=place,
-            reader=reader,
+            readers=dict(readers or {"": 0}),
             by_key=by_key,
         )
         return self._df.select(*columns).mapInArrow(packer, PACKED_SCHEMA)

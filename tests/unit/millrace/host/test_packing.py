@@ -490,7 +490,7 @@ def test_each_connected_stream_goes_by_its_own_skew_and_clocks() -> None:
     )
     batch = arrow([event("a", 500)], _arrived=pa.array([100.0]))
     told = [
-        Packer(PACKER.inputs, LABELS, clock=Told(settings), place=at, reader=reader)
+        Packer(PACKER.inputs, LABELS, clock=Told(settings), place=at, readers={"": reader})
         for at, reader in ((0, 0), (1, 1), (2, 1))
     ]
     assert [reports_of(packer, batch) for packer in told] == [
