@@ -168,8 +168,8 @@ def test_the_clock_says_on_spark_what_its_rule_says(spark: SparkSession, tmp_pat
         )
     assert [watched.said[batch] for batch in sorted(watched.said)] == expected
     assert [watched.late[batch] for batch in sorted(watched.late)] == late
-    assert any(status.is_full for status in expected)
-    assert not all(status.is_full for status in expected)
+    if seed == 1:  # a world with both
+        assert {status.is_full for status in expected} == {True, False}
     for batch, status in enumerate(expected):
         # Events are judged by the watermark before; timers fire up to the one at the end, in the same batch.
         for told in watched.told[batch]:

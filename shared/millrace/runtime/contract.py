@@ -92,8 +92,7 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
         now[RESTORED] = {**restored, "started": True}
         kept[RESTORED] = restored
     _take_over_keys(folder, kept, now)
-    _take_over_time(kept, now)
-    differences = _differences(_without_states(kept), _without_states(now))
+    differences = _differences(_without_states(_with_time(kept, now)), _without_states(now))
     for states in (kept.get("states", {}), *earlier):
         differences += [d for d in state_differences(states, now.get("states", {})) if d not in differences]
     if differences:
@@ -155,11 +154,17 @@ def _take_over_versions(kept: dict[str, Any], now: dict[str, Any]) -> None:
             before["version"] = after["version"]
 
 
-def _take_over_time(kept: dict[str, Any], now: dict[str, Any]) -> None:
-    """Let keys get clocks of their own: they begin where the stream's is."""
-    for before, after in zip([kept, *kept.get("links", ())], [now, *now.get("links", ())], strict=False):
-        if "time" in after:
-            before.setdefault("time", after["time"])
+def _with_time(kept: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return a contract as if keys had had the clocks that they have now: these begin where the stream's is."""
+
+    def brought(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+        return {**({"time": after["time"]} if "time" in after else {}), **before}
+
+    found = brought(kept, now)
+    if "links" in kept and "links" in now:
+        pairs = zip(kept["links"], now["links"], strict=False)
+        found["links"] = [*map(brought, *zip(*pairs, strict=True)), *kept["links"][len(now["links"]) :]]
+    return found
 
 
 def _with_current_key(contract: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from millrace import (
     Timer,
     aggregating_state,
     arrival,
+    event_time,
     list_state,
     map_state,
     reducing_state,
@@ -121,6 +122,22 @@ def test_events_that_wait_are_shown() -> None:
     (cell,) = host.store.cells.values()
     (row,) = EntryReader(host.runner.layout.schema).read(cell.body).as_data()["waiting"]
     assert row == {"event_time": 1_000, "source_id": "memory:0:0", "event": {"who": "ann", "n": 1}}
+
+
+def test_the_clock_of_a_key_and_its_timers_on_the_streams_are_shown_beside_its_states() -> None:
+    class Own(Keeper):
+        order = event_time(clock="key", patience=10_000)
+        stream_timers = True
+
+        def process(self, event: Visit, ctx: Context) -> None:
+            ctx.timers.at(9_000, "later", clock="stream")
+
+    host = MemoryHost(Own(), out_of_orderness_ms=100)
+    host.run_batch([("ann", 1_000, Visit("ann", 1)), ("ann", 2_000, Visit("ann", 2))])
+    (cell,) = host.store.cells.values()
+    found = EntryReader(host.runner.layout.schema).read(cell.body).as_data()
+    assert (found["clock"], found["stream_timers"]) == (1_899, [{"at": 9_000, "name": "later"}])
+    assert not {"clock_", "stream_timers_"} & found["states"].keys()
 
 
 def test_what_is_no_entry_is_refused() -> None:

@@ -114,6 +114,19 @@ def test_the_contract_of_what_was_converted_is_one_of_now() -> None:
     assert not is_older(chain)
 
 
+def test_keys_may_get_clocks_of_their_own_and_keep_them(tmp_path: Path) -> None:
+    for kept, now in (
+        (CONTRACT, changed(time="key")),
+        ({**CHAIN, "links": [CONTRACT, CONTRACT]}, {**CHAIN, "links": [changed(time="key"), CONTRACT]}),
+    ):
+        folder = tmp_path / str("links" in kept)
+        incarnation = check_contract(folder, kept)
+        assert check_contract(folder, now) == incarnation
+        assert check_contract(folder, now) == incarnation
+        with pytest.raises(ContractMismatch, match="time is gone"):
+            check_contract(folder, kept)
+
+
 def test_every_checkpoint_has_an_incarnation_of_its_own(tmp_path: Path) -> None:
     assert len({check_contract(tmp_path / str(i), CONTRACT) for i in range(5)}) == 5
 
