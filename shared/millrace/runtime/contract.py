@@ -155,7 +155,7 @@ def _take_over_versions(kept: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def _with_time(kept: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return a contract as if keys had had the clocks that they have now: these begin where the stream's is."""
+    """Return a contract as if keys had had the clocks that they have now, which begin where the stream is."""
 
     def brought(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         return {**({"time": after["time"]} if "time" in after else {}), **before}

@@ -52,9 +52,8 @@ class Place(NamedTuple):
     number: int = 0
 
     def __str__(self) -> str:
-        what = {"header": "the header", "broadcast": "the broadcast state"}.get(
-            self.kind, f"page {self.number}"
-        )
+        page = "the clock" if self.number == CLOCK_PAGE else f"page {self.number}"
+        what = {"header": "the header", "broadcast": "the broadcast state"}.get(self.kind, page)
         return f"{what} of key group {self.group} of {self.process}"
 
 
