@@ -79,6 +79,8 @@ class Header(msgspec.Struct, array_like=True):
     processing_time: int | None = None
 
 
+#: Bits of a key's hash, by the first of which it has its page.
+_HASH_BITS: Final = 32
 #: The page that holds the group's schemas.
 SCHEMA_PAGE: Final = 0
 #: The page that holds the group's clock: it changes with every batch, and is small.
@@ -143,6 +145,8 @@ def read_header(stored: bytes, *, older: bool = False) -> Header:
         raise StateCorrupted(f"a key group's header cannot be read: {error}") from error
     if not header.pages or not all(0 <= p.schema < len(header.schemas) for p in header.pages):
         raise StateCorrupted("a key group's header names no schema for its pages")
+    if not all(0 <= p.depth <= _HASH_BITS and 0 <= p.prefix < 1 << p.depth for p in header.pages):
+        raise StateCorrupted("a key group's header names pages that cannot be")
     return header
 
 
