@@ -364,8 +364,8 @@ class Context:
         input: Name of the input that the current event came by; empty in timers, and in processes with
             one input.
         watermark: The watermark of this batch, ms; where keys have clocks of their own, that of the key.
-        stream_watermark: How far the stream is, ms: the same, but for processes whose keys have clocks of
-            their own, and those that come after one of them.
+        stream_watermark: How far the stream was when this batch began, ms. What is before it would be late,
+            did keys not have clocks of their own (or did a process before this one not have them).
         processing_time: The last tick of processing time, ms; ``None`` before the first.
         on_time: Whether the current event was on time; True in timers.
         timers: The key's timers on event time.

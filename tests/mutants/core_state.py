@@ -22,8 +22,8 @@ MUTANTS: Final = (
     Mutant(
         "state: a failed callback keeps what it emitted",
         _RUNNER,
-        "        del self.emissions[mark:]\n        cursor, ctx",
-        "        cursor, ctx",
+        "        del self.emissions[mark:]\n        cursor, watermark",
+        "        cursor, watermark",
         "atomic callbacks: outputs are taken back",
         (f"{_TESTS}/host/test_runner.py::test_a_callback_that_raises_leaves_no_trace_but_a_dead_letter",),
     ),

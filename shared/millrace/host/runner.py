@@ -521,10 +521,9 @@ class Runner:
         of_all, own = watermark, None
         if self._keeps_time and self._bound is None:
             watermark, self._ahead, own = self._own_clock(key, opened.entry, watermark)
-        now = watermark, self._time.before
         if guard is None:
-            guard = _Guard(store, opened, now)
-        guard.now = now
+            guard = _Guard(store, opened, watermark)
+        guard.watermark = watermark
         opened.touched = True
         mark = len(self.emissions)
         cursor, ctx = self._cursor, self._ctx
@@ -606,8 +605,8 @@ class Runner:
             self._run_arriving(guard, rows, watermark, False)
         self._stream_now = self._time.ahead
         self._is_ahead = True
-        self._ctx.watermark, self._ctx.stream_watermark = now = ahead, self._stream_now
-        guard.log.append((now,))
+        self._ctx.watermark = ahead
+        guard.log.append((ahead,))
         # The results of a tick have a time after all that this batch passes.
         if self._waits:
             self._run_waiting(guard, after, ahead, tick, soon)
@@ -700,7 +699,7 @@ class Runner:
             ready += filter(None, map(self._row_of, passed))
         if guard.packs:
             self._cursor.entry.pending_ = waiting
-            guard.renew(self._cursor, self._now(), self._key)
+            guard.renew(self._cursor, self._ctx.watermark, self._key)
         if passed or soon:
             ready = in_order(ready)
         due = max(watermark, self._stream_now) if self._streams else watermark
@@ -723,7 +722,7 @@ class Runner:
         """Let rows wait that came in this batch, but for those with which the entry could not be kept."""
         waiting += rows
         try:
-            guard.renew(self._cursor, self._now(), self._key)
+            guard.renew(self._cursor, self._ctx.watermark, self._key)
         except Exception as error:
             del waiting[len(waiting) - len(rows) :]
             if len(rows) == 1:
@@ -835,7 +834,7 @@ class Runner:
                                 "timers do)", self._name, timer.name)  # fmt: skip
                 self.unfired[timer.name] += 1
         self._cursor.soonest = NEVER
-        guard.renew(self._cursor, self._now(), self._key)
+        guard.renew(self._cursor, self._ctx.watermark, self._key)
 
     def _fire_processing(self, guard: _Guard, watermark: int) -> None:
         """Fire what is due at this tick; what is set meanwhile waits for the next one."""
@@ -870,7 +869,7 @@ class Runner:
         except Exception as error:
             self._take_back(guard, mark)
             self._remove(timer, domain)
-            guard.renew(self._cursor, self._now(), self._key)
+            guard.renew(self._cursor, self._ctx.watermark, self._key)
             self.dead_letter(
                 "process_error",
                 "timer",
@@ -916,14 +915,14 @@ class Runner:
     def _take_back(self, guard: _Guard, mark: int) -> None:
         """Undo a failed callback: restore the last snapshot and repeat what succeeded since."""
         del self.emissions[mark:]
-        cursor, ctx, now = self._cursor, self._ctx, self._now()
+        cursor, watermark = self._cursor, self._ctx.watermark
         guard.restore(cursor)
-        ctx.watermark, ctx.stream_watermark = guard.now
+        self._ctx.watermark = guard.watermark
         self._muted = True
         try:
             for done in guard.log:
                 if len(done) == 1:
-                    ((ctx.watermark, ctx.stream_watermark),) = done
+                    (self._ctx.watermark,) = done
                 elif len(done) == 2:
                     self._call_timer(*done)
                 else:
@@ -931,12 +930,8 @@ class Runner:
                     self._call(self._anew(row), late, on_time)
         finally:
             self._muted = False
-            ctx.watermark, ctx.stream_watermark = now
-        guard.renew(cursor, now, self._key)
-
-    def _now(self) -> tuple[int, int]:
-        """Return the watermarks that callbacks see: of the process, and of the stream."""
-        return self._ctx.watermark, self._ctx.stream_watermark
+            self._ctx.watermark = watermark
+        guard.renew(cursor, watermark, self._key)
 
     def _anew(self, row: Row) -> Row:
         """Return a row with its event as it came, since a process may have changed it."""
@@ -1086,15 +1081,15 @@ class _Guard:
     each failure: no callback is repeated more than once.
     """
 
-    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "begun", "log", "now")
+    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "begun", "log", "watermark")
 
     #: Whether what a callback leaves is packed at once.
     packs = False
 
-    def __init__(self, store: EntryStore, opened: OpenEntry, now: tuple[int, int]) -> None:
+    def __init__(self, store: EntryStore, opened: OpenEntry, watermark: int) -> None:
         self._store = store
-        #: The watermarks at which the snapshot was taken, ms: of the process, and of the stream.
-        self.now = now
+        #: The watermark at which the snapshot was taken, ms.
+        self.watermark = watermark
         self._body: bytes | msgspec.Raw | None = None if opened.before is None else opened.before.body
         if opened.touched:  # the batch has run this key before
             self._body = opened.packed or None
@@ -1116,7 +1111,7 @@ class _Guard:
         cursor.soonest = min(soonest(entry.timers_), soonest(getattr(entry, "stream_timers_", ())))
         cursor.soonest_processing = soonest(entry.processing_timers_)
 
-    def renew(self, cursor: Cursor, now: tuple[int, int], key: str) -> None:
+    def renew(self, cursor: Cursor, watermark: int, key: str) -> None:
         """Take the snapshot anew.
 
         Raises:
@@ -1126,7 +1121,7 @@ class _Guard:
         body = self._store.encode(cursor.entry)
         self._store.check(body, key)
         self.begun = self.first()
-        self.now, self._body = now, body
+        self.watermark, self._body = watermark, body
         self._expiry, self._processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
         self.log.clear()
 
@@ -1153,9 +1148,9 @@ class _PackingGuard(_Guard):
         body, opened.expiry, opened.processing_expiry = before.first()
         opened.entry = type(opened.entry)() if body is None else store.decode(body)
         opened.packed = None
-        super().__init__(store, opened, before.now)
+        super().__init__(store, opened, before.watermark)
         self._body = body
-        self.log = _PackingLog(lambda: self.renew(cursor, self.now, key))
+        self.log = _PackingLog(lambda: self.renew(cursor, self.watermark, key))
 
 
 class _PackingLog(list[tuple[Any, ...]]):
