@@ -57,7 +57,9 @@ class Gateway(msgspec.Struct, array_like=True):
 
     devices: dict[str, Device] = {}
 
-    def heard(self, name: str, gateway: str, machine: bool, at: int, timeout: int) -> list[Liveness]:
+    def heard(
+        self, name: str, gateway: str, machine: bool, at: int, timeout: int, *, is_over: bool = False
+    ) -> list[Liveness]:
         """Take a heartbeat.
 
         Args:
@@ -66,6 +68,7 @@ class Gateway(msgspec.Struct, array_like=True):
             machine: Whether it is a machine.
             at: When, ms.
             timeout: How long a device may be silent, ms.
+            is_over: Whether so long has passed since: then a silent device stays silent.
 
         Returns:
             That it is heard again, if it was silent.
@@ -75,7 +78,7 @@ class Gateway(msgspec.Struct, array_like=True):
             self.devices[name] = Device(at, at + timeout, "", machine)
             return []
         before, device.last = device.last, at
-        if not device.silent:
+        if not device.silent or is_over:
             return []
         cause, device.silent, device.judge = device.silent, "", at + timeout
         if not machine:

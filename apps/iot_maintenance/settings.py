@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from pydantic import Field, field_validator
@@ -63,6 +63,14 @@ class MonitorSettings(Section):
     )
     sensor_least: Duration = Field(
         default=timedelta(seconds=5), description="but no sensor is silent before this"
+    )
+    clock: Literal["stream", "key"] = Field(
+        default="stream",
+        description="key: machines and gateways go by clocks of their own, where they deliver hours late",
+    )
+    patience: Duration = Field(
+        default=timedelta(minutes=10),
+        description="with clock: key, how far a machine may be behind the others; longer ago is late",
     )
     judge: bool = Field(
         default=True,
@@ -138,6 +146,8 @@ def monitoring(settings: IotSettings) -> Monitoring:
         kinds_by_quantity=fleet.kinds_by_quantity,
         ideal_per_h=fleet.ideal_per_h,
         grace_ms=ms(told.grace),
+        clock=told.clock,
+        patience_ms=ms(told.patience),
         keep_ms=ms(told.keep),
         device_timeout_ms=ms(told.device_timeout),
         judge=told.judge,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from apps.iot_maintenance.alarms.book import RuleSet, book_of
 from apps.iot_maintenance.alarms.engine import Alarms, Engine
@@ -19,7 +19,17 @@ from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.shifts import Calendar
 from apps.iot_maintenance.signals import INPUTS, Signal
 from apps.iot_maintenance.state import Machine, Silence
-from millrace import Context, KeyedProcess, broadcast_state, days, minutes, seconds, side_output, value_state
+from millrace import (
+    Context,
+    KeyedProcess,
+    broadcast_state,
+    days,
+    event_time,
+    minutes,
+    seconds,
+    side_output,
+    value_state,
+)
 from millrace.rules import ApproveRule, Entry, PublishRule, RollbackRule, SetRuleState
 from millrace.time import NEVER
 
@@ -52,6 +62,8 @@ class Monitoring:
         sensor_intervals: A sensor that is missing for so many of its intervals is silent ...
         sensor_least_ms: ... but not before this.
         calendar: The shifts.
+        clock: Whether machines and gateways go by the clock of the stream, or by clocks of their own.
+        patience_ms: With clocks of their own: how far these may stay behind the stream's.
     """
 
     rules: tuple[AlarmRule, ...] = ()
@@ -65,6 +77,8 @@ class Monitoring:
     sensor_intervals: float = 6.0
     sensor_least_ms: int = seconds(5)
     calendar: Calendar = field(default_factory=Calendar)
+    clock: Literal["stream", "key"] = "stream"
+    patience_ms: int = minutes(10)
 
 
 class Watch(KeyedProcess[Signal, EnrichedReading]):
@@ -77,6 +91,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     # An alarm's delays, a trend and "nothing has come" hang on the order of events: they wait for the
     # watermark. Rows of late readings and corrections come at once.
     order = "event_time"
+    # Who is silent is said by the stream's clock: that of who is silent stands still.
+    stream_timers = True
     inputs: ClassVar = INPUTS
     control_type = PublishRule | SetRuleState | ApproveRule | RollbackRule
     alarms = side_output(AlarmEvent)
@@ -90,6 +106,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
 
     def __init__(self, monitoring: Monitoring) -> None:
         self._m = monitoring
+        if monitoring.clock == "key":
+            self.order = event_time(clock="key", patience=monitoring.patience_ms)  # type: ignore[assignment,misc]
         self._make = partial(book_of, monitoring.rules)
         self._tidy_ms = max(monitoring.grace_ms, _LEAST_TIDY_MS)
 
@@ -122,7 +140,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
                 due = min(due, judge)
         machine.watch_at = due
         if due != NEVER:
-            ctx.timers.at(due, WATCH)
+            ctx.timers.at(due, WATCH, clock="stream")
         self._wake(ctx)
 
     def _find_silent(
@@ -144,8 +162,10 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
 
     def _heard(self, event: Reading, machine: Machine, engine: Engine, ctx: Context) -> None:
         """Take that a machine of which sensors were silent is heard."""
-        silence = machine.silences.pop(event.quantity, None)
         at = ctx.event_time
+        if self._is_over(at + self._timeout(machine.sensors[event.quantity]), ctx):
+            return
+        silence = machine.silences.pop(event.quantity, None)
         if silence is not None:
             self._tell_silence(machine, event.quantity, "online", silence.own, silence.since, ctx)
             engine.silent(event.quantity, silent=False)
@@ -162,7 +182,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         """Look for silent sensors at ``at`` (ms), unless they are looked for before."""
         if at < machine.watch_at:
             machine.watch_at = at
-            ctx.timers.at(at, WATCH)
+            ctx.timers.at(at, WATCH, clock="stream")
 
     def _tell_silence(
         self, machine: Machine, quantity: str, state: Any, own: bool, since: int, ctx: Context
@@ -179,13 +199,22 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             gateway = self.gateway.value = Gateway()
         at, timeout = ctx.event_time, self._m.device_timeout_ms
         is_machine = event.device_kind == "machine"
-        rows = gateway.heard(event.device_id, event.gateway_id, is_machine, at, timeout)
+        is_over = self._is_over(at + timeout, ctx)
+        rows = gateway.heard(event.device_id, event.gateway_id, is_machine, at, timeout, is_over=is_over)
         if rows:
             self._tell_liveness(rows, ctx)
         # Far away while all that were known are silent: a device that is new brings it forward.
-        pending, deadline = ctx.timers.pending(LIVE), at + timeout
+        pending, deadline = ctx.timers.pending(LIVE, clock="stream"), at + timeout
         if rows or pending is None or pending > deadline:
-            ctx.timers.at(min(gateway.next_ms(), deadline), LIVE)
+            ctx.timers.at(min(gateway.next_ms(), deadline), LIVE, clock="stream")
+
+    def _is_over(self, deadline: int, ctx: Context) -> bool:
+        """Return whether the stream has passed a deadline (ms) before the event that sets it came.
+
+        What a machine that was cut off delivers is from the time of its silence: by the stream's clock it is
+        silent still, until what it sends is of now.
+        """
+        return self._m.clock == "key" and deadline <= ctx.stream_watermark
 
     def _look(self, ctx: Context) -> None:
         """Look for devices of a gateway that have fallen silent, and forget those long gone."""
@@ -200,7 +229,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             due = gateway.next_ms()
             if due == NEVER:
                 due = min(device.last for device in gateway.devices.values()) + self._m.keep_ms
-            ctx.timers.at(max(due, at + 1), LIVE)
+            ctx.timers.at(max(due, at + 1), LIVE, clock="stream")
         else:
             self.gateway.clear()
             if self.machine.value is None:
@@ -275,7 +304,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         at = ctx.event_time
         if at >= machine.seen + self._m.keep_ms:
             self.machine.clear()
-            for name in (WATCH, SHIFT, TOGETHER):
+            ctx.timers.delete(WATCH, clock="stream")
+            for name in (SHIFT, TOGETHER):
                 ctx.timers.delete(name)
             if self.gateway.value is None:
                 self.conditions.clear()

@@ -508,8 +508,8 @@ MUTANTS: Final = (
     Mutant(
         "keys: what is behind a process with patience does not wait for it",
         _MEMORY,
-        "            host.lag_ms = host.runner.layout.lag_ms = self.hosts[0].lag_ms\n",
-        "            host.lag_ms = host.runner.layout.lag_ms = 0\n",
+        "        self.lag_ms = self.runner.layout.lag_ms = before.lag_ms\n",
+        "        self.lag_ms = self.runner.layout.lag_ms = 0\n",
         "order behind clocks of keys costs their patience",
         (_KEYS,),
     ),

@@ -191,6 +191,10 @@ class MemoryHost:
         self._sequence, self._newest = sequence, newest
         return {encode_key((k,) if isinstance(k, str) else tuple(k)): rows for k, rows in by_key.items()}
 
+    def follow(self, before: MemoryHost) -> None:
+        """Be as far behind the watermark as the process before it in a chain."""
+        self.lag_ms = self.runner.layout.lag_ms = before.lag_ms
+
     def run_rows(
         self,
         rows: dict[str, list[Row]],
@@ -358,7 +362,7 @@ class MemoryChain:
             if host._keeps_time:
                 name = host.runner.process.name
                 raise ProcessDefinitionError(f'{name} has clock="key", and takes what another process emits')
-            host.lag_ms = host.runner.layout.lag_ms = self.hosts[0].lag_ms
+            host.follow(self.hosts[0])
 
     def run_batch(self, events: Iterable[Event]) -> list[Emission]:
         """Run one batch through all processes; see :meth:`MemoryHost.run_batch`."""

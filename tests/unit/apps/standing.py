@@ -19,7 +19,7 @@ import msgspec
 from millrace.host.groups import encode_key, key_part
 from millrace.host.memory import MemoryHost
 from millrace.host.rows import Emission, Row
-from millrace.process import KeyedProcess
+from millrace.process import KeyedProcess, order_of
 from millrace.testing.deliveries import in_some_order
 
 #: Sizes of batches.
@@ -85,8 +85,14 @@ class Chain:
 
     def __init__(self, links: Sequence[Link], bound_ms: int) -> None:
         self._links, self._bound_ms = links, bound_ms
-        self._hosts = [MemoryHost(link.process) for link in links]
+        self._hosts = self._made()
         self._newest: int | None = None
+
+    def _made(self) -> list[MemoryHost]:
+        hosts = [MemoryHost(link.process, out_of_orderness_ms=self._bound_ms) for link in self._links]
+        for host in hosts[1:]:
+            host.follow(hosts[0])
+        return hosts
 
     @property
     def watermark(self) -> int:
@@ -96,12 +102,16 @@ class Chain:
     def run_batch(self, batch: Sequence[Happened]) -> list[Emission]:
         """Run one batch; then time comes as far as its newest event allows."""
         first = self._hosts[0]
-        found = self._follow(
-            first.run_rows(first.rows_of([(h.key, h.at_ms, h.event, h.input) for h in batch]))
-        )
+        rows = first.rows_of([(h.key, h.at_ms, h.event, h.input) for h in batch])
         newest = max(h.at_ms for h in batch)
         self._newest = newest if self._newest is None else max(newest, self._newest)
         to = self._newest - self._bound_ms - 1
+        if order_of(first.runner.process).clock == "key":
+            found = first.run_rows(rows, to=to)
+            for host in self._hosts[1:]:
+                host.watermark = first.watermark
+            return self._follow(found)
+        found = self._follow(first.run_rows(rows))
         if to > first.watermark:
             for host in self._hosts[1:]:
                 host.watermark = to
@@ -111,7 +121,7 @@ class Chain:
     def restart(self) -> None:
         """Go on in new hosts from what the old ones have kept."""
         kept = [host.snapshot() for host in self._hosts]
-        self._hosts = [MemoryHost(link.process) for link in self._links]
+        self._hosts = self._made()
         for host, snapshot in zip(self._hosts, kept, strict=True):
             host.restore(snapshot)
 

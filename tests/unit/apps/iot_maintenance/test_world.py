@@ -5,7 +5,8 @@ And it is found whatever the batches in which the world came.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,13 +14,17 @@ import msgspec
 import pytest
 
 from apps.iot_maintenance.demo import FAULTS
+from apps.iot_maintenance.events import Reading
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, monitoring
 from apps.iot_maintenance.signals import INPUTS, as_row
 from generators.engine.simulated import Truth
 from generators.iot import IotProfile, simulate
+from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import MemoryHost
+from millrace.host.rows import Emission, Row
+from millrace.time import END_OF_TIME
 from tests.unit.apps.standing import Happened, Link, Standing, Table
 
 START = 1_767_261_600_000
@@ -211,3 +216,102 @@ def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment(
     first = {f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts")}
     assert found.keys() == first | {"main", "newest", "kpis", "health"}
     assert min(found.values()) >= 9
+
+
+# -- machines that are hours behind -------------------------------------------------------------------
+
+
+def told_of(
+    world: list[Happened], delays: dict[str, int], clock: str, seed: int, ahead: dict[str, int] | None = None
+) -> dict[str, dict[str, Counter[bytes]]]:
+    """Return what is said of each machine and gateway by output, if some are behind or have a fast clock."""
+    rng, fast = random.Random(seed), ahead or {}
+    settings = IotSettings.model_validate({"monitor": {"clock": clock, "patience": "3 h"}})
+    first = MemoryHost(MachineMonitor(monitoring(settings)), out_of_orderness_ms=MINUTE)
+    chain = [first, MemoryHost(PlantMonitor(), out_of_orderness_ms=MINUTE)]
+    chain[1].follow(first)
+    came = sorted(
+        ((h.at_ms + delays.get(h.key, 0), h.key, h) for h in world), key=lambda c: (c[0], c[1], c[2].at_ms)
+    )
+    found: dict[str, dict[str, Counter[bytes]]] = defaultdict(lambda: defaultdict(Counter))
+    newest, rest = 0, came
+    while rest:
+        batch, rest = rest[: (n := rng.choice((1, 20, 500)))], rest[n:]
+        # A clock is believed no further than its events' arrival.
+        newest = max([newest, *(min(at, h.at_ms + fast.get(key, 0)) for at, key, h in batch)])
+        rows = first.rows_of(
+            [(key, h.at_ms + fast.get(key, 0), later(h.event, fast.get(key, 0))) for _, key, h in batch]
+        )
+        believed: dict[str, int] = {}
+        for at, key, h in batch:
+            text = encode_key((key,))
+            believed[text] = max(believed.get(text, 0), min(at, h.at_ms + fast.get(key, 0)))
+        take(chain, first.run_rows(rows, to=newest - MINUTE - 1, newest=believed), found)
+    take(chain, first.advance_watermark(END_OF_TIME), found)
+    return found
+
+
+def later(event: Any, by_ms: int) -> Any:
+    return msgspec.structs.replace(event, event_time_ms=event.event_time_ms + by_ms) if by_ms else event
+
+
+def take(
+    chain: list[MemoryHost], emitted: list[Emission], found: dict[str, dict[str, Counter[bytes]]]
+) -> None:
+    """Sort what the monitor said by key and output, and bring its alarms to the plant's."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for e in emitted:
+        found[context_key(e.key)][e.output][e.payload] += 1
+        if e.output == "alarms":
+            event = chain[1].decode(e.payload)
+            rows[encode_key((event.plant_id,))].append(
+                Row(e.event_time, e.payload, e.event_id, event, on_time=e.on_time)
+            )
+    chain[1].watermark = chain[0].watermark
+    for e in chain[1].run_rows(dict(rows)):
+        found[context_key(e.key)][f"plant {e.output}"][e.payload] += 1
+
+
+def test_machines_that_are_an_hour_behind_have_not_one_late_row_and_the_same_alarms() -> None:
+    world = [h for h in two_hours() if h.at_ms >= h.came_ms]
+    machines = sorted({h.key for h in world if isinstance(h.event, Reading)})
+    delays = dict.fromkeys(machines[::3], HOUR)
+    prompt = told_of(world, {}, "key", 1)
+    for seed in (2, 3):
+        behind = told_of(world, delays, "key", seed)
+        late = [
+            (key, name)
+            for key, of in behind.items()
+            for name in of
+            if name.endswith(("late", "dead_letters"))
+        ]
+        assert late == []
+        for machine in machines:
+            assert behind[machine]["main"] == prompt[machine]["main"], (seed, machine)
+            process = [
+                Counter(
+                    {row: n for row, n in of[machine]["alarms"].items() if b'"category":"process"' in row}
+                )
+                for of in (behind, prompt)
+            ]
+            assert process[0] == process[1], (seed, machine)
+        assert any(prompt[machine]["alarms"] for machine in delays)
+        # Silent by the stream's clock: told once, and not with every row that comes from then.
+        for machine in delays:
+            silences = [row for row in behind[machine]["liveness"] if b'"state":"silent"' in row]
+            assert len(silences) <= 4 * len({msgspec.json.decode(row)["device_id"] for row in silences})
+        # Every alarm has passed its plant.
+        alarms = sum(n for of in behind.values() for n in of["alarms"].values())
+        assert sum(n for of in behind.values() for n in of["plant main"].values()) == alarms
+    by_stream = told_of(world, delays, "stream", 2)
+    assert sum(n for of in by_stream.values() for n in of["late"].values()) > 100
+
+
+def test_one_fast_clock_changes_nothing_of_the_other_machines() -> None:
+    world = [h for h in two_hours() if h.at_ms >= h.came_ms]
+    machines = sorted({h.key for h in world if isinstance(h.event, Reading)})
+    right = told_of(world, {}, "key", 1)
+    fast = told_of(world, {}, "key", 1, {machines[0]: 30_000})
+    for machine in machines[1:]:
+        assert fast[machine] == right[machine]
+        assert not fast[machine]["late"]
