@@ -12,16 +12,17 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from benchmarks.streams import BenchmarkFailed
-from millrace.host.groups import context_key
+from millrace import Context
+from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import MemoryHost
 from millrace.testing.partitions import Partition, Reader, Record, Row, reports
 from millrace.time import NO_WATERMARK
-from millrace.time.clock import ClockSettings, ClockState, ClockStatus, SourceReport, advance
+from millrace.time.clock import ClockSettings, ClockState, ClockStatus, SourceReport, advance, plausible
 
 #: A rule of time: the clock before, what a batch has read of its sources, the settings → the clock after.
 Rule = Callable[[ClockState, list[SourceReport], ClockSettings], tuple[ClockState, ClockStatus]]
@@ -87,18 +88,29 @@ def clock(sizes: Sizes = Sizes()) -> dict[str, Any]:
     fleet = list(fleet_of(sizes))
     wrong = Counter(c.key for c in fleet if type(c.event).__name__ == "Reading").most_common(1)[0][0]
     fast = [_ahead(c, sizes.ahead_ms) if c.key == wrong else c for c in fleet]
-    right = watched(fleet, wrong, skew_ms=0)
     results: dict[str, Any] = {
-        "stream": {**watched(fast, wrong, skew_ms=0).figures(), "with_the_clock_right": right.figures(),
-                   "equal": watched(fast, wrong, skew_ms=0).of_others == right.of_others},
+        "stream": _beside_right(fleet, fast, wrong, "stream"),
+        "key": _beside_right(fleet, fast, wrong, "key"),
         # Every event is believed: what the engine's own watermark does.
         "believed": watched(fast, wrong, skew_ms=None).figures(),
         "catch_up": {name: caught_up(partitions) for name, partitions in backlogs(sizes).items()},
     }  # fmt: skip
+    for name in ("stream", "key"):
+        if results[name]["late_of_others"]:
+            raise BenchmarkFailed(f"by the clock of the {name}, {results[name]['late_of_others']:,} are late")
     for name, found in results["catch_up"].items():
         if found["late"]:
             raise BenchmarkFailed(f"{name}: {found['late']:,} events in order within the bound are late")
     return results
+
+
+def _beside_right(
+    fleet: Sequence[Came], fast: Sequence[Came], wrong: str, of: Literal["stream", "key"]
+) -> dict[str, Any]:
+    """Return what one wrong clock does to the others, beside the same fleet with the clock right."""
+    right, found = (watched(events, wrong, skew_ms=0, clock=of) for events in (fleet, fast))
+    equal = found.of_others == right.of_others
+    return {**found.figures(), "with_the_clock_right": right.figures(), "equal": equal}
 
 
 def fleet_of(sizes: Sizes) -> Iterator[Came]:
@@ -129,7 +141,7 @@ class Watched:
     """What the monitor said of the machines whose clocks are right.
 
     Attributes:
-        late: Their events that were behind the watermark when they came.
+        late: Their events that were behind the watermark by which they were judged.
         of_others: All that it emitted, by machine and output.
     """
 
@@ -148,37 +160,60 @@ class Watched:
         }
 
 
-def watched(fleet: Sequence[Came], wrong: str, *, skew_ms: int | None) -> Watched:
+def watched(
+    fleet: Sequence[Came], wrong: str, *, skew_ms: int | None, clock: Literal["stream", "key"] = "stream"
+) -> Watched:
     """Run the monitor over a fleet, as it comes, a second a batch.
 
     Args:
         fleet: Its events in order of arrival.
         wrong: The machine whose clock may be wrong.
         skew_ms: How much after its arrival an event may claim to have happened; ``None``: any time.
+        clock: Whose clock machines go by.
     """
-    from apps.iot_maintenance.process import MachineMonitor
+    from apps.iot_maintenance.process import MachineMonitor, Monitoring
     from apps.iot_maintenance.settings import IotSettings, monitoring
     from millrace.runtime.settings import load_settings
 
-    host = MemoryHost(MachineMonitor(monitoring(load_settings(IotSettings, app="iot", env={}))))
+    class _Judging(MachineMonitor):
+        """Counts whose events are late."""
+
+        def __init__(self, monitoring: Monitoring) -> None:
+            super().__init__(monitoring)
+            self.late_of: Counter[Any] = Counter()
+
+        def on_late(self, event: Any, ctx: Context) -> None:
+            self.late_of[ctx.key] += 1
+            super().on_late(event, ctx)
+
+    monitor = replace(monitoring(load_settings(IotSettings, app="iot", env={})), clock=clock)
+    host = MemoryHost(_Judging(monitor), out_of_orderness_ms=BOUND_MS)
     settings = ClockSettings(BOUND_MS, (100_000,), skews=(skew_ms,))
-    state, late, said = ClockState(), 0, Counter[tuple[str, str, bytes]]()
+    state, said = ClockState(), Counter[tuple[str, str, bytes]]()
+    late = Counter[str]()
     offsets: Counter[str] = Counter()
     for batch in _by_second(fleet):
         read: list[Row] = []
+        newest: dict[str, int] = {}
         for came in batch:
             partition = f"{type(came.event).__name__}:{zlib.crc32(came.key.encode()) % 2}"
             read.append(Row(partition, offsets[partition], Record(came.at, came.arrival)))
             offsets[partition] += 1
-            late += _is_others(came.key, wrong) and came.at <= state.watermark
-        emitted = host.run_rows(host.rows_of([(c.key, c.at, c.event) for c in batch]))
-        state, _ = advance(state, reports(read, skew_ms=skew_ms), settings)
-        emitted += host.advance_watermark(state.watermark)
+            text, at = encode_key((came.key,)), plausible(came.at, came.arrival, skew_ms)
+            newest[text] = max(newest.get(text, at), at)
+        rows = host.rows_of([(c.key, c.at, c.event) for c in batch])
+        state, status = advance(state, reports(read, skew_ms=skew_ms), settings)
+        if clock == "key":
+            emitted = host.run_rows(rows, to=state.watermark, newest=newest, reach=status.reach)
+        else:
+            emitted = host.run_rows(rows) + host.advance_watermark(state.watermark)
+        late.update(host.runner.process.late_of)  # type: ignore[attr-defined]
+        host.runner.process.late_of.clear()  # type: ignore[attr-defined]
         for e in emitted:
             key = context_key(e.key)
             if _is_others(key, wrong):
                 said[key, e.output, e.payload] += 1
-    return Watched(late, said)
+    return Watched(sum(n for key, n in late.items() if _is_others(key, wrong)), said)
 
 
 def _is_others(key: str, wrong: str) -> bool:
