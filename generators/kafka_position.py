@@ -47,13 +47,15 @@ class TopicEnds:
         """
         from confluent_kafka import KafkaException
 
+        from millrace.kafka.admin import WITHOUT_LEADER
+
         deadline = time.monotonic() + _NO_LEADER_S
         while True:
             try:
                 if (found := self._ends_now()) is not None:
                     return found
             except KafkaException as error:
-                if error.args[0].code() not in _without_leader():
+                if error.args[0].code() not in WITHOUT_LEADER:
                     return None
             if time.monotonic() > deadline:
                 return None
@@ -121,14 +123,3 @@ class TopicEnds:
     def close(self) -> None:
         """Leave the broker."""
         self._consumer.close()
-
-
-def _without_leader() -> tuple[int, ...]:
-    """Return the errors that a topic gives that has just been made, or that is moving."""
-    from confluent_kafka import KafkaError
-
-    return (
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    )

@@ -33,6 +33,17 @@ _TIMEOUT_S = 30.0
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 #: Records carry the moment at which the broker took them: their arrival. What topics are created with.
 APPEND_TIME: Final[Mapping[str, str]] = {TIMESTAMP_TYPE: "LogAppendTime"}
+#: What a broker says of a partition that has just been made, or that is moving to another leader: ask again.
+WITHOUT_LEADER: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
+_AGAIN_S: Final = 0.05
 _EVER: Final = str(2**63 - 1)
 #: Records carry the time that their sender gives, however far from now: for arrivals that are simulated.
 #: Kafka 4 refuses times an hour ahead otherwise, and by their age such records would be deleted at once.
@@ -243,6 +254,8 @@ def end_offsets(
 ) -> dict[int, int]:
     """Return the offset after the last message of every partition (uncommitted ones included).
 
+    A partition without a leader is asked again: a topic that has just been made has none at first.
+
     Args:
         bootstrap: ``host:port``, several with commas.
         topic: The topic.
@@ -251,21 +264,26 @@ def end_offsets(
 
     Raises:
         BrokerUnreachable: None answers in time.
-        UserError: There is no such topic.
+        UserError: There is no such topic, or the broker does not say where it ends.
     """
     admin = _admin(bootstrap, options)
+    deadline = time.monotonic() + timeout_s
     found = _metadata(admin, bootstrap, timeout_s).topics.get(topic)
     if found is None:
         raise UserError(f"there is no topic {topic} at {bootstrap}; create it, or check its name")
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = {TopicPartition(topic, number): latest for number in found.partitions}
-    answers = admin.list_offsets(
-        asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout_s
-    )
-    try:
-        return {asking.partition: answer.result().offset for asking, answer in answers.items()}
-    except KafkaException as error:
-        raise UserError(f"topic {topic} at {bootstrap}: {error.args[0].str()}") from error
+    while True:
+        answers = admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout_s
+        )
+        try:
+            return {asking.partition: answer.result().offset for asking, answer in answers.items()}
+        except KafkaException as error:
+            refused = error.args[0]
+            if refused.code() not in WITHOUT_LEADER or time.monotonic() > deadline:
+                raise UserError(f"topic {topic} at {bootstrap}: {refused.str()}") from error
+        time.sleep(_AGAIN_S)
 
 
 def _admin(bootstrap: str, options: Mapping[str, str] | None) -> AdminClient:
