@@ -187,10 +187,10 @@ def watched(
             super().on_late(event, ctx)
 
     monitor = replace(monitoring(load_settings(IotSettings, app="iot", env={})), clock=clock)
-    host = MemoryHost(_Judging(monitor), out_of_orderness_ms=BOUND_MS)
+    process = _Judging(monitor)
+    host = MemoryHost(process, out_of_orderness_ms=BOUND_MS)
     settings = ClockSettings(BOUND_MS, (100_000,), skews=(skew_ms,))
     state, said = ClockState(), Counter[tuple[str, str, bytes]]()
-    late = Counter[str]()
     offsets: Counter[str] = Counter()
     for batch in _by_second(fleet):
         read: list[Row] = []
@@ -207,13 +207,11 @@ def watched(
             emitted = host.run_rows(rows, to=state.watermark, newest=newest, reach=status.reach)
         else:
             emitted = host.run_rows(rows) + host.advance_watermark(state.watermark)
-        late.update(host.runner.process.late_of)  # type: ignore[attr-defined]
-        host.runner.process.late_of.clear()  # type: ignore[attr-defined]
         for e in emitted:
             key = context_key(e.key)
             if _is_others(key, wrong):
                 said[key, e.output, e.payload] += 1
-    return Watched(sum(n for key, n in late.items() if _is_others(key, wrong)), said)
+    return Watched(sum(n for key, n in process.late_of.items() if _is_others(key, wrong)), said)
 
 
 def _is_others(key: str, wrong: str) -> bool:

@@ -59,6 +59,11 @@ class Order:
     clock: Literal["stream", "key"] = "stream"
     patience_ms: int = 0
 
+    @property
+    def by_key(self) -> bool:
+        """Whether each key has a clock of its own."""
+        return self.clock == "key"
+
 
 def arrival(*, commutes: bool = False, corrects: bool = False, in_order_per_key: bool = False) -> Order:
     """Handle an event in the batch that brings it; say why that is right.
@@ -648,7 +653,7 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
 def kept_states(process: KeyedProcess[Any, Any]) -> tuple[StateSpec, ...]:
     """Return what is kept for a key: the declared states, and what the core itself keeps beside them."""
     found = list(process.states)
-    if order_of(process).clock == "key":
+    if order_of(process).by_key:
         found.append(OWN_CLOCK)
     if process.stream_timers:
         found.append(STREAM_TIMERS)

@@ -94,7 +94,7 @@ class Mirror:
             self._watermark = max(before, max(self._newest, silent) - self._bound - 1)
         if drained:
             self._watermark = END_OF_TIME
-        if self._order.clock == "key":  # what is due by a key's clock and by the stream's goes in one order
+        if self._order.by_key:  # what is due by a key's clock and by the stream's goes in one order
             self._step(rows, controls, before, self._watermark, ticked=ticked, passed=before)
         else:
             self._step(rows, controls, before, before, ticked=False, passed=before)

@@ -131,7 +131,7 @@ class MemoryHost:
         self._sequence = 0
         self._broadcast: bytes | None = None
         order = order_of(process)
-        self._keeps_time = order.clock == "key"
+        self._keeps_time = order.by_key
         #: How far behind the watermark the process is, ms: its patience, or that of the first of its chain.
         self.lag_ms = self.runner.layout.lag_ms = order.patience_ms
 

@@ -206,13 +206,16 @@ class Packer:
             _put_control_times(times, control, batch["_control_time"].to_pylist(), values)
         kinds = self._kinds(batch, times, control)
         headers = self._headers(batch["_headers"], keys, times, kinds) if "_headers" in names else None
-        believed = None if sources is None else sources.add(batch, times, kinds, inputs)
+        seen = None if sources is None else sources.add(batch, times, kinds, inputs)
         marks = self._marks(inputs, control)
         if marks is not None:
             values = list(map(operator.add, marks, values))
         columns = (keys, times, kinds, causes, headers, values)
-        told = None if believed is None or not self.by_key else believed.tolist()
-        told = None if told == times else told
+        told: list[int] | None = None
+        if self.by_key and seen is not None:
+            plausible, counts = seen
+            told = np.where(counts, plausible, NO_TIME).tolist()
+            told = None if told == times else told
         chunks = []
         for group, rows in _by_group(groups, kinds, len(self.labels)):
             part = [None if c is None else list(pick(c, rows)) for c in columns]
@@ -345,8 +348,8 @@ class SourcesRead:
         times: list[int],
         kinds: list[int] | None,
         inputs: list[int | None] | None,
-    ) -> np.ndarray:
-        """Take note of the rows of an Arrow batch; return their plausible times, ``NO_TIME`` without one.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Take note of the rows of an Arrow batch; return their plausible times, and which of them count.
 
         Args:
             batch: The rows.
@@ -357,12 +360,14 @@ class SourcesRead:
         names = batch.schema.names
         at = np.array(times, dtype=np.int64)
         arrived = batch["_arrived"].to_numpy(zero_copy_only=False) if "_arrived" in names else None
-        is_clock = self._of_clocks(len(at), kinds, inputs)
+        is_clock = self._of_clocks(len(at), inputs)
         valid = is_clock & (at != NO_TIME)
         timed = None
         if kinds is not None:
-            valid &= np.array(kinds) == DATA
-            timed = (np.array(kinds) == CONTROL) & (at != NO_TIME)
+            of_kind = np.array(kinds)
+            is_clock = is_clock & (of_kind != CONTROL)
+            valid &= of_kind == DATA
+            timed = (of_kind == CONTROL) & (at != NO_TIME)
         if arrived is not None and self._skew_ms is not None:
             at = np.minimum(at, np.where(np.isfinite(arrived), arrived + self._skew_ms, LAST_MS)).astype(
                 np.int64
@@ -370,7 +375,7 @@ class SourcesRead:
         offsets = batch["_offset"].to_numpy(zero_copy_only=False) if "_offset" in names else None
         for source, rows in _by_source(batch):
             self._note(source, rows, at, valid, is_clock, arrived, offsets, timed)
-        return np.where(valid, at, NO_TIME)
+        return at, valid
 
     def _note(
         self,
@@ -384,7 +389,7 @@ class SourcesRead:
         timed: np.ndarray | None,
     ) -> None:
         times = at[rows][valid[rows]]
-        controls = () if timed is None else at[rows][timed[rows]]
+        controls = times[:0] if timed is None else at[rows][timed[rows]]
         of_clocks = is_clock[rows]
         came = None if arrived is None else arrived[rows][of_clocks]
         came = None if came is None else came[np.isfinite(came)]
@@ -398,20 +403,18 @@ class SourcesRead:
             bool(of_clocks.any()),
             int(times.max()) if len(times) else None,
             int(came.max()) if came is not None and len(came) else None,
-            int(max(controls)) if len(controls) else None,
+            int(controls.max()) if len(controls) else None,
         )
         before = self._read.get(source)
         self._read[source] = report if before is None else merged(before, report)
 
-    def _of_clocks(self, count: int, kinds: list[int] | None, inputs: list[int | None] | None) -> np.ndarray:
+    def _of_clocks(self, count: int, inputs: list[int | None] | None) -> np.ndarray:
         """Return which rows are of an input that is a clock."""
         if inputs is None:
-            found = np.full(count, self._clocks[0])
-        elif all(self._clocks) and None not in inputs:
-            found = np.full(count, True)
-        else:
-            found = np.array([place is not None and self._clocks[place] for place in inputs])
-        return found if kinds is None else found & (np.array(kinds) != CONTROL)
+            return np.full(count, self._clocks[0])
+        if all(self._clocks) and None not in inputs:
+            return np.full(count, True)
+        return np.array([place is not None and self._clocks[place] for place in inputs])
 
 
 def _by_source(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:

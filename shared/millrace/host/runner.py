@@ -170,7 +170,7 @@ class Runner:
         self._in_order = order.in_order_per_key
         self._waits = order.mode == "event_time"
         #: Whether each key has a clock of its own, and whether there are timers on the stream's.
-        self._keeps_time = order.clock == "key"
+        self._keeps_time = order.by_key
         self._streams = process.stream_timers
         self._identify = identify
         self._batched = type(process).process_batch is not KeyedProcess.process_batch
@@ -523,7 +523,8 @@ class Runner:
             watermark, self._ahead, own = self._own_clock(key, opened.entry, watermark)
         if guard is None:
             guard = _Guard(store, opened, watermark)
-        guard.watermark = watermark
+        else:
+            guard.watermark = watermark
         opened.touched = True
         mark = len(self.emissions)
         cursor, ctx = self._cursor, self._ctx
@@ -699,7 +700,7 @@ class Runner:
             ready += filter(None, map(self._row_of, passed))
         if guard.packs:
             self._cursor.entry.pending_ = waiting
-            guard.renew(self._cursor, self._ctx.watermark, self._key)
+            guard.renew(self._cursor, watermark, self._key)
         if passed or soon:
             ready = in_order(ready)
         due = max(watermark, self._stream_now) if self._streams else watermark
@@ -917,6 +918,7 @@ class Runner:
         del self.emissions[mark:]
         cursor, watermark = self._cursor, self._ctx.watermark
         guard.restore(cursor)
+        cursor.soonest = self._soonest(cursor.entry)
         self._ctx.watermark = guard.watermark
         self._muted = True
         try:
@@ -1108,7 +1110,6 @@ class _Guard:
     def restore(self, cursor: Cursor) -> None:
         entry = cursor.entry = self._new() if self._body is None else self._store.decode(self._body)
         cursor.min_expiry, cursor.min_processing_expiry = self._expiry, self._processing_expiry
-        cursor.soonest = min(soonest(entry.timers_), soonest(getattr(entry, "stream_timers_", ())))
         cursor.soonest_processing = soonest(entry.processing_timers_)
 
     def renew(self, cursor: Cursor, watermark: int, key: str) -> None:

@@ -342,7 +342,7 @@ def _rows(
     """Return the rows of all inputs on their way to the key groups."""
     streaming = inputs[0].source.df.isStreaming
     clock = BatchClock(settings) if streaming else None
-    by_key = order_of(process).clock == "key"
+    by_key = order_of(process).by_key
     frames = [
         arriving.packed(clock, place, own, by_key=by_key)
         for place, (arriving, own) in enumerate(zip(inputs, readers.of, strict=True))
@@ -693,7 +693,7 @@ class ProcessedStream:
             "encoding": ENCODING_VERSION,
             "clock": CLOCK_VERSION,
             "order": order_of(process).mode,
-            **({"time": "key"} if order_of(process).clock == "key" else {}),
+            **({"time": "key"} if order_of(process).by_key else {}),
             **({"definition": described} if (described := process.describe()) else {}),
             "states": states,
         }
@@ -744,7 +744,7 @@ class EmittedStream:
         """
         check_process(process)
         _refuse_local_types(process)
-        if order_of(process).clock == "key":
+        if order_of(process).by_key:
             raise KeyingError(
                 f'{process.name} has clock="key", and takes what another process emits: that is on time by '
                 "the stream's clock, though a key's own may be further. Only what reads a stream may have it"

@@ -45,7 +45,7 @@ from millrace.state.keyring import KeyReference
 from millrace.state.pages import PagedStore
 from millrace.state.sealing import SealedBackend
 from millrace.time import END_OF_TIME, NO_WATERMARK
-from millrace.time.clock import ClockState, ClockStatus, SourceReport, advance, ended
+from millrace.time.clock import ClockSettings, ClockState, ClockStatus, SourceReport, advance, ended
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,7 +252,7 @@ class KeyGroupProcessor(StatefulProcessor):
         self._clock = clock
         self._forwards = forwards
         self._uses_ticks = process.needs_ticks()
-        self._keeps_time = order_of(process).clock == "key"
+        self._keeps_time = order_of(process).by_key
         self._events = events
         self._speaker = speaker
         self._has_broadcast = process.control_type is not None or any(
@@ -297,14 +297,15 @@ class KeyGroupProcessor(StatefulProcessor):
         store = PagedStore(backend, runner.layout, label=label)
         kept = None if stored.clock is None else backend.unseal_clock(stored.clock)
         before = ClockState() if kept is None else read_clock(kept)
-        after, status = self._move_clock(before, batch)
+        settings = None if self._clock is None else self._clock.now()
+        after, status = self._move_clock(before, settings, batch)
         if after != before:
             backend.put_page(CLOCK_PAGE, encode(after))
         watermark, ahead = before.own(), after.own()
         runner.layout.lag_ms = after.lag_ms
         if after.lag_ms != before.lag_ms and runner.layout.streams:
             store.tell_again()
-        bound_ms = 0 if self._clock is None else self._clock.now().bound_ms
+        bound_ms = 0 if settings is None else settings.bound_ms
         time = StreamTime(status.before, status.watermark, status.reach, bound_ms, batch.newest)
         tick = self._uses_ticks and batch.tick > store.processing_time
         if tick:
@@ -334,10 +335,11 @@ class KeyGroupProcessor(StatefulProcessor):
                 status = msgspec.structs.replace(status, control_late=status.control_late + late)
             yield _OutputRow(WATERMARK, 0, encode_status(status))
 
-    def _move_clock(self, before: ClockState, batch: _GroupBatch) -> tuple[ClockState, ClockStatus]:
+    def _move_clock(
+        self, before: ClockState, settings: ClockSettings | None, batch: _GroupBatch
+    ) -> tuple[ClockState, ClockStatus]:
         """Return how far the clock goes in this batch, and what there is to say about it."""
-        if self._clock is not None:
-            settings = self._clock.now()
+        if settings is not None:
             if settings.incarnation and settings.incarnation in batch.drains:
                 return ended(before, settings)
             return advance(before, batch.reports, settings, batch.idles)

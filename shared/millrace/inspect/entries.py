@@ -96,23 +96,21 @@ class EntryReader:
             kept: Any = self._decoder.decode(body)
         except UNREADABLE as error:
             raise StateCorrupted(f"the state of a key cannot be read: {error}") from error
+        states: dict[str, KeptState] = {}
         clock, timers = None, []
-        for i, (name, _, _) in enumerate(self.slots):
-            if name == OWN_CLOCK.name and (found := getattr(kept, f"s{i}")) is not None:
-                clock = found[1][0] if found[1][0] != NO_WATERMARK else None
-            elif name == STREAM_TIMERS.name:
-                timers = msgspec.convert(getattr(kept, f"s{i}"), list[TimerRecord])
-        entry = KeptEntry(
-            kept.timers_, kept.processing_timers_, kept.pending_, stream_timers=timers, clock=clock
-        )
         for i, (name, form, state) in enumerate(self.slots):
             slot = getattr(kept, f"s{i}")
-            if name in (OWN_CLOCK.name, STREAM_TIMERS.name):
+            if name == STREAM_TIMERS.name:
+                timers = msgspec.convert(slot, list[TimerRecord])
+            elif slot is None or slot == [] or slot == {}:
                 continue
-            if slot is not None and slot != [] and slot != {}:
-                value, expires_at = _unpacked(state["kind"], form, slot)
-                entry.states[name] = KeptState(name, state["kind"], value, expires_at)
-        return entry
+            elif name == OWN_CLOCK.name:
+                clock = slot[1][0] if slot[1][0] != NO_WATERMARK else None
+            else:
+                states[name] = KeptState(name, state["kind"], *_unpacked(state["kind"], form, slot))
+        return KeptEntry(
+            kept.timers_, kept.processing_timers_, kept.pending_, states, stream_timers=timers, clock=clock
+        )
 
 
 @lru_cache(maxsize=64)

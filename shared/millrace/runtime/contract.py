@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import json
 import logging
@@ -149,21 +150,22 @@ def _without_states(contract: dict[str, Any]) -> dict[str, Any]:
 
 def _take_over_versions(kept: dict[str, Any], now: dict[str, Any]) -> None:
     """Let the processes have other versions: that is what their savepoint was made for."""
-    for before, after in zip([kept, *kept.get("links", ())], [now, *now.get("links", ())], strict=False):
+    for before, after in _links(kept, now):
         if "version" in before and "version" in after:
             before["version"] = after["version"]
 
 
+def _links(kept: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield what is said of each process of a chain (of all, where there is one), then and now."""
+    return zip([kept, *kept.get("links", ())], [now, *now.get("links", ())], strict=False)
+
+
 def _with_time(kept: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return a contract as if keys had had the clocks that they have now, which begin where the stream is."""
-
-    def brought(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-        return {**({"time": after["time"]} if "time" in after else {}), **before}
-
-    found = brought(kept, now)
-    if "links" in kept and "links" in now:
-        pairs = zip(kept["links"], now["links"], strict=False)
-        found["links"] = [*map(brought, *zip(*pairs, strict=True)), *kept["links"][len(now["links"]) :]]
+    found = copy.deepcopy(kept)
+    for before, after in _links(found, now):
+        if "time" in after:
+            before.setdefault("time", after["time"])
     return found
 
 

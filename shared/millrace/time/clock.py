@@ -332,11 +332,12 @@ def _minimum(sources: Iterable[SourceReport]) -> list[Minimum]:
 
     That is a clock, and a source of control events that hold from a time on, by the latest of these.
     """
-    found = [
-        Minimum(UNKNOWN if time is None else time, r.source)
-        for r in sources
-        if (time := r.newest if r.is_clock else r.control) is not None or r.is_clock
-    ]
+    found = []
+    for r in sources:
+        if r.is_clock:
+            found.append(Minimum(UNKNOWN if r.newest is None else r.newest, r.source))
+        elif r.control is not None:
+            found.append(Minimum(r.control, r.source))
     return [min(found, key=lambda m: (m.time, m.source))] if found else []
 
 

@@ -106,7 +106,7 @@ class Chain:
         newest = max(h.at_ms for h in batch)
         self._newest = newest if self._newest is None else max(newest, self._newest)
         to = self._newest - self._bound_ms - 1
-        if order_of(first.runner.process).clock == "key":
+        if order_of(first.runner.process).by_key:
             found = first.run_rows(rows, to=to)
             for host in self._hosts[1:]:
                 host.watermark = first.watermark

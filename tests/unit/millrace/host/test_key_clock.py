@@ -200,9 +200,9 @@ def test_a_key_goes_by_its_clock_as_the_rule_says(host_type: type[MemoryHost]) -
             for key, model in models.items():
                 own = [event for of, event, _ in rows if of == key]
                 believed = [b for of, _, b in rows if of == key and b is not None]
-                held = None if reach is None else reach
-                if held == NO_WATERMARK:
-                    held = -(10**15)  # nothing is known: as far back as can be
+                held = (
+                    -(10**15) if reach == NO_WATERMARK else reach
+                )  # nothing is known: as far back as can be
                 model.batch(own, max(believed, default=None), to, held)
             if host_type is MemoryHost and rng.random() < 0.3:
                 packed = host.snapshot()
