@@ -141,7 +141,7 @@ def _run(batches: list[Batch], wrap: Callable[[GroupBackend, int], GroupBackend]
         begin = time.process_time()
         for group, rows in batch.items():
             store = PagedStore(groups[group], runner.layout, label=group)
-            runner.load_broadcast(None)
+            runner.controls.load(None)
             runner.run_batch(store, rows, watermark, store.processing_time)
             store.commit(watermark, store.processing_time)
         spent += time.process_time() - begin

@@ -271,8 +271,10 @@ class Timers:
         for index, timer in enumerate(timers):
             if timer.name == name:
                 again = self._again(when, domain)
-                if timer.at == when:  # it stays the timer that it is, and was not behind what set it first
-                    again, behind = timer.again, min(behind, timer.behind)
+                if timer.at == when:
+                    # It stays the timer that it is, whoever was first to set it: the first of its name and
+                    # time if one of them says so, and behind none of them.
+                    again, behind = min(timer.again, again, key=abs), min(behind, timer.behind)
                 timers[index] = TimerRecord(when, name, on_key_time, again, behind)
                 return
         timers.append(TimerRecord(when, name, on_key_time, self._again(when, domain), behind))
@@ -473,7 +475,13 @@ class Context:
 
 
 class BroadcastContext:
-    """What ``process_broadcast`` knows: the watermark of the batch that brings the control event."""
+    """What ``process_broadcast`` knows of time.
+
+    Attributes:
+        watermark: For a control event that holds from an event time on, that time less a millisecond, in
+            whatever batch it comes and however far the stream is; for all others, how far the process is (ms)
+            in the batch that brings it.
+    """
 
     __slots__ = ("watermark",)
 

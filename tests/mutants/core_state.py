@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _RUNNER: Final = "shared/millrace/host/runner.py"
+_CONTROLS: Final = "shared/millrace/host/controls.py"
 _STATE: Final = "shared/millrace/state"
 _TESTS: Final = "tests/unit/millrace"
 
@@ -48,9 +49,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: a control event that fails keeps what it wrote",
-        _RUNNER,
-        "            cursor.broadcast = layout.decode(before)\n",
-        "            cursor.broadcast = cursor.broadcast\n",
+        _CONTROLS,
+        "            return maps, error\n",
+        "            return drafts.result(), error\n",
         "broadcast state is taken back",
         (
             f"{_TESTS}/host/test_runner.py::test_a_control_event_that_fails_is_taken_back_and_the_next_one_counts",
@@ -119,8 +120,8 @@ MUTANTS: Final = (
     Mutant(
         "state: a timer that is set once more is at the time of the last one that set it",
         "shared/millrace/process.py",
-        "again, behind = timer.again, min(behind, timer.behind)\n",
-        "again = timer.again\n",
+        "again, behind = min(timer.again, again, key=abs), min(behind, timer.behind)\n",
+        "again = min(timer.again, again, key=abs)\n",
         "what callbacks see hangs on no order",
         (f"{_TESTS}/host/test_past_timers.py",),
     ),

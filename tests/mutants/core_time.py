@@ -7,6 +7,8 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _RUNNER: Final = "shared/millrace/host/runner.py"
+_BROADCAST: Final = "shared/millrace/state/broadcast.py"
+_CONTROLS: Final = "shared/millrace/host/controls.py"
 _MEMORY: Final = "shared/millrace/host/memory.py"
 _PACKING: Final = "shared/millrace/host/packing.py"
 _CLOCKS: Final = "shared/millrace/runtime/clocks.py"
@@ -515,15 +517,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         "control: an event of the very time of a change does not find it",
-        _RUNNER,
-        "        place = bisect_right(self._versions, event_time, key=itemgetter(0))\n",
-        "        place = bisect_right(self._versions, event_time - 1, key=itemgetter(0))\n",
+        _CONTROLS,
+        "        place = bisect_right(self.waiting, event_time, key=_time)\n",
+        "        place = bisect_right(self.waiting, event_time - 1, key=_time)\n",
         "an event finds what holds at its time",
         (_CONTROL,),
     ),
     Mutant(
         "control: a change takes effect with the batch that brings it",
-        _RUNNER,
+        _CONTROLS,
         "            if self._waits and row.event_time > watermark:",
         "            if False and row.event_time > watermark:",
         "an event finds what held at its time",
@@ -531,9 +533,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "control: changes that wait are forgotten when another has come to its time",
-        _RUNNER,
-        "        rest = waiting[len(due) :]\n",
-        "        rest = waiting[:0]\n",
+        _CONTROLS,
+        "base, self.waiting[count:], self._now.versions[count:])\n",
+        "base, [], [])\n",
         "changes wait for their time",
         (_CONTROL,),
     ),
@@ -544,5 +546,53 @@ MUTANTS: Final = (
         "        elif r.newest is not None:\n",
         "changes hold time back while a backlog is read",
         (f"{_TESTS}/time/test_clock.py",),
+    ),
+    Mutant(
+        "control: what a change writes in place shows in the versions before it",
+        _BROADCAST,
+        "            self._touch(key)\n            self.update(self._copy({key: self[key]}))\n",
+        "            self._touch(key)\n",
+        "versions do not change any more",
+        (_CONTROL,),
+    ),
+    Mutant(
+        "control: versions are those of other changes",
+        _CONTROLS,
+        "before.versions[: _alike(before.waiting, waiting)]",
+        "before.versions[: len(before.versions)]",
+        "a change that comes between others is in its place",
+        (_CONTROL,),
+    ),
+    Mutant(
+        "control: a change that waits sees the watermark of the batch that asks",
+        _CONTROLS,
+        "less(row.event_time, 1)",
+        "self._ctx.watermark",
+        "what a change does hangs on no cut",
+        (_CONTROL,),
+    ),
+    Mutant(
+        "control: groups that share a worker count what is late once each",
+        _CONTROLS,
+        "            if report and self._waits and row.event_time != NO_WATERMARK:\n",
+        "            if self._waits and row.event_time != NO_WATERMARK:\n",
+        "one of them speaks",
+        (_CONTROL,),
+    ),
+    Mutant(
+        "keys: a host that waits longer after a restart goes back",
+        _MEMORY,
+        "        return max(self._floor, less(watermark, self.lag_ms))\n",
+        "        return less(watermark, self.lag_ms)\n",
+        "time never goes back",
+        (_KEYS,),
+    ),
+    Mutant(
+        "timers: one that several set is what the first of them says",
+        "shared/millrace/process.py",
+        "min(timer.again, again, key=abs)",
+        "timer.again",
+        "identities hang on no cut",
+        (_KEYS,),
     ),
 )

@@ -115,9 +115,9 @@ class Mirror:
         passed: int,
     ) -> None:
         runner, lag = self.runner, self._order.patience_ms
-        runner.load_broadcast(self._broadcast)
+        runner.controls.load(self._broadcast)
         if controls:
-            changed = runner.run_broadcast(controls, self._broadcast, less(watermark, lag), report=True)
+            changed = runner.controls.take(controls, self._broadcast, less(watermark, lag), report=True)
             self._broadcast = self._broadcast if changed is None else changed
         newest = {key: max(row.event_time for row in of_key) for key, of_key in rows.items()}
         runner.run_batch(
@@ -130,7 +130,7 @@ class Mirror:
             passed=less(passed, lag),
             time=StreamTime(watermark, ahead, NEVER, self._bound, newest),
         )
-        changed = runner.pass_controls(self._broadcast, less(ahead, lag), report=True)
+        changed = runner.controls.pass_(self._broadcast, less(ahead, lag), report=True)
         self._broadcast = self._broadcast if changed is None else changed
         self.store.commit(less(ahead, lag), self._tick)
 

@@ -134,6 +134,8 @@ class MemoryHost:
         self._keeps_time = order.by_key
         #: How far behind the watermark the process is, ms: its patience, or that of the first of its chain.
         self.lag_ms = self.runner.layout.lag_ms = order.patience_ms
+        #: How far the process had come when it was less behind, ms.
+        self._floor = NO_WATERMARK
 
     def run_batch(self, events: Iterable[Event]) -> list[Emission]:
         """Run one batch, then advance the watermark and fire what is due.
@@ -259,21 +261,18 @@ class MemoryHost:
         """
         when = NO_WATERMARK if at is None else at
         rows = [
-            Row(when, msgspec.json.encode(c), f"memory:control:{self._sequence + i}", c)
+            Row(when, msgspec.json.encode(c), f"control:0:{self._sequence + i}", c)
             for i, c in enumerate(controls)
         ]
         self._sequence += len(controls)
-        watermark = less(self.watermark, self.lag_ms)
-        changed = self.runner.run_broadcast(rows, self._broadcast, watermark, report=True)
+        changed = self.runner.controls.take(rows, self._broadcast, self._own(self.watermark), report=True)
         self._broadcast = self._broadcast if changed is None else changed
         return self.take()
 
     def take(self) -> list[Emission]:
         """Return and forget what was emitted since the last call."""
-        taken = self._taken()
-        if self._keeps_time:  # whether time was on its way is for the next process alone
-            taken = [e._replace(on_time=bool(e.on_time & 1)) if e.on_time & IS_AHEAD else e for e in taken]
-        return taken
+        # Whether time was on its way is for the next process alone.
+        return [e._replace(on_time=bool(e.on_time & 1)) if e.on_time & IS_AHEAD else e for e in self._taken()]
 
     def _taken(self) -> list[Emission]:
         taken, self.runner.emissions = self.runner.emissions, []
@@ -283,40 +282,52 @@ class MemoryHost:
         """Return everything that is kept, packed; :meth:`restore` on a new host goes on from it."""
         memory = self.store.pack()
         return msgspec.msgpack.encode(
-            [
-                [memory.header, memory.pages],  # type: ignore[attr-defined]
+            _Snapshot(
+                (memory.header, memory.pages),  # type: ignore[attr-defined]
                 self.watermark,
                 self._newest,
                 self._sequence,
                 self._broadcast,
                 self.processing_time,
-            ]
+                self.lag_ms,
+                self._own(self.watermark),
+            )
         )
 
     def restore(self, snapshot: bytes) -> None:
-        """Go on from a :meth:`snapshot`, also of an earlier version of the process."""
+        """Go on from a :meth:`snapshot`, also of an earlier version of the process.
+
+        Where that was less behind the watermark, the process does not go back: it waits for the watermark.
+        """
         kept = _snapshot.decode(snapshot)
-        stored, self.watermark, self._newest, self._sequence, self._broadcast, self.processing_time = kept
-        self.store = LiveStore(self.runner.layout, _Memory(*stored))
-        self._passed = self.watermark
+        self.watermark = self._passed = kept.watermark
+        self._newest, self._sequence, self._broadcast = kept.newest, kept.sequence, kept.broadcast
+        self.processing_time, self._floor = kept.processing_time, kept.own
+        self.store = LiveStore(self.runner.layout, _Memory(*kept.stored))
+        if kept.lag_ms != self.lag_ms:
+            self.store.tell_again()
+
+    def _own(self, watermark: int) -> int:
+        """Return how far the process is (ms) where the stream is at a watermark (ms)."""
+        return max(self._floor, less(watermark, self.lag_ms))
 
     def _step(
         self, rows: dict[str, list[Row]], time: StreamTime | None = None, *, tick: bool = False
     ) -> None:
-        self.runner.load_broadcast(self._broadcast)
+        self.runner.controls.load(self._broadcast)
         before, self._passed = self._passed, self.watermark
         time = StreamTime(self.watermark, self.watermark) if time is None else time
         # Moved at once, time goes in one step; keys with clocks of their own move with their rows.
         begin = time.before if rows or self._keeps_time else time.ahead
         self._run(
             rows,
-            less(begin, self.lag_ms),
-            ahead=less(time.ahead, self.lag_ms),
-            passed=less(before, self.lag_ms),
+            self._own(begin),
+            ahead=self._own(time.ahead),
+            passed=self._own(before),
             time=time._replace(before=begin),
             tick=tick,
         )
-        changed = self.runner.pass_controls(self._broadcast, less(time.ahead, self.lag_ms), report=True)
+        changed = self.runner.controls.pass_(self._broadcast, self._own(time.ahead), report=True)
         self._broadcast = self._broadcast if changed is None else changed
 
     def _run(self, rows: dict[str, list[Row]], watermark: int, *, ahead: int, **more: Any) -> None:
@@ -330,9 +341,20 @@ def _as_it_is(record: Any) -> Any:
     return record
 
 
-_snapshot = msgspec.msgpack.Decoder(
-    tuple[tuple[bytes | None, dict[int, bytes]], int, int, int, bytes | None, int]
-)
+class _Snapshot(msgspec.Struct, array_like=True):
+    """What a host keeps: its store's header and pages, and its clocks."""
+
+    stored: tuple[bytes | None, dict[int, bytes]]
+    watermark: int
+    newest: int
+    sequence: int
+    broadcast: bytes | None
+    processing_time: int
+    lag_ms: int = 0
+    own: int = NO_WATERMARK
+
+
+_snapshot = msgspec.msgpack.Decoder(_Snapshot)
 
 
 class MemoryChain:

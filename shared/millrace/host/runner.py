@@ -15,17 +15,16 @@ import contextlib
 import copy
 import gc
 import logging
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from millrace.batch import Batch
 from millrace.dead_letters import NOT_JSON, DeadLetter, error_digest, kept_of, one_line, position, reason_of
+from millrace.host.controls import Controls
 from millrace.host.groups import context_key
 from millrace.host.rows import (
     IS_AHEAD,
@@ -42,7 +41,6 @@ from millrace.host.rows import (
 from millrace.host.together import Lives, Together, split_batch
 from millrace.inputs import inputs_of, unmarked
 from millrace.process import (
-    BroadcastContext,
     Context,
     KeyedProcess,
     ProcessDefinitionError,
@@ -56,7 +54,7 @@ from millrace.process import (
 )
 from millrace.state import HANDLES
 from millrace.state.handles import Cursor
-from millrace.state.layout import BroadcastLayout, EntryLayout, PendingRow, TimerRecord
+from millrace.state.layout import EntryLayout, PendingRow, TimerRecord
 from millrace.state.pages import OpenEntry, StateCorrupted
 from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK, less
 
@@ -75,7 +73,6 @@ TIMERS: Final[dict[Domain, str]] = {
 _CLOCKS: Final[dict[Domain, str]] = {
     "event_time": "timer", "processing_time": "processing-timer", "stream_time": "stream-timer",
 }  # fmt: skip
-_NOTHING_LOADED: Final = object()
 #: In place of a hash: a timer that has to be told apart was set by an event without an identity.
 _UNKNOWN: Final = -1
 
@@ -151,7 +148,6 @@ class Runner:
         check_process(process)
         self.process = copy.copy(process)
         self.layout = EntryLayout(kept_states(process), owner=process.name)
-        self.broadcast_layout = BroadcastLayout(process.states)
         self.emissions: list[Emission] = []
         self._encode = encode
         self._decode = decode
@@ -165,10 +161,11 @@ class Runner:
         self._ctx = _RunningContext(timers, processing_timers, self._emit, self._reject)
         self._ctx.emit = self._emit_main  # type: ignore[method-assign]
         self._process = self.process.process
-        self._broadcast_ctx = BroadcastContext()
         self._outputs = {"main", "late", *(tag.name for tag in process.side_outputs)}
         self._in_order = order.in_order_per_key
         self._waits = order.mode == "event_time"
+        #: What control events make of the broadcast state.
+        self.controls = Controls(self.process, self._cursor, self._put_control_aside, waits=self._waits)
         #: Whether each key has a clock of its own, and whether there are timers on the stream's.
         self._keeps_time = order.by_key
         self._streams = process.stream_timers
@@ -209,14 +206,6 @@ class Runner:
         self._stream_now = NO_WATERMARK
         #: The watermark that the batch before ended with: timers up to it have fired.
         self._passed = NO_WATERMARK
-        #: The packed broadcast state that ``cursor.broadcast`` is, unchanged, and what it is from which event
-        #: time on, where control events wait for theirs.
-        self._loaded: object = _NOTHING_LOADED
-        self._versions: list[tuple[int, dict[str, dict[Any, Any]]]] = []
-        self._base: dict[str, dict[Any, Any]] = {}
-        self._decode_control = msgspec.json.Decoder(process.control_type or Any).decode
-        #: How many control events came when time had passed theirs.
-        self.control_late = 0
 
     # -- a batch -------------------------------------------------------------------------------
 
@@ -253,7 +242,6 @@ class Runner:
         self._passed = watermark if passed is None else passed
         self._cursor.processing_now = processing_time
         self._ctx.processing_time = None if processing_time == NO_WATERMARK else processing_time
-        self._base = self._cursor.broadcast
         due = dict.fromkeys(store.due(ahead))
         if tick:
             due.update(dict.fromkeys(store.due_processing(processing_time)))
@@ -266,7 +254,7 @@ class Runner:
             for key in due:
                 if key not in rows:
                     self._run_key(store, key, (), watermark, tick)
-        self._cursor.broadcast = self._base
+        self.controls.rest()
 
     def _run_together(
         self,
@@ -335,137 +323,14 @@ class Runner:
             rows: Rows by key.
             bound_ms: How far the watermark stays behind the newest event, ms.
         """
-        self._bound, self._base = bound_ms, self._cursor.broadcast
+        self._bound = bound_ms
         try:
             with _collector_paused():
                 for key, of_key in rows.items():
                     self._run_key(store, key, in_order(of_key), NO_WATERMARK, tick=False)
         finally:
-            self._bound, self._cursor.broadcast = None, self._base
-
-    def load_broadcast(self, stored: bytes | None) -> None:
-        """Make the kept broadcast state readable in callbacks.
-
-        All key groups keep the same, and a worker runs many of them: what is loaded already stays, with
-        the views that were made of it.
-        """
-        if stored is not self._loaded:
-            self._cursor.broadcast = self.broadcast_layout.decode(stored)
-            self._versions = self._versions_of(stored)
-            self._loaded = stored
-
-    def _versions_of(self, stored: bytes | None) -> list[tuple[int, dict[str, dict[Any, Any]]]]:
-        """Return what the broadcast state is after each control event that waits, and from when on."""
-        layout, base = self.broadcast_layout, self._cursor.broadcast
-        found: list[tuple[int, dict[str, dict[Any, Any]]]] = []
-        try:
-            for row in layout.waiting(stored):
-                before = layout.encode(self._cursor.broadcast)
-                self._cursor.broadcast = layout.decode(before)
-                self._control(self._control_row(row), before, report=False)
-                found.append((row.event_time, self._cursor.broadcast))
-        finally:
-            self._cursor.broadcast = base
-        return found
-
-    def run_broadcast(
-        self, rows: Iterable[Row], stored: bytes | None, watermark: int, *, report: bool
-    ) -> bytes | None:
-        """Take control events in order; return the broadcast state to keep, ``None`` if unchanged.
-
-        In event-time order those that have a time (``NO_WATERMARK``: none) wait for it, and
-        :meth:`pass_controls` applies them; behind the watermark they are late, and hold from now on like
-        all others.
-
-        Args:
-            rows: Control events of this batch.
-            stored: The packed broadcast state as it was kept.
-            watermark: The batch's watermark, ms.
-            report: Whether this group reports failing control events (all groups see the same ones,
-                one of them speaks).
-        """
-        self.load_broadcast(stored)
-        now: list[Row] = []
-        waiting = self.broadcast_layout.waiting(stored)
-        before = len(waiting)
-        for row in rows:
-            if self._waits and row.event_time > watermark:  # none has no time: that is before all others
-                waiting.append(PendingRow(row.event_time, row.cause, row.raw, row.headers))
-                continue
-            if self._waits and row.event_time != NO_WATERMARK:
-                self._tell_late(row, watermark, report=report)
-            now.append(row)
-        waiting.sort(key=lambda row: (row.event_time, cause_order(row.cause), row.raw))
-        kept = self._apply(now, watermark, waiting, report=report)
-        if kept is None and len(waiting) > before:
-            kept = self.broadcast_layout.encode(self._cursor.broadcast, waiting)
-        self.load_broadcast(stored if kept is None else kept)
-        return kept
-
-    def pass_controls(self, stored: bytes | None, watermark: int, *, report: bool) -> bytes | None:
-        """Apply the control events whose time has come; return what to keep, ``None`` if unchanged.
-
-        Args:
-            stored: The packed broadcast state as it was kept.
-            watermark: What no key is behind any more, ms.
-            report: Whether this group reports those that fail.
-        """
-        if not self._versions or self._versions[0][0] > watermark:
-            return None
-        waiting = self.broadcast_layout.waiting(stored)
-        due = [row for row in waiting if row.event_time <= watermark]
-        rest = waiting[len(due) :]
-        kept = self._apply(map(self._control_row, due), watermark, rest, report=report)
-        return self.broadcast_layout.encode(self._cursor.broadcast, rest) if kept is None else kept
-
-    def _tell_late(self, row: Row, watermark: int, *, report: bool) -> None:
-        self.control_late += 1
-        if report:
-            log.warning("%s: a control event of %d is %d ms behind the watermark, and holds from now on: %s",
-                        self._name, row.event_time, watermark - row.event_time, row.cause)  # fmt: skip
-
-    def _control_row(self, kept: PendingRow) -> Row:
-        return Row(kept.event_time, kept.raw, kept.cause, None, kept.headers)
-
-    def _apply(
-        self, rows: Iterable[Row], watermark: int, waiting: Sequence[PendingRow], *, report: bool
-    ) -> bytes | None:
-        """Apply control events to what is loaded; return it packed, ``None`` if it is as before."""
-        layout = self.broadcast_layout
-        self._broadcast_ctx.watermark = watermark
-        self._loaded = _NOTHING_LOADED  # it is changed in place
-        kept: bytes | None = None
-        before = layout.encode(self._cursor.broadcast)
-        for row in rows:
-            after = self._control(row, before, report=report)
-            if after is not None:
-                kept = before = after
-        return kept if kept is None or not waiting else layout.encode(self._cursor.broadcast, waiting)
-
-    def _control(self, row: Row, before: bytes, *, report: bool) -> bytes | None:
-        """Apply one control event; return the broadcast state packed, ``None`` where it failed."""
-        cursor, layout = self._cursor, self.broadcast_layout
-        cursor.broadcast_writable = True
-        try:
-            event = self._decode_control(row.raw) if row.event is None else row.event
-            self.process.process_broadcast(event, self._broadcast_ctx)
-            after = layout.encode(cursor.broadcast)
-            layout.decode(after)  # what could not be read back is the fault of this event
-            return after
-        except ProcessDefinitionError:
-            raise
-        except Exception as error:
-            cursor.broadcast = layout.decode(before)
-            if report:
-                self.dead_letter("process_error", "broadcast", error, row.raw, row.cause, headers=row.headers)
-            return None
-        finally:
-            cursor.broadcast_writable = False
-
-    def _look_at(self, event_time: int) -> None:
-        """Have the broadcast state be what it is at an event time (ms)."""
-        place = bisect_right(self._versions, event_time, key=itemgetter(0))
-        self._cursor.broadcast = self._versions[place - 1][1] if place else self._base
+            self._bound = None
+            self.controls.rest()
 
     def dead_letter(
         self,
@@ -758,8 +623,8 @@ class Runner:
     def _call(self, row: Row, late: bool, on_time: bool) -> None:
         ctx = self._ctx
         self._cursor.now = ctx.event_time = row.event_time
-        if self._versions:
-            self._look_at(row.event_time)
+        if self.controls.waiting:
+            self.controls.look_at(row.event_time)
         self._row = row
         self._cause = row.cause
         self._main = 0
@@ -886,8 +751,8 @@ class Runner:
         self._remove(timer, domain)
         ctx = self._ctx
         self._cursor.now = ctx.event_time = self._time_of(timer, domain)
-        if self._versions:
-            self._look_at(ctx.event_time)
+        if self.controls.waiting:
+            self.controls.look_at(ctx.event_time)
         self._row = None
         self._cause = _timer_cause(timer, domain) if self._identify else None
         self._is_behind = timer.again != 0 and domain != "processing_time"
@@ -1008,6 +873,9 @@ class Runner:
             headers=row.headers,
             index=index,
         )
+
+    def _put_control_aside(self, row: Row, error: Exception) -> None:
+        self.dead_letter("process_error", "broadcast", error, row.raw, row.cause, headers=row.headers)
 
     def _put_kept_aside(self, row: PendingRow, reason: Any, stage: Any, error: BaseException) -> None:
         self.dead_letter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,7 @@ class TypedColumns:
         self._names = [name for name in self.schema.names if name not in _META]
         own = [self.schema.field(name) for name in self._names]
         whole = is_record(tp) and not _leaves_out(tp)
+        self._plain = _whole if _leaves_out(tp) else _plain
         self._by_arrow = pa.schema([field for field in own if whole and _arrow_reads(field.type)])
         self._others = [field for field in own if field.name not in self._by_arrow.names]
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[tp])
@@ -76,7 +78,7 @@ class TypedColumns:
                 values = records
                 if self._fields is not None:
                     read = attrgetter(self._fields[field.name])
-                    values = [_plain(read(record)) for record in records]
+                    values = [self._plain(read(record)) for record in records]
                 found[field.name] = pa.array(values, field.type)
         return [found[name] for name in self._names]
 
@@ -170,3 +172,20 @@ def _plain(value: Any) -> Any:
     return (
         value if type(value) in _TAKEN else msgspec.to_builtins(value, builtin_types=(bytes, date, datetime))
     )
+
+
+def _whole(value: Any) -> Any:
+    """Return a field as :func:`_plain` does, of a record that has fields with their default left out."""
+    if isinstance(value, msgspec.Struct):
+        return {name: _whole(getattr(value, field)) for name, field in _fields_of(type(value))}
+    if isinstance(value, dict):
+        return {_plain(key): _whole(of) for key, of in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_whole(of) for of in value]
+    return _plain(value)
+
+
+@lru_cache(maxsize=1_000)
+def _fields_of(tp: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Return how the fields of a record are called, and its attributes."""
+    return [(field.encode_name, field.name) for field in msgspec.structs.fields(tp)]

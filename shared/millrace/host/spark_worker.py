@@ -317,7 +317,7 @@ class KeyGroupProcessor(StatefulProcessor):
             store, batch.by_key, watermark, store.processing_time, tick=tick, ahead=ahead, time=time
         )
         if self._broadcast is not None:
-            passed = runner.pass_controls(stored_broadcast, ahead, report=batch.speaks)
+            passed = runner.controls.pass_(stored_broadcast, ahead, report=batch.speaks)
             changed = changed if passed is None else passed
             if changed is not None:
                 self._broadcast.update((backend.seal_broadcast(changed),))
@@ -330,7 +330,7 @@ class KeyGroupProcessor(StatefulProcessor):
         if batch.forwarded:
             yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
         if batch.speaks:
-            late, runner.control_late = runner.control_late, 0
+            late, runner.controls.late = runner.controls.late, 0
             if late:
                 status = msgspec.structs.replace(status, control_late=status.control_late + late)
             yield _OutputRow(WATERMARK, 0, encode_status(status))
@@ -365,11 +365,11 @@ class KeyGroupProcessor(StatefulProcessor):
                 _broadcast_copies.clear()
             _broadcast_copies[store.broadcast] = stored
         if not batch.controls:
-            self._runner.load_broadcast(stored)
+            self._runner.controls.load(stored)
             return stored, None
         batch.controls.sort(key=_control_order)
         # Every group applies the same control events; one of them speaks for all.
-        changed = self._runner.run_broadcast(batch.controls, stored, watermark, report=batch.speaks)
+        changed = self._runner.controls.take(batch.controls, stored, watermark, report=batch.speaks)
         return stored if changed is None else changed, changed
 
     def _read(self, chunk: InputChunk, batch: _GroupBatch) -> None:
@@ -498,12 +498,12 @@ class BoundedGroups(KeyGroupProcessor):
             else:
                 found.append((passes, row[3], row[1]))
         runner, kept = self._runner, None
-        runner.load_broadcast(None)
+        runner.controls.load(None)
         if self._has_broadcast and batch.controls:
             batch.controls.sort(key=_control_order)
-            kept = runner.run_broadcast(batch.controls, None, NO_WATERMARK, report=batch.speaks)
+            kept = runner.controls.take(batch.controls, None, NO_WATERMARK, report=batch.speaks)
         runner.run_bounded(LiveStore(runner.layout), batch.by_key, self._bound_ms)
-        runner.pass_controls(kept, END_OF_TIME, report=batch.speaks)
+        runner.controls.pass_(kept, END_OF_TIME, report=batch.speaks)
         found += encode_emissions(runner.emissions)
         if batch.forwarded:
             found.append((FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded)))

@@ -27,13 +27,11 @@ class Cursor:
         soonest: No timer of the entry is before this (event time or the stream's, ms): as long as it is not
             reached, nobody has to look through the timers.
         soonest_processing: The same for timers on processing time.
-        broadcast: The group's broadcast state: name → map.
-        broadcast_writable: Whether ``process_broadcast`` is running.
+        broadcast: The group's broadcast state: name → map; drafts while ``process_broadcast`` runs.
     """
 
     __slots__ = (
         "broadcast",
-        "broadcast_writable",
         "entry",
         "min_expiry",
         "min_processing_expiry",
@@ -51,8 +49,7 @@ class Cursor:
         self.min_processing_expiry: int = NEVER
         self.soonest: int = NEVER
         self.soonest_processing: int = NEVER
-        self.broadcast: dict[str, dict[Any, Any]] = {}
-        self.broadcast_writable = False
+        self.broadcast: dict[str, Any] = {}
 
 
 class Life:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+from millrace.state.broadcast import Draft
 from millrace.state.cursor import Cursor, Life, StateAccessError, refuse_ttl
 from millrace.state.slots import UNSTARTED
 from millrace.state.specs import StateSpec, is_mutable
@@ -278,40 +279,38 @@ class MapState(Generic[K, V]):
 class BroadcastState(Generic[K, V]):
     """A global map: read everywhere, written in ``process_broadcast`` only."""
 
-    __slots__ = ("_cursor", "_name", "_view", "_view_by", "_view_of")
+    __slots__ = ("_cursor", "_name")
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
         self._name = spec.name
-        # The view that was made last, by which function, of which entries.
-        self._view: Any = None
-        self._view_by: Any = None
-        self._view_of: Any = None
 
     def view(self, make: Callable[[list[tuple[K, V]]], T]) -> T:
-        """Return ``make(entries)``, made anew only when the state may have changed.
+        """Return ``make(entries)``, made anew only where the state may have changed.
+
+        Where control events wait for their time, each version of the state keeps its view.
 
         Args:
             make: Makes something of the entries (key, value), and of nothing else. One view is kept,
                 so use one and the same function.
 
         Example:
+            >>> from millrace.state.broadcast import BroadcastMap
             >>> from millrace.state.specs import StateSpec
             >>> cursor = Cursor()
-            >>> cursor.broadcast = {"limits": {"a": 1, "b": 3}}
+            >>> cursor.broadcast = {"limits": BroadcastMap({"a": 1, "b": 3})}
             >>> limits = BroadcastState(cursor, StateSpec("broadcast", int, key_type=str, name="limits"))
             >>> limits.view(lambda entries: sum(value for _, value in entries))
             4
         """
         entries = self._cursor.broadcast[self._name]
-        if entries is not self._view_of or make is not self._view_by:
-            self._view = make(list(entries.items()))
-            self._view_of, self._view_by = entries, make
-        return self._view  # type: ignore[no-any-return]
+        if make is not entries.made_by:
+            entries.view, entries.made_by = make(list(entries.items())), make
+        return entries.view  # type: ignore[no-any-return]
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value at ``key`` or ``default``."""
-        return self._cursor.broadcast[self._name].get(key, default)
+        return self._cursor.broadcast[self._name].get(key, default)  # type: ignore[no-any-return]
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Iterate over all entries."""
@@ -319,17 +318,17 @@ class BroadcastState(Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Write the value at ``key``; in ``process_broadcast`` only."""
-        self._writable()[key] = value
+        self._draft().put(key, value)
 
     def remove(self, key: K) -> None:
         """Forget ``key``; in ``process_broadcast`` only."""
-        self._writable().pop(key, None)
+        self._draft().remove(key)
 
-    def _writable(self) -> dict[Any, Any]:
-        if not self._cursor.broadcast_writable:
+    def _draft(self) -> Draft:
+        draft = self._cursor.broadcast[self._name]
+        if not isinstance(draft, Draft):
             raise StateAccessError(f"broadcast state '{self._name}' is read-only outside process_broadcast")
-        self._view_of = None
-        return self._cursor.broadcast[self._name]
+        return draft
 
     def __contains__(self, key: object) -> bool:
         return key in self._cursor.broadcast[self._name]

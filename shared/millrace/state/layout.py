@@ -85,10 +85,6 @@ OWN_CLOCK: Final = StateSpec("value", tuple[int, int], per_write=True, name="clo
 STREAM_TIMERS: Final = StateSpec("list", TimerRecord, name="stream_timers_")
 
 
-#: Where the broadcast state has the control events that wait for their time; no state has such a name.
-_WAITING: Final = "$waiting"
-
-
 class EntryLayout:
     """Encoder, decoder and empty value of a process's entries.
 
@@ -256,41 +252,3 @@ def _shortest(lives: list[int]) -> int:
     """Return the shortest of some lives (ms); where only writes name one, it may be any."""
     shortest = min(lives, default=0)
     return 0 if shortest == NEVER else shortest
-
-
-class BroadcastLayout:
-    """Encoder and decoder of a group's broadcast state: a map per declared state, by name.
-
-    There is one per group, so names cost nothing, and states come, go and move as they like. Beside the maps
-    stand the control events that wait for their time.
-    """
-
-    def __init__(self, specs: Sequence[StateSpec]) -> None:
-        self.specs = [s for s in specs if s.kind == "broadcast"]
-        self._decoders = {
-            s.name: msgspec.msgpack.Decoder(dict[s.key_type, s.type])  # type: ignore[name-defined]
-            for s in self.specs
-        }
-        self._names = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
-        self._waiting = msgspec.msgpack.Decoder(list[PendingRow])
-
-    def decode(self, body: bytes | None) -> dict[str, dict[Any, Any]]:
-        """Return name → map; empty maps where nothing was kept yet."""
-        kept = {} if body is None else self._names.decode(body)
-        maps: dict[str, dict[Any, Any]] = {}
-        for spec in self.specs:
-            packed = next((kept[name] for name in (spec.name, *spec.aliases) if name in kept), None)
-            maps[spec.name] = {} if packed is None else self._decoders[spec.name].decode(packed)
-        return maps
-
-    def waiting(self, body: bytes | None) -> list[PendingRow]:
-        """Return the control events that wait for their time, in its order."""
-        packed = None if body is None else self._names.decode(body).get(_WAITING)
-        return [] if packed is None else self._waiting.decode(packed)
-
-    def encode(self, maps: dict[str, dict[Any, Any]], waiting: Sequence[PendingRow] = ()) -> bytes:
-        """Pack the maps, and the control events that wait for their time."""
-        packed: dict[str, Any] = {s.name: maps[s.name] for s in self.specs}
-        if waiting:
-            packed[_WAITING] = waiting
-        return msgspec.msgpack.encode(packed)

@@ -369,7 +369,7 @@ def _bounded(check: _Check) -> list[Emission]:
     """Run the events as the batch mode of the Spark host does."""
     host = MemoryHost(check.process)
     rows, runner = host.rows_of(check.events), host.runner
-    runner.load_broadcast(None)
+    runner.controls.load(None)
     runner.run_bounded(LiveStore(runner.layout), rows, check.bound_ms)
     return runner.emissions
 

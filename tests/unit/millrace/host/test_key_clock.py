@@ -492,3 +492,68 @@ def test_an_entry_pays_for_clocks_only_where_there_are_some() -> None:
     plain, own = EntryLayout(kept_states(ByStream())), EntryLayout(kept_states(Sums()))
     assert len(own.encode(own.new())) == len(plain.encode(plain.new())) + 1
     assert [s.name for s in kept_states(Recorder())] == ["count", "clock_", "stream_timers_"]
+
+
+def test_a_process_that_waits_longer_after_a_restart_does_not_go_back() -> None:
+    first = MemoryHost(Recorder(50))
+    first.run_rows(first.rows_of([("a", 10, Event(10, stream=1_200))]), to=1_000)
+    packed = first.snapshot()
+    host = MemoryHost(Recorder(500))
+    host.restore(packed)
+    rows = host.rows_of([("b", at, Event(at)) for at in (950, 951)])
+    assert [(seen.what, seen.at) for seen in said_by(host.run_rows(rows, to=1_100))["b"]] == [("late", 950)]
+    host.restore(host.snapshot())
+    assert host.runner.layout.lag_ms == 500
+    assert said_by(host.run_rows({}, to=1_199)) == {}
+    (seen,) = said_by(host.run_rows({}, to=1_200))["a"]
+    assert (seen.what, seen.at, seen.watermark) == ("stream_time", 1_200, 950)
+    (seen,) = said_by(host.run_rows({}, to=1_451))["b"]
+    assert (seen.what, seen.at) == ("event", 951)
+
+
+class SetByBoth(KeyedProcess[Event, int]):
+    """An event and a timer on the stream's clock set one and the same timer."""
+
+    order = event_time(clock="key", patience=1_000)
+    stream_timers = True
+
+    def process(self, event: Event, ctx: Context) -> None:
+        if event.own is not None:
+            ctx.timers.at(event.own, "both")
+        if event.stream is not None:
+            ctx.timers.at(event.stream, "stream", clock="stream")
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        if timer.domain == "stream_time":
+            ctx.timers.at(100, "both")
+        else:
+            ctx.emit(timer.at)
+
+
+def test_a_timer_that_several_set_is_the_same_whoever_comes_first() -> None:
+    def run(cut: bool) -> list[Emission]:
+        host = MemoryHost(SetByBoth())
+        found = host.run_rows(host.rows_of([("a", 1, Event(1, stream=50)), ("a", 3, Event(3))]), to=0)
+        if cut:
+            found += host.run_rows({}, to=60)  # "stream" fires before the events are read
+        found += host.run_rows(host.rows_of([("a", 5, Event(5, own=100)), ("a", 70, Event(70))]), to=60)
+        return found + host.drain()
+
+    first, second = run(cut=False), run(cut=True)
+    assert [e.event_id for e in first] == [e.event_id for e in second]
+    assert len(first) == 1
+
+
+def test_no_host_tells_whether_time_was_on_its_way() -> None:
+    class Plain(KeyedProcess[Event, int]):
+        order = arrival(commutes=True)
+
+        def process(self, event: Event, ctx: Context) -> None:
+            ctx.timers.at(event.at + 5)
+
+        def on_timer(self, timer: Timer, ctx: Context) -> None:
+            ctx.emit(timer.at)
+
+    host = MemoryHost(Plain())
+    (emission,) = host.run_rows(host.rows_of([("a", 1, Event(1))]), to=100)
+    assert emission.on_time is True

@@ -112,7 +112,7 @@ def run(
     backend, watermark, found, newest = DictBackend(), NO_WATERMARK, [], NO_WATERMARK
     for batch in [*batches, None]:
         runner = Runner(process, encode=msgspec.json.encode, decode=event_decoder(process))
-        runner.load_broadcast(None)
+        runner.controls.load(None)
         rows: dict[str, list[Row]] = {}
         for key, at, event, cause in batch or ():
             raw = msgspec.json.encode(event)

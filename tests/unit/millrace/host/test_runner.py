@@ -321,7 +321,7 @@ def run(
     store, emissions = LiveStore(Runner(process, encode=msgspec.json.encode).layout), []
     for batch in batches:
         runner = Runner(process, encode=msgspec.json.encode)
-        runner.load_broadcast(None)
+        runner.controls.load(None)
         runner.run_batch(store, batch, watermark)
         store.commit(watermark)
         emissions += runner.emissions
@@ -526,7 +526,7 @@ def test_a_control_event_that_fails_is_taken_back_and_the_next_one_counts() -> N
 def test_only_the_group_that_speaks_reports_a_failing_control_event() -> None:
     for report in (True, False):
         runner = Runner(Limited(), encode=msgspec.json.encode)
-        runner.run_broadcast([row(Limit("x", 13), 0, "c:0:1")], None, NO_WATERMARK, report=report)
+        runner.controls.take([row(Limit("x", 13), 0, "c:0:1")], None, NO_WATERMARK, report=report)
         assert len(runner.emissions) == int(report)
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.host.chunks import OutputChunk
@@ -61,6 +61,8 @@ class Sparse(msgspec.Struct, omit_defaults=True):
 class Nested(msgspec.Struct):
     sparse: Sparse
     name: str
+    all_of: list[Sparse] = []
+    by_name: dict[str, Sparse] = {}
 
 
 class Mapped(msgspec.Struct):
@@ -74,6 +76,9 @@ PARTS = st.builds(Part, TEXTS, st.none() | NUMBERS)
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 COLOURS = st.sampled_from(Colour)
 SPARSE = st.builds(Sparse, TEXTS, TEXTS, st.none() | INTS)
+NESTED = st.builds(
+    Nested, SPARSE, TEXTS, st.lists(SPARSE, max_size=2), st.dictionaries(TEXTS, SPARSE, max_size=2)
+)
 WIDE = st.builds(
     Wide,
     TEXTS,
@@ -123,7 +128,8 @@ def test_what_is_left_out_has_its_default(records: list[Sparse]) -> None:
     assert columns(Sparse, records) == [plain(record) for record in records]
 
 
-@given(st.lists(st.builds(Nested, SPARSE, TEXTS), min_size=1, max_size=3))
+@given(st.lists(NESTED, min_size=1, max_size=3))
+@example([Nested(Sparse("", "red", 7), "", [Sparse("", "red", 7)], {"a": Sparse("", "red", 7)})])
 def test_what_is_left_out_of_a_part_has_its_default(records: list[Nested]) -> None:
     assert columns(Nested, records) == [plain(record) for record in records]
 

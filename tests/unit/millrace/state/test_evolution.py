@@ -22,9 +22,10 @@ from millrace.state import (
     value_state,
     versioned_state,
 )
+from millrace.state.broadcast import BroadcastLayout
 from millrace.state.cells import StateCorrupted, read_header
 from millrace.state.evolution import state_differences
-from millrace.state.layout import BroadcastLayout, TimerRecord
+from millrace.state.layout import TimerRecord
 from millrace.state.older import StateSchemaMismatch
 from millrace.state.schema import describe_state, describe_type, schema_of
 from millrace.time import NEVER
