@@ -98,16 +98,16 @@ class CellRows:
     def _renewed(self, schema: bytes, cell: Cell) -> Cell | None:
         """Return an entry in the form that the process has now; ``None`` if nothing is left of it."""
         assert self._shape.newest is not None  # noqa: S101  (the caller's)
+        clock = self._shape.clock or ClockState()
         if not hasattr(self, "_layout"):
             self._layout = EntryLayout(kept_states(self._shape.newest), owner=self._shape.process)
+            self._layout.lag_ms = clock.lag_ms
         layout = self._layout
         if schema == layout.schema:
             return cell
         if schema not in layout.older:
             layout.older[schema] = OlderLayout(layout, schema)
-        clock = self._shape.clock
-        watermark = NO_WATERMARK if clock is None else clock.watermark
-        entry = layout.older[schema].decode(cell.body, watermark, self._processing_time)
+        entry = layout.older[schema].decode(cell.body, clock.own(), self._processing_time)
         return new_cell(layout, entry)
 
 

@@ -16,6 +16,7 @@ from millrace import (
     Context,
     KeyedProcess,
     arrival,
+    event_time,
     hours,
     list_state,
     map_state,
@@ -35,6 +36,7 @@ from millrace.inspect.rescale import RescaleError, rekey, repartition
 from millrace.inspect.reshape import CellRows, GroupPacker, GroupShape, cell_rows
 from millrace.inspect.stages import load_process
 from millrace.inspect.writer import Written, assemble
+from millrace.process import kept_states
 from millrace.runtime.contract import CheckpointInUse, owned
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, Cell, StateCorrupted, read_clock
 from millrace.state.keyring import configured_keys, write_key_file
@@ -374,3 +376,40 @@ def test_a_process_is_loaded_by_its_name() -> None:
     for name in ("no.such.module:Thing", "millrace.inspect.stages:Nothing", "nothing"):
         with pytest.raises(CheckpointError, match="cannot be loaded"):
             load_process(name)
+
+
+class Devices(KeyedProcess[Visit, int]):
+    """Machines with clocks of their own, a minute behind the stream at most."""
+
+    name = "Devices"
+    order = event_time(clock="key", patience=60_000)
+    stream_timers = True
+    seen = value_state(int, ttl=10_000)
+
+    def process(self, event: Visit, ctx: Context) -> None:
+        self.seen.value = event.n
+        ctx.timers.at(100_000, "said", clock="stream")
+
+
+class DevicesNow(Devices):
+    """A later version, with one more state."""
+
+    stream_timers = True
+    more = value_state(int)
+
+
+def test_a_process_that_is_behind_the_stream_is_so_in_its_new_form_too() -> None:
+    host = MemoryHost(Devices())
+    host.run_rows(host.rows_of([("a", 40_000, Visit(1)), ("a", 40_002, Visit(2))]), to=50_000)
+    schema = EntryLayout(kept_states(Devices())).schema
+    group = packed_group(dict(host.store.cells), schema)
+    # The stream has passed the end of what was seen, the process has not.
+    clock = ClockState(90_000, 90_001).behind(60_000, ClockState())
+    shape = GroupShape("Devices", 1, None, clock, DevicesNow())
+    (row,) = CellRows(shape, None)(0, group).to_pylist()
+    cell = msgspec.msgpack.decode(row["cell"], type=Cell)
+    layout = EntryLayout(kept_states(DevicesNow()), owner="Devices")
+    layout.lag_ms = 60_000
+    entry = layout.decode(cell.body)
+    assert entry.seen is not None
+    assert cell.timer == layout.timer(entry) == 40_000, "when the stream's timer is due by the process's clock"
