@@ -5,6 +5,8 @@ APP ?= fraud
 BIN := .venv/bin
 # More arguments for the tests: make test PYTEST_ARGS="-k window"
 PYTEST_ARGS ?=
+# Tests and demos start hundreds of Python processes: none shall compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 # For how long `make fuzz` goes on.
 MINUTES ?= 5
 
@@ -39,8 +41,8 @@ fuzz: setup ## Compare Spark with memory on random processes: make fuzz MINUTES=
 mutants: setup ## Change the code in small ways that its tests must notice: make mutants ONLY=session
 	@$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
 
-test-fast: setup ## Run the tests that need no Java, in less than a minute.
-	@$(BIN)/pytest tests/unit -n 2 --dist loadfile $(PYTEST_ARGS)
+test-fast: setup ## Run the quick ones of the tests that need no Java, in less than a minute.
+	@$(BIN)/pytest tests/unit --fast -n 2 --dist loadfile -q $(PYTEST_ARGS)
 
 lint: setup ## Check style with ruff, that the lock files are in step, and that contracts are kept.
 	@$(BIN)/ruff check .

@@ -1,6 +1,10 @@
 """What all tests share."""
 
+import gc
 import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,3 +19,59 @@ settings.register_profile("millrace", deadline=None, suppress_health_check=[Heal
 # The same examples in every run of CI, and half as many: new ones are for those who can look into them.
 settings.register_profile("ci", settings.get_profile("millrace"), derandomize=True, max_examples=50)
 settings.load_profile("ci" if os.environ.get("CI") else "millrace")
+
+#: The unit tests that ``make test-fast`` leaves out, as the last run with ``--note-slow`` found them.
+SLOW = Path(__file__).parent / "unit" / "slow.txt"
+#: From how many seconds on a test, with all its cases, is one of them.
+SLOW_S = 0.2
+
+# Modules and tests stay: looking through them again and again for what could go is a fifth of the collection.
+gc.disable()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options for the quick run."""
+    parser.addoption("--fast", action="store_true", help=f"leave out the tests in {SLOW.name}")
+    parser.addoption("--note-slow", action="store_true", help=f"write {SLOW.name} anew after the run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take note of how long tests take, where it is asked for."""
+    if config.getoption("--note-slow") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Noting())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out slow tests, where it is asked for."""
+    if config.getoption("--fast"):
+        slow = set(SLOW.read_text("utf-8").splitlines())
+        left_out = [item for item in items if _name(item.nodeid) in slow]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _name(item.nodeid) not in slow]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have the collector look at what tests make, and no more at what there is before them."""
+    gc.freeze()
+    gc.enable()
+
+
+class _Noting:
+    """Adds up how long each test takes, all cases of it."""
+
+    def __init__(self) -> None:
+        self.took: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a phase of a test."""
+        self.took[_name(report.nodeid)] += report.duration  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self, session: Any) -> None:
+        """Write down who is slow."""
+        slow = sorted(name for name, took in self.took.items() if took >= SLOW_S)
+        SLOW.write_text("".join(f"{name}\n" for name in slow), "utf-8")
+
+
+def _name(node: str) -> str:
+    """Return a test without its case."""
+    return node.split("[")[0]

@@ -412,4 +412,6 @@ def test_a_process_that_is_behind_the_stream_is_so_in_its_new_form_too() -> None
     layout.lag_ms = 60_000
     entry = layout.decode(cell.body)
     assert entry.seen is not None
-    assert cell.timer == layout.timer(entry) == 40_000, "when the stream's timer is due by the process's clock"
+    assert cell.timer == layout.timer(entry) == 40_000, (
+        "when the stream's timer is due by the process's clock"
+    )
