@@ -16,9 +16,10 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from apps.iot_maintenance.plant import AlarmKpi, AssetHealth
+from apps.iot_maintenance.plant import AssetHealth
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.settings import IotSettings
+from apps.iot_maintenance.windows import AlarmKpi
 from millrace.rules import RuleEvent
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -74,8 +75,8 @@ app = App(
         "enriched_reading.v1": EnrichedReading,
         "alarm.v1": AlarmEvent,
         "liveness.v1": Liveness,
-        "shift_kpi.v1": ShiftKpi,
-        "alarm_kpi.v1": AlarmKpi,
+        "shift_kpi.v2": ShiftKpi,
+        "alarm_kpi.v2": AlarmKpi,
         "asset_health.v1": AssetHealth,
     },
 )

@@ -20,7 +20,7 @@ from apps.iot_maintenance.dashboard_data import (
     state_of,
 )
 from apps.iot_maintenance.dashboard_machine import asset
-from apps.iot_maintenance.plant import FLOOD
+from apps.iot_maintenance.windows import FLOOD
 from millrace.dashboard.common_panels import rate_now
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import DashboardPage, Detail, Panel

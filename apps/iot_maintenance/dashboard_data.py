@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.plant import DAY_MS, WINDOW_MS
+from apps.iot_maintenance.windows import DAY_MS, WINDOW_MS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import as_dict, ratio
 

@@ -15,7 +15,7 @@ import msgspec
 
 from apps.iot_maintenance.assets import place_of
 from apps.iot_maintenance.records import Liveness
-from millrace.time import NEVER
+from millrace.time import NEVER, NO_WATERMARK
 
 Cause = Literal["own", "gateway"]
 #: A gateway that has not been heard for this share of the timeout is overdue: who falls silent with it is
@@ -31,12 +31,14 @@ class Device(msgspec.Struct, array_like=True, gc=False):
         judge: When it is looked at next, ms; ``NEVER`` once it is told silent.
         silent: ``""``, or the cause of its silence.
         machine: Whether it is a machine, not a gateway.
+        told: When its last row was, ms: the next one is not before it, though what ends a silence may be.
     """
 
     last: int
     judge: int
     silent: str = ""
     machine: bool = True
+    told: int = NO_WATERMARK
 
 
 class Gateway(msgspec.Struct, array_like=True):
@@ -77,7 +79,7 @@ class Gateway(msgspec.Struct, array_like=True):
         if device is None:
             self.devices[name] = Device(at, at + timeout, "", machine)
             return []
-        before, device.last = device.last, at
+        before, device.last = device.last, max(at, device.last)
         if not device.silent or is_over:
             return []
         cause, device.silent, device.judge = device.silent, "", at + timeout
@@ -128,4 +130,5 @@ def _row(
 ) -> Liveness:
     kind: Literal["machine", "gateway"] = "machine" if device.machine else "gateway"
     of: Cause = "gateway" if cause == "gateway" else "own"
-    return Liveness(name, kind, gateway, state, of, at, last, *place_of(gateway))
+    device.told = max(at, device.told)
+    return Liveness(name, kind, gateway, state, of, device.told, last, *place_of(gateway))

@@ -15,7 +15,16 @@ from apps.iot_maintenance.running import Running
 from apps.iot_maintenance.shifts import ShiftState
 from apps.iot_maintenance.signals import Fact, Signal
 from apps.iot_maintenance.state import Kept, Machine, corrected, pack, unpack
-from apps.iot_maintenance.watch import ALARMS, LIVE, SHIFT, TOGETHER, WATCH, Monitoring, Watch
+from apps.iot_maintenance.watch import (
+    ALARMS,
+    LIVE,
+    SHIFT,
+    TELL_SHIFT,
+    TOGETHER,
+    WATCH,
+    Monitoring,
+    Watch,
+)
 from millrace import BroadcastContext, Context, Timer
 from millrace.rules import apply_rule
 from millrace.time import NEVER
@@ -87,6 +96,8 @@ class MachineMonitor(Watch):
             self._look(ctx)
         elif name == SHIFT:
             self._close_shift(ctx)
+        elif name == TELL_SHIFT:
+            self._tell_shift(timer.at, ctx)
         else:
             self._tidy(ctx)
 
@@ -161,6 +172,8 @@ class MachineMonitor(Watch):
         if looks:
             facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
             facts.quantity, facts.value, facts.known = quantity, value, known
+            if self._m.clock == "key":
+                facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
             facts.minimum, facts.maximum = running.low, running.high
             facts.average, facts.average_by_time = running.average, running.average_by_time
@@ -308,7 +321,7 @@ class MachineMonitor(Watch):
             else:
                 shift.resume(at, start, end)
         if ctx.timers.pending(SHIFT) is None:
-            ctx.timers.at(shift.end, SHIFT)
+            self._time_shift(shift, ctx)
         shift.change(at, event.status, event.produced, event.rejected)
 
     def _close_shift(self, ctx: Context) -> None:
@@ -318,7 +331,27 @@ class MachineMonitor(Watch):
         shift = machine.shift
         if not shift.heard and machine.seen < shift.start:
             return  # nothing was heard in a whole shift: it goes on with the next status
-        kind = machine.past.kind_at(ctx.event_time) or machine.mark
-        kpi = shift.close(ctx.key, self._m.calendar, self._m.ideal_per_h.get(kind))
-        ctx.output(self.shifts, kpi)
+        self._emit_shift(shift, machine, ctx)
+        shift.begin(self._m.calendar)
+        self._time_shift(shift, ctx)
+
+    def _tell_shift(self, end: int, ctx: Context) -> None:
+        """Tell a shift by the stream's clock, as far as the machine has been heard so far."""
+        machine = self.machine.value
+        if machine is None or machine.shift is None or machine.shift.end != end:
+            return
+        shift = machine.shift
+        if shift.heard or machine.seen >= shift.start:
+            self._emit_shift(shift, machine, ctx)
+
+    def _emit_shift(self, shift: ShiftState, machine: Machine, ctx: Context) -> None:
+        kind = machine.past.kind_at(shift.end) or machine.mark
+        kpi = shift.result(ctx.key, self._m.calendar, self._m.ideal_per_h.get(kind))
+        if kpi is not None:
+            ctx.output(self.shifts, kpi, revision=kpi.revision, identity=f"shift:{kpi.shift_start_ms}")
+
+    def _time_shift(self, shift: ShiftState, ctx: Context) -> None:
+        """Have a shift told when it ends: by the machine's clock, and before by the stream's."""
         ctx.timers.at(shift.end, SHIFT)
+        if self._m.clock == "key":
+            ctx.timers.at(shift.end, TELL_SHIFT, clock="stream")

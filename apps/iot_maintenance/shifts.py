@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from apps.iot_maintenance.alarms.schedule import local_ms, zone
-from apps.iot_maintenance.records import ShiftKpi
+from apps.iot_maintenance.records import ShiftKpi, digest_of
 
 HOUR_MS: Final = 3_600_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,6 +83,8 @@ class ShiftState(msgspec.Struct, array_like=True):
         all_down: Time broken or under repair since then, ms.
         all_failures: Breakdowns since then.
         all_repairs: Repairs since then.
+        told: A digest of the row that was told of the shift last; empty: none was.
+        revision: Of that row; -1: none was.
     """
 
     start: int
@@ -100,6 +102,8 @@ class ShiftState(msgspec.Struct, array_like=True):
     all_down: int = 0
     all_failures: int = 0
     all_repairs: int = 0
+    told: bytes = b""
+    revision: int = -1
 
     def change(self, at: int, status: str, produced: int, rejected: int) -> None:
         """Take a status, which ends the one before; ``at`` (ms) is in the shift."""
@@ -121,6 +125,7 @@ class ShiftState(msgspec.Struct, array_like=True):
         """Go on in the shift around ``at`` (ms), after shifts in which nothing was heard."""
         self.start, self.end, self.since = start, end, at
         self.spent, self.produced, self.rejected, self.failures, self.repairs = {}, 0, 0, 0, 0
+        self.told, self.revision = b"", -1
 
     def count(self, at: int) -> None:
         """Count the time up to ``at`` (ms)."""
@@ -133,16 +138,18 @@ class ShiftState(msgspec.Struct, array_like=True):
                 self.all_down += took
             self.since = at
 
-    def close(self, machine: str, calendar: Calendar, ideal_per_h: float | None) -> ShiftKpi:
-        """End the shift, return how it was, and begin the next.
+    def result(self, machine: str, calendar: Calendar, ideal_per_h: float | None) -> ShiftKpi | None:
+        """Return how the shift is if nothing more is heard of it; ``None`` if that has been told.
 
         Args:
             machine: The machine.
             calendar: The shifts.
             ideal_per_h: Parts per operating hour at best; ``None`` if nobody has said.
         """
-        self.count(self.end)
-        spent = self.spent
+        rest = max(self.end - self.since, 0)
+        spent = dict(self.spent)
+        if rest:
+            spent[self.status] = spent.get(self.status, 0) + rest
         planned = sum(took for status, took in spent.items() if status not in UNPLANNED)
         operating = sum(took for status, took in spent.items() if status in OPERATING)
         availability = _share(operating, planned)
@@ -152,6 +159,8 @@ class ShiftState(msgspec.Struct, array_like=True):
         oee = None
         if availability is not None and performance is not None and quality is not None:
             oee = availability * performance * quality
+        all_operating = self.all_operating + (rest if self.status in OPERATING else 0)
+        all_down = self.all_down + (rest if self.broken else 0)
         kpi = ShiftKpi(
             machine,
             calendar.name(self.start),
@@ -168,14 +177,23 @@ class ShiftState(msgspec.Struct, array_like=True):
             performance,
             quality,
             oee,
-            _share(self.all_operating / HOUR_MS, self.all_failures),
-            _share(self.all_down / HOUR_MS, self.all_repairs),
+            _share(all_operating / HOUR_MS, self.all_failures),
+            _share(all_down / HOUR_MS, self.all_repairs),
             dict(sorted(spent.items())),
         )
+        digest = digest_of(kpi)
+        if digest == self.told:
+            return None
+        self.told, self.revision = digest, self.revision + 1
+        return msgspec.structs.replace(kpi, revision=self.revision)
+
+    def begin(self, calendar: Calendar) -> None:
+        """Begin the next shift, in the status in which this one ends."""
+        self.count(self.end)
         self.start, self.end = calendar.shift(self.end)
         self.spent, self.heard = {}, False
         self.produced = self.rejected = self.failures = self.repairs = 0
-        return kpi
+        self.told, self.revision = b"", -1
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -13,7 +13,7 @@ from apps.iot_maintenance.records import EnrichedReading
 from apps.iot_maintenance.running import Running
 from apps.iot_maintenance.shifts import ShiftState
 from apps.iot_maintenance.signals import Fact
-from millrace.time import NEVER
+from millrace.time import NEVER, NO_WATERMARK
 
 #: So many readings are sealed together.
 _SEAL: Final = 64
@@ -111,11 +111,13 @@ class Silence(msgspec.Struct, array_like=True, gc=False):
         since: When it was last heard, ms.
         own: Whether it is the sensor's own silence, not its machine's.
         judge: When to look at it again, ms.
+        told: When that was told, ms.
     """
 
     since: int
     own: bool
     judge: int
+    told: int = NO_WATERMARK
 
 
 class Machine(msgspec.Struct, array_like=True):

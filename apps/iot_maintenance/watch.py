@@ -37,6 +37,7 @@ from millrace.time import NEVER
 ALARMS: Final = "alarms"
 LIVE: Final = "live"
 SHIFT: Final = "shift"
+TELL_SHIFT: Final = "tell_shift"
 TIDY: Final = "tidy"
 TOGETHER: Final = "together"
 WATCH: Final = "watch"
@@ -123,17 +124,18 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             return
         at, rules = ctx.event_time, self._rules(ctx.event_time)
         # Mostly no alarm stands, and no sensor is silent: then there is nothing for an engine to do.
-        engine = None if self.conditions.value is None else self._engine(ctx, rules=rules)
+        ahead = partial(self._engine, ctx, rules=rules, is_ahead=True)
+        engine = None if self.conditions.value is None else ahead()
         due = NEVER
         for quantity, sensor in sorted(machine.sensors.items()):
             silence = machine.silences.get(quantity)
             judge = sensor.at + self._timeout(sensor) if silence is None else silence.judge
             if sensor.interval and judge <= at:
-                engine = engine or self._engine(ctx, rules=rules)
+                engine = engine or ahead()
                 judge = self._find_silent(machine, quantity, sensor, engine, ctx)
             wait = rules.no_data.get(quantity)
             if wait is not None:
-                engine = engine or self._engine(ctx, rules=rules)
+                engine = engine or ahead()
                 engine.no_data(quantity, sensor.at)
                 judge = min(judge, sensor.at + wait) if sensor.at + wait > at else judge
             if judge > at:
@@ -152,8 +154,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         own = not others or max(others) >= sensor.at + 2.0 * sensor.interval
         silence = machine.silences.get(quantity)
         if silence is None or (own and not silence.own):
-            machine.silences[quantity] = Silence(sensor.at, own, NEVER)
-            self._tell_silence(machine, quantity, "silent", own, sensor.at, ctx)
+            machine.silences[quantity] = Silence(sensor.at, own, NEVER, ctx.event_time)
+            self._tell_silence(machine, quantity, "silent", own, sensor.at, ctx.event_time, ctx)
             if own:
                 engine.silent(quantity, silent=True, reason="no readings")
         else:
@@ -167,7 +169,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             return
         silence = machine.silences.pop(event.quantity, None)
         if silence is not None:
-            self._tell_silence(machine, event.quantity, "online", silence.own, silence.since, ctx)
+            told = max(at, silence.told)
+            self._tell_silence(machine, event.quantity, "online", silence.own, silence.since, told, ctx)
             engine.silent(event.quantity, silent=False)
         soonest = machine.watch_at
         for quantity, other in machine.silences.items():
@@ -185,12 +188,12 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             ctx.timers.at(at, WATCH, clock="stream")
 
     def _tell_silence(
-        self, machine: Machine, quantity: str, state: Any, own: bool, since: int, ctx: Context
+        self, machine: Machine, quantity: str, state: Any, own: bool, since: int, at: int, ctx: Context
     ) -> None:
         cause: Any = "own" if own else "machine"
         name = f"{ctx.key}.{quantity}"
         place = place_of(ctx.key)
-        row = Liveness(name, "sensor", machine.gateway, state, cause, ctx.event_time, since, *place)
+        row = Liveness(name, "sensor", machine.gateway, state, cause, at, since, *place)
         ctx.output(self.liveness, row)
 
     def _heartbeat(self, event: Heartbeat, ctx: Context) -> None:
@@ -223,7 +226,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             return
         at = ctx.event_time
         rows = gateway.silent(ctx.key, at, self._m.device_timeout_ms)
-        self._tell_liveness(rows, ctx)
+        self._tell_liveness(rows, ctx, is_ahead=True)
         gateway.forget(at - self._m.keep_ms)
         if gateway.devices:
             due = gateway.next_ms()
@@ -235,11 +238,11 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             if self.machine.value is None:
                 self.conditions.clear()
 
-    def _tell_liveness(self, rows: list[Liveness], ctx: Context) -> None:
+    def _tell_liveness(self, rows: list[Liveness], ctx: Context, *, is_ahead: bool = False) -> None:
         for row in rows:
             ctx.output(self.liveness, row)
         if rows:
-            engine = self._engine(ctx)
+            engine = self._engine(ctx, is_ahead=is_ahead)
             for row in rows:
                 silent = row.state == "silent" and row.cause == "own"
                 engine.silent(row.device_id, silent=silent, reason=f"no heartbeat of a {row.device_kind}")
@@ -257,6 +260,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         at: int | None = None,
         status: str | None = None,
         rules: RuleSet | None = None,
+        is_ahead: bool = False,
     ) -> Engine:
         at = ctx.event_time if at is None else at
         alarms = self.conditions.value
@@ -266,7 +270,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         if status is None and machine is not None:
             status = machine.past.status_at(at)
         found = self._rules(at) if rules is None else rules
-        return Engine(alarms, found, ctx.key, at, status, partial(ctx.output, self.alarms))
+        is_ahead = is_ahead and self._m.clock == "key"
+        return Engine(alarms, found, ctx.key, at, status, partial(ctx.output, self.alarms), is_ahead=is_ahead)
 
     def _wake(self, ctx: Context) -> None:
         """Have what alarms wait for done in time."""
@@ -276,7 +281,11 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         if alarms.due != NEVER:
             ctx.timers.bring_forward(alarms.due, ALARMS)
         elif not alarms.conditions and not alarms.suppressed_until and alarms.told_at < ctx.event_time:
-            self.conditions.clear()
+            if alarms.ahead:
+                own = ctx.watermark
+                alarms.ahead = {name: last for name, last in alarms.ahead.items() if last[0] > own}
+            if not alarms.ahead:
+                self.conditions.clear()
 
     def last_due(self, latest: int) -> int:
         """Return what is later than all that follows: alarms, shifts and watches end by themselves."""
@@ -304,7 +313,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         at = ctx.event_time
         if at >= machine.seen + self._m.keep_ms:
             self.machine.clear()
-            ctx.timers.delete(WATCH, clock="stream")
+            for name in (WATCH, TELL_SHIFT):
+                ctx.timers.delete(name, clock="stream")
             for name in (SHIFT, TOGETHER):
                 ctx.timers.delete(name)
             if self.gateway.value is None:

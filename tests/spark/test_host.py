@@ -141,8 +141,8 @@ class Batch:
         """Name the rows as the memory host names its own: controls first, then events."""
         for row in sorted(self.rows, key=lambda row: not row["control"]):
             if not row["source"]:
-                kind = "control" if row["control"] else "0"
-                row["source"] = f"memory:{kind}:{self._sources.take()}"
+                topic = "control" if row["control"] else "memory"
+                row["source"] = f"{topic}:0:{self._sources.take()}"
 
     def _row(self, raw: bytes | None, source: str, *, control: bool = False) -> None:
         value = None if raw is None else base64.b64encode(raw).decode()

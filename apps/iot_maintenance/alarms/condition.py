@@ -108,7 +108,8 @@ class Condition(msgspec.Struct, array_like=True):
         """Ask all levels about a reading or an error."""
         for level, state in zip(rule.levels, self.levels, strict=True):
             if level.no_data_ms:
-                holds = False  # here is data
+                # Here is data; but it may be from the time of the silence, of a machine that is behind.
+                holds = state.holds and facts.at + level.no_data_ms <= facts.stream_ms
             else:
                 holds = state.raw = level.holds(facts, state.raw)
                 if level.repeat:

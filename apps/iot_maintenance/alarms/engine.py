@@ -30,6 +30,8 @@ class Alarms(msgspec.Struct, array_like=True):
         acted: Actions taken at ``acted_at``.
         acted_at: Time of the last action, ms.
         suppressed_until: All alarms are suppressed by an operator until then, ms; 0: not.
+        ahead: Alarm → time (ms) and number of its last row, if the stream's clock brought it and the entity's
+            own is not there yet.
     """
 
     conditions: dict[str, Condition] = {}
@@ -40,6 +42,33 @@ class Alarms(msgspec.Struct, array_like=True):
     acted: list[str] = []
     acted_at: int = -1
     suppressed_until: int = 0
+    ahead: dict[str, tuple[int, int]] = {}
+
+    def place(self, name: str, at: int, *, is_ahead: bool) -> tuple[int, int]:
+        """Return time (ms) and number of an alarm's next row, which is never before its last one.
+
+        A machine that is behind may bring what ends an alarm, such as its silence, from a time before that
+        alarm was told by the stream's clock.
+
+        Args:
+            name: The alarm.
+            at: When it changes, ms.
+            is_ahead: Whether the stream's clock says so, which the entity's own may be behind.
+        """
+        last = self.ahead.get(name) if self.ahead else None
+        if last is not None and last[0] >= at:
+            found = last[0], last[1] + 1
+        elif is_ahead:
+            found = at, 0
+        else:
+            if self.told_at != at:
+                self.told_at, self.told = at, 0
+            found = at, self.told
+            self.told += 1
+            self.ahead.pop(name, None)
+            return found
+        self.ahead[name] = found
+        return found
 
 
 class Engine:
@@ -52,6 +81,7 @@ class Engine:
         at: Now, ms.
         status: The machine's status now.
         emit: Takes each row of the history.
+        is_ahead: Whether it is now by the stream's clock, which the entity's own may be behind.
 
     Example:
         >>> from apps.iot_maintenance.alarms.rule import AlarmRule, Level
@@ -66,7 +96,7 @@ class Engine:
         [(1, 'active', 81.0), (3, 'inactive', 75.0)]
     """
 
-    __slots__ = ("alarms", "at", "emit", "entity", "rules", "status")
+    __slots__ = ("alarms", "at", "emit", "entity", "is_ahead", "rules", "status")
 
     def __init__(
         self,
@@ -76,8 +106,10 @@ class Engine:
         at: int,
         status: str | None,
         emit: Callable[[AlarmEvent], None],
+        *,
+        is_ahead: bool = False,
     ) -> None:
-        self.alarms, self.rules, self.entity = alarms, rules, entity
+        self.alarms, self.rules, self.entity, self.is_ahead = alarms, rules, entity, is_ahead
         self.at, self.status, self.emit = at, status, emit
         if alarms.conditions and alarms.rules != rules.version:
             self._reconcile()
@@ -346,10 +378,7 @@ class Engine:
         reason: str = "",
         action: Action | None = None,
     ) -> None:
-        alarms = self.alarms
-        if alarms.told_at != self.at:
-            alarms.told_at, alarms.told = self.at, 0
-        number, alarms.told = alarms.told, alarms.told + 1
+        at, number = self.alarms.place(name, self.at, is_ahead=self.is_ahead)
         level = condition.level
         rule_id, _, quantity = name.partition("/")
         shadow = rule is not None and rule.shadow
@@ -363,7 +392,7 @@ class Engine:
                 quantity,
                 "process" if rule is None else rule.category,
                 change,
-                self.at,
+                at,
                 number,
                 level > 0,
                 condition.acked,

@@ -18,6 +18,7 @@ from msgspec import Meta
 from apps.iot_maintenance.alarms.schedule import Schedule
 from millrace.errors import UserError
 from millrace.rules import Constant, Field, Function, Language, RuleError
+from millrace.time import NO_WATERMARK
 from millrace.time.durations import to_ms
 
 Severity = Literal["low", "medium", "high", "critical"]
@@ -138,6 +139,7 @@ class Facts:
         latest: Latest good value by quantity.
         known: What is known of the machine at this time.
         at: This time, ms.
+        stream_ms: How far the stream is, which a machine may be behind.
     """
 
     __slots__ = (
@@ -153,6 +155,7 @@ class Facts:
         "quantity",
         "rate",
         "status",
+        "stream_ms",
         "trend",
         "value",
         "zscore",
@@ -160,6 +163,7 @@ class Facts:
 
     def __init__(self, at: int, *, status: str | None = None, kind: str = "") -> None:
         self.at = at
+        self.stream_ms = NO_WATERMARK
         self.status, self.kind = status, kind
         self.value: float | None = None
         self.rate: float | None = None

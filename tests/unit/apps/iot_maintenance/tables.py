@@ -10,8 +10,9 @@ import msgspec
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.plant import WINDOW_MS, AlarmKpi, AssetHealth
+from apps.iot_maintenance.plant import AssetHealth
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from apps.iot_maintenance.windows import WINDOW_MS, AlarmKpi
 from tests.unit.millrace.dashboard.cases import put, put_checkpoint, put_records
 
 START_MS = 1_767_225_600_000

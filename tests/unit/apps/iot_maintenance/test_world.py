@@ -13,18 +13,22 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.demo import FAULTS
-from apps.iot_maintenance.events import Reading
+from apps.iot_maintenance.events import Reading, Status
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
+from apps.iot_maintenance.records import Liveness, ShiftKpi
 from apps.iot_maintenance.settings import IotSettings, monitoring
 from apps.iot_maintenance.signals import INPUTS, as_row
+from apps.iot_maintenance.windows import AlarmKpi
 from generators.engine.simulated import Truth
 from generators.iot import IotProfile, simulate
 from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import MemoryHost
 from millrace.host.rows import Emission, Row
 from millrace.time import END_OF_TIME
+from tests.unit.apps.iot_maintenance.test_windows import windows_of
 from tests.unit.apps.standing import Happened, Link, Standing, Table
 
 START = 1_767_261_600_000
@@ -205,6 +209,8 @@ STANDING = Standing(
     upserted={
         "newest": Table(("alarm_id",), "event_time_ms"),
         "health": Table(("asset_id",), "event_time_ms"),
+        "kpis": Table(("plant_id", "span", "start_ms"), "revision"),
+        "MachineMonitor.shifts": Table(("machine_id", "shift_start_ms"), "revision"),
     },
     per_key=False,
 )
@@ -222,9 +228,17 @@ def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment(
 
 
 def told_of(
-    world: list[Happened], delays: dict[str, int], clock: str, seed: int, ahead: dict[str, int] | None = None
+    world: list[Happened],
+    delays: dict[str, int],
+    clock: str,
+    seed: int,
+    ahead: dict[str, int] | None = None,
+    said: list[Emission] | None = None,
 ) -> dict[str, dict[str, Counter[bytes]]]:
-    """Return what is said of each machine and gateway by output, if some are behind or have a fast clock."""
+    """Return what is said of each machine and gateway by output, if some are behind or have a fast clock.
+
+    All of it goes into ``said``, in the order in which it is said.
+    """
     rng, fast = random.Random(seed), ahead or {}
     settings = IotSettings.model_validate({"monitor": {"clock": clock, "patience": "3 h"}})
     first = MemoryHost(MachineMonitor(monitoring(settings)), out_of_orderness_ms=MINUTE)
@@ -246,8 +260,8 @@ def told_of(
         for at, key, h in batch:
             text = encode_key((key,))
             believed[text] = max(believed.get(text, 0), min(at, h.at_ms + fast.get(key, 0)))
-        take(chain, first.run_rows(rows, to=newest - MINUTE - 1, newest=believed), found)
-    take(chain, first.advance_watermark(END_OF_TIME), found)
+        take(chain, first.run_rows(rows, to=newest - MINUTE - 1, newest=believed), found, said)
+    take(chain, first.advance_watermark(END_OF_TIME), found, said)
     return found
 
 
@@ -256,7 +270,10 @@ def later(event: Any, by_ms: int) -> Any:
 
 
 def take(
-    chain: list[MemoryHost], emitted: list[Emission], found: dict[str, dict[str, Counter[bytes]]]
+    chain: list[MemoryHost],
+    emitted: list[Emission],
+    found: dict[str, dict[str, Counter[bytes]]],
+    said: list[Emission] | None,
 ) -> None:
     """Sort what the monitor said by key and output, and bring its alarms to the plant's."""
     rows: dict[str, list[Row]] = defaultdict(list)
@@ -268,8 +285,11 @@ def take(
                 Row(e.event_time, e.payload, e.event_id, event, on_time=e.on_time)
             )
     chain[1].watermark = chain[0].watermark
-    for e in chain[1].run_rows(dict(rows)):
+    of_plants = chain[1].run_rows(dict(rows))
+    for e in of_plants:
         found[context_key(e.key)][f"plant {e.output}"][e.payload] += 1
+    if said is not None:
+        said += [e for e in emitted if e.output in ("liveness", "shifts")] + of_plants
 
 
 def test_machines_that_are_an_hour_behind_have_not_one_late_row_and_the_same_alarms() -> None:
@@ -305,6 +325,64 @@ def test_machines_that_are_an_hour_behind_have_not_one_late_row_and_the_same_ala
         assert sum(n for of in behind.values() for n in of["plant main"].values()) == alarms
     by_stream = told_of(world, delays, "stream", 2)
     assert sum(n for of in by_stream.values() for n in of["late"].values()) > 100
+
+
+@pytest.mark.parametrize("clock", ["key", "stream"])
+def test_rows_of_machines_that_are_behind_are_in_order_and_end_as_they_should(clock: str) -> None:
+    world = [h for h in two_hours() if h.at_ms >= h.came_ms]
+    keys = sorted({h.key for h in world})
+    delays = dict.fromkeys(keys[::3], HOUR) | dict.fromkeys(keys[1::3], 20000)
+    said: list[Emission] = []
+    told_of(world, delays, clock, 4, said=said)
+    last: dict[str, tuple[int, int]] = {}
+    windows: dict[tuple[str, str, int], AlarmKpi] = {}
+    alarms: dict[str, list[AlarmEvent]] = defaultdict(list)
+    revised = 0
+    for e in said:
+        if e.output == "newest":
+            event = msgspec.json.decode(e.payload, type=AlarmEvent)
+            place = event.event_time_ms, event.number
+            assert place > last.get(event.alarm_id, (0, 0)), event
+            last[event.alarm_id] = place
+            alarms[event.plant_id].append(event)
+        elif e.output == "liveness":
+            row = msgspec.json.decode(e.payload, type=Liveness)
+            assert row.event_time_ms >= last.get(row.device_id, (0, 0))[0], row
+            last[row.device_id] = row.event_time_ms, 0
+        elif e.output == "kpis":
+            kpi = msgspec.json.decode(e.payload, type=AlarmKpi)
+            windows[kpi.plant_id, kpi.span, kpi.start_ms] = kpi
+            revised += kpi.revision
+    final = {key: msgspec.structs.replace(kpi, revision=0) for key, kpi in windows.items()}
+    assert final == {
+        (plant, *key): msgspec.structs.replace(kpi, plant_id=plant)
+        for plant, events in alarms.items()
+        for key, kpi in windows_of(events, END_OF_TIME).items()
+    }
+    assert bool(revised) == (clock == "key")
+
+
+def test_a_shift_is_told_by_the_streams_clock_and_ends_as_if_nobody_had_been_behind() -> None:
+    world = [h for h in two_hours() if h.at_ms >= h.came_ms]
+    machines = sorted({h.key for h in world if isinstance(h.event, Status)})
+
+    def shifts(delays: dict[str, int]) -> tuple[dict[tuple[str, int], ShiftKpi], int]:
+        said: list[Emission] = []
+        told_of(world, delays, "key", 5, said=said)
+        found: dict[tuple[str, int], ShiftKpi] = {}
+        for e in said:
+            if e.output == "shifts":
+                kpi = msgspec.json.decode(e.payload, type=ShiftKpi)
+                before = found.get((kpi.machine_id, kpi.shift_start_ms))
+                assert kpi.revision == (0 if before is None else before.revision + 1)
+                found[kpi.machine_id, kpi.shift_start_ms] = kpi
+        revised = sum(kpi.revision for kpi in found.values())
+        return {key: msgspec.structs.replace(kpi, revision=0) for key, kpi in found.items()}, revised
+
+    prompt, _ = shifts({})
+    behind, revised = shifts(dict.fromkeys(machines[::3], HOUR))
+    assert behind == prompt
+    assert revised > 0
 
 
 def test_one_fast_clock_changes_nothing_of_the_other_machines() -> None:
