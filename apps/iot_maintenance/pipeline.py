@@ -26,8 +26,9 @@ def build(streams: Mapping[str, DataFrame], settings: IotSettings) -> Outputs:
 
     Returns:
         Tables ``readings`` (enriched, every revision), ``alarm_history``, ``alarms`` (the state of each),
-        ``liveness``, ``shifts``, ``alarm_kpis``, ``health`` (of each asset), ``late``, ``dead_letters`` and
-        ``dead_alarms``; topics of results, of the readings too if one is named.
+        ``liveness``, ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset),
+        ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of the readings too if one is
+        named.
     """
     names = settings.topics
     stream = (

@@ -14,6 +14,13 @@ _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = (
     f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_rows_are_missing_too_many_or_wrong"
 )
+_WINDOWS: Final = (
+    f"{_TESTS}/test_windows.py::test_after_every_batch_the_tables_are_what_a_look_at_all_that_came_gives"
+)
+_SHIFT: Final = (
+    f"{_TESTS}/test_behind.py"
+    "::test_a_machine_that_is_behind_is_told_by_the_streams_end_of_shift_and_once_more_by_its_own"
+)
 _ANY_ALARM: Final = "a sensor fault counts as found by any alarm on its quantity, or by the sensor's silence"
 
 MUTANTS: Final = (
@@ -169,6 +176,90 @@ MUTANTS: Final = (
         "                shift = machine.shift = ShiftState(start, end, event.status, at)\n",
         "KPIs per shift",
         (f"{_TESTS}/test_kpis.py",),
+    ),
+    # -- machines that are behind
+    Mutant(
+        "iot: a device is heard again before it was silent",
+        f"{_APP}/liveness.py",
+        "    device.told = max(at, device.told)\n",
+        "    device.told = at\n",
+        "rows of a device are in order",
+        (f"{_TESTS}/test_behind.py::test_a_device_that_is_behind_is_not_heard_again_before_it_was_silent",),
+    ),
+    Mutant(
+        "iot: an alarm ends before it begins",
+        f"{_APP}/alarms/engine.py",
+        "        if last is not None and last[0] >= at:\n",
+        "        if last is not None and last[0] >= at + last[0]:\n",
+        "rows of an alarm are in order",
+        (f"{_TESTS}/test_behind.py::test_a_device_that_is_behind_is_not_heard_again_before_it_was_silent",),
+    ),
+    Mutant(
+        "iot: an old reading ends no_data",
+        f"{_APP}/alarms/condition.py",
+        "                holds = state.holds and facts.at + level.no_data_ms <= facts.stream_ms\n",
+        "                holds = False\n",
+        "what is from the time of a silence does not end it",
+        (f"{_TESTS}/test_behind.py::test_a_reading_from_the_time_of_a_silence_does_not_end_no_data",),
+    ),
+    Mutant(
+        "iot: a shift waits for its machine",
+        f"{_APP}/process.py",
+        '            ctx.timers.at(shift.end, TELL_SHIFT, clock="stream")\n',
+        '            ctx.timers.delete(TELL_SHIFT, clock="stream")\n',
+        "shifts are told when the stream has passed their end",
+        (_SHIFT,),
+    ),
+    Mutant(
+        "iot: a shift is told again though nothing has changed",
+        f"{_APP}/shifts.py",
+        "        if digest == self.told:\n            return None\n",
+        "",
+        "a revision says something new",
+        (f"{_TESTS}/test_behind.py::test_a_shift_of_a_machine_that_said_all_is_told_once",),
+    ),
+    Mutant(
+        "iot: a window is not told anew",
+        f"{_APP}/plant.py",
+        "        if windows.is_late(at):\n",
+        "        if windows.is_late(at) and not windows.standing:\n",
+        "what comes behind is told by the next revision",
+        (_WINDOWS,),
+    ),
+    Mutant(
+        "iot: what stood at the end of a window is not looked at anew",
+        f"{_APP}/windows.py",
+        "                if start + size > at:\n                    count.changed = True\n",
+        "                if start > at:\n                    count.changed = True\n",
+        "what comes behind is told by the next revision",
+        (_WINDOWS,),
+    ),
+    Mutant(
+        "iot: an alarm that ended is forgotten while its windows are open",
+        f"{_APP}/windows.py",
+        "            self.ended = [one for one in self.ended if one.until - 1 > upto]\n",
+        "            self.ended = [one for one in self.ended if one.until - WINDOW_MS > upto]\n",
+        "standing and stale alarms of open windows",
+        (_WINDOWS,),
+    ),
+    Mutant(
+        "iot: a window that was told for good is told anew",
+        f"{_APP}/windows.py",
+        "            if start + size - 1 > closed:\n",
+        "            if start + size - 1 > closed - size:\n",
+        "what was told for good stays",
+        (
+            f"{_TESTS}/test_windows.py"
+            "::test_a_window_that_was_told_for_good_is_not_told_anew_by_an_action_that_came_late",
+        ),
+    ),
+    Mutant(
+        "iot: health goes back in time",
+        f"{_APP}/plant.py",
+        "            asset.at = max(asset.at, event.event_time_ms)\n",
+        "            asset.at = event.event_time_ms\n",
+        "rows of an asset's health are in order",
+        (_WINDOWS,),
     ),
     # -- the checks of the demo
     Mutant(
