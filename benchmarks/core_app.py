@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,12 +15,10 @@ from millrace.kafka.admin import APPEND_TIME as APPEND_TIME
 from millrace.kafka.admin import SENT_TIME
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Section, load_settings
+from millrace.topology import Input, Topology, read
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from millrace import KeyedProcess
-    from millrace.connectors.router import Outputs
 
 Job = Literal["w1", "w1_batch", "w1_timed", "w1_big"]
 
@@ -51,27 +49,13 @@ def topics(settings: CoreSettings) -> Topics:
     )
 
 
-def build(streams: Mapping[str, DataFrame], settings: CoreSettings) -> Outputs:
-    """Wire it; late events go to the dead letters' topic too, where the check misses their results."""
-    from millrace import keyed
-    from millrace.connectors.router import Outputs
-
-    scores = keyed(
-        streams["events"],
-        value="value",
-        by="card",
-        event_time="at",
-        out_of_orderness=settings.stream.out_of_orderness,
-        source_id="source_id",
-        headers="headers",
-        keep_headers=settings.stream.keep_headers,
-        arrived_at="timestamp",
-        max_future_skew=settings.stream.max_future_skew,
-        key_groups=settings.spark.key_groups,
-    ).process(process_of(settings.job))
-    return Outputs(
-        stream=scores,
-        topics={"main": settings.topics.results, "dead_letters": settings.topics.dead_letters},
+def topology(settings: CoreSettings) -> Topology:
+    """Return its topology; of late events the check misses the results."""
+    names = settings.topics
+    return (
+        read(Input(names.events, "card", "at"))
+        .process(process_of(settings.job))
+        .write(topics={"main": names.results, "dead_letters": names.dead_letters})
     )
 
 
@@ -125,7 +109,7 @@ app = App(
     name="core-bench",
     summary="The running z-score of the benchmarks.",
     settings=CoreSettings,
-    build=build,
+    topology=topology,
     topics=topics,
 )
 

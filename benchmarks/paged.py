@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from millrace import KeyedProcess
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.rows import Row
 from millrace.state.cells import encode, read_header, read_page
 from millrace.state.pages import PagedStore

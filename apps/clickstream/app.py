@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, Refund
@@ -11,9 +10,7 @@ from apps.clickstream.settings import ClickstreamSettings
 from millrace.runtime.apps import App, Topic, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from millrace.connectors.router import Outputs
+    from millrace.topology import Topology
 
 
 def topics(settings: ClickstreamSettings) -> Topics:
@@ -31,18 +28,18 @@ def topics(settings: ClickstreamSettings) -> Topics:
     )
 
 
-def build(streams: Mapping[str, DataFrame], settings: ClickstreamSettings) -> Outputs:
-    """Wire the pipeline (see :func:`apps.clickstream.pipeline.build`); Spark is imported only here."""
-    from apps.clickstream.pipeline import build as wire
+def topology(settings: ClickstreamSettings) -> Topology:
+    """Return the app's topology (see :func:`apps.clickstream.pipeline.topology`)."""
+    from apps.clickstream.pipeline import topology as wired
 
-    return wire(streams, settings)
+    return wired(settings)
 
 
 app = App(
     name="clickstream",
     summary="A web shop's clicks: sessions, funnels, left carts, offers with caps, top products.",
     settings=ClickstreamSettings,
-    build=build,
+    topology=topology,
     topics=topics,
     demo="apps.clickstream.demo:spec",
     dashboard="apps.clickstream.dashboard:page",

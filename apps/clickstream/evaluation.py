@@ -26,13 +26,11 @@ from apps.clickstream.snowplow_files import (
 )
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
+from millrace.topology import Input, Topology, Upsert, read
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    from pyspark.sql import DataFrame
-
-    from millrace.connectors.router import Outputs
 
 #: How Snowplow's own tests are set up: every page view is a conversion, and one session is declared to be
 #: engaged, to see that a shop may say so (integration_tests/dbt_project.yml and
@@ -53,59 +51,41 @@ def _topics(_: Any) -> Topics:
     return Topics(reads=(Topic(_EVENTS), Topic(_CONTROL)), control=_CONTROL)
 
 
-def _keyed(records: DataFrame, settings: AppSettings, by: str, event_time: str) -> Any:
-    from pyspark.sql import functions as F
-
-    from millrace import keyed
-
-    return keyed(
-        records,
-        value="value",
-        by=by,
-        event_time=event_time,
-        out_of_orderness=settings.stream.out_of_orderness,
-        source_id="source_id",
-        control=F.col("topic") == _CONTROL,
-        key_groups=settings.spark.key_groups,
-    )
-
-
 def tracker_app(rules: SessionRules) -> App:
-    """Return the pipeline of Snowplow's model: sessions and page views, then visitors."""
+    """Return Snowplow's model as an app: sessions and page views, then visitors."""
 
-    def build(streams: Mapping[str, DataFrame], settings: AppSettings) -> Outputs:
-        from millrace.connectors.router import Outputs, Upsert
-
-        events = _keyed(streams["events"], settings, "session_id", "collector_ms")
-        stream = events.process(TrackerSessions(rules)).key_by("visitor").process(TrackerUsers())
-        return Outputs(
-            stream=stream,
-            tables={
-                "main": Upsert("users", ("visitor_id",), "revision"),
-                "sessions": Upsert("sessions", ("session_id",), "revision"),
-                "TrackerSessions.page_views": "page_views",
-                "TrackerSessions.put_aside": "put_aside",
-                "TrackerSessions.dead_letters": "dead_letters",
-                "TrackerSessions.late": "late",
-            },
+    def topology(_: AppSettings) -> Topology:
+        return (
+            read(Input(_EVENTS, "session_id", "collector_ms"), control=_CONTROL)
+            .process(TrackerSessions(rules))
+            .key_by("visitor")
+            .process(TrackerUsers())
+            .write(
+                tables={
+                    "main": Upsert("users", ("visitor_id",), "revision"),
+                    "sessions": Upsert("sessions", ("session_id",), "revision"),
+                    "TrackerSessions.page_views": "page_views",
+                    "TrackerSessions.put_aside": "put_aside",
+                    "TrackerSessions.dead_letters": "dead_letters",
+                    "TrackerSessions.late": "late",
+                }
+            )
         )
 
-    return App("clickstream-tracker", "Snowplow's web model", AppSettings, build, _topics)
+    return App("clickstream-tracker", "Snowplow's web model", AppSettings, topology, _topics)
 
 
 def click_app(rules: SessionRules) -> App:
-    """Return the pipeline that cuts bare clicks into sessions."""
+    """Return an app that cuts bare clicks into sessions."""
 
-    def build(streams: Mapping[str, DataFrame], settings: AppSettings) -> Outputs:
-        from millrace.connectors.router import Outputs
-
-        clicks = _keyed(streams["events"], settings, "visitor_id", "event_time_ms")
-        return Outputs(
-            stream=clicks.process(Sessionize(rules)),
-            tables={"main": "sessions", "late": "late", "dead_letters": "dead_letters"},
+    def topology(_: AppSettings) -> Topology:
+        return (
+            read(Input(_EVENTS, "visitor_id"), control=_CONTROL)
+            .process(Sessionize(rules))
+            .write(tables={"main": "sessions", "late": "late", "dead_letters": "dead_letters"})
         )
 
-    return App("clickstream-sessionize", "sessions of bare clicks", AppSettings, build, _topics)
+    return App("clickstream-sessionize", "sessions of bare clicks", AppSettings, topology, _topics)
 
 
 def _settings(name: str) -> AppSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from apps.fraud.events import Alert, Control, Correction, Decision, Label, Transaction
@@ -12,7 +11,7 @@ from millrace.runtime.apps import App, Topic, Topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.connectors.router import Outputs
+    from millrace.topology import Topology
 
 
 def topics(settings: FraudSettings) -> Topics:
@@ -30,19 +29,29 @@ def topics(settings: FraudSettings) -> Topics:
     )
 
 
-def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
-    """Wire the pipeline (see :func:`apps.fraud.pipeline.build`); Spark is imported only here."""
-    from apps.fraud.pipeline import build as wire
+def topology(settings: FraudSettings) -> Topology:
+    """Return the app's topology (see :func:`apps.fraud.pipeline.topology`)."""
+    from apps.fraud.pipeline import topology as wired
 
-    return wire(streams, settings)
+    return wired(settings)
+
+
+def prepare(records: DataFrame, settings: FraudSettings) -> DataFrame:
+    """Return the records with tokens in place of card numbers, where a key for tokens is set."""
+    if settings.privacy.token_key_file is None:
+        return records
+    from apps.fraud.tokens import read_key, tokenised
+
+    return tokenised(records, read_key(settings.privacy.token_key_file))
 
 
 app = App(
     name="fraud",
     summary="Card payments decided on as they come: exact windows, rules changed while running, reasons.",
     settings=FraudSettings,
-    build=build,
+    topology=topology,
     topics=topics,
+    prepare=prepare,
     demo="apps.fraud.demo:spec",
     dashboard="apps.fraud.dashboard:page",
     evaluate="apps.fraud.evaluate_cli:app",

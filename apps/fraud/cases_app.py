@@ -6,9 +6,7 @@ either can be stopped, upgraded and restored without the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -18,12 +16,7 @@ from apps.fraud.cases_queue import ReviewQueue
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from millrace.connectors.router import Outputs
-    from millrace.host.spark import KeyedStream, ProcessedStream
+from millrace.topology import Input, Topology, Upsert, read
 
 #: Name of the app: its section of the settings file, and its default folder.
 NAME = "fraud-cases"
@@ -89,70 +82,37 @@ def topics(settings: FraudCasesSettings) -> Topics:
     )
 
 
-def build(streams: Mapping[str, DataFrame], settings: FraudCasesSettings) -> Outputs:
-    """Wire the case work; nothing starts here.
+def topology(settings: FraudCasesSettings) -> Topology:
+    """Return the topology of the case work.
 
     Args:
-        streams: ``events``: Kafka records of the alerts, dispositions and control topics.
         settings: The settings.
 
     Returns:
         Tables ``cases`` and ``queue`` (a row per case), ``case_labels``, ``queue_days``,
         ``dead_letters`` and ``queue_dead_letters``; topics for labels and dead letters.
     """
-    from pyspark.sql import functions as F
-
-    from millrace import connect, keyed
-
-    events, stream, names = streams["events"], settings.stream, settings.topics
-    topic = F.col("topic")
-    is_disposition = topic == names.dispositions
-
-    def of(rows: DataFrame, event_time: str) -> KeyedStream:
-        return keyed(
-            rows,
-            value="value",
-            by="card_id",
-            event_time=event_time,
-            out_of_orderness=stream.out_of_orderness,
-            source_id="source_id",
-            control=topic == names.control,
-            arrived_at="timestamp",
-            max_future_skew=stream.max_future_skew,
-            key_groups=settings.spark.key_groups,
-        )
-
-    cases = connect(
-        alerts=of(events.filter(~is_disposition), "event_time_ms"),
-        dispositions=of(events.filter(is_disposition), "at_ms"),
-    ).process(CaseBook(settings.cases.rules()))
-    queue = cases.key_by("queue").process(
-        ReviewQueue(settings.cases.capacity, most_waiting=settings.cases.most_waiting)
-    )
-    return outputs(queue, settings)
-
-
-def outputs(stream: ProcessedStream, settings: FraudCasesSettings) -> Outputs:
-    """Return where the outputs of the chain go.
-
-    Args:
-        stream: The processed stream.
-        settings: The settings.
-    """
-    from millrace.connectors.router import Outputs, Upsert
-
     names = settings.topics
-    return Outputs(
-        stream=stream,
-        tables={
-            "main": Upsert("queue", key=("case_id",), newest="revision"),
-            "days": "queue_days",
-            "CaseBook.book": Upsert("cases", key=("case_id",), newest="revision"),
-            "CaseBook.labels": "case_labels",
-            "CaseBook.dead_letters": "dead_letters",
-            "dead_letters": "queue_dead_letters",
-        },
-        topics={"CaseBook.labels": names.labels, "CaseBook.dead_letters": names.dead_letters},
+    inputs = {
+        "alerts": Input(names.alerts, "card_id"),
+        "dispositions": Input(names.dispositions, "card_id", "at_ms"),
+    }
+    return (
+        read(inputs, control=names.control)
+        .process(CaseBook(settings.cases.rules()))
+        .key_by("queue")
+        .process(ReviewQueue(settings.cases.capacity, most_waiting=settings.cases.most_waiting))
+        .write(
+            tables={
+                "main": Upsert("queue", key=("case_id",), newest="revision"),
+                "days": "queue_days",
+                "CaseBook.book": Upsert("cases", key=("case_id",), newest="revision"),
+                "CaseBook.labels": "case_labels",
+                "CaseBook.dead_letters": "dead_letters",
+                "dead_letters": "queue_dead_letters",
+            },
+            topics={"CaseBook.labels": names.labels, "CaseBook.dead_letters": names.dead_letters},
+        )
     )
 
 
@@ -160,7 +120,7 @@ app = App(
     name=NAME,
     summary="Alerts of a card become a case; the day's queue ranks them; dispositions become labels.",
     settings=FraudCasesSettings,
-    build=build,
+    topology=topology,
     topics=topics,
     contracts={"alert.v1": AlertSeen, "disposition.v1": Disposition, "case.v1": Case, "label.v1": CaseLabel},
 )

@@ -13,7 +13,7 @@ import msgspec
 from apps.fraud.cases import CaseBook, CaseRules
 from apps.fraud.cases_events import AlertReason, AlertSeen, Case, CaseLabel, Disposition, QueueEntry
 from apps.fraud.cases_queue import ReviewQueue
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
 
 _case = msgspec.json.Decoder(Case).decode

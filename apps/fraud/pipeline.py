@@ -1,31 +1,24 @@
-"""The fraud app's wiring: Kafka records in, decisions, alerts, late events and dead letters out."""
+"""The fraud app's topology: transactions and labels in; decisions, alerts and what is put aside out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from apps.fraud.entity_stages import stages
 from apps.fraud.judging import WATCHED
 from apps.fraud.model.prequential import PrequentialMetrics
 from apps.fraud.settings import FraudSettings
-from apps.fraud.tokens import read_key, tokenised
-from millrace.connectors.router import Outputs, Upsert
-from millrace.runtime.wiring import keyed_records
+from millrace.topology import Input, Topology, Upsert, read
 
 if TYPE_CHECKING:
     from apps.fraud.scorer import Scorer
 
 
-def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
-    """Wire the pipeline; nothing starts here.
+def topology(settings: FraudSettings) -> Topology:
+    """Return the app's topology.
 
     Args:
-        streams: ``events``: Kafka records of the topics of transactions, labels and control, as
-            :func:`millrace.connectors.kafka.kafka_stream` gives them.
         settings: The app's settings; ``features.entities`` says which stages follow the card's,
             ``model.registry`` which models are asked.
 
@@ -33,31 +26,23 @@ def build(streams: Mapping[str, DataFrame], settings: FraudSettings) -> Outputs:
         Tables ``transactions`` (one row per decision), ``alerts``, ``labels``, ``late``, ``corrections`` and
         ``dead_letters``; topics for alerts and dead letters.
     """
-    events = streams["events"]
-    if settings.privacy.token_key_file is not None:
-        events = tokenised(events, read_key(settings.privacy.token_key_file))
     measures, labels = settings.model.measure, settings.labels.rules()
     first, rest = stages(settings.features.stages, *_models(settings), labels, measures=measures)
     names = settings.topics
-    stream = keyed_records(
-        events,
-        settings,
-        by={"transactions": "card_id", "labels": "card_id"},
+    inputs = {
+        "transactions": Input(names.transactions, "card_id"),
         # A label has the time of its transaction, long ago: it says nothing of how far time is.
-        clock={"labels": False},
-        event_time={"transactions": "event_time_ms", "labels": "transaction_time_ms"},
-        control=F.col("topic") == names.control,
-        topics={"transactions": names.transactions, "labels": names.labels},
-    ).process(first)
+        "labels": Input(names.labels, "card_id", "transaction_time_ms", clock=False),
+    }
+    made = read(inputs, control=names.control).process(first)
     for key, stage in rest:
-        stream = stream.key_by(key).process(stage)
+        made = made.key_by(key).process(stage)
     if measures:
         metrics = PrequentialMetrics(labels.delay_ms, features=WATCHED)
-        stream = stream.key_by("model", output="outcomes").process(metrics)
+        made = made.key_by("model", output="outcomes").process(metrics)
     tables = _tables([first.name, *(stage.name for _, stage in rest)], measures=measures)
     topics = {"alerts": names.alerts, "dead_letters": names.dead_letters}
-    return Outputs(
-        stream=stream,
+    return made.write(
         tables=tables,
         topics={o: topics[t] for o, t in tables.items() if isinstance(t, str) and t in topics},
     )

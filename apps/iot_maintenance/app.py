@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
@@ -24,9 +23,7 @@ from millrace.rules import RuleEvent
 from millrace.runtime.apps import App, Topic, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from millrace.connectors.router import Outputs
+    from millrace.topology import Topology
 
 
 def topics(settings: IotSettings) -> Topics:
@@ -47,18 +44,18 @@ def topics(settings: IotSettings) -> Topics:
     )
 
 
-def build(streams: Mapping[str, DataFrame], settings: IotSettings) -> Outputs:
-    """Wire the pipeline (see :func:`apps.iot_maintenance.pipeline.build`); Spark is imported only here."""
-    from apps.iot_maintenance.pipeline import build as wire
+def topology(settings: IotSettings) -> Topology:
+    """Return the app's topology (see :func:`apps.iot_maintenance.pipeline.topology`)."""
+    from apps.iot_maintenance.pipeline import topology as wired
 
-    return wire(streams, settings)
+    return wired(settings)
 
 
 app = App(
     name="iot",
     summary="Machines watched: status as of event time, alarms that replay, silence noticed, KPIs.",
     settings=IotSettings,
-    build=build,
+    topology=topology,
     topics=topics,
     demo="apps.iot_maintenance.demo:spec",
     dashboard="apps.iot_maintenance.dashboard:page",

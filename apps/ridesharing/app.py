@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from apps.ridesharing.events import CLOCKS, STREAMS, Control, Signal
@@ -11,9 +10,7 @@ from apps.ridesharing.settings import RidesharingSettings
 from millrace.runtime.apps import App, Topic, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from millrace.connectors.router import Outputs
+    from millrace.topology import Topology
 
 
 def topics(settings: RidesharingSettings) -> Topics:
@@ -37,18 +34,18 @@ def topics(settings: RidesharingSettings) -> Topics:
     )
 
 
-def build(streams: Mapping[str, DataFrame], settings: RidesharingSettings) -> Outputs:
-    """Wire the pipeline (see :func:`apps.ridesharing.pipeline.build`); Spark is imported only here."""
-    from apps.ridesharing.pipeline import build as wire
+def topology(settings: RidesharingSettings) -> Topology:
+    """Return the app's topology (see :func:`apps.ridesharing.pipeline.topology`)."""
+    from apps.ridesharing.pipeline import topology as wired
 
-    return wire(streams, settings)
+    return wired(settings)
 
 
 app = App(
     name="ridesharing",
     summary="Riders and drivers matched in short windows, and nothing dispatched twice.",
     settings=RidesharingSettings,
-    build=build,
+    topology=topology,
     topics=topics,
     demo="apps.ridesharing.demo:spec",
     dashboard="apps.ridesharing.dashboard:page",

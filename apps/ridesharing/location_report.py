@@ -37,7 +37,7 @@ def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
         The report: whether zone counts and exclusions are those of pandas, and how fast it was.
     """
     from apps.ridesharing.app import app
-    from apps.ridesharing.pipeline import build
+    from apps.ridesharing.pipeline import topology
     from apps.ridesharing.settings import RidesharingSettings
     from millrace.runtime.replay import run_records
     from millrace.runtime.settings import load_settings
@@ -51,7 +51,7 @@ def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
     settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})
     # Every position goes to the region: the gate would hold back what moves a car by less than it cares for.
     config = DispatchConfig(ttl_ms=ttl_ms, refresh_ms=0, move_m=0.0)
-    told = replace(app, build=lambda streams, given: build(streams, given, config))
+    told = replace(app, topology=lambda given: topology(given, config))
     with tempfile.TemporaryDirectory(prefix="millrace-rides-") as folder, _status(quiet):
         batches = _batches(positions, settings.topics.locations)
         ran = run_records(told, settings, Path(folder), batches, drain=True)

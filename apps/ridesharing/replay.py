@@ -21,7 +21,8 @@ from apps.ridesharing.fleet import Fleet
 from apps.ridesharing.gate import Gate
 from apps.ridesharing.matching import Policy, Problem
 from apps.ridesharing.records import Assignment, Handover, Journal, Offer, Release, Violation
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
 
 #: What the fleet is told, by output.

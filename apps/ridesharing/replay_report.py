@@ -173,14 +173,14 @@ def through_spark(plan: Plan, done: Replay) -> dict[str, Any]:
     from dataclasses import replace
 
     from apps.ridesharing.app import app
-    from apps.ridesharing.pipeline import build
+    from apps.ridesharing.pipeline import topology
     from apps.ridesharing.settings import RidesharingSettings
     from millrace.runtime.replay import run_records
     from millrace.runtime.settings import load_settings
 
     overrides = ["stream.out_of_orderness=0s", "stream.max_future_skew=36500d"]
     settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})
-    told = replace(app, build=lambda streams, given: build(streams, given, plan.config))
+    told = replace(app, topology=lambda given: topology(given, plan.config))
     with tempfile.TemporaryDirectory(prefix="millrace-rides-") as folder:
         ran = run_records(told, settings, Path(folder), _batches(done, settings.topics), drain=True)
         columns = ["request_id", "attempt", "driver_id", "state", "offered_ms", "accepted_ms", "closed_ms"]

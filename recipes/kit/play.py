@@ -15,7 +15,8 @@ import msgspec
 from millrace import KeyedProcess, Late
 from millrace.dead_letters import DeadLetter
 from millrace.host.groups import encode_key, key_part
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Row
 from millrace.host.system import Drain, Tick
 from millrace.process import LateInput
@@ -145,7 +146,7 @@ def play_in_memory(plan: Plan, tell: Teller) -> None:
         elif isinstance(step, Tick):
             emissions = host.advance_processing_time(step.at)
         elif isinstance(step, Control):
-            emissions = host.broadcast(step.event)  # type: ignore[union-attr]
+            emissions = host.broadcast(step.event)
         else:
             emissions = host.run_batch([(plan.key(e), plan.time(e), e) for e in plan.events(step)])
         tell(turn, [Out(e.output, e.key, e.event_time, e.on_time, e.payload) for e in emissions])

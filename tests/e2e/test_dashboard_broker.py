@@ -46,7 +46,7 @@ def test_lag_is_what_the_checkpoint_has_not_read(
     produce(kafka_bootstrap, topic, [Record("x", partition=n % 2) for n in range(10)])
     put_checkpoint(tmp_path, {topic: {"0": 3, "1": 5}}, batch=2)
     base = shop()
-    app = App(base.name, base.summary, base.settings, base.build, lambda s: Topics((Topic(topic, 2),)))
+    app = App(base.name, base.summary, base.settings, base.topology, lambda s: Topics((Topic(topic, 2),)))
     settings = AppSettings(kafka={"bootstrap": kafka_bootstrap})
     view = standing(AppData(app, settings, tmp_path, Clock()))
     assert isinstance(view, Numbers)

@@ -15,7 +15,7 @@ from apps.fraud.cases import CaseBook
 from apps.fraud.cases_app import CaseSettings
 from apps.fraud.cases_events import AlertSeen, Case, CaseLabel, Disposition, QueueEntry
 from apps.fraud.cases_queue import ReviewQueue
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.testing.kafka import TopicFactory, consume_all, produce
 from tests.e2e.fraud_runs import MILLRACE, Command
 from tests.unit.apps.fraud.case_book_cases import HOUR, alert, history

@@ -13,10 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace import Context, KeyedProcess, Timer, arrival, keyed, map_state, side_output, value_state
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
-from millrace.host.spark import KeyingError, ProcessedStream
+from millrace.host.spark import ProcessedStream
 from millrace.host.system import Idle, SystemMessage, Tick, encode_system
+from millrace.topology import KeyingError
 from tests.spark.conftest import StreamFactory
 from tests.spark.mirror import DRAIN
 

@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millrace import Context, KeyedProcess, Timer, arrival, connect, keyed
 from millrace.host.chunks import WATERMARK, status_of
-from millrace.host.spark import KeyingError
 from millrace.host.spark_clock import announced
 from millrace.host.spark_readers import numbered, readers_of
 from millrace.runtime.clock_files import keep_settings, read_settings
 from millrace.testing.partitions import Partition, Reader, Record, Row, reports
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockSettings, ClockState, ClockStatus, advance
+from millrace.topology import KeyingError
 
 SCHEMA = "topic string, partition int, offset long, timestamp timestamp, value string"
 START = 1_700_000_000_000

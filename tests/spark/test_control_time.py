@@ -10,8 +10,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, keyed
-from millrace.host.spark import KeyingError, ProcessedStream
+from millrace.host.spark import ProcessedStream
 from millrace.host.system import Idle, encode_system
+from millrace.topology import KeyingError
 from tests.spark.conftest import StreamFactory
 
 SCHEMA = "value string, control boolean, stamp timestamp"

@@ -31,11 +31,12 @@ from millrace.host.chunks import decode_input
 from millrace.host.groups import encode_key, group_labels, key_group, spark_hash
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row
-from millrace.host.spark import KeyingError, ProcessedStream
+from millrace.host.spark import ProcessedStream
 from millrace.host.spark_input import EventsOf, ProcessInput
 from millrace.host.spark_worker import _control_order
 from millrace.runtime.contract import ContractMismatch, check_contract
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE
+from millrace.topology import KeyingError
 from tests.spark.conftest import Emitted, StreamFactory
 
 START = 1_700_000_000_000

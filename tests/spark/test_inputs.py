@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from millrace import Context, KeyedProcess, Timer, connect, keyed, value_state
 from millrace.host.memory import MemoryHost
-from millrace.host.spark import KeyedStream, KeyingError, ProcessedStream
+from millrace.host.spark import KeyedStream, ProcessedStream
+from millrace.topology import KeyingError
 from tests.spark.conftest import Emitted, StreamFactory
 
 START = 1_700_000_000_000

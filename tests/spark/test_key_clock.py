@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millrace import Context, KeyedProcess, Timer, arrival, event_time, keyed
-from millrace.host.spark import KeyingError, ProcessedStream
+from millrace.host.spark import ProcessedStream
 from millrace.host.system import Drain, encode_system
+from millrace.topology import KeyingError
 from tests.spark.conftest import StreamFactory
 
 SCHEMA = "topic string, partition int, offset long, timestamp timestamp, value string, control boolean"

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 from millrace import Context, KeyedProcess, Timer, arrival, keyed, value_state
 from millrace.batch import Batch
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.spark import ProcessedStream
 from tests.spark.conftest import StreamFactory
 from tests.spark.mirror import DRAIN

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import Context, KeyedProcess, arrival, keyed
-from millrace.host.spark_input import KeyingError
+from millrace.topology import KeyingError
 
 START = 1_767_225_600_000
 SCHEMA = (

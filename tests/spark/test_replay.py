@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from millrace import Context, KeyedProcess, Timer, arrival, keyed, value_state
-from millrace.connectors.router import Outputs, Upsert
+from millrace import Context, KeyedProcess, Timer, arrival, value_state
 from millrace.errors import UserError
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.replay import Record, RecordFiles, run_records
 from millrace.runtime.settings import AppSettings, load_settings
-from millrace.runtime.wiring import keyed_records
+from millrace.topology import Input, RecordKey, Topology, Upsert, read
 
 
 class Click(msgspec.Struct):
@@ -50,25 +47,22 @@ class Clicks(KeyedProcess[Click, Total]):
         self.clicks.clear()
 
 
-def build(streams: Mapping[str, DataFrame], settings: AppSettings) -> Outputs:
-    stream = keyed(
-        streams["events"],
-        value="value",
-        by="user",
-        event_time="at",
-        source_id="source_id",
-        control=F.col("topic") == "control",
-        key_groups=4,
-    ).process(Clicks())
-    table = Upsert("totals", key=("user",), newest="clicks")
-    return Outputs(stream, {"main": table, "dead_letters": "dead_letters"}, {"main": "nobody"})
+def topology(settings: AppSettings) -> Topology:
+    return (
+        read(Input("clicks", "user", "at"), control="control")
+        .process(Clicks())
+        .write(
+            tables={"main": Upsert("totals", key=("user",), newest="clicks"), "dead_letters": "dead_letters"},
+            topics={"main": "nobody"},
+        )
+    )
 
 
 def topics(settings: Any) -> Topics:
     return Topics(reads=(Topic("clicks"), Topic("control", 1)), control="control")
 
 
-APP = App(name="clicks", summary="", settings=AppSettings, build=build, topics=topics)
+APP = App(name="clicks", summary="", settings=AppSettings, topology=topology, topics=topics)
 CLICKS = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("a", 5), ("b", 6)]
 
 
@@ -131,21 +125,19 @@ class Kept(KeyedProcess[Order | Refund, Total]):
         ctx.emit(Total(ctx.key, self.cents.value, False))
 
 
-def build_of_two(streams: Mapping[str, DataFrame], settings: AppSettings) -> Outputs:
-    stream = keyed_records(
-        streams["events"],
-        settings,
-        by={"orders": "order_id", "refunds": F.col("key").cast("string")},
-        topics={"orders": "shop.orders", "refunds": "shop.refunds"},
-        control=F.col("topic") == "control",
-    ).process(Kept())
-    return Outputs(stream, {"main": "totals", "dead_letters": "dead_letters"}, {})
+def topology_of_two(settings: AppSettings) -> Topology:
+    inputs = {"orders": Input("shop.orders", "order_id"), "refunds": Input("shop.refunds", RecordKey())}
+    return (
+        read(inputs, control="control")
+        .process(Kept())
+        .write(tables={"main": "totals", "dead_letters": "dead_letters"})
+    )
 
 
 def test_several_topics_are_inputs_of_one_scan_and_dead_letters_have_what_came(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    app = App(name="shop", summary="", settings=AppSettings, build=build_of_two, topics=topics)
+    app = App(name="shop", summary="", settings=AppSettings, topology=topology_of_two, topics=topics)
     headers = (("schema_version", b"1"), ("trace", b"t1"))
     good = [
         Record("shop.orders", b'{"order_id":"o1","event_time_ms":1,"cents":500}', b"any", 1, headers),

@@ -6,9 +6,7 @@ It is not among the installed apps: ``millrace evaluate fraud`` runs it through
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -17,11 +15,7 @@ from apps.fraud.handbook.process import CustomerHistory, TerminalHistory
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time import ms
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from millrace.connectors.router import Outputs
+from millrace.topology import Input, Topology, read
 
 
 class HistoryTopics(Section):
@@ -46,44 +40,23 @@ def topics(settings: HistorySettings) -> Topics:
     return Topics(reads=(Topic(names.payments), Topic(names.control, 1)), control=names.control)
 
 
-def build(streams: Mapping[str, DataFrame], settings: HistorySettings) -> Outputs:
-    """Wire the pipeline: payments → customer's history → terminal's history → table ``features``.
-
-    Args:
-        streams: ``events``: records as Kafka has them.
-        settings: The settings.
-    """
-    from pyspark.sql import functions as F
-
-    from millrace import keyed
-    from millrace.connectors.router import Outputs
-
-    history = (
-        keyed(
-            streams["events"],
-            value="value",
-            by="customer_id",
-            event_time="event_time_ms",
-            out_of_orderness=settings.stream.out_of_orderness,
-            source_id="source_id",
-            headers="headers",
-            keep_headers=settings.stream.keep_headers,
-            control=F.col("topic") == settings.topics.control,
-            key_groups=settings.spark.key_groups,
-        )
+def topology(settings: HistorySettings) -> Topology:
+    """Return the topology: payments → customer's history → terminal's history → table ``features``."""
+    names = settings.topics
+    return (
+        read(Input(names.payments, "customer_id"), control=names.control)
         .process(CustomerHistory())
         .key_by("terminal_id")
         .process(TerminalHistory(ms(settings.label_delay)))
-    )
-    return Outputs(
-        stream=history,
-        tables={
-            "main": "features",
-            "late": "late",
-            "dead_letters": "dead_letters",
-            "CustomerHistory.late": "customer_late",
-            "CustomerHistory.dead_letters": "customer_dead_letters",
-        },
+        .write(
+            tables={
+                "main": "features",
+                "late": "late",
+                "dead_letters": "dead_letters",
+                "CustomerHistory.late": "customer_late",
+                "CustomerHistory.dead_letters": "customer_dead_letters",
+            }
+        )
     )
 
 
@@ -91,7 +64,7 @@ app = App(
     name="fraud-history",
     summary="Features of recorded payments.",
     settings=HistorySettings,
-    build=build,
+    topology=topology,
     topics=topics,
     contracts={"payment.v1": Payment, "features.v1": PaymentFeatures},
 )

@@ -32,6 +32,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "kafka": ("millrace.cli.kafka:app", "Start, stop and inspect an embedded Apache Kafka broker."),
     "config": ("millrace.cli.config:app", "Show and validate the settings of an app."),
+    "topology": ("millrace.cli.topology:app", "Show how an app is wired: inputs, processes, outputs."),
     "run": ("millrace.cli.run:app", "Run a streaming app."),
     "keygen": ("millrace.cli.keygen:app", "Make keys that state is encrypted with, and replace them."),
     "lint-state": ("millrace.cli.lint_state:app", "List the states of a process that grow without a bound."),

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters
-from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs, Upsert
+from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
 from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
+from millrace.topology import Upsert
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

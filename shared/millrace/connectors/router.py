@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millrace.connectors.records import is_dead_letters
 from millrace.errors import MillraceError
+from millrace.topology.sinks import Table, Upsert, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,41 +38,8 @@ class StopRequested(Exception):
 
 
 @dataclass(frozen=True)
-class Upsert:
-    """A table that has one row per key: a newer record replaces the row.
-
-    A batch's last record per key is merged. The same batch again changes nothing.
-
-    Attributes:
-        table: Name of the Delta table.
-        key: Fields that name a row; never null.
-        newest: Field that grows with each version of a row: a record below the row's is left out. None:
-            the record that comes last wins.
-        deleted: Boolean field; a record in which it holds removes the row.
-    """
-
-    table: str
-    key: tuple[str, ...]
-    newest: str | None = None
-    deleted: str | None = None
-
-    def matching(self, row: str, record: str) -> str:
-        """Return the SQL condition that a record is a version of a row.
-
-        Args:
-            row: Alias of the table.
-            record: Alias of the records.
-
-        Example:
-            >>> Upsert("sessions", key=("id",)).matching("t", "s")
-            't.`id` = s.`id`'
-        """
-        return " AND ".join(f"{row}.`{field}` = {record}.`{field}`" for field in self.key)
-
-
-@dataclass(frozen=True)
 class Outputs:
-    """Where the outputs of a pipeline go; what a ``build`` function returns.
+    """A topology at work, and where its outputs go.
 
     Attributes:
         stream: The processed stream.
@@ -80,12 +48,12 @@ class Outputs:
     """
 
     stream: ProcessedStream
-    tables: Mapping[str, str | Upsert] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
 
     def table_names(self) -> dict[str, str]:
         """Return output → name of its table."""
-        return {o: t.table if isinstance(t, Upsert) else t for o, t in self.tables.items()}
+        return {o: table_name(t) for o, t in self.tables.items()}
 
     def upsert(self, output: str) -> Upsert | None:
         """Return how an output is merged; None: it is appended."""

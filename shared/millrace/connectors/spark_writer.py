@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 
 from millrace.connectors.kafka import header, write_records
 from millrace.connectors.records import DEAD_LETTER_HEADERS, is_dead_letters
-from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs, Upsert
+from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
 from millrace.host.spark_sink import counted, not_written
+from millrace.topology import Upsert
 
 #: Column that tells which of two equal versions came last.
 _PLACE = "_place"

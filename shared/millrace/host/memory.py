@@ -7,12 +7,11 @@ and unpacked in the same way, so that what a test sees here is what the cluster 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from millrace.dead_letters import NOT_JSON, reason_of
-from millrace.host.groups import encode_key, key_part
+from millrace.host.groups import encode_key
 from millrace.host.rows import IS_AHEAD
 from millrace.host.runner import Emission, Row, Runner, StreamTime
 from millrace.inputs import event_decoder, event_encoder
@@ -355,104 +354,3 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 _snapshot = msgspec.msgpack.Decoder(_Snapshot)
-
-
-class MemoryChain:
-    """Runs a chain of processes: what one emits to ``main`` are the events of the next, by another key.
-
-    Args:
-        first: The first process.
-        links: For each further process the field (or fields) that is its key, and the process.
-        out_of_orderness_ms: Bound by which the watermark stays behind the newest event, ms.
-
-    Outputs of all but the last are named as on Spark: ``Process.output``.
-    """
-
-    #: What runs each process.
-    host_type: ClassVar[type[MemoryHost]] = MemoryHost
-
-    def __init__(
-        self,
-        first: KeyedProcess[Any, Any],
-        *links: tuple[str | tuple[str, ...], KeyedProcess[Any, Any]],
-        out_of_orderness_ms: int = 0,
-    ) -> None:
-        self.hosts = [self.host_type(p, out_of_orderness_ms=out_of_orderness_ms)
-                      for p in (first, *(p for _, p in links))]  # fmt: skip
-        self._keys = [(by,) if isinstance(by, str) else tuple(by) for by, _ in links]
-        for host in self.hosts[1:]:
-            if host._keeps_time:
-                name = host.runner.process.name
-                raise ProcessDefinitionError(f'{name} has clock="key", and takes what another process emits')
-            host.follow(self.hosts[0])
-
-    def run_batch(self, events: Iterable[Event]) -> list[Emission]:
-        """Run one batch through all processes; see :meth:`MemoryHost.run_batch`."""
-        first = self.hosts[0]
-        rows = first.rows_of(events)
-        newest = first._newest
-        if first._keeps_time:
-            return self.run_rows(rows, to=less(newest, first._bound + 1))
-        emitted = self._follow(first.run_rows(rows))
-        if newest != NO_WATERMARK and newest - first._bound - 1 > first.watermark:
-            emitted += self.advance_watermark(newest - first._bound - 1)
-        return emitted
-
-    def run_rows(self, rows: dict[str, list[Row]], *, to: int = NO_WATERMARK, **more: Any) -> list[Emission]:
-        """Run one batch of rows of the first process through all; see :meth:`MemoryHost.run_rows`."""
-        first = self.hosts[0]
-        first._move(rows, to, **more)
-        emitted = first._taken()
-        done = self._follow([e for e in emitted if not e.on_time & IS_AHEAD])
-        for host in self.hosts[1:]:
-            host.watermark = max(host.watermark, to)
-        return done + self._follow([e for e in emitted if e.on_time & IS_AHEAD])
-
-    def advance_watermark(self, to: int) -> list[Emission]:
-        """Move the watermark of all processes to ``to`` (ms) and fire the timers it passes."""
-        for host in self.hosts[1:]:
-            host.watermark = max(host.watermark, to)
-        first = self.hosts[0]
-        first._move({}, to)
-        return self._follow(first._taken())
-
-    def advance_processing_time(self, to: int) -> list[Emission]:
-        """Bring a tick (ms) to all processes that use processing time, in the order of the chain."""
-        ticking = [host for host in self.hosts if host.runner.process.needs_ticks()]
-        for host in ticking:
-            host.processing_time = max(host.processing_time, to)
-        first = self.hosts[0]
-        first._step({}, tick=first in ticking)
-        return self._follow(first.take(), ticking)
-
-    def drain(self) -> list[Emission]:
-        """End a bounded input, in the order of the chain."""
-        return self.advance_watermark(END_OF_TIME)
-
-    def is_empty(self) -> bool:
-        """Return whether no state and no timer is kept for any key of any process."""
-        return not any(host.store.cells for host in self.hosts)
-
-    def _follow(self, emissions: list[Emission], ticking: Sequence[MemoryHost] = ()) -> list[Emission]:
-        """Bring what the first process emitted, and a tick to some, through the others."""
-        passed: list[Emission] = []
-        for before, host, keys in zip(self.hosts, self.hosts[1:], self._keys, strict=False):
-            name = before.runner.process.name
-            rows: dict[str, list[Row]] = {}
-            for e in emissions:
-                if e.output != "main":
-                    on_time = bool(e.on_time & 1)
-                    passed.append(e._replace(output=f"{name}.{e.output}", on_time=on_time))
-                    continue
-                try:
-                    event = host.decode(e.payload)
-                except NOT_JSON as error:  # such as NaN, for which JSON has null
-                    host.runner.dead_letter(reason_of(error), "decode", error, e.payload, e.event_id,
-                                            event_time=e.event_time)  # fmt: skip
-                    continue
-                text = encode_key(tuple(key_part(getattr(event, key)) for key in keys))
-                row = Row(e.event_time, e.payload, e.event_id, event, on_time=bool(e.on_time & 1))
-                rows.setdefault(text, []).append(row)
-            host._step(rows, tick=host in ticking)
-            emissions = host.take()
-        return passed + emissions

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -51,22 +51,34 @@ PACKED_SCHEMA: Final = "_group int not null, _chunk binary"
 CHAINED_SCHEMA: Final = "_group int not null, _chunk binary, _passes string, _records long"
 
 
-@dataclass(frozen=True)
-class Repacker:
-    """Gives what a process emitted new keys; pass it to ``mapInArrow``.
+class Going(NamedTuple):
+    """An output whose records go on to a process.
 
-    The batches have the columns output, records and chunk. Records of ``output`` become events of the
-    next process, with the time of their cause; all others pass it by, under ``names``.
-
-    Args:
-        output: The output whose records go on.
+    Attributes:
+        output: Its name.
         keys: Fields of its records that make the key, with their types.
-        labels: Label of each key group.
-        names: Output → name under which it passes; outputs that stand not here are dropped.
+        mark: What leads its records, to say by which input of the process they come.
     """
 
     output: str
     keys: tuple[tuple[str, Any], ...]
+    mark: bytes = b""
+
+
+@dataclass(frozen=True)
+class Repacker:
+    """Gives what a process emitted new keys; pass it to ``mapInArrow``.
+
+    The batches have the columns output, records and chunk. Records of what is taken become events of the
+    next process, with the time of their cause; all others pass it by, under ``names``.
+
+    Args:
+        takes: The outputs whose records go on.
+        labels: Label of each key group.
+        names: Output → name under which it passes; outputs that stand not here are dropped.
+    """
+
+    takes: tuple[Going, ...]
     labels: tuple[int, ...]
     names: dict[str, str]
 
@@ -75,13 +87,16 @@ class Repacker:
         import pyarrow as pa
 
         keep_out_of_collection()
-        reader = KeyTimes(self.keys, ("", int), len(self.labels))
+        takes = {
+            going.output: (going.mark, KeyTimes(going.keys, ("", int), len(self.labels)))
+            for going in self.takes
+        }
         for batch in batches:
             rows: list[tuple[int, bytes, str | None, int]] = []
             columns = (batch[name].to_pylist() for name in ("output", "records", "chunk"))
             for output, records, chunk in zip(*columns, strict=True):
-                if output == self.output:
-                    rows += self._events(chunk, reader)
+                if output in takes:
+                    rows += self._events(chunk, *takes[output])
                 if output == FORWARDED:
                     rows += self._controls(chunk)
                 elif output == WATERMARK:
@@ -101,10 +116,11 @@ class Repacker:
                     names=["_group", "_chunk", "_passes", "_records"],
                 )
 
-    def _events(self, packed: bytes, reader: KeyTimes) -> Iterator[tuple[int, bytes, None, int]]:
+    def _events(self, packed: bytes, mark: bytes, reader: KeyTimes) -> Iterator[tuple[int, bytes, None, int]]:
         chunk = decode_output(packed)
         keys, _, groups = reader.read(chunk.payloads, None, {})
-        columns = (keys, chunk.times, chunk.event_ids, chunk.payloads, chunk.on_time)
+        events = [mark + payload for payload in chunk.payloads] if mark else chunk.payloads
+        columns = (keys, chunk.times, chunk.event_ids, events, chunk.on_time)
         for group, rows in _by_group(groups, None, len(self.labels)):
             of_keys, times, causes, values, on_time = (list(pick(c, rows)) for c in columns)
             part = InputChunk(of_keys, times, None, causes, None, values, bytes(on_time))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -27,29 +27,29 @@ from pyspark.sql import types as t
 from millrace.dead_letters import VERSION_HEADER
 from millrace.host.chunks import WATERMARK
 from millrace.host.groups import group_labels
-from millrace.host.packing import CHAINED_SCHEMA, Repacker
+from millrace.host.packing import CHAINED_SCHEMA, Going, Repacker
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_input import (
     EventsOf,
     Keying,
-    KeyingError,
     KeyPart,
     ProcessInput,
     Source,
-    joined_names,
-    key_types,
 )
 from millrace.host.spark_partitions import warn_of_partitions
 from millrace.host.spark_readers import Readers, numbered, readers_of
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
-from millrace.host.spark_types import META_FIELDS, output_types, struct_type, structs_in
+from millrace.host.spark_types import META_FIELDS, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
 from millrace.inputs import mark_of
-from millrace.process import KeyedProcess, check_process, kept_states, order_of
+from millrace.outputs import output_types
+from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.keyring import CIPHER, KEY_FILE_CONF, KeyReference, configured_keys
-from millrace.state.layout import ENCODING_VERSION
-from millrace.time.clock import CLOCK_VERSION, ClockSettings, Follow, skew_ms
+from millrace.time.clock import ClockSettings, Follow, skew_ms
 from millrace.time.durations import to_ms
+from millrace.topology import Input, KeyedOutputs, Link, Topology
+from millrace.topology.contract import contract_of, joined_names, key_names
+from millrace.topology.keys import Computed, KeyingError, key_types
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -293,17 +293,30 @@ class KeyedStream(Source):
         names = tuple(process.inputs) if tagged else ("",)
         readers = _readers([self])
         clock = _settings(process, [self], [self.clocks(names)], readers)
+        is_clock = dict(zip(names, self.clocks(names), strict=True))
         events = JsonEvents(
             process.event_type,
             process.control_type if self.value is not None else None,
             strict=self.value is not None,
             inputs=process.inputs,
         )
+        inputs = {name: _input(self.by[name], is_clock=is_clock[name]) for name in names}
+        rows = _rows(process, [arriving], clock, readers)
         return ProcessedStream(
-            process=process,
-            keyed_by=_Keyed(self.key_names(names), self.key_groups, self.bound_ms, names if tagged else ()),
-            plan=_Plan(_rows(process, [arriving], clock, readers), events, clock),
+            Topology(inputs, (Link(process),)),
+            _Front(rows, events, clock, self.key_groups, self.bound_ms, _keys(rows)),
         )
+
+    def run(self, topology: Topology) -> ProcessedStream:
+        """Run a whole topology over the stream, whose inputs it brings; nothing starts before a query does.
+
+        Raises:
+            ProcessDefinitionError: A process class is not complete.
+            KeyingError: The stream does not have what the first process reads.
+        """
+        for link in topology.links[1:]:
+            _refuse_local_types(link.process)
+        return ProcessedStream(topology, self.process(topology.links[0].process).front)
 
 
 def _settings(
@@ -393,8 +406,9 @@ def connect(**streams: KeyedStream) -> ConnectedStreams:
     if len({s.key_groups for s in streams.values()}) > 1:
         found = ", ".join(f"{name}: {s.key_groups}" for name, s in streams.items())
         raise KeyingError(f"connected streams need the same number of key groups ({found})")
-    if len({len(s.key_names()) for s in streams.values()}) > 1:
-        found = ", ".join(f"{name}: {', '.join(s.key_names())}" for name, s in streams.items())
+    keys = {name: joined_names([stream.by[""].keys]) for name, stream in streams.items()}
+    if len({len(names) for names in keys.values()}) > 1:
+        found = ", ".join(f"{name}: {', '.join(names)}" for name, names in keys.items())
         raise KeyingError(f"connected streams need keys of as many fields ({found})")
     if len({s.df.isStreaming for s in streams.values()}) > 1:
         raise KeyingError("connected streams are all streaming, or all of them are bounded")
@@ -429,14 +443,29 @@ class ConnectedStreams:
             strict=all(s.value is not None for s in streams),
             inputs=process.inputs,
         )
+        rows = _rows(process, inputs, clock, readers)
+        # The order of the streams is that of the inputs, so the names stand in a contract.
+        taken = {
+            name: _input(stream.by[""], is_clock=stream.clocks()[0], stream=place)
+            for place, (name, stream) in enumerate(zip(process.inputs, streams, strict=True))
+        }
         return ProcessedStream(
-            process=process,
-            # The order of the streams is that of the inputs, so the names stand in a contract.
-            keyed_by=_Keyed(
-                joined_names([s.by[""].keys for s in streams]), streams[0].key_groups, clock.bound_ms
-            ),
-            plan=_Plan(_rows(process, inputs, clock, readers), decoded, clock),
+            Topology(taken, (Link(process),)),
+            _Front(rows, decoded, clock, streams[0].key_groups, clock.bound_ms, _keys(rows)),
         )
+
+
+def _keys(rows: DataFrame) -> KeyReference | None:
+    """Return where the keys are that state is encrypted with, of what streams."""
+    if not rows.isStreaming:
+        return None
+    return configured_keys(rows.sparkSession.conf.get(KEY_FILE_CONF, None))
+
+
+def _input(keying: Keying, *, is_clock: bool, stream: int = 0) -> Input:
+    """Return what a topology says of the events of a stream."""
+    parts = tuple(part if isinstance(part, str) else Computed() for part in keying.keys)
+    return Input("", parts, keying.event_time, is_clock, stream)
 
 
 def _check(process: KeyedProcess[Any, Any], streams: Sequence[KeyedStream]) -> None:
@@ -469,29 +498,24 @@ def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class _Keyed:
-    """How a stage's events are keyed.
+class _Front:
+    """What a stream begins with: chunks by key group, and what their clock goes by.
 
     Attributes:
-        keys: Names of the key's parts.
-        key_groups: Number of key groups.
+        rows: The chunks.
+        events: How the first process's events are read.
+        clock: What the clock goes by.
+        key_groups: Number of key groups of the first process.
         bound_ms: How far the watermark stays behind the newest event, ms.
-        inputs: The inputs that one stream brings, in their order.
+        keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
     """
-
-    keys: tuple[str, ...]
-    key_groups: int
-    bound_ms: int
-    inputs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A process's input: chunks by key group, and what its clock goes by; behind another process: that's."""
 
     rows: DataFrame
     events: JsonEvents
-    clock: ClockSettings | None
+    clock: ClockSettings
+    key_groups: int
+    bound_ms: int
+    keys: KeyReference | None
 
 
 @dataclass(frozen=True)
@@ -499,18 +523,30 @@ class ProcessedStream:
     """The outputs of a process, or of a chain of them: one typed stream, a DataFrame per output.
 
     Attributes:
-        process: The process; the last one of a chain.
-        keyed_by: How its events are keyed.
-        plan: Its input.
-        before: The stream that the chain's link before this one made.
-        taken: The output of it that this one takes.
+        topology: The processes, and what each takes.
+        front: What the first of them reads.
     """
 
-    process: KeyedProcess[Any, Any]
-    keyed_by: _Keyed
-    plan: _Plan
-    before: ProcessedStream | None = None
-    taken: str = ""
+    topology: Topology
+    front: _Front
+
+    @property
+    def process(self) -> KeyedProcess[Any, Any]:
+        """The process; the last one of a chain."""
+        return self.topology.links[-1].process
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the parts of its key."""
+        return key_names(self.topology, self.topology.links[-1])
+
+    @cached_property
+    def key_groups(self) -> tuple[int, ...]:
+        """Number of key groups of each process."""
+        found = [self.front.key_groups]
+        for link in self.topology.links[1:]:
+            found.append(link.key_groups or found[-1])
+        return tuple(found)
 
     @cached_property
     def raw(self) -> DataFrame:
@@ -518,27 +554,29 @@ class ProcessedStream:
 
         So the state is computed once however many are written; :meth:`rows` and :meth:`select` unpack it.
         """
-        if self.plan.rows.isStreaming:
-            warn_of_partitions(self.plan.rows.sparkSession, max(self._key_groups()))
-        return self._run(forwards=False)
+        if self.front.rows.isStreaming:
+            warn_of_partitions(self.front.rows.sparkSession, max(self.key_groups))
+        links = self.topology.links
+        emitted = self._run(0, self.front.rows, self.front.events)
+        for place, link in enumerate(links[1:], 1):
+            process = link.process
+            events = JsonEvents(process.event_type, process.control_type, inputs=process.inputs)
+            rows = emitted.mapInArrow(self._repacker(place), CHAINED_SCHEMA)
+            emitted = self._run(place, rows, events)
+        return emitted
 
-    def _key_groups(self) -> Iterator[int]:
-        """Yield the number of key groups of each process of the chain."""
-        yield self.keyed_by.key_groups
-        if self.before is not None:
-            yield from self.before._key_groups()
-
-    def _run(self, *, forwards: bool) -> DataFrame:
-        """Run the process: in the state operator, or all at once where the input is bounded."""
-        rows, process, events, clock = self.plan.rows, self.process, self.plan.events, self.plan.clock
-        speaker = group_labels(self.keyed_by.key_groups)[0]
+    def _run(self, place: int, rows: DataFrame, events: JsonEvents) -> DataFrame:
+        """Run a process: in the state operator, or all at once where the input is bounded."""
+        process = self.topology.links[place].process
+        speaker = group_labels(self.key_groups[place])[0]
+        forwards = place < len(self.topology.links) - 1
         if not rows.isStreaming:
             groups = BoundedGroups(
                 process,
                 events,
                 speaker=speaker,
                 forwards=forwards,
-                bound_ms=self.keyed_by.bound_ms,
+                bound_ms=self.front.bound_ms,
             )
             # Spark looks at what it is given with `inspect`, which wants a function.
             return rows.groupBy("_group").applyInArrow(lambda key, table: groups(key, table), OUTPUT_SCHEMA)
@@ -549,60 +587,65 @@ class ProcessedStream:
                 speaker=speaker,
                 forwards=forwards,
                 keys=self.state_keys,
-                clock=None if clock is None else BatchClock(clock),
+                clock=None if place else BatchClock(self.front.clock),
             ),
             outputStructType=OUTPUT_SCHEMA,
             outputMode="Append",
             timeMode="None",
         )
 
+    def _repacker(self, place: int) -> Repacker:
+        """Return what brings the outputs of the links before one to it, and past it."""
+        links, outputs = self.topology.links, self.topology.outputs
+        later = {(t.link, t.output) for link in links[place + 1 :] for t in link.takes}
+        names: dict[str, str] = {}
+        for before in links[:place]:
+            for output in output_types(before.process):
+                full = f"{before.name}.{output}"
+                if full in outputs or (before.name, output) in later:
+                    names[output if before is links[place - 1] else full] = full
+        takes = []
+        for taken in links[place].takes:
+            owner = self.topology.link(taken.link).process
+            kinds = key_types(owner.name, output_types(owner)[taken.output], taken.key)
+            inputs = list(links[place].process.inputs)
+            takes.append(
+                Going(
+                    taken.output if taken.link == links[place - 1].name else f"{taken.link}.{taken.output}",
+                    tuple(kinds.items()),
+                    mark_of(inputs.index(taken.input)) if inputs else b"",
+                )
+            )
+        return Repacker(tuple(takes), group_labels(self.key_groups[place]), names)
+
     @property
     def clock(self) -> ClockSettings:
         """What the clock of the stream goes by."""
-        if self.plan.clock is not None:
-            return self.plan.clock
-        assert self.before is not None  # noqa: S101  (a chain begins with a stream)
-        return self.before.clock
+        return self.front.clock
 
-    @cached_property
+    @property
     def state_keys(self) -> KeyReference | None:
         """Where the keys are that the state is encrypted with; ``None``: it is kept in clear.
 
-        They are the session's: ``spark.millrace.state.keyFile``, or the environment it was started in.
+        They are those of the session when the stream was made: ``spark.millrace.state.keyFile``, or the
+        environment it was started in.
         """
-        if not self.plan.rows.isStreaming:
-            return None
-        keys = configured_keys(self.plan.rows.sparkSession.conf.get(KEY_FILE_CONF, None))
-        if self.before is not None and self.before.state_keys != keys:
-            raise KeyingError("the state keys were changed while the chain was made: make it anew")
-        return keys
+        return self.front.keys
 
     @property
     def sources(self) -> dict[str, tuple[KeyedProcess[Any, Any], str]]:
-        """Output → the process that emits it and its name there.
-
-        The outputs of the last process have their own names: ``main``, the side outputs, ``late``,
-        ``dead_letters``. Those of the ones before it are led by their process's: ``Cards.late``.
-        """
-        found = {output: (self.process, output) for output in output_types(self.process)}
-        if self.before is not None:
-            names = self.before._passing()
-            found |= {names[o]: s for o, s in self.before.sources.items() if o in names and o != self.taken}
-        return found
+        """Output → the process that emits it and its name there; see :class:`~millrace.topology.Topology`."""
+        return self.topology.outputs
 
     @property
     def types(self) -> dict[str, Any]:
         """Output → type of its records."""
-        return {name: output_types(process)[output] for name, (process, output) in self.sources.items()}
+        return self.topology.types
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs; see :attr:`sources`."""
         return tuple(self.sources)
-
-    def _passing(self) -> dict[str, str]:
-        """Output → the name under which it passes the next process of a chain."""
-        return {o: o if "." in o else f"{self.process.name}.{o}" for o in self.sources}
 
     def __getitem__(self, output: str) -> DataFrame:
         """Return one output as a typed DataFrame; a query on it alone has a state of its own."""
@@ -631,17 +674,22 @@ class ProcessedStream:
         return records.select("output", "chunk").mapInArrow(RowReader(), ROWS_SCHEMA)
 
     def key_by(
-        self, by: str | Sequence[str], *, output: str = "main", key_groups: int | None = None
+        self,
+        by: str | Sequence[str] | Mapping[str, str | Sequence[str]],
+        *,
+        output: str | Mapping[str, str] = "main",
+        key_groups: int | None = None,
     ) -> EmittedStream:
-        """Give the records of an output new keys, for the next process of a chain.
+        """Give the records of an output, or of several, new keys, for the next process of a chain.
 
         All is one query. The records have the time of their cause and are not judged for lateness
         again; what is on time is merged with the next process's timers in order of time. The other
         outputs pass it by, named ``Process.output``. Control events go on to it.
 
         Args:
-            by: Field of the records that is the key, or several.
-            output: The output whose records go on.
+            by: Field of the records that is the key, or several; of several outputs also input → its own.
+            output: The output whose records go on; of a process before the last one ``Process.output``. For a
+                process with several inputs: input → output.
             key_groups: Number of key groups; as before, unless given.
 
         Raises:
@@ -652,13 +700,7 @@ class ProcessedStream:
             >>> cards.key_by("terminal").process(Terminals())["main"]  # doctest: +SKIP
             DataFrame[terminal: string, ...]
         """
-        if output not in self.sources:
-            raise KeyingError(
-                f"{self.process.name} has no output '{output}'; it has {', '.join(self.sources)}"
-            )
-        keys = (by,) if isinstance(by, str) else tuple(by)
-        schema = struct_type(self.types[output])
-        return EmittedStream(self, output, key_types(self.process.name, schema, keys), key_groups)
+        return EmittedStream(self, self.topology.key_by(by, output=output, key_groups=key_groups))
 
     def write_to(
         self, outputs: Mapping[str, Target], checkpoint: str | Path, **options: Any
@@ -678,84 +720,22 @@ class ProcessedStream:
         """Return what a checkpoint of this process depends on, as plain data."""
         keys = self.state_keys
         encryption = {} if keys is None else {"encryption": {"cipher": CIPHER, "keys": list(keys.ids)}}
-        return {**self._contract(), **encryption}
-
-    def _contract(self) -> dict[str, Any]:
-        process = self.process
-        states = {s.name: s.describe() for s in kept_states(process)}
-        made = {
-            "process": process.name,
-            "version": process.version,
-            "key": list(self.keyed_by.keys),
-            **({"inputs": list(self.keyed_by.inputs)} if self.keyed_by.inputs else {}),
-            "key_groups": self.keyed_by.key_groups,
-            "hash": "crc32",
-            "encoding": ENCODING_VERSION,
-            "clock": CLOCK_VERSION,
-            "order": order_of(process).mode,
-            **({"time": "key"} if order_of(process).by_key else {}),
-            **({"definition": described} if (described := process.describe()) else {}),
-            "states": states,
-        }
-        return made if self.before is None else _chained(self.before._contract(), made, self.taken)
-
-
-def _chained(before: dict[str, Any], last: dict[str, Any], taken: str) -> dict[str, Any]:
-    """Return the contract of a chain: what each link depends on, and the states of all of them."""
-
-    def of_link(contract: dict[str, Any]) -> dict[str, Any]:
-        name = contract["process"]
-
-        def led(text: str) -> str:
-            return f"{name}.{text}"
-
-        return {
-            led(state): {**about, **({"alias": list(map(led, about["alias"]))} if "alias" in about else {})}
-            for state, about in contract["states"].items()
-        }
-
-    links = before.get("links") or [_without_state(before)]
-    return {
-        "process": f"{before['process']} > {last['process']}",
-        "links": [*links, {**_without_state(last), "takes": taken}],
-        "states": {**(before["states"] if "links" in before else of_link(before)), **of_link(last)},
-    }
-
-
-def _without_state(contract: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in contract.items() if name != "states"}
+        return {**contract_of(self.topology, self.key_groups), **encryption}
 
 
 @dataclass(frozen=True)
 class EmittedStream:
-    """What a process emitted, by a new key; made by :meth:`ProcessedStream.key_by`."""
+    """What processes emitted, by new keys; made by :meth:`ProcessedStream.key_by`."""
 
     stream: ProcessedStream
-    output: str
-    keys: dict[str, type]
-    key_groups: int | None = None
+    outputs: KeyedOutputs
 
     def process(self, process: KeyedProcess[Any, Any]) -> ProcessedStream:
         """Run the next process of the chain over the records; nothing starts before a query does.
 
         Raises:
             ProcessDefinitionError: The process class is not complete.
-            KeyingError: It is in the chain already.
+            KeyingError: It is in the chain already, or does not read what it would be given.
         """
-        check_process(process)
         _refuse_local_types(process)
-        if order_of(process).by_key:
-            raise KeyingError(
-                f'{process.name} has clock="key", and takes what another process emits: that is on time by '
-                "the stream's clock, though a key's own may be further. Only what reads a stream may have it"
-            )
-        before = self.stream
-        if any(process.name == p.name for p, _ in before.sources.values()):
-            raise KeyingError(f"{process.name} is in the chain already: give one of them another `name`")
-        groups = self.key_groups or before.keyed_by.key_groups
-        keyed_by = _Keyed(tuple(self.keys), groups, before.keyed_by.bound_ms)
-        names = {o: n for o, n in before._passing().items() if o != self.output}
-        repacker = Repacker(self.output, tuple(self.keys.items()), group_labels(groups), names)
-        rows = before._run(forwards=True).mapInArrow(repacker, CHAINED_SCHEMA)
-        events = JsonEvents(process.event_type, process.control_type)
-        return ProcessedStream(process, keyed_by, _Plan(rows, events, None), before, self.output)
+        return ProcessedStream(self.outputs.process(process), self.stream.front)

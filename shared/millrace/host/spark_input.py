@@ -6,28 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from millrace.errors import UserError
 from millrace.host.groups import group_labels
 from millrace.host.key_times import KeyFields
 from millrace.host.packing import PACKED_SCHEMA, ClockNow, Packer
 from millrace.host.spark_types import struct_type
 from millrace.state.specs import type_name
 from millrace.time.clock import Follow
-
-#: What a field of a key may be; its restrictions are judged when the whole event is decoded.
-KEY_TYPES: Final[dict[type[t.DataType], type]] = {t.StringType: str, t.LongType: int, t.BooleanType: bool}
-
-
-class KeyingError(UserError):
-    """The key, event time or other columns given to :func:`keyed` do not fit the DataFrame."""
-
+from millrace.topology.keys import KeyingError, key_types
 
 #: A part of a key: the name of a field, or an expression.
 KeyPart = str | Column
@@ -92,29 +84,11 @@ class Source:
     idle_after_ms: int | None = None
     control_time: Column | None = None
 
-    def key_names(self, inputs: Iterable[str] = ("",)) -> tuple[str, ...]:
-        """Return the names of the key's parts; what inputs name differently has all its names.
-
-        Args:
-            inputs: The inputs, in the order that stands in a contract.
-        """
-        return joined_names([self.by[name].keys for name in inputs])
-
     def clocks(self, inputs: Iterable[str] = ("",)) -> tuple[bool, ...]:
         """Return whether each input is a clock."""
         if isinstance(self.clock, bool):
             return tuple(self.clock for _ in inputs)
         return tuple(self.clock.get(name, True) for name in inputs)
-
-
-def joined_names(keys: Sequence[Sequence[KeyPart]]) -> tuple[str, ...]:
-    """Return the names of the parts of a key that comes by several inputs.
-
-    >>> joined_names([["unit", "shop"], ["machine", "shop"]])
-    ('unit = machine', 'shop')
-    """
-    named = [[part if isinstance(part, str) else "(expression)" for part in parts] for parts in keys]
-    return tuple(" = ".join(dict.fromkeys(names)) for names in zip(*named, strict=True))
 
 
 @dataclass(frozen=True)
@@ -157,7 +131,7 @@ class EventsOf:
         if absent:
             raise KeyingError(f"{self.owner}'s event type has no field {', '.join(absent)}")
         schema = struct_type(self.event_type)
-        types = key_types(self.owner, schema, keying.fields)
+        types = key_types(self.owner, self.event_type, keying.fields)
         kind = schema[keying.event_time].dataType
         if not isinstance(kind, t.LongType | t.TimestampType):
             raise KeyingError(
@@ -345,23 +319,3 @@ class ProcessInput:
                 column = F.unix_millis(column)
             fields.append(column.alias(name))
         return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).cast("binary")
-
-
-def key_types(owner: str, schema: t.StructType, keys: Sequence[str]) -> dict[str, type]:
-    """Return the fields that make a key with their types.
-
-    Raises:
-        KeyingError: One of them is not there, or cannot be part of a key.
-    """
-    found: dict[str, type] = {}
-    for key in keys:
-        if key not in schema.names:
-            raise KeyingError(f"{owner} has no field {key} to key by; it has {', '.join(schema.names)}")
-        kind = type(schema[key].dataType)
-        if kind not in KEY_TYPES:
-            raise KeyingError(
-                f"the key {key} of {owner} is a {schema[key].dataType.simpleString()}; "
-                "keys are text, whole numbers or bools"
-            )
-        found[key] = KEY_TYPES[kind]
-    return found

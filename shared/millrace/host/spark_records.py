@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,8 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from millrace.host.chunks import OutputChunk, decode_output
-from millrace.host.spark_types import META_FIELDS, is_record, output_types, struct_type, structs_in
+from millrace.host.spark_types import META_FIELDS, is_record, struct_type, structs_in
+from millrace.outputs import output_types
 
 if TYPE_CHECKING:
     from millrace.process import KeyedProcess
@@ -49,10 +50,12 @@ class TypedColumns:
         self._others = [field for field in own if field.name not in self._by_arrow.names]
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[tp])
         self._read_others = self._decoder.decode
-        self._fields: dict[str, str] | None = None
-        if is_record(tp):
-            self._fields = {f.encode_name: f.name for f in msgspec.structs.fields(tp)}
+        self._fields: dict[str, Callable[[Any], Any]] | None = None
+        if is_record(tp) and isinstance(tp, type):
+            self._fields = {f.encode_name: attrgetter(f.name) for f in msgspec.structs.fields(tp)}
             self._read_others = msgspec.json.Decoder(list[self._narrow(tp)]).decode  # type: ignore[misc]
+        elif is_record(tp):  # a union
+            self._fields = {name: partial(_field, name) for name in self._names}
 
     def records(self, payloads: Sequence[bytes]) -> list[Any]:
         """Return the records themselves."""
@@ -77,7 +80,7 @@ class TypedColumns:
             for field in self._others:
                 values = records
                 if self._fields is not None:
-                    read = attrgetter(self._fields[field.name])
+                    read = self._fields[field.name]
                     values = [self._plain(read(record)) for record in records]
                 found[field.name] = pa.array(values, field.type)
         return [found[name] for name in self._names]
@@ -177,12 +180,23 @@ def _plain(value: Any) -> Any:
 def _whole(value: Any) -> Any:
     """Return a field as :func:`_plain` does, of a record that has fields with their default left out."""
     if isinstance(value, msgspec.Struct):
-        return {name: _whole(getattr(value, field)) for name, field in _fields_of(type(value))}
+        config = value.__struct_config__
+        tagged = {config.tag_field: config.tag} if config.tag_field is not None else {}
+        return tagged | {name: _whole(getattr(value, field)) for name, field in _fields_of(type(value))}
     if isinstance(value, dict):
         return {_plain(key): _whole(of) for key, of in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_whole(of) for of in value]
     return _plain(value)
+
+
+def _field(name: str, record: Any) -> Any:
+    """Return a column of one struct of a union: null where it has none."""
+    config = record.__struct_config__
+    if name == config.tag_field:
+        return config.tag
+    attribute = dict(_fields_of(record.__class__)).get(name)
+    return None if attribute is None else getattr(record, attribute)
 
 
 @lru_cache(maxsize=1_000)

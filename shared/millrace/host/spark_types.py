@@ -8,7 +8,6 @@ import msgspec
 from pyspark.sql import types as t
 
 from millrace.errors import UserError
-from millrace.process import KeyedProcess, Late, LateInput
 from millrace.state.specs import type_name
 
 _SCALARS: dict[type, t.DataType] = {
@@ -52,6 +51,8 @@ def struct_type(tp: Any) -> t.StructType:
         ...     amount: float | None = None
         >>> struct_type(Balance).simpleString()
         'struct<user:string,amount:double>'
+
+    A union of tagged structs has a column for the tag, and the columns of all of them.
     """
     spark = _spark_type(msgspec.inspect.type_info(tp), type_name(tp))
     if isinstance(spark, t.StructType):
@@ -79,12 +80,31 @@ def _spark_type(info: Any, where: str) -> t.DataType:
         kinds = [x for x in info.types if not isinstance(x, msgspec.inspect.NoneType)]
         if len(kinds) == 1:
             return _spark_type(kinds[0], where)
+        if all(isinstance(kind, msgspec.inspect.StructType) for kind in kinds):
+            return _merged(kinds, where)
     if isinstance(info, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
         return t.ArrayType(_spark_type(info.item_type, f"{where}[]"))
     if isinstance(info, msgspec.inspect.DictType) and isinstance(info.key_type, msgspec.inspect.StrType):
         return t.MapType(t.StringType(), _spark_type(info.value_type, f"{where}[]"))
     raise UnsupportedType(f"{where}: {type(info).__name__} has no Spark type; use str, int, float, bool, "
                           "bytes, datetime, structs, lists or string-keyed dicts of them")  # fmt: skip
+
+
+def _merged(structs: list[Any], where: str) -> t.StructType:
+    """Return the columns of a tagged union: its tag, and every field that one of its structs has."""
+    tag = structs[0]
+    found: dict[str, t.DataType] = {
+        tag.tag_field: t.LongType() if isinstance(tag.tag, int) else t.StringType()
+    }
+    for struct in structs:
+        for f in struct.fields:
+            kind = _spark_type(f.type, f"{where}.{f.name}")
+            if found.setdefault(f.encode_name, kind) != kind:
+                raise UnsupportedType(
+                    f"{where}: {f.encode_name} is {found[f.encode_name].simpleString()} in one struct and "
+                    f"{kind.simpleString()} in {struct.cls.__name__}: the table has one column for both"
+                )
+    return t.StructType([t.StructField(name, kind, nullable=True) for name, kind in found.items()])
 
 
 def structs_in(tp: Any) -> list[type]:
@@ -113,21 +133,4 @@ def structs_in(tp: Any) -> list[type]:
     return found
 
 
-def output_types(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
-    """Return the record type of every output of a process: main, side outputs, late, dead letters."""
-    from millrace.dead_letters import DeadLetter
-
-    late: Any = LateInput
-    if not process.inputs:
-        late = msgspec.defstruct(
-            "LateEvent", [("event", process.event_type), ("lateness_ms", int), ("watermark_ms", int)]
-        )
-    return {
-        "main": process.output_type,
-        **{tag.name: tag.type for tag in process.side_outputs},
-        "late": late,
-        "dead_letters": DeadLetter,
-    }
-
-
-__all__ = ["META_FIELDS", "Late", "UnsupportedType", "is_record", "output_types", "struct_type"]
+__all__ = ["META_FIELDS", "UnsupportedType", "is_record", "struct_type"]

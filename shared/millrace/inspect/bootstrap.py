@@ -81,13 +81,11 @@ def bootstrap(
     root = Path(to).absolute()
     begins_at = _ms(watermark)
     clock = None if begins_at is None else from_watermark(begins_at, stream.clock.bound_ms)
-    fill = EntryFiller(
-        kept_states(stream.process), specs, stream.keyed_by.keys, stream.keyed_by.key_groups, _ms(written_at)
-    )
-    columns = [*(F.col(k) for k in stream.keyed_by.keys), *(F.col(s) for s in specs)]
+    fill = EntryFiller(kept_states(stream.process), specs, stream.keys, stream.key_groups[0], _ms(written_at))
+    columns = [*(F.col(k) for k in stream.keys), *(F.col(s) for s in specs)]
     cells = table.select(*columns).mapInArrow(lambda batches: fill(batches), CELLS_SCHEMA)
     keys = stream.state_keys
-    shape = GroupShape(stream.process.name, stream.keyed_by.key_groups, keys, clock)
+    shape = GroupShape(stream.process.name, stream.key_groups[0], keys, clock)
     pack = GroupPacker(shape, None, None, EntryLayout(kept_states(stream.process)).schema)
     if clock is not None:  # every group has it, also those without keys
         cells = with_every_group(cells, shape.key_groups)
@@ -118,8 +116,8 @@ def _keeps_broadcast(stream: ProcessedStream) -> bool:
 
 def _checked(stream: ProcessedStream, table: DataFrame, has_time: bool) -> list[str]:
     """Return the states that the table has columns for."""
-    process, keys = stream.process, stream.keyed_by.keys
-    if stream.before is not None:
+    process, keys = stream.process, stream.keys
+    if len(stream.topology.links) > 1:
         raise BootstrapError("only a stream of one process can be begun with a table, this is a chain")
     missing = [k for k in keys if k not in table.columns]
     if missing:

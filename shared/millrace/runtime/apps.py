@@ -17,8 +17,8 @@ from millrace.errors import UserError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.connectors.router import Outputs
     from millrace.runtime.settings import AppSettings
+    from millrace.topology import Topology
 
 #: Entry-point group of apps.
 APPS_GROUP = "millrace.apps"
@@ -80,9 +80,11 @@ class App:
         name: Its name in commands, settings and folders.
         summary: What it does, in one line.
         settings: Its settings class.
-        build: ``build(streams, settings) -> Outputs``: wires the stream of Kafka records (under the
-            name ``events``) to its outputs; starts nothing.
+        topology: Settings → its :class:`~millrace.topology.Topology`: inputs, links and outputs, without an
+            engine. Called where the app is run or looked at, so that its modules are imported no sooner.
         topics: Settings → the topics it reads and writes.
+        prepare: ``prepare(records, settings)`` → the Kafka records (topic, key, value, headers, timestamp, …)
+            as they are to be read: for what must not get any further, such as card numbers.
         demo: ``module:attribute`` of its :class:`~millrace.runtime.demo.DemoSpec`, if it has a demo.
         evaluate: ``module:attribute`` of the typer app behind ``millrace evaluate <name>``, if it has one.
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
@@ -93,8 +95,9 @@ class App:
     name: str
     summary: str
     settings: type[AppSettings]
-    build: Callable[[Mapping[str, DataFrame], Any], Outputs]
+    topology: Callable[[Any], Topology]
     topics: Callable[[Any], Topics]
+    prepare: Callable[[DataFrame, Any], DataFrame] | None = None
     demo: str | None = None
     evaluate: str | None = None
     dashboard: str | None = None

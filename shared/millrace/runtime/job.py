@@ -28,6 +28,7 @@ from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ti
 from millrace.runtime.contract import check_contract, owned, refuse_older
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
+from millrace.runtime.wiring import outputs_of
 from millrace.state.keyring import KEY_FILE_CONF, configured_keys
 from millrace.time.durations import to_ms
 
@@ -184,7 +185,7 @@ class Job:
             log_file=self._log_file,
             conf=state_conf(self.settings) | dict(spark.conf),
             is_typical=lambda: self._ran,
-            preload=(self.app.build.__module__,),
+            preload=(self.app.topology.__module__,),
         )
 
     def _check_broker(self) -> None:
@@ -244,7 +245,7 @@ class Job:
         )
         if end is not None:
             events = events.filter(_before(end))
-        return self.app.build({"events": events}, self.settings)
+        return outputs_of(self.app, events, self.settings)
 
     def table_path(self, table: str) -> str:
         """Return where a table of the app is."""

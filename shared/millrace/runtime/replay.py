@@ -1,7 +1,7 @@
 """An app's real pipeline over records that are in files: how evaluations run.
 
 What Kafka would bring is written as a folder of Parquet files, one per batch, with the columns of
-:func:`millrace.connectors.kafka.kafka_stream`; the app's own ``build`` gets them as its stream, and its
+:func:`millrace.connectors.kafka.kafka_stream`; the app's own topology gets them as its stream, and its
 tables are written as always. No broker runs, nothing is sent to topics, and the batches are the same
 each time.
 """
@@ -248,7 +248,7 @@ def run_records(
         quick_start=spark.quick_start,
         log_file=log_file or folder / "logs" / "spark.log",
         conf=state_conf(settings) | dict(spark.conf),
-        preload=(app.build.__module__,),
+        preload=(app.topology.__module__,),
     ) as made:
         return run.on(made)
 
@@ -316,12 +316,13 @@ class _Run:
         from millrace.connectors.kafka import with_source_id
         from millrace.host.spark_clock import announced
         from millrace.runtime.job import QueryFailed, _first_line, ship_project
+        from millrace.runtime.wiring import outputs_of
 
         ship_project(spark, self._folder / "shipped")
         records = (
             spark.readStream.schema(_SPARK_RECORDS).option("maxFilesPerTrigger", 1).parquet(str(self._source))
         )
-        outputs = self._app.build({"events": with_source_id(records)}, self._settings)
+        outputs = outputs_of(self._app, with_source_id(records), self._settings)
         self._began = time.monotonic()
         writer = (
             outputs.stream.raw.writeStream.queryName(f"replay-{self._app.name}")

@@ -1,4 +1,4 @@
-"""What the pipelines of apps begin with: the records of their topics, keyed as the settings say."""
+"""Topologies on Spark: the records of an app's topics, keyed and processed as its topology says."""
 
 from __future__ import annotations
 
@@ -7,65 +7,107 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from millrace.host.spark import Key, KeyedStream, keyed
+from millrace.connectors.router import Outputs
+from millrace.host.spark import ProcessedStream, keyed
+from millrace.topology.keys import FirstOf, KeyingError, KeyPart, RecordKey
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from millrace.runtime.apps import App
     from millrace.runtime.settings import AppSettings
+    from millrace.topology import Input, Topology
 
 
-def keyed_records(
-    records: DataFrame,
-    settings: AppSettings,
-    *,
-    by: Key | Mapping[str, Key],
-    control: Column,
-    topics: Mapping[str, str] | None = None,
-    event_time: str | Mapping[str, str] = "event_time_ms",
-    clock: bool | Mapping[str, bool] = True,
-) -> KeyedStream:
-    """Return the JSON events of an app's topics by their key.
+def outputs_of(app: App, records: DataFrame, settings: AppSettings) -> Outputs:
+    """Return an app's pipeline; nothing starts here.
+
+    Args:
+        app: The app.
+        records: Kafka records of all its topics (:func:`millrace.connectors.kafka.kafka_stream`).
+        settings: The app's settings.
+
+    Raises:
+        KeyingError: The topology does not name what is read.
+    """
+    topology = app.topology(settings)
+    stream = stream_of(topology, app.prepare(records, settings) if app.prepare else records, settings)
+    return Outputs(stream, topology.tables, topology.topics)
+
+
+def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> ProcessedStream:
+    """Return a topology at work on the JSON events of Kafka topics.
 
     Their contract has version 1, and what cannot be read keeps its bytes, place, key and headers.
 
     Args:
+        topology: The topology.
         records: Kafka records, as :func:`millrace.connectors.kafka.kafka_stream` gives them.
         settings: The app's settings: disorder, headers, clock and key groups.
-        by: What is their key: a field of the events, an expression, or several of these. With ``topics``:
-            input of the process → its key.
-        control: Whether a record is a control event.
-        topics: Of a process with several inputs: input → the topic that its events come by. All are read at
-            once.
-        event_time: Field of their time, or input → field.
-        clock: Whether they move the watermark, or input → whether its events do.
+
+    Raises:
+        KeyingError: An input names no topic, or what the records do not have.
     """
-    stream = settings.stream
-    return keyed(
+    stream, inputs = settings.stream, topology.inputs
+    if unknown := [name or "the only one" for name, one in inputs.items() if not one.topic]:
+        raise KeyingError(f"the inputs come by topics; {', '.join(unknown)} names none")
+    only = inputs.get("")
+    columns = _Columns()
+    made = keyed(
         records,
         value="value",
-        by=by,
-        tag=None if topics is None else _input_of(topics),
-        event_time=event_time,
+        by={name: columns.key(one) for name, one in inputs.items()} if only is None else columns.key(only),
+        tag=_input_of(inputs) if only is None else None,
+        event_time={name: one.event_time for name, one in inputs.items()}
+        if only is None
+        else only.event_time,
         out_of_orderness=stream.out_of_orderness,
         source_id="source_id",
         headers="headers",
         keep_headers=stream.keep_headers,
-        control=control,
+        control=None if topology.control is None else F.col("topic") == topology.control,
         arrived_at="timestamp",
         max_future_skew=stream.max_future_skew,
         record_key="key",
         versions=("1",),
         key_groups=settings.spark.key_groups,
-        clock=clock,
+        clock={name: one.clock for name, one in inputs.items()} if only is None else True,
         clock_skew="off" if stream.clock_skew is None else stream.clock_skew,
         max_offsets=stream.max_offsets_per_trigger,
         full_batches=stream.full_batches,
         follow=stream.follow,
         idle_after=stream.source_idle_after,
     )
+    return made.run(topology)
 
 
-def _input_of(topics: Mapping[str, str]) -> Column:
+class _Columns:
+    """Parts of keys as columns; the same one is made once, so that it is worked out once per row."""
+
+    def __init__(self) -> None:
+        self._made: dict[KeyPart, Column] = {}
+
+    def key(self, input: Input) -> tuple[str | Column, ...]:
+        """Return the parts of an input's key: names of fields, or columns."""
+        return tuple(part if isinstance(part, str) else self._column(part) for part in input.parts)
+
+    def _column(self, part: KeyPart) -> Column:
+        found = self._made.get(part)
+        if found is None:
+            found = self._made[part] = F.coalesce(
+                *[_text(one) for one in (part.parts if isinstance(part, FirstOf) else (part,))]
+            )
+        return found
+
+
+def _text(part: KeyPart) -> Column:
+    if isinstance(part, RecordKey):
+        return F.nullif(F.col("key").cast("string"), F.lit(""))
+    if isinstance(part, str):
+        return F.nullif(F.get_json_object(F.col("value").cast("string"), f"$['{part}']"), F.lit(""))
+    raise KeyingError(f"{part} is no part of a record")
+
+
+def _input_of(inputs: Mapping[str, Input]) -> Column:
     """Return the input that a record is of, by its topic."""
-    return F.coalesce(*[F.when(F.col("topic") == topic, name) for name, topic in topics.items()])
+    return F.coalesce(*[F.when(F.col("topic") == one.topic, name) for name, one in inputs.items()])

@@ -1,4 +1,4 @@
-"""Drive a process by hand: send events, advance the watermark, look at what came out."""
+"""Drive a process or a topology by hand: send events, advance the watermark, look at what came out."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Any
 
 import msgspec
 
-from millrace.host.groups import encode_key
+from millrace.host.groups import decode_key, encode_key
 from millrace.host.memory import Event, MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import TIMERS, Domain, Emission
 from millrace.process import Key, KeyedProcess
+from millrace.time import NO_WATERMARK
+from millrace.topology import KeyingError, Topology
 
 
 class TestDriver:
-    """A process on the in-memory host, with everything that a test wants to know.
+    """A process, or a whole topology, on the in-memory host, with everything that a test wants to know.
 
     Args:
-        process: The process under test.
+        process: The process or the topology under test.
         out_of_orderness_ms: Bound by which the watermark stays behind the newest event, ms.
 
     Example:
@@ -40,12 +43,17 @@ class TestDriver:
 
     __test__ = False  # not a test class, whatever its name
 
-    def __init__(self, process: KeyedProcess[Any, Any], *, out_of_orderness_ms: int = 0) -> None:
+    def __init__(self, process: KeyedProcess[Any, Any] | Topology, *, out_of_orderness_ms: int = 0) -> None:
         self._process = process
         self._bound = out_of_orderness_ms
-        self.host = MemoryHost(process, out_of_orderness_ms=out_of_orderness_ms)
+        #: What runs it.
+        self.host: Any = self._made()
         #: Everything that was emitted, in order.
         self.emissions: list[Emission] = []
+
+    def _made(self) -> MemoryHost | MemoryChain:
+        made = MemoryChain if isinstance(self._process, Topology) else MemoryHost
+        return made(self._process, out_of_orderness_ms=self._bound)  # type: ignore[arg-type]
 
     def send(self, key: Key, event: Any, *, at: int, input: str | None = None) -> None:
         """Send one event as a batch of its own.
@@ -61,6 +69,46 @@ class TestDriver:
     def send_batch(self, events: Iterable[Event]) -> None:
         """Send several events (key, event time in ms, event, input if needed) as one batch."""
         self.emissions += self.host.run_batch(events)
+
+    def receive(self, *events: Any, input: str | None = None) -> None:
+        """Send events to a topology as one batch: key and time are where it says.
+
+        Args:
+            events: The events.
+            input: The input they come by, where its first process has several and types do not tell.
+
+        Raises:
+            KeyingError: This drives a process and not a topology, or an event does not have its key.
+
+        Example:
+            >>> import msgspec
+            >>> from millrace import KeyedProcess, arrival
+            >>> from millrace.topology import Input, read
+            >>> class Sale(msgspec.Struct):
+            ...     card: str
+            ...     at: int
+            >>> class Sales(KeyedProcess[Sale, str]):
+            ...     order = arrival(commutes=True)
+            ...     def process(self, event, ctx):
+            ...         ctx.emit(f"{ctx.key} at {ctx.event_time}")
+            >>> driver = TestDriver(read(Input("sales", "card", "at")).process(Sales()))
+            >>> driver.receive(Sale("c1", 5), Sale("c2", 6))
+            >>> driver.values()
+            ['c1 at 5', 'c2 at 6']
+        """
+        if not isinstance(self._process, Topology):
+            raise KeyingError("a process does not say where events have their key and time: use send()")
+        self.send_batch([self._row(self._process, event, input) for event in events])
+
+    @staticmethod
+    def _row(topology: Topology, event: Any, input: str | None) -> Event:
+        name = input or topology.input_of(event)
+        at = topology.time_of(event, name)
+        if at == NO_WATERMARK:
+            raise KeyingError(f"a {type(event).__name__} has no {topology.inputs[name].event_time}")
+        key = decode_key(topology.key_of(event, name))
+        whose = key[0] if len(key) == 1 else key
+        return (whose, at, event, name) if name else (whose, at, event)
 
     def advance_watermark(self, to: int) -> None:
         """Move the watermark to ``to`` (ms) and fire the timers it passes."""
@@ -85,53 +133,74 @@ class TestDriver:
 
     def values(self, output: str = "main") -> list[Any]:
         """Return the records of one output, decoded to its type, in order of emission."""
-        types = {
-            "main": self._process.output_type,
-            **{tag.name: tag.type for tag in self._process.side_outputs},
-        }
-        if output in ("late", "dead_letters"):
-            return [msgspec.json.decode(e.payload) for e in self.emissions if e.output == output]
-        decoder = msgspec.json.Decoder(types[output])
-        return [decoder.decode(e.payload) for e in self.emissions if e.output == output]
+        raws = [e.payload for e in self.emissions if e.output == output]
+        if output.rpartition(".")[2] in ("late", "dead_letters"):
+            return [msgspec.json.decode(raw) for raw in raws]
+        if isinstance(self._process, Topology):
+            tp = self._process.types[output]
+        else:
+            tp = {
+                "main": self._process.output_type,
+                **{tag.name: tag.type for tag in self._process.side_outputs},
+            }[output]
+        return [msgspec.json.Decoder(tp).decode(raw) for raw in raws]
 
-    def state(self, key: Key) -> dict[str, Any] | None:
-        """Return the state of a key by name, as it is kept; ``None`` where nothing is kept."""
-        cell = self.host.store.cells.get(_text(key))
+    def state(self, key: Key, *, process: str | None = None) -> dict[str, Any] | None:
+        """Return the state of a key by name, as it is kept; ``None`` where nothing is kept.
+
+        Args:
+            key: The key.
+            process: Of a topology: the name of the process; unless given the first one.
+        """
+        host = self._host(process)
+        cell = host.store.cells.get(_text(key))
         if cell is None:
             return None
-        entry = self.host.runner.layout.decode(cell.body)
-        states = self._process.states
+        entry = host.runner.layout.decode(cell.body)
+        states = host.runner.process.states
         return {spec.name: getattr(entry, spec.name) for spec in states if spec.kind != "broadcast"}
 
-    def timers(self, key: Key, domain: Domain = "event_time") -> dict[str, int]:
-        """Return the pending timers of a key on one clock: name → time (ms)."""
-        cell = self.host.store.cells.get(_text(key))
+    def timers(
+        self, key: Key, domain: Domain = "event_time", *, process: str | None = None
+    ) -> dict[str, int]:
+        """Return the pending timers of a key (of a process, as in :meth:`state`) on one clock: name → ms."""
+        host = self._host(process)
+        cell = host.store.cells.get(_text(key))
         if cell is None:
             return {}
-        entry = self.host.runner.layout.decode(cell.body)
+        entry = host.runner.layout.decode(cell.body)
         return {t.name: t.at for t in getattr(entry, TIMERS[domain], ())}
 
-    def waiting(self, key: Key) -> list[int]:
+    def waiting(self, key: Key, *, process: str | None = None) -> list[int]:
         """Return the event times (ms) of a key's events that wait for the watermark, in order."""
-        cell = self.host.store.cells.get(_text(key))
-        return (
-            []
-            if cell is None
-            else sorted(row.event_time for row in self.host.runner.layout.decode(cell.body).pending_)
-        )
+        host = self._host(process)
+        cell = host.store.cells.get(_text(key))
+        if cell is None:
+            return []
+        return sorted(row.event_time for row in host.runner.layout.decode(cell.body).pending_)
+
+    def _host(self, process: str | None) -> MemoryHost:
+        if isinstance(self.host, MemoryHost):
+            return self.host
+        hosts = {host.runner.process.name: host for host in self.host.hosts}
+        if process is not None and process not in hosts:
+            raise KeyError(f"no process {process}; there are {', '.join(hosts)}")
+        found: MemoryHost = self.host.hosts[0] if process is None else hosts[process]
+        return found
 
     def snapshot(self) -> bytes:
         """Return everything that is kept, as a checkpoint would."""
-        return self.host.snapshot()
+        kept: bytes = self.host.snapshot()
+        return kept
 
     def restore(self, snapshot: bytes) -> None:
         """Go on in a new host from a :meth:`snapshot`, also one of an earlier version of the process."""
-        self.host = MemoryHost(self._process, out_of_orderness_ms=self._bound)
+        self.host = self._made()
         self.host.restore(snapshot)
 
     def is_empty(self) -> bool:
         """Return whether no state and no timer is kept for any key."""
-        return not self.host.store.cells
+        return self.host.is_empty() if isinstance(self.host, MemoryChain) else not self.host.store.cells
 
     def restart(self) -> None:
         """Go on in a new host from a snapshot of this one, as after a restart."""

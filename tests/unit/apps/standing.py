@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millrace.host.groups import encode_key, key_part
-from millrace.host.memory import MemoryHost
-from millrace.host.rows import Emission, Row
-from millrace.process import KeyedProcess, order_of
+from millrace.host.memory_chain import MemoryChain
+from millrace.host.rows import Emission
 from millrace.testing.deliveries import in_some_order
+from millrace.topology import Topology, Upsert
 
 #: Sizes of batches.
 _SIZES = (1, 1, 2, 5, 20, 100, 500)
@@ -49,106 +48,14 @@ class Happened(NamedTuple):
     input: str | None = None
 
 
-class Link(NamedTuple):
-    """A process of a chain.
-
-    Attributes:
-        process: The process.
-        by: The field of what it takes that is its key; of the first one nothing.
-        takes: The output of the one before that it takes.
-    """
-
-    process: KeyedProcess[Any, Any]
-    by: str = ""
-    takes: str = "main"
-
-
-class Table(NamedTuple):
-    """A table with one row per key.
-
-    Attributes:
-        key: Fields that name a row.
-        newest: The field by which a row is newer than another; None: the one that comes last.
-    """
-
-    key: tuple[str, ...]
-    newest: str | None = None
-
-
-class Chain:
-    """An app's processes in memory, wired as its pipeline wires them.
-
-    Args:
-        links: The processes.
-        bound_ms: How far the watermark stays behind the newest event, ms.
-    """
-
-    def __init__(self, links: Sequence[Link], bound_ms: int) -> None:
-        self._links, self._bound_ms = links, bound_ms
-        self._hosts = self._made()
-        self._newest: int | None = None
-
-    def _made(self) -> list[MemoryHost]:
-        hosts = [MemoryHost(link.process, out_of_orderness_ms=self._bound_ms) for link in self._links]
-        for host in hosts[1:]:
-            host.follow(hosts[0])
-        return hosts
-
-    @property
-    def watermark(self) -> int:
-        """How far time has come, ms."""
-        return self._hosts[0].watermark
-
-    def run_batch(self, batch: Sequence[Happened]) -> list[Emission]:
-        """Run one batch; then time comes as far as its newest event allows."""
-        first = self._hosts[0]
-        rows = first.rows_of([(h.key, h.at_ms, h.event, h.input) for h in batch])
-        newest = max(h.at_ms for h in batch)
-        self._newest = newest if self._newest is None else max(newest, self._newest)
-        to = self._newest - self._bound_ms - 1
-        if order_of(first.runner.process).by_key:
-            found = first.run_rows(rows, to=to)
-            for host in self._hosts[1:]:
-                host.watermark = first.watermark
-            return self._follow(found)
-        found = self._follow(first.run_rows(rows))
-        if to > first.watermark:
-            for host in self._hosts[1:]:
-                host.watermark = to
-            found += self._follow(first.advance_watermark(to))
-        return found
-
-    def restart(self) -> None:
-        """Go on in new hosts from what the old ones have kept."""
-        kept = [host.snapshot() for host in self._hosts]
-        self._hosts = self._made()
-        for host, snapshot in zip(self._hosts, kept, strict=True):
-            host.restore(snapshot)
-
-    def _follow(self, emissions: list[Emission]) -> list[Emission]:
-        passed: list[Emission] = []
-        for before, link, host in zip(self._links, self._links[1:], self._hosts[1:], strict=False):
-            rows: dict[str, list[Row]] = {}
-            for e in emissions:
-                if e.output != link.takes:
-                    passed.append(e._replace(output=f"{before.process.name}.{e.output}"))
-                    continue
-                event = host.decode(e.payload)
-                row = Row(e.event_time, e.payload, e.event_id, event, on_time=e.on_time)
-                rows.setdefault(encode_key((key_part(getattr(event, link.by)),)), []).append(row)
-            emissions = host.run_rows(rows)
-        return passed + emissions
-
-
 @dataclass(frozen=True)
 class Standing:
     """An app and its world.
 
     Attributes:
         world: What happens.
-        links: The app's processes.
+        topology: The app's topology.
         bound_ms: How far the watermark stays behind the newest event, ms; no event comes later than that.
-        upserted: Output → table with one row per key; what comes out of the others is appended.
         ignored: Fields of rows that count how often a row was written.
         left_out: Output → fields that are not compared.
         only: Output → which of its rows are compared; all of the others are.
@@ -157,14 +64,19 @@ class Standing:
     """
 
     world: Callable[[], Iterable[Happened]]
-    links: Callable[[], Sequence[Link]]
+    topology: Callable[[], Topology]
     bound_ms: int
-    upserted: Mapping[str, Table]
     ignored: tuple[str, ...] = ("revision",)
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: Mapping[str, Callable[[dict[str, Any]], bool]] = field(default_factory=dict)
     per_key: bool = True
     repeats: bool = False
+
+    @cached_property
+    def upserted(self) -> dict[str, Upsert]:
+        """Output → table with one row per key; what comes out of the others is appended."""
+        tables = self.topology().tables
+        return {output: table for output, table in tables.items() if isinstance(table, Upsert)}
 
     @cached_property
     def events(self) -> list[Happened]:
@@ -176,7 +88,7 @@ class Standing:
         """What comes out if every event is a batch, and how much of it with which event."""
         emissions: list[Emission] = []
         until = []
-        chain = Chain(self.links(), self.bound_ms)
+        chain = MemoryChain(self.topology(), out_of_orderness_ms=self.bound_ms)
         for happened in self.events:
             emissions += self._run(chain, [happened])
             until.append(len(emissions))
@@ -195,7 +107,7 @@ class Standing:
             seed: Where order, batches and restarts come from.
             whole: Whether all of them are one batch.
         """
-        chain, emissions = Chain(self.links(), self.bound_ms), []
+        chain, emissions = MemoryChain(self.topology(), out_of_orderness_ms=self.bound_ms), []
         for batch, restarts in self._batches(number, random.Random(seed), whole=whole):
             emissions += self._run(chain, batch)
             if restarts:
@@ -223,10 +135,10 @@ class Standing:
             yield taken[:size], draws.random() < _RESTARTS
             del taken[:size]
 
-    def _run(self, chain: Chain, batch: Sequence[Happened]) -> list[Emission]:
+    def _run(self, chain: MemoryChain, batch: Sequence[Happened]) -> list[Emission]:
         late = [h for h in batch if h.at_ms == h.came_ms and h.at_ms <= chain.watermark]
         assert late == [], "the bound is too small for the world"
-        emissions = chain.run_batch(batch)
+        emissions = chain.run_batch([(h.key, h.at_ms, h.event, h.input) for h in batch])
         odd = [e for e in emissions if _is_odd(e)]
         repeated = [e for e in odd if self.repeats and b'"reason":"duplicate"' in e.payload]
         assert odd == repeated, "nothing is late, and nothing fails"

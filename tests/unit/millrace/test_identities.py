@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace import Context, KeyedProcess, Timer, arrival
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.process import order_of
 from millrace.testing import TestDriver
 from millrace.windows import count, tumbling, watermark, window

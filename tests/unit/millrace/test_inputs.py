@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from millrace import KeyedProcess, arrival, hours, list_state, value_state
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.inputs import NO_INPUT, InputError, Inputs, unmarked
 from millrace.process import ProcessDefinitionError
 from millrace.testing import TestDriver

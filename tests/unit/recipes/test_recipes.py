@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from millrace import minutes
 from millrace.cli.recipe import app
 from millrace.errors import UserError
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.testing.properties import invariant, leaks
 from recipes.kit.catalogue import Recipe, catalogue
 from recipes.kit.killing import ChildFailed, hang, killed_child

@@ -18,7 +18,7 @@ from apps.clickstream.reactions import Reactions
 from apps.clickstream.visitor import visitors
 from generators.clickstream import ClickstreamProfile, simulate
 from generators.engine.simulated import Simulated, Truth
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

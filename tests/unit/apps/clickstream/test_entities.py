@@ -13,7 +13,7 @@ from apps.clickstream.acts import Act, shard_of
 from apps.clickstream.counters import SPANS
 from apps.clickstream.entities import Entities, EntityRules
 from apps.clickstream.reactions import Reactions
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, START, Run, act

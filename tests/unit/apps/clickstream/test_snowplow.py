@@ -20,7 +20,7 @@ from apps.clickstream.snowplow_files import (
     compare,
     read_events,
 )
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 
 DAY = 86_400_000

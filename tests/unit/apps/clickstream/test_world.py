@@ -16,10 +16,11 @@ from apps.clickstream.events import Click, Consent
 from apps.clickstream.funnels import PURCHASE, step_of
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.ledger_checks import check_ledger
+from apps.clickstream.pipeline import topology
 from apps.clickstream.reactions import Reactions
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.visitor import visitors
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
@@ -33,7 +34,7 @@ from tests.unit.apps.clickstream.app_cases import (
     truths,
     world,
 )
-from tests.unit.apps.standing import Happened, Link, Standing, Table
+from tests.unit.apps.standing import Happened, Standing
 
 #: Output → key of its rows.
 UPSERTED = {
@@ -211,16 +212,6 @@ def test_visitors_now_are_those_who_clicked_in_the_last_five_minutes() -> None:
 # -- whatever the way --------------------------------------------------------------------------------
 
 
-def links() -> list[Link]:
-    """The app's processes with the settings that it has of itself."""
-    told = ClickstreamSettings()
-    return [
-        Link(visitors(told.visitor_rules())),
-        Link(Entities(told.entity_rules()), "key"),
-        Link(Reactions(told.offer_rules()), "key"),
-    ]
-
-
 def two_hours(*, clicks_of_people: bool = False) -> list[Happened]:
     """Two hours of the shop, among whose people many come back."""
     simulated = world(1_600, seed=6, event_rate=0.2, boundaries=0.3, known=0.6, people=120)
@@ -237,18 +228,8 @@ def two_hours(*, clicks_of_people: bool = False) -> list[Happened]:
 #: has hangs on whether the session was closed in an earlier batch.
 STANDING = Standing(
     two_hours,
-    links,
+    partial(topology, ClickstreamSettings()),
     bound_ms=MINUTE,
-    upserted={
-        "Visitors.sessions": Table(("session_id",), "revision"),
-        "Visitors.funnels": Table(("funnel", "session_id"), "revision"),
-        "Visitors.identities": Table(("visitor_id",), "revision"),
-        "Entities.profiles": Table(("person",), "revision"),
-        "Entities.items": Table(("item_id",), "as_of_ms"),
-        "outcomes": Table(("offer_id",)),
-        "boards": Table(("board", "window_end_ms", "rank"), "revision"),
-        "attributions": Table(("order_id",), "revision"),
-    },
     left_out={"Visitors.funnels": ("arm",)},
     repeats=True,
 )

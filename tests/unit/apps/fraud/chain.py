@@ -13,7 +13,8 @@ from apps.fraud.events import Alert, Correction, Decision, Label, LabelSource, T
 from apps.fraud.known_labels import LabelRules
 from apps.fraud.model.outcomes import Outcomes
 from apps.fraud.scorer import Scorer
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, label, transaction
 

@@ -13,7 +13,7 @@ import pandas as pd
 from apps.fraud.evaluation.recorded import identity, payments
 from apps.fraud.handbook.events import Payment
 from apps.fraud.handbook.process import CustomerHistory, TerminalHistory
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 
 START_MS = 1_522_540_800_000  # Sunday, 2018-04-01
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000

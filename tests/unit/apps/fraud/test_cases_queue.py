@@ -10,7 +10,7 @@ from apps.fraud.cases import CaseBook, CaseRules
 from apps.fraud.cases_events import Case, QueueDay, QueueEntry, Status
 from apps.fraud.cases_live import LiveCases, ranked
 from apps.fraud.cases_queue import ReviewQueue
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, MINUTE, RULES, START_MS, alert, said

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,18 +13,17 @@ from deltalake import DeltaTable
 
 from apps.fraud.app import app as fraud
 from apps.fraud.cases import CaseBook
-from apps.fraud.cases_app import FraudCasesSettings, outputs
+from apps.fraud.cases_app import FraudCasesSettings, topology
 from apps.fraud.cases_live import LiveCases
 from apps.fraud.cases_queue import ReviewQueue
 from apps.fraud.cases_store import TABLES, case_view, dispose
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.router import DeadLetterLimit
+from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.dashboard.data import AppData
 from millrace.errors import UserError
 from millrace.host.chunks import encode_emissions
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
-from millrace.host.spark_types import output_types
 from millrace.runtime.settings import AppSettings
 from tests.unit.apps.fraud.case_book_cases import DAY, START_MS, event, history
 from tests.unit.millrace.dashboard.cases import Clock
@@ -46,10 +44,8 @@ class Batch:
 
 
 def writer_of(folder: Path) -> DriverWriter:
-    book, queue = output_types(CaseBook()), output_types(ReviewQueue())
-    types = {**{f"CaseBook.{name}": tp for name, tp in book.items()}, **queue}
-    wanted = outputs(SimpleNamespace(types=types), SETTINGS)  # type: ignore[arg-type]
-    object.__setattr__(wanted, "topics", {})
+    wired = topology(SETTINGS)
+    wanted = Outputs(wired, wired.tables)  # type: ignore[arg-type]
     made = DriverWriter(wanted, lambda table: str(folder / TABLES / table), {}, "cases:1", DeadLetterLimit())
     made.prepare()
     return made

@@ -16,7 +16,7 @@ from apps.fraud.feature_types import EntityFeatures
 from apps.fraud.history import MAX_KEPT, History, Look, link_of
 from apps.fraud.rulebook import LANGUAGE, make_rules, text_of
 from apps.fraud.scorer import Observed
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.rules import (
     ApproveRule,
     InForce,

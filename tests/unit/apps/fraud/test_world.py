@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import msgspec
 import pytest
 
-from apps.fraud.entity_stages import stages
 from apps.fraud.events import Label, Transaction
+from apps.fraud.pipeline import topology
 from apps.fraud.settings import FraudSettings
 from generators.payments import PaymentsProfile, simulate
 from tests.unit.apps.fraud.cases import HOUR, SECOND, START_MS
 from tests.unit.apps.fraud.chain import ALL
-from tests.unit.apps.standing import Happened, Link, Standing
+from tests.unit.apps.standing import Happened, Standing
 
 #: Frauds and what is said of them come within minutes and hours, not days and weeks.
 PROFILE = PaymentsProfile(
@@ -38,15 +38,9 @@ def world(profile: PaymentsProfile, hours: int) -> Iterator[Happened]:
             yield happened
 
 
-def links(entities: Sequence[str] | None = None) -> list[Link]:
-    """The app's stages as its settings have them, or those of some entities."""
-    told = FraudSettings()
-    named = told.features.stages if entities is None else entities
-    first, rest = stages(named, labels=told.labels.rules())
-    return [Link(first), *(Link(stage, key) for key, stage in rest)]
-
-
-TWO_HOURS = Standing(partial(world, PROFILE, 2), links, bound_ms=10 * SECOND, upserted={}, repeats=True)
+TWO_HOURS = Standing(
+    partial(world, PROFILE, 2), partial(topology, FraudSettings()), bound_ms=10 * SECOND, repeats=True
+)
 #: Rarer, for so long that what is kept of 24 hours is forgotten again and again.
 DAYS = replace(TWO_HOURS, world=partial(world, replace(PROFILE, event_rate=0.01, events=1_500), 40))
 #: All stages. A terminal, an account, a device see the transactions of several cards in the order in which
@@ -54,7 +48,7 @@ DAYS = replace(TWO_HOURS, world=partial(world, replace(PROFILE, event_rate=0.01,
 ENTITIES = replace(
     TWO_HOURS,
     world=partial(world, replace(PROFILE, event_rate=0.12, cards=20, terminals=20, events=900), 2),
-    links=partial(links, ALL),
+    topology=partial(topology, FraudSettings.model_validate({"features": {"entities": ",".join(ALL)}})),
     bound_ms=0,
 )
 

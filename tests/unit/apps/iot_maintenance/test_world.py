@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ import pytest
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.demo import FAULTS
 from apps.iot_maintenance.events import Reading, Status
+from apps.iot_maintenance.pipeline import topology
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.records import Liveness, ShiftKpi
@@ -29,7 +31,7 @@ from millrace.host.memory import MemoryHost
 from millrace.host.rows import Emission, Row
 from millrace.time import END_OF_TIME
 from tests.unit.apps.iot_maintenance.test_windows import windows_of
-from tests.unit.apps.standing import Happened, Link, Standing, Table
+from tests.unit.apps.standing import Happened, Standing
 
 START = 1_767_261_600_000
 #: A sensor is judged by what it was like before.
@@ -196,24 +198,7 @@ def two_hours() -> Iterator[Happened]:
         yield Happened(at, key, at, event)
 
 
-def links() -> list[Link]:
-    """The app's processes with the settings that it has of itself."""
-    monitor = MachineMonitor(monitoring(IotSettings()))
-    return [Link(monitor), Link(PlantMonitor(), "plant_id", takes="alarms")]
-
-
-STANDING = Standing(
-    two_hours,
-    links,
-    bound_ms=MINUTE,
-    upserted={
-        "newest": Table(("alarm_id",), "event_time_ms"),
-        "health": Table(("asset_id",), "event_time_ms"),
-        "kpis": Table(("plant_id", "span", "start_ms"), "revision"),
-        "MachineMonitor.shifts": Table(("machine_id", "shift_start_ms"), "revision"),
-    },
-    per_key=False,
-)
+STANDING = Standing(two_hours, partial(topology, IotSettings()), bound_ms=MINUTE, per_key=False)
 
 
 def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment() -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
-from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.events import Signal
-from apps.ridesharing.gate import Gate
+from apps.ridesharing.pipeline import topology
 from apps.ridesharing.replay import Chain, memory_chain
 from apps.ridesharing.settings import RidesharingSettings
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS, Mailbag
 from tests.unit.apps.ridesharing.cases import HOUR, SECOND
-from tests.unit.apps.standing import Happened, Link, Standing, Table
+from tests.unit.apps.standing import Happened, Standing
 
 #: A Friday evening.
 START = 1_767_369_600_000
@@ -48,18 +48,7 @@ def two_hours() -> Iterator[Happened]:
                 world.receive(message)
 
 
-def links() -> list[Link]:
-    """The app's processes with the settings that it has of itself."""
-    return [Link(Gate(CONFIG)), Link(Dispatcher(CONFIG), "region"), Link(Auditor(), "subject")]
-
-
-STANDING = Standing(
-    two_hours,
-    links,
-    bound_ms=5 * SECOND,
-    upserted={"Dispatcher.attempts": Table(("request_id", "attempt"), "revision")},
-    repeats=True,
-)
+STANDING = Standing(two_hours, partial(topology, RidesharingSettings()), bound_ms=5 * SECOND, repeats=True)
 
 
 def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment() -> None:

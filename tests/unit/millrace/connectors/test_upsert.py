@@ -12,8 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.router import DeadLetterLimit, Outputs, Upsert
+from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.host.chunks import OutputChunk
+from millrace.topology import Upsert
 
 
 class Session(msgspec.Struct):

@@ -15,12 +15,14 @@ import pytest
 from benchmarks.paged import PagedHost
 from millrace import Context, KeyedProcess, Timer, arrival, event_time, side_output, value_state
 from millrace.host.groups import context_key, encode_key
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
 from millrace.process import Order, ProcessDefinitionError, kept_states
 from millrace.state.layout import EntryLayout
 from millrace.testing import TestDriver
 from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK
+from millrace.topology import KeyingError
 
 CASES = int(os.environ.get("MILLRACE_CASES", "150"))
 
@@ -409,7 +411,7 @@ def test_behind_it_nothing_that_was_on_time_is_late_and_event_time_waits_for_the
 
 
 def test_only_what_reads_a_stream_has_clocks_of_its_keys() -> None:
-    with pytest.raises(ProcessDefinitionError, match='Recorder has clock="key", and takes what another'):
+    with pytest.raises(KeyingError, match='Recorder has clock="key", and takes what another'):
         MemoryChain(Sums(), ("what", Recorder()))
 
 

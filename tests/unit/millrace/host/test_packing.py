@@ -38,7 +38,7 @@ from millrace.host.chunks import (
 )
 from millrace.host.groups import encode_key, group_labels, key_group
 from millrace.host.key_times import KeyFields, decode_all
-from millrace.host.packing import Packer, Repacker
+from millrace.host.packing import Going, Packer, Repacker
 from millrace.host.runner import Emission
 from millrace.time.clock import ClockSettings, ClockStatus, SourceReport, plausible
 
@@ -608,7 +608,7 @@ def test_every_group_behind_a_process_is_told_how_far_its_clock_is() -> None:
         "records": pa.array([0, 1, 1], pa.int64()),
         "chunk": pa.array([told, chunk, control], pa.binary()),
     }
-    repack = Repacker("main", (("user", str),), LABELS, {"main": "main"})
+    repack = Repacker((Going("main", (("user", str),)),), LABELS, {"main": "main"})
     (out,) = repack(iter([pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))]))
     kinds: dict[int, list[int]] = {label: [] for label in LABELS}
     for row in out.to_pylist():

@@ -24,7 +24,7 @@ from millrace import (
     versioned_state,
 )
 from millrace.host.groups import encode_key
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Row, Runner
 from millrace.inputs import event_decoder
 from millrace.state.pages import PagedStore

@@ -25,7 +25,8 @@ from millrace import (
     value_state,
 )
 from millrace.batch import Batch
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.state import pages as pages_module
 from millrace.testing import TestDriver
 

@@ -12,7 +12,8 @@ import pytest
 from millrace import Context, KeyedProcess, Timer, arrival, side_output, value_state
 from millrace.batch import Batch
 from millrace.host.groups import encode_key, key_part
-from millrace.host.memory import MemoryChain, MemoryHost
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.rows import IS_AHEAD, Emission, Row
 from millrace.time import NO_WATERMARK
 
@@ -149,8 +150,9 @@ class Ahead:
         return [e._replace(on_time=bool(e.on_time & 1)) for e in passed + emitted]
 
     def drain(self) -> list[Emission]:
-        chain = MemoryChain.__new__(MemoryChain)
-        chain.hosts, chain._keys = self.hosts, [(key,) for key in self.keys[1:]]
+        processes = [host.runner.process for host in self.hosts]
+        chain = MemoryChain(processes[0], *zip(self.keys[1:], processes[1:], strict=True))
+        chain.hosts = self.hosts
         return chain.drain()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import UserError
-from millrace.host.memory import MemoryChain
+from millrace.host.memory_chain import MemoryChain
 from millrace.operators import top_n
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks, same_as_batch

@@ -9,7 +9,8 @@ import pytest
 
 from millrace import Context, KeyedProcess, Timer, arrival, value_state
 from millrace.host.groups import encode_key
-from millrace.host.memory import LiveStore, MemoryChain
+from millrace.host.memory import LiveStore
+from millrace.host.memory_chain import MemoryChain
 from millrace.host.rows import IS_AHEAD, Row
 from millrace.host.runner import Runner
 from millrace.testing import TestDriver

@@ -1,0 +1,95 @@
+"""What a checkpoint depends on of a topology, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millrace.process import kept_states, order_of
+from millrace.state.layout import ENCODING_VERSION
+from millrace.time.clock import CLOCK_VERSION
+from millrace.topology.definition import Link, Topology
+
+
+def contract_of(topology: Topology, key_groups: Sequence[int]) -> dict[str, Any]:
+    """Return the contract of a topology.
+
+    Args:
+        topology: The topology.
+        key_groups: Number of key groups of each link.
+    """
+    links = [
+        _of_link(topology, link, groups) for link, groups in zip(topology.links, key_groups, strict=True)
+    ]
+    if len(links) == 1:
+        return links[0]
+    return {
+        "process": " > ".join(link["process"] for link in links),
+        "links": [_without_states(link) for link in links],
+        "states": {name: about for link in links for name, about in _led(link).items()},
+    }
+
+
+def key_names(topology: Topology, link: Link) -> tuple[str, ...]:
+    """Return the names of the parts of a link's key; what inputs name differently has all its names."""
+    if link.takes:
+        return joined_names([taken.key for taken in link.takes])
+    return joined_names([one.parts for one in topology.inputs.values()])
+
+
+def joined_names(keys: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """Return the names of the parts of a key that comes by several inputs.
+
+    >>> joined_names([["unit", "shop"], ["machine", "shop"]])
+    ('unit = machine', 'shop')
+    """
+    named = [[part if isinstance(part, str) else "(expression)" for part in parts] for parts in keys]
+    return tuple(" = ".join(dict.fromkeys(names)) for names in zip(*named, strict=True))
+
+
+def _of_link(topology: Topology, link: Link, key_groups: int) -> dict[str, Any]:
+    process = link.process
+    return {
+        "process": process.name,
+        "version": process.version,
+        "key": list(key_names(topology, link)),
+        **({"inputs": list(process.inputs)} if _by_one_stream(topology, link) else {}),
+        "key_groups": key_groups,
+        "hash": "crc32",
+        "encoding": ENCODING_VERSION,
+        "clock": CLOCK_VERSION,
+        "order": order_of(process).mode,
+        **({"time": "key"} if order_of(process).by_key else {}),
+        **({"definition": described} if (described := process.describe()) else {}),
+        "states": {s.name: s.describe() for s in kept_states(process)},
+        **({"takes": _taken(topology, link)} if link.takes else {}),
+    }
+
+
+def _by_one_stream(topology: Topology, link: Link) -> bool:
+    """Return whether a process has several inputs, and one stream brings them all."""
+    if not link.process.inputs or link.takes:
+        return bool(link.process.inputs)
+    return len({one.stream for one in topology.inputs.values()}) == 1
+
+
+def _taken(topology: Topology, link: Link) -> str | dict[str, str]:
+    """Return what a link takes: of the link before it by the output's own name, of others led by theirs."""
+    before = topology.links[[one.name for one in topology.links].index(link.name) - 1].name
+    named = {t.input: t.output if t.link == before else f"{t.link}.{t.output}" for t in link.takes}
+    return named[""] if list(named) == [""] else named
+
+
+def _without_states(contract: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in contract.items() if name != "states"}
+
+
+def _led(link: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states of a link of several, led by its name."""
+    name = link["process"]
+
+    def about(state: dict[str, Any]) -> dict[str, Any]:
+        alias = {"alias": [f"{name}.{old}" for old in state["alias"]]} if "alias" in state else {}
+        return {**state, **alias}
+
+    return {f"{name}.{state}": about(described) for state, described in link["states"].items()}

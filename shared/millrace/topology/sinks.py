@@ -1,0 +1,51 @@
+"""Where outputs go: tables with one row per key, beside those that are appended to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """A table that has one row per key: a newer record replaces the row.
+
+    A batch's last record per key is merged. The same batch again changes nothing.
+
+    Attributes:
+        table: Name of the Delta table.
+        key: Fields that name a row; never null.
+        newest: Field that grows with each version of a row: a record below the row's is left out. None:
+            the record that comes last wins.
+        deleted: Boolean field; a record in which it holds removes the row.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    newest: str | None = None
+    deleted: str | None = None
+
+    def matching(self, row: str, record: str) -> str:
+        """Return the SQL condition that a record is a version of a row.
+
+        Args:
+            row: Alias of the table.
+            record: Alias of the records.
+
+        Example:
+            >>> Upsert("sessions", key=("id",)).matching("t", "s")
+            't.`id` = s.`id`'
+        """
+        return " AND ".join(f"{row}.`{field}` = {record}.`{field}`" for field in self.key)
+
+
+#: A table by its name is appended to.
+Table = str | Upsert
+
+
+def table_name(table: Table) -> str:
+    """Return the name of a table.
+
+    >>> table_name("late"), table_name(Upsert("sessions", ("id",)))
+    ('late', 'sessions')
+    """
+    return table.table if isinstance(table, Upsert) else table
