@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="The iot app on published data, thr
 
 OutOption = Annotated[Path, typer.Option("--out", help="Where the report goes, as JSON.")]
 EngineOption = Annotated[
-    str, typer.Option("--engine", help="spark: the app's own pipeline; memory: its monitor alone, no JVM.")
+    str, typer.Option("--engine", help="spark: the app's topology as a query; memory: here, without a JVM.")
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from apps.iot_maintenance.alarms.rule import AlarmRule
-from apps.iot_maintenance.settings import IotSettings, monitoring
+from apps.iot_maintenance.settings import IotSettings
 from apps.iot_maintenance.signals import KEYS, as_row
 from millrace.runtime.settings import load_settings
 
@@ -75,15 +75,12 @@ def run(
         events: The events in order of arrival.
         settings: The app's settings.
         tables: Tables wanted: ``readings``, ``alarm_history``, ``liveness``.
-        engine: ``spark``: the app's own pipeline, into Delta tables; ``memory``: its monitor alone.
+        engine: ``spark``: the app's topology as a query, into Delta tables; ``memory``: in this process.
         batch: Events per micro-batch.
         told: Called with how many batches are done, of how many.
     """
     parts = [events[low : low + batch] for low in range(0, len(events), batch)]
     return (_on_spark if engine == "spark" else _in_memory)(parts, settings, tables, told)
-
-
-_OUTPUTS = {"readings": "main", "alarm_history": "alarms", "liveness": "liveness"}
 
 
 def _in_memory(
@@ -92,16 +89,16 @@ def _in_memory(
     tables: Sequence[str],
     told: Callable[[int, int], None],
 ) -> Result:
-    from apps.iot_maintenance.process import MachineMonitor
-    from millrace.host.memory import MemoryHost
+    from apps.iot_maintenance.pipeline import topology
+    from millrace.host.memory_chain import MemoryChain
     from millrace.time import ms
+    from millrace.topology.sinks import table_name
 
-    host = MemoryHost(
-        MachineMonitor(monitoring(settings)), out_of_orderness_ms=ms(settings.stream.out_of_orderness)
-    )
-    wanted = {_OUTPUTS[table]: table for table in tables}
+    wired = topology(settings)
+    host = MemoryChain(wired, out_of_orderness_ms=ms(settings.stream.out_of_orderness))
+    named = {output: table_name(table) for output, table in wired.tables.items()}
     rows: dict[str, list[dict[str, Any]]] = {table: [] for table in tables}
-    counts = {"dead_letters": 0, "late": 0}
+    counts = dict.fromkeys(("dead_letters", "dead_alarms", "late"), 0)
     count, began = 0, time.perf_counter()
     for number in range(len(parts) + 1):
         if number < len(parts):
@@ -110,13 +107,14 @@ def _in_memory(
         else:
             emitted = host.drain()
         for e in emitted:
-            if e.output in wanted:
-                rows[wanted[e.output]].append(msgspec.json.decode(e.payload))
-            elif e.output in counts:
-                counts[e.output] += 1
+            table = named.get(e.output, "")
+            if table in rows:
+                rows[table].append(msgspec.json.decode(e.payload))
+            elif table in counts:
+                counts[table] += 1
         told(number + 1, len(parts) + 1)
     took = time.perf_counter() - began
-    return Result(rows, count, took, counts["dead_letters"], counts["late"])
+    return Result(rows, count, took, counts["dead_letters"] + counts["dead_alarms"], counts["late"])
 
 
 def _on_spark(

@@ -31,8 +31,20 @@ def outputs_of(app: App, records: DataFrame, settings: AppSettings) -> Outputs:
         KeyingError: The topology does not name what is read.
     """
     topology = app.topology(settings)
+    _check_clocks(app, topology, settings)
     stream = stream_of(topology, app.prepare(records, settings) if app.prepare else records, settings)
     return Outputs(stream, topology.tables, topology.topics)
+
+
+def _check_clocks(app: App, topology: Topology, settings: AppSettings) -> None:
+    """Refuse an app whose topics and inputs disagree on what moves the watermark."""
+    of_topics = {topic.name: topic.clock for topic in app.topics(settings).reads}
+    for name, one in topology.inputs.items():
+        if of_topics.get(one.topic, one.clock) != one.clock:
+            raise KeyingError(
+                f"{app.name}: the topic {one.topic} is {'a' if not one.clock else 'no'} clock, its input "
+                f"{name or 'without a name'} is {'a' if one.clock else 'none'}: say the same of both"
+            )
 
 
 def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> ProcessedStream:
