@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,15 +69,6 @@ def process_of(job: Job) -> KeyedProcess[Any, Any]:
         "w1_big": w1_job.BigZScore,
     }
     return made[job]()
-
-
-def filler(key: str) -> str:
-    """Return a kilobyte for a card's state that does not compress to nothing.
-
-    >>> len(filler("c0000017"))
-    1000
-    """
-    return hashlib.shake_128(key.encode()).hexdigest(500)
 
 
 def core_overrides(bootstrap: str, root: Path, run: str, *overrides: str) -> list[str]:

@@ -152,7 +152,7 @@ class MachineMonitor(Watch):
         if looks and rules.no_data and quantity in rules.no_data:
             self._watch_from(machine, at + rules.no_data[quantity], ctx)
         alarms = self.conditions.value
-        held = alarms is not None and rules.concern(quantity, alarms)
+        held = alarms is not None and rules.concern(quantity, alarms.conditions, alarms.rules)
         together = quantity in rules.together
         if not (wrong or held or machine.silences):
             safe = rules.safe.get(quantity)

@@ -9,8 +9,8 @@ import msgspec
 
 from generators.engine.simulated import Truth
 from generators.payments.events import Transaction
-from generators.payments.schemes import DAY_MS, HOUR_MS, MINUTE_MS, Scheme, Watch
-from generators.payments.world import Card, Merchant, Terminal, distance_km
+from generators.payments.schemes import DAY_MS, HOUR_MS, MINUTE_MS, Scheme
+from generators.payments.world import Card, Merchant, Terminal, Watch, distance_km
 
 #: Cities that are farther apart are never one trip of an hour; those of one city are below 60 km.
 FAR_KM: Final = 500

@@ -18,7 +18,7 @@ from generators.engine.simulated import Truth
 from generators.payments.events import Transaction
 from generators.payments.names import scattered
 from generators.payments.profile import SCENARIOS, PaymentsProfile
-from generators.payments.world import DOMAIN, Card, Terminal, World, random_ip
+from generators.payments.world import DOMAIN, Card, Terminal, Watch, World, random_ip
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -47,30 +47,6 @@ class Purchase(NamedTuple):
     cents: int
     equipment: Equipment | None
     truth: Truth
-
-
-class Watch:
-    """Lets a scheme see the genuine purchases of a card or terminal for a while.
-
-    Args:
-        scheme: Who looks.
-        until_ms: End, event time, ms.
-        left: After so many that it made something of, it ends too.
-        truth: What they are a part of, if known.
-    """
-
-    __slots__ = ("left", "scheme", "seen", "truth", "until_ms")
-
-    def __init__(self, scheme: Scheme, until_ms: float, left: int, truth: Truth | None = None) -> None:
-        self.scheme = scheme
-        self.until_ms = until_ms
-        self.left = left
-        self.truth = truth
-        self.seen: list[tuple[Card, str]] = []
-
-    def covers(self, at_ms: int) -> bool:
-        """Say whether the watch is still on."""
-        return self.left > 0 and at_ms < self.until_ms
 
 
 #: What is to be done at a time: a purchase, or a call that plans more.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from generators.engine.randomness import normal, substream
 from generators.payments.names import ORDINARY, scattered
 
 if TYPE_CHECKING:
+    from generators.engine.simulated import Truth
+    from generators.payments.events import Transaction
     from generators.payments.profile import PaymentsProfile
-    from generators.payments.schemes import Watch
 
 DOMAIN: Final = "payments"
 
@@ -84,6 +86,45 @@ _SHOP_MCCS: Final = (
     ("4511", 6),  # airlines
     ("5999", 8),  # miscellaneous retail
 )
+
+
+class Watcher(Protocol):
+    """Who sees the purchases of cards or terminals: a kind of fraud.
+
+    Attributes:
+        draw_label: Draws what a label says.
+    """
+
+    draw_label: Callable[[], float]
+
+    def saw(
+        self, watch: Watch, event: Transaction, card: Card, terminal: Terminal
+    ) -> tuple[Truth | None, Transaction]:
+        """Take note of a genuine purchase under a watch."""
+
+
+class Watch:
+    """Lets a scheme see the genuine purchases of a card or terminal for a while.
+
+    Args:
+        scheme: Who looks.
+        until_ms: End, event time, ms.
+        left: After so many that it made something of, it ends too.
+        truth: What they are a part of, if known.
+    """
+
+    __slots__ = ("left", "scheme", "seen", "truth", "until_ms")
+
+    def __init__(self, scheme: Watcher, until_ms: float, left: int, truth: Truth | None = None) -> None:
+        self.scheme = scheme
+        self.until_ms = until_ms
+        self.left = left
+        self.truth = truth
+        self.seen: list[tuple[Card, str]] = []
+
+    def covers(self, at_ms: int) -> bool:
+        """Say whether the watch is still on."""
+        return self.left > 0 and at_ms < self.until_ms
 
 
 class Terminal:

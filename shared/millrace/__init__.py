@@ -8,17 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millrace.process import (
-    BroadcastContext,
-    Context,
-    KeyedProcess,
-    Late,
-    OutputTag,
-    Timer,
-    arrival,
-    event_time,
-    side_output,
-)
+from millrace.process import BroadcastContext, Context, KeyedProcess, Late, Timer, arrival, event_time
+from millrace.side_outputs import OutputTag, side_output
 from millrace.state import (
     AggregatingState,
     Aggregator,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from millrace.process import OutputTag
+    from millrace.side_outputs import OutputTag
     from millrace.state.handles import ValueState
 
 E = TypeVar("E")

@@ -20,6 +20,7 @@ from millrace.batch import Batch
 from millrace.dead_letters import Reason
 from millrace.errors import UserError
 from millrace.inputs import MOST_INPUTS
+from millrace.side_outputs import OutputTag
 from millrace.state.layout import OWN_CLOCK, STREAM_TIMERS, TimerRecord
 from millrace.state.specs import StateSpec
 from millrace.time import NEVER, NO_WATERMARK, ms
@@ -141,22 +142,6 @@ def event_time(
     if not 0 <= patience_ms <= _MOST_PATIENCE_MS:
         raise ProcessDefinitionError(f"a patience is between 0 and 100 years, not {patience!r}")
     return Order("event_time", in_order_per_key=True, clock="key", patience_ms=patience_ms)
-
-
-@dataclass(eq=False)
-class OutputTag(Generic[T]):
-    """A named side output of a process, declared with :func:`side_output`."""
-
-    type: Any
-    name: str = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = self.name or name
-
-
-def side_output(tp: type[T], *, name: str = "") -> OutputTag[T]:
-    """Declare a side output for records of type ``tp``; emit with ``ctx.output(self.alerts, record)``."""
-    return OutputTag(tp, name)
 
 
 class Timer(msgspec.Struct, frozen=True):

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.drift import profile_of
 from apps.fraud.model.estimator import CALIBRATED_ON, MODEL, Calibration, ModelSpec, matrix
+from apps.fraud.model.examples import Examples
 from apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
 from apps.fraud.model.metrics import Quality, alert_precision_of_days, quality
 from apps.fraud.model.weeks import day_of
@@ -33,37 +33,6 @@ _NEEDED: Final = ("transaction_id", "event_time_ms", "customer_id", "is_fraud", 
 
 class CannotTrain(UserError):
     """There is not enough known to train on."""
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Payments whose labels were known at some time, in order of time.
-
-    Attributes:
-        x: Features, shape (n, features).
-        fraud: True for frauds.
-        cards: Card of each.
-        at: Event time of each, ms.
-        alerted: Which somebody was alerted to.
-    """
-
-    x: npt.NDArray[np.float32]
-    fraud: npt.NDArray[np.bool_]
-    cards: npt.NDArray[Any]
-    at: npt.NDArray[np.int64]
-    alerted: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.fraud)
-
-    def part(self, since: int, until: int) -> Examples:
-        """Return those from ``since`` up to before ``until``, ms."""
-        rows = (self.at >= since) & (self.at < until)
-        return self.chosen(rows)
-
-    def chosen(self, rows: Any) -> Examples:
-        """Return some of them, by a mask or by their places."""
-        return Examples(self.x[rows], self.fraud[rows], self.cards[rows], self.at[rows], self.alerted[rows])
 
 
 @dataclass(frozen=True)

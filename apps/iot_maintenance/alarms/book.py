@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Facts
 from millrace.errors import UserError
 from millrace.rules import Entry
-
-if TYPE_CHECKING:
-    from apps.iot_maintenance.alarms.engine import Alarms
 
 
 class RuleFileError(UserError):
@@ -78,12 +75,17 @@ class RuleSet:
         """Return whether any rule over a whole machine begins to hold."""
         return any(c.trips(facts) for c in self.machine if not c.kinds or facts.kind in c.kinds)
 
-    def concern(self, quantity: str, alarms: Alarms) -> bool:
-        """Return whether a reading of a quantity can change an alarm that something has happened to."""
-        conditions = alarms.conditions
+    def concern(self, quantity: str, conditions: Container[str], version: str) -> bool:
+        """Return whether a reading of a quantity can change an alarm that something has happened to.
+
+        Args:
+            quantity: The quantity.
+            conditions: Names of the machine's alarms that something has happened to.
+            version: The version of the rules that they were last asked by.
+        """
         if not conditions:
             return False
-        if alarms.rules != self.version:
+        if version != self.version:
             return True
         names = self._names.get(quantity)
         if names is None:

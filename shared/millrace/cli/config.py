@@ -48,7 +48,7 @@ def show(
 @app.command()
 def validate(name: AppName = None, config: ConfigFile = None, overrides: Overrides = None) -> None:
     """Check the settings of APP, or of every app; exit code 2 and a line per problem."""
-    from millrace.runtime.apps import list_apps
+    from millrace.runtime.installed import list_apps
 
     for one in [name] if name else [None, *list_apps()]:
         settings = _load(one, config, overrides)

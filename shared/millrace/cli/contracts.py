@@ -128,7 +128,8 @@ def _shown(tp: object, schema: dict[str, object], form: Form) -> str:
 
 def _apps(names: list[str] | None, folder: Path | None) -> list[str]:
     from millrace.errors import UserError
-    from millrace.runtime.apps import list_apps, load_app
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.installed import list_apps
 
     if folder is not None and len(names or ()) != 1:
         raise UserError("--folder is for one app: name it")

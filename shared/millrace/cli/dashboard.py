@@ -46,7 +46,7 @@ def dashboard(
         open_pages,
     )
     from millrace.errors import UserError
-    from millrace.runtime.apps import list_apps
+    from millrace.runtime.installed import list_apps
 
     if root is not None and name is None:
         raise UserError("--root is the folder of one app: say which, e.g. millrace dashboard fraud --root …")

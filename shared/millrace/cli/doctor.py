@@ -74,8 +74,9 @@ def _machine(config: Path | None, sets: list[str], names: list[str]) -> Machine:
 
 def _topics(names: list[str], config: Path | None, sets: list[str]) -> list[Finding]:
     """Return what is found in the topics of apps; one whose settings do not fit must not hide the others."""
-    from millrace.runtime.apps import list_apps, load_app
+    from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import refused
+    from millrace.runtime.installed import list_apps
     from millrace.runtime.settings import load_settings
     from millrace.runtime.topic_checks import app_findings
 

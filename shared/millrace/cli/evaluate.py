@@ -7,7 +7,8 @@ import contextlib
 import typer
 
 from millrace.cli import lazy_group
-from millrace.runtime.apps import UnknownApp, list_apps, load_app
+from millrace.runtime.apps import UnknownApp, load_app
+from millrace.runtime.installed import list_apps
 
 
 def _evaluations() -> dict[str, tuple[str, str]]:

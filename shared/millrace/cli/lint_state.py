@@ -86,7 +86,8 @@ def _processes(target: str) -> list[type[KeyedProcess[Any, Any]]]:
 
 def _package_of(name: str) -> str:
     """Return the package in which an app stands."""
-    from millrace.runtime.apps import list_apps, load_app
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.installed import list_apps
 
     load_app(name)  # refuses what is no app
     module = list_apps()[name].partition(":")[0]

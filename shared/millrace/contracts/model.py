@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from millrace.contracts.schema import json_schema
 from millrace.errors import UserError
-from millrace.runtime.apps import App, list_apps, load_app
+from millrace.runtime.apps import App, load_app
+from millrace.runtime.installed import list_apps
 
 #: Where an app keeps its contracts, beside its modules.
 FOLDER: Final = "schemas"

@@ -16,9 +16,9 @@ import copy
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -53,13 +53,14 @@ from millrace.process import (
     soonest,
 )
 from millrace.state import HANDLES
+from millrace.state.entry_store import EntryStore
 from millrace.state.handles import Cursor
 from millrace.state.layout import EntryLayout, PendingRow, TimerRecord
 from millrace.state.pages import OpenEntry, StateCorrupted
 from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK, less
 
 __all__ = [
-    "Emission", "EntryStore", "Row", "Runner", "StreamTime", "cause_order", "context_key", "in_order",
+    "Emission", "Row", "Runner", "StreamTime", "cause_order", "context_key", "in_order",
     "make_event_id",
 ]  # fmt: skip
 
@@ -95,34 +96,6 @@ class StreamTime(NamedTuple):
     reach: int = NEVER
     bound_ms: int = 0
     newest: Mapping[str, int] = {}
-
-
-class EntryStore(Protocol):
-    """Where a batch finds and leaves the entries of its keys."""
-
-    def fetch(self, keys: Iterable[str]) -> None:
-        """Make the entries of some keys ready to be opened."""
-
-    def open(self, key: str) -> OpenEntry:
-        """Return the entry of a key, a new one where there is none."""
-
-    def decode(self, body: bytes | msgspec.Raw) -> Any:
-        """Unpack an entry."""
-
-    def encode(self, entry: Any) -> bytes:
-        """Pack an entry."""
-
-    def check(self, body: bytes, key: str) -> None:
-        """Refuse a packed entry that could not be read back."""
-
-    def pack_entry(self, key: str, opened: OpenEntry) -> None:
-        """Pack an entry as it will be kept; refuse one that could not be read back."""
-
-    def due(self, watermark: int) -> list[str]:
-        """Return the keys with a timer or a waiting row at or before ``watermark``."""
-
-    def due_processing(self, processing_time: int) -> list[str]:
-        """Return the keys with a timer on processing time at or before ``processing_time``."""
 
 
 class Runner:

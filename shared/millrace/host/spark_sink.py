@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from pyspark import StorageLevel
@@ -24,14 +24,13 @@ from millrace.host.chunks import WATERMARK, status_of
 from millrace.host.spark_clock import announced
 from millrace.host.spark_types import struct_type
 from millrace.inspect.positions import kept_ids, record_tables
+from millrace.process import KeyedProcess
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.contract import check_contract
-from millrace.time.clock import ClockStatus
+from millrace.time.clock import ClockSettings, ClockStatus
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from millrace.host.spark import ProcessedStream
 
 #: Where an output goes: the path of a table, or what is called with its rows and the batch's id.
 Target = str | Path | Callable[[DataFrame, int], None]
@@ -40,12 +39,46 @@ TableFormat = Literal["delta", "parquet"]
 _log = logging.getLogger("millrace.write_to")
 
 
+class Written(Protocol):
+    """A processed stream, as far as it is written (:class:`millrace.host.spark.ProcessedStream`)."""
+
+    @property
+    def raw(self) -> DataFrame:
+        """All outputs as chunks."""
+
+    @property
+    def clock(self) -> ClockSettings:
+        """What its clock goes by."""
+
+    @property
+    def process(self) -> KeyedProcess[Any, Any]:
+        """The last process."""
+
+    @property
+    def sources(self) -> Mapping[str, Any]:
+        """The outputs."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+
+    @property
+    def types(self) -> Mapping[str, Any]:
+        """Output → type of its records."""
+
+    def select(self, raw: DataFrame, output: str) -> DataFrame:
+        """Return the rows of one output with typed columns."""
+
+    def contract(self) -> dict[str, Any]:
+        """Return what a checkpoint depends on."""
+
+
 class SinkError(UserError):
     """What ``write_to`` was given does not fit the stream, or each other."""
 
 
 def write_to(
-    stream: ProcessedStream,
+    stream: Written,
     outputs: Mapping[str, Target],
     checkpoint: str | Path,
     *,
@@ -129,7 +162,7 @@ class _Sink:
         written: After a savepoint was restored: table → file of the records that it has already.
     """
 
-    stream: ProcessedStream
+    stream: Written
     tables: Mapping[str, list[str]]
     formats: Mapping[str, TableFormat]
     functions: Mapping[str, Callable[[DataFrame, int], None]]
@@ -188,7 +221,7 @@ def not_written(rows: DataFrame, already: str) -> DataFrame:
     return rows.join(F.broadcast(ids), F.col("_event_id") == F.col("_written"), "left_anti")
 
 
-def _check_outputs(stream: ProcessedStream, outputs: Mapping[str, Target]) -> None:
+def _check_outputs(stream: Written, outputs: Mapping[str, Target]) -> None:
     if not outputs:
         raise SinkError(f"no output is to be written; the stream has {', '.join(stream.outputs)}")
     unknown = [o for o in outputs if o not in stream.sources]
@@ -196,7 +229,7 @@ def _check_outputs(stream: ProcessedStream, outputs: Mapping[str, Target]) -> No
         raise SinkError(f"no output {', '.join(unknown)}; the stream has {', '.join(stream.outputs)}")
 
 
-def _check_tables(stream: ProcessedStream, tables: Mapping[str, list[str]]) -> None:
+def _check_tables(stream: Written, tables: Mapping[str, list[str]]) -> None:
     """Refuse outputs that go to one table and have other columns."""
     types = stream.types
     for path, outputs in tables.items():

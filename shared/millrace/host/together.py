@@ -9,13 +9,13 @@ from millrace.batch import Batch
 from millrace.host.groups import context_key
 from millrace.host.rows import Row, in_order
 from millrace.state.cells import absent
+from millrace.state.entry_store import EntryStore
 from millrace.state.handles import Cursor, ValueState
 from millrace.state.page import OpenEntry
 from millrace.state.specs import StateSpec
 from millrace.time import NEVER
 
 if TYPE_CHECKING:
-    from millrace.host.runner import EntryStore
     from millrace.inputs import Inputs
     from millrace.process import KeyedProcess
 

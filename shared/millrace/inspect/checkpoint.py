@@ -293,7 +293,8 @@ def locate(target: str) -> Checkpoint:
 
 def app_root(name: str) -> Path | None:
     """Return the folder of an app's checkpoint, ``None`` if there is no such app."""
-    from millrace.runtime.apps import list_apps, load_app
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.installed import list_apps
 
     if name not in list_apps():
         return None

@@ -7,7 +7,9 @@ host runs::
     connect(left=keyed(readings, ...), right=keyed(statuses, ...)).process(joined)
 """
 
-from millrace.joins.definition import FOREVER, asof_join, interval, interval_join, table_join, window_join
+# Each of these has kinds of joins, which it registers.
+from millrace.joins import asof, intervals, windowed  # noqa: F401
+from millrace.joins.building import FOREVER, asof_join, interval, interval_join, table_join, window_join
 from millrace.joins.process import JoinProcess, build
 from millrace.joins.records import JoinDefinitionError, Match
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from millrace.joins.definition import AsOfDefinition
-from millrace.joins.process import LEFT, RIGHT, JoinProcess
+from millrace.joins.process import LEFT, RIGHT, JoinProcess, register
 from millrace.joins.records import Column, Merge
-from millrace.process import Context, Timer
+from millrace.process import Context, Order, Timer, arrival
 from millrace.state import ValueState, Version, VersionedState, value_state, versioned_state
 from millrace.time import NEVER
 
@@ -288,3 +288,12 @@ def _identity(key: Any, left: KeptLeft) -> str:
     found = hashlib.blake2b(repr((key, left.at, left.copy)).encode(), digest_size=8)
     found.update(left.event)
     return found.hexdigest()
+
+
+def _kind(definition: AsOfDefinition) -> tuple[type[JoinProcess], Order | str]:
+    if definition.emit == "corrections":
+        return CorrectingAsOfJoin, arrival(corrects=True)
+    return FinalAsOfJoin, "event_time"
+
+
+register(AsOfDefinition, _kind)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from millrace.joins.definition import IntervalDefinition
-from millrace.joins.process import LEFT, RIGHT, JoinProcess
+from millrace.joins.process import LEFT, RIGHT, JoinProcess, register
 from millrace.joins.records import Merge
 from millrace.process import Context, Timer
 from millrace.state import ValueState, value_state
@@ -148,3 +148,6 @@ class IntervalJoin(JoinProcess):
             ctx.emit(self._joined(event, None, row.at, None), identity=name)
         else:
             ctx.emit(self._joined(None, event, None, row.at), identity=name)
+
+
+register(IntervalDefinition, lambda _: (IntervalJoin, "event_time"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from millrace.defined import DefinedProcess, class_for
-from millrace.joins.definition import AsOfDefinition, IntervalDefinition, JoinDefinition, WindowJoinDefinition
+from millrace.joins.definition import JoinDefinition
 from millrace.joins.records import Column, Merge
-from millrace.process import Order, arrival
+from millrace.process import Order
 from millrace.state.cells import StateCorrupted
 from millrace.windows.fields import or_none
 
@@ -102,7 +102,7 @@ def build(definition: JoinDefinition) -> JoinProcess:
     Raises:
         JoinDefinitionError: The definition does not fit the types of its events.
     """
-    operator, order = _operator(definition)
+    operator, order = _KINDS[type(definition)](definition)
     merge = Merge(
         definition.left,
         definition.right,
@@ -124,17 +124,15 @@ def build(definition: JoinDefinition) -> JoinProcess:
     return process
 
 
-def _operator(definition: JoinDefinition) -> tuple[type[JoinProcess], Order | str]:
-    from millrace.joins.asof import CorrectingAsOfJoin, FinalAsOfJoin
-    from millrace.joins.intervals import IntervalJoin
-    from millrace.joins.windowed import join_of_windows
+#: Definition of a join → the process that does it, and its order.
+_KINDS: Final[dict[type, Callable[[Any], tuple[type[JoinProcess], Order | str]]]] = {}
 
-    if isinstance(definition, AsOfDefinition):
-        if definition.emit == "corrections":
-            return CorrectingAsOfJoin, arrival(corrects=True)
-        return FinalAsOfJoin, "event_time"
-    if isinstance(definition, IntervalDefinition):
-        return IntervalJoin, "event_time"
-    if isinstance(definition, WindowJoinDefinition):
-        return join_of_windows(definition.assigner), arrival(commutes=True)
-    raise TypeError(f"not the definition of a join: {definition!r}")
+
+def register(definition: type, choose: Callable[[Any], tuple[type[JoinProcess], Order | str]]) -> None:
+    """Say which process does a kind of join; a new kind is a file that does, and its import.
+
+    Args:
+        definition: Type of its definition.
+        choose: The process for a definition, and its order.
+    """
+    _KINDS[definition] = choose

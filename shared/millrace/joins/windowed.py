@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from millrace.joins.definition import WindowJoinDefinition
-from millrace.joins.process import LEFT, RIGHT, JoinProcess
+from millrace.joins.process import LEFT, RIGHT, JoinProcess, register
 from millrace.joins.records import Column, Merge
-from millrace.process import Context
+from millrace.process import Context, arrival
 from millrace.time import NEVER
 from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import Assigner, Hopping, Session
@@ -180,3 +180,6 @@ def join_of_windows(assigner: Assigner) -> type[WindowJoin]:
     if isinstance(assigner, Hopping) and assigner.size_ms == assigner.step_ms:
         return TumblingWindowJoin
     return RangeWindowJoin
+
+
+register(WindowJoinDefinition, lambda join: (join_of_windows(join.assigner), arrival(commutes=True)))

@@ -21,7 +21,8 @@ from millrace.operators.base import (
     order_for,
     record_type,
 )
-from millrace.process import Context, OutputTag, Timer
+from millrace.process import Context, Timer
+from millrace.side_outputs import OutputTag
 from millrace.state import ValueState, value_state
 from millrace.windows.assigners import Duration, duration_ms, whole_ms
 from millrace.windows.process import array_struct

@@ -16,7 +16,8 @@ from millrace.operators.base import (
     name_for,
     record_type,
 )
-from millrace.process import Context, OutputTag, arrival
+from millrace.process import Context, arrival
+from millrace.side_outputs import OutputTag
 from millrace.state import MapState, ValueState, map_state, value_state
 from millrace.windows.assigners import Duration, duration_ms
 from millrace.windows.fields import select

@@ -19,7 +19,7 @@ from millrace.process import Context
 from millrace.state import ValueState
 from millrace.windows.aggregates import Aggregate, BoundAggregate, together
 from millrace.windows.assigners import Duration, count_sliding
-from millrace.windows.definition import Window, window
+from millrace.windows.building import Window, window
 from millrace.windows.process import accumulators
 
 

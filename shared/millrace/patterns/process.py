@@ -16,7 +16,8 @@ from millrace.patterns.conditions import PatternDefinitionError
 from millrace.patterns.definition import Pattern
 from millrace.patterns.matcher import Found, Matcher
 from millrace.patterns.skip import Skip, no_skip
-from millrace.process import Context, OutputTag, Timer, side_output
+from millrace.process import Context, Timer
+from millrace.side_outputs import OutputTag, side_output
 from millrace.state import ValueState, value_state
 
 #: Name of the one timer of a key: it stands where the time of its oldest partial match is over.

@@ -8,7 +8,7 @@ from millrace.rules.book import MemoryEntries, apply_list, apply_rule, check_rul
 from millrace.rules.compiler import Condition, Use
 from millrace.rules.errors import RuleError
 from millrace.rules.files import check_rules, read_rules
-from millrace.rules.language import Constant, Field, FieldName, Function, Language, Pure, Window, Word
+from millrace.rules.language import Language
 from millrace.rules.lists import listed
 from millrace.rules.matcher import InForce, Match, RuleSet, view_of
 from millrace.rules.model import (
@@ -26,6 +26,7 @@ from millrace.rules.model import (
     State,
     Version,
 )
+from millrace.rules.words import Constant, Field, FieldName, Function, Pure, Window, Word
 
 __all__ = [
     "ApproveRule",

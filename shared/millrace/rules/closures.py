@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from millrace.rules.language import Getter
+from millrace.rules.words import Getter
 
 COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<": operator.lt,

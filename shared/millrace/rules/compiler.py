@@ -26,19 +26,19 @@ from millrace.rules.closures import (
     not_missing,
 )
 from millrace.rules.errors import RuleError
-from millrace.rules.language import (
+from millrace.rules.parser import MAX_PARTS, parse
+from millrace.rules.words import (
     Constant,
     FieldName,
     Getter,
-    Language,
     Parameter,
     Pure,
     Type,
+    Vocabulary,
     Window,
     Word,
     nearest,
 )
-from millrace.rules.parser import MAX_PARTS, parse
 from millrace.time.durations import format_duration
 
 _UNKNOWN: Final = object()
@@ -129,7 +129,7 @@ class Condition:
         return self.run(event) is True
 
 
-def compile_condition(language: Language, text: str) -> Condition:
+def compile_condition(language: Vocabulary, text: str) -> Condition:
     """Return the condition that a text writes; see :meth:`millrace.rules.Language.condition`."""
     compiler = _Compiler(language)
     root = parse(text)
@@ -142,7 +142,7 @@ def compile_condition(language: Language, text: str) -> Condition:
 
 
 class _Compiler:
-    def __init__(self, language: Language) -> None:
+    def __init__(self, language: Vocabulary) -> None:
         self._language = language
         self._parts = 0
         self._tests: dict[int, Test] = {}

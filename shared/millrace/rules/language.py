@@ -1,163 +1,15 @@
-"""What rules of an app can speak of: its fields with their types, its functions, its actions."""
+"""The language of an app's rules: what can be said, and what a text of it means."""
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass
 
-from millrace.errors import UserError
-
-if TYPE_CHECKING:
-    from millrace.rules.compiler import Condition
-
-Type = Literal["number", "text", "boolean"]
-#: Gives a value of what a rule is asked about.
-Getter = Callable[[Any], Any]
-
-
-class LanguageError(UserError):
-    """A language contradicts itself; a mistake of the app, not of a rule."""
+from millrace.rules.compiler import Condition, compile_condition
+from millrace.rules.words import Vocabulary
 
 
 @dataclass(frozen=True)
-class Field:
-    """A field that rules can read.
-
-    Attributes:
-        type: Type of its values.
-        nullable: Whether it may be missing (``None``).
-        attribute: The attribute of what a rule is asked about; unless given, the field's name.
-        about: What it is, in a few words.
-    """
-
-    type: Type
-    nullable: bool = False
-    attribute: str = ""
-    about: str = ""
-
-
-@dataclass(frozen=True)
-class Word:
-    """A parameter that is one of several words: ``card``, ``device``."""
-
-    choices: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "|".join(self.choices)
-
-
-@dataclass(frozen=True)
-class FieldName:
-    """A parameter that is the name of a field; ``choices`` empty: any field of this type."""
-
-    type: Type | None = None
-    choices: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "|".join(self.choices) or f"{self.type or ''} field".strip()
-
-
-@dataclass(frozen=True)
-class Window:
-    """A parameter that is a duration between two bounds, ms: a window of unbounded length is no rule."""
-
-    least_ms: int
-    most_ms: int
-
-    def __str__(self) -> str:
-        return "duration"
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A parameter that is written out: a number, a text, true or false."""
-
-    type: Type
-
-    def __str__(self) -> str:
-        return f"constant {self.type}"
-
-
-Parameter = Word | FieldName | Window | Constant
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function of constants, made ready once per rule: windows over state, lists, scores.
-
-    Attributes:
-        name: Its name.
-        parameters: What it takes.
-        result: Type of its values.
-        bind: ``bind(*arguments)`` gives the function of what the rule is asked about. A window comes as
-            milliseconds, a field as its name.
-        nullable: Whether it may have no value (``None``).
-        about: What it is, in a few words.
-        implies: Of a function that is true or false: ``implies(*arguments)`` gives a field of numbers and a
-            limit that it is at least where the function is true. Rules are then found by the field.
-    """
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    result: Type
-    bind: Callable[..., Getter]
-    nullable: bool = False
-    about: str = ""
-    implies: Callable[..., tuple[str, float]] | None = None
-
-
-@dataclass(frozen=True)
-class Pure:
-    """A function of values.
-
-    Attributes:
-        name: Its name.
-        types: Types of what it takes; of the last one there may be ``more``.
-        result: Type of its values.
-        apply: The function. An argument is never ``None``: where one is missing, so is the result.
-        nullable: Whether it may have no value all the same.
-        more: Whether the last argument may be repeated.
-        about: What it is, in a few words.
-    """
-
-    name: str
-    types: tuple[Type, ...]
-    result: Type
-    apply: Callable[..., Any]
-    nullable: bool = False
-    more: bool = False
-    about: str = ""
-
-
-def _root(value: float) -> float | None:
-    return math.sqrt(value) if value >= 0 else None
-
-
-def _log10(value: float) -> float | None:
-    return math.log10(value) if value > 0 else None
-
-
-#: What every language has.
-COMMON: Final = (
-    Pure("abs", ("number",), "number", abs, about="without its sign"),
-    Pure("round", ("number",), "number", lambda v: float(round(v)) if math.isfinite(v) else v, about="whole"),
-    Pure("sqrt", ("number",), "number", _root, nullable=True, about="root; missing below 0"),
-    Pure("log10", ("number",), "number", _log10, nullable=True, about="logarithm; missing at 0 and below"),
-    Pure("min", ("number", "number"), "number", min, more=True, about="the least"),
-    Pure("max", ("number", "number"), "number", max, more=True, about="the largest"),
-    Pure("lower", ("text",), "text", str.lower, about="in lower case"),
-    Pure("length", ("text",), "number", len, about="characters"),
-    Pure("starts_with", ("text", "text"), "boolean", str.startswith, about="begins so"),
-    Pure("ends_with", ("text", "text"), "boolean", str.endswith, about="ends so"),
-    Pure("contains", ("text", "text"), "boolean", str.__contains__, about="has it in it"),
-)
-
-
-@dataclass(frozen=True)
-class Language:
+class Language(Vocabulary):
     """The fields, functions and actions of an app's rules.
 
     Attributes:
@@ -168,6 +20,7 @@ class Language:
 
     Example:
         >>> from types import SimpleNamespace as Event
+        >>> from millrace.rules.words import Field
         >>> language = Language({"amount": Field("number"), "mcc": Field("text", nullable=True)})
         >>> condition = language.condition("amount > 500 and mcc in ('5411', '5999')")
         >>> condition.holds(Event(amount=600.0, mcc="5411")), condition.holds(Event(amount=600.0, mcc=None))
@@ -179,58 +32,10 @@ class Language:
         line 1, column 1: there is no field 'amont'; did you mean amount?
     """
 
-    fields: Mapping[str, Field]
-    functions: tuple[Function | Pure, ...] = ()
-    actions: tuple[str, ...] = ()
-    two_person: frozenset[str] = frozenset()
-    _by_name: dict[str, Function | Pure] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for function in (*COMMON, *self.functions):
-            if function.name == "coalesce":
-                raise LanguageError("the function 'coalesce' is built in")
-            self._by_name[function.name] = function
-        if unknown := self.two_person - set(self.actions):
-            raise LanguageError(f"two_person names no action: {', '.join(sorted(unknown))}")
-
     def condition(self, text: str) -> Condition:
         """Return the condition that a text writes.
 
         Raises:
             RuleError: The text is no condition of this language; says where and why.
         """
-        from millrace.rules.compiler import compile_condition
-
         return compile_condition(self, text)
-
-    def function(self, name: str) -> Function | Pure | None:
-        """Return the function of that name."""
-        return self._by_name.get(name)
-
-    def function_names(self) -> list[str]:
-        """Return the names of all functions."""
-        return sorted([*self._by_name, "coalesce"])
-
-    def describe(self) -> list[tuple[str, str, str]]:
-        """Return what can be written: (text, type, what it is), fields first."""
-        rows = [
-            (name, f.type + (" or missing" if f.nullable else ""), f.about) for name, f in self.fields.items()
-        ]
-        for name in sorted(self._by_name):
-            f = self._by_name[name]
-            if isinstance(f, Pure):
-                takes = ", ".join(f.types) + (", …" if f.more else "")
-            else:
-                takes = ", ".join(str(p) for p in f.parameters)
-            rows.append((f"{name}({takes})", f.result + (" or missing" if f.nullable else ""), f.about))
-        return rows
-
-
-def nearest(name: str, among: Iterable[str]) -> str:
-    """Return a hint at the name that was meant, or nothing.
-
-    >>> nearest("amont", ["amount", "mcc"])
-    '; did you mean amount?'
-    """
-    found = difflib.get_close_matches(name, list(among), n=1)
-    return f"; did you mean {found[0]}?" if found else ""

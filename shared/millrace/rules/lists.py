@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Protocol
 
-from millrace.rules.language import Constant, FieldName, Function, Getter
+from millrace.rules.words import Constant, FieldName, Function, Getter
 
 
 class HasLists(Protocol):

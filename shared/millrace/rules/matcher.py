@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 from millrace.rules.book import in_state
 from millrace.rules.compiler import Condition, Test, Use, cost_of
 from millrace.rules.errors import RuleError
-from millrace.rules.language import Getter, Language
+from millrace.rules.language import Language
 from millrace.rules.model import Entry, Rule, Version
+from millrace.rules.words import Getter
 from millrace.time import NEVER
 
 #: After so many events the index is built anew, by what they have shown.

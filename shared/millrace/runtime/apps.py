@@ -13,15 +13,13 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import UserError
+from millrace.runtime.installed import APPS_GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.runtime.settings import AppSettings
     from millrace.topology import Topology
-
-#: Entry-point group of apps.
-APPS_GROUP = "millrace.apps"
 
 
 class UnknownApp(UserError):
@@ -119,11 +117,6 @@ def with_sent_times(app: App) -> App:
         return replace(made, reads=tuple(kept))
 
     return replace(app, topics=topics)
-
-
-def list_apps() -> dict[str, str]:
-    """Return the installed apps: name → ``module:attribute``."""
-    return {e.name: e.value for e in sorted(entry_points(group=APPS_GROUP), key=lambda e: e.name)}
 
 
 def app_version(name: str) -> str:

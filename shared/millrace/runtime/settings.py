@@ -40,7 +40,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from millrace.connectors.router import DRIVER_RECORDS
-from millrace.runtime.apps import list_apps
+from millrace.runtime.installed import list_apps
 from millrace.runtime.kafka_options import check_options, client_options, spark_options
 from millrace.runtime.secrets import MASK, OptionMap, is_secret, shown
 from millrace.runtime.settings_sources import COMMON, Collector, Entry, SettingsError, config_path

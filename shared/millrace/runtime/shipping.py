@@ -8,7 +8,7 @@ import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from millrace.runtime.apps import APPS_GROUP
+from millrace.runtime.installed import APPS_GROUP
 
 _SKIP = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 

@@ -85,12 +85,6 @@ class StateSpec:
         """Whether the expiry is a processing time."""
         return self.expires and self.ttl_time == "processing_time"
 
-    def describe(self) -> dict[str, Any]:
-        """Return the declaration as plain data, as it stands in a checkpoint's contract."""
-        from millrace.state.schema import describe_state
-
-        return describe_state(self)
-
 
 def type_name(tp: Any) -> str:
     """Return a type as text that does not change between runs (``float``, ``list[int]``)."""

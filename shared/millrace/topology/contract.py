@@ -7,6 +7,7 @@ from typing import Any
 
 from millrace.process import kept_states, order_of
 from millrace.state.layout import ENCODING_VERSION
+from millrace.state.schema import describe_state
 from millrace.time.clock import CLOCK_VERSION
 from millrace.topology.definition import Link, Topology
 
@@ -61,7 +62,7 @@ def _of_link(topology: Topology, link: Link, key_groups: int) -> dict[str, Any]:
         "order": order_of(process).mode,
         **({"time": "key"} if order_of(process).by_key else {}),
         **({"definition": described} if (described := process.describe()) else {}),
-        "states": {s.name: s.describe() for s in kept_states(process)},
+        "states": {s.name: describe_state(s) for s in kept_states(process)},
         **({"takes": _taken(topology, link)} if link.takes else {}),
     }
 

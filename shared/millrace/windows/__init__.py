@@ -7,6 +7,8 @@ A window is defined and made a process in one expression, and any host runs it::
     )
 """
 
+# Each of these has kinds of windows, which it registers.
+from millrace.windows import counted, per_event, ranges, sessions  # noqa: F401
 from millrace.windows.aggregates import Aggregate, count, max_of, mean, min_of, stddev, sum_of, variance
 from millrace.windows.assigners import (
     count_hopping,
@@ -19,7 +21,8 @@ from millrace.windows.assigners import (
     sliding,
     tumbling,
 )
-from millrace.windows.definition import Window, WindowDefinition, window
+from millrace.windows.building import Window, window
+from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import WindowDefinitionError
 from millrace.windows.picks import collect, count_distinct, custom, first, last, reduce, top_n
 from millrace.windows.process import WindowProcess, build

@@ -11,7 +11,7 @@ from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import CountBased
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fifo import FifoAggregates
-from millrace.windows.process import TIMER, WindowProcess, array_struct
+from millrace.windows.process import TIMER, WindowProcess, array_struct, register
 
 
 class CountWindows(WindowProcess):
@@ -83,3 +83,6 @@ class CountWindows(WindowProcess):
             ctx.timers.at(kept.last + self._idle, TIMER)
         else:
             self.counted.clear()
+
+
+register(CountBased, lambda _: CountWindows)

@@ -12,7 +12,7 @@ from millrace.windows.assigners import Lookback, Sliding
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import fields_of, list_of, or_none, tuple_of
 from millrace.windows.fifo import FifoAggregates
-from millrace.windows.process import TIMER, WindowProcess, array_struct
+from millrace.windows.process import TIMER, WindowProcess, array_struct, register
 
 
 class SlidingWindows(WindowProcess):
@@ -163,3 +163,7 @@ class LookbackWindows(WindowProcess):
         """Return when (ms) no event looks back to the last one any more."""
         times = None if self.looking.value is None else self._fifo.times(self.looking.value.queue)
         return latest if times is None else times[1] + self._stay
+
+
+register(Sliding, lambda _: SlidingWindows)
+register(Lookback, lambda _: LookbackWindows)

@@ -10,7 +10,6 @@ import msgspec
 from millrace.defined import DefinedProcess, class_for
 from millrace.process import Context, arrival
 from millrace.windows.aggregates import BoundAggregate
-from millrace.windows.assigners import CountBased, Hopping, Lookback, Session, Sliding
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import tuple_of
 
@@ -71,7 +70,7 @@ def build(definition: WindowDefinition) -> WindowProcess:
         WindowDefinitionError: The definition contradicts itself or does not fit its type of events.
     """
     definition.check()
-    operator = _operator(definition)
+    operator = _KINDS[type(definition.assigner)](definition.assigner)
     bind = "bind_sliding" if operator.slides else "bind"
     bound = tuple(getattr(aggregate, bind)(definition.event_type) for _, aggregate in definition.aggregates)
     results = [(name, b.result_type) for (name, _), b in zip(definition.aggregates, bound, strict=True)]
@@ -90,24 +89,18 @@ def build(definition: WindowDefinition) -> WindowProcess:
     return process
 
 
-def _operator(definition: WindowDefinition) -> type[WindowProcess]:
-    from millrace.windows.counted import CountWindows
-    from millrace.windows.per_event import LookbackWindows, SlidingWindows
-    from millrace.windows.ranges import RangeWindows, TumblingWindows
-    from millrace.windows.sessions import CappedSessionWindows, SessionWindows
+#: Kind of windows → the process that has them, by what their definition says.
+_KINDS: Final[dict[type, Callable[[Any], type[WindowProcess]]]] = {}
 
-    kind = definition.assigner
-    if isinstance(kind, Session):
-        return SessionWindows if kind.max_length_ms is None else CappedSessionWindows
-    if isinstance(kind, CountBased):
-        return CountWindows
-    if isinstance(kind, Sliding):
-        return SlidingWindows
-    if isinstance(kind, Lookback):
-        return LookbackWindows
-    if isinstance(kind, Hopping) and kind.size_ms == kind.step_ms:
-        return TumblingWindows
-    return RangeWindows
+
+def register(assigner: type, choose: Callable[[Any], type[WindowProcess]]) -> None:
+    """Say which process has the windows of an assigner; a new kind is a file that does, and its import.
+
+    Args:
+        assigner: Type of the assigner.
+        choose: The process for an assigner of it.
+    """
+    _KINDS[assigner] = choose
 
 
 def accumulators(bound: tuple[BoundAggregate, ...]) -> Any:

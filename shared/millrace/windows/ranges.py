@@ -7,9 +7,10 @@ from typing import Any
 from millrace.process import Context
 from millrace.time import NO_WATERMARK
 from millrace.windows.aggregates import BoundAggregate
-from millrace.windows.assigners import Hopping
+from millrace.windows.assigners import CalendarDays, Global, Hopping
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.panes import CellWindows
+from millrace.windows.process import register
 
 
 class RangeWindows(CellWindows):
@@ -68,3 +69,8 @@ class TumblingWindows(RangeWindows):
             cell.accs = self._update(cell.accs, event, at)
         else:
             self.add(start, cell, event, ctx)
+
+
+register(Hopping, lambda kind: TumblingWindows if kind.size_ms == kind.step_ms else RangeWindows)
+register(CalendarDays, lambda _: RangeWindows)
+register(Global, lambda _: RangeWindows)

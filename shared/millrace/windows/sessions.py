@@ -10,6 +10,7 @@ from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import Session
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.panes import CellWindows
+from millrace.windows.process import register
 
 
 class SessionWindows(CellWindows):
@@ -133,3 +134,6 @@ class CappedSessionWindows(SessionWindows):
             cell.end = end
         self.add(begin, cell, event, ctx)
         return True
+
+
+register(Session, lambda kind: SessionWindows if kind.max_length_ms is None else CappedSessionWindows)

@@ -19,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.drift import MeanWatch, age_days, profile_of, psi, shifts
 from apps.fraud.model.estimator import MODEL, Calibration, decide
+from apps.fraud.model.examples import Examples
 from apps.fraud.model.forest import BrokenModel, Forest
 from apps.fraud.model.metrics import alert_precision_of_days, card_precision, recall_at
 from apps.fraud.model.monitor import days_of, write
@@ -27,7 +28,7 @@ from apps.fraud.model.prequential import PrequentialMetrics, measure
 from apps.fraud.model.promotion import CannotCompare, compare
 from apps.fraud.model.scorer import ModelHolder, Score
 from apps.fraud.model.source import LoadedModel, RegistryUnreachable
-from apps.fraud.model.training import CannotTrain, Examples, examples, train
+from apps.fraud.model.training import CannotTrain, examples, train
 from apps.fraud.model.weeks import week
 from millrace.errors import UserError
 from millrace.testing import TestDriver

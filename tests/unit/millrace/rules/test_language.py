@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.rules import Match, Rule, RuleError, RuleSet, Use
-from millrace.rules.language import Language, LanguageError
+from millrace.rules.language import Language
 from millrace.rules.parser import MAX_DEPTH, MAX_ITEMS
+from millrace.rules.words import LanguageError
 from tests.unit.millrace.rules.cases import FIELDS, LANGUAGE, MINUTE, Event, meant, written
 
 

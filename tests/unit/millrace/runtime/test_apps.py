@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from millrace.cli.evaluate import app as evaluate
 from millrace.runtime import apps
+from millrace.runtime import installed as installed_apps
 from millrace.runtime.apps import App, Topic, Topics, UnknownApp, load_app
 from millrace.runtime.settings import AppSettings
 
@@ -36,11 +37,12 @@ WITHOUT = App("without", "Has none.", AppSettings, no_outputs, lambda s: Topics(
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three apps, one of which cannot be loaded."""
     points = [
-        EntryPoint("broken", "nowhere.at_all:app", apps.APPS_GROUP),
-        EntryPoint("with", f"{__name__}:WITH", apps.APPS_GROUP),
-        EntryPoint("without", f"{__name__}:WITHOUT", apps.APPS_GROUP),
+        EntryPoint("broken", "nowhere.at_all:app", installed_apps.APPS_GROUP),
+        EntryPoint("with", f"{__name__}:WITH", installed_apps.APPS_GROUP),
+        EntryPoint("without", f"{__name__}:WITHOUT", installed_apps.APPS_GROUP),
     ]
-    monkeypatch.setattr(apps, "entry_points", lambda group: points)
+    for module in (apps, installed_apps):
+        monkeypatch.setattr(module, "entry_points", lambda group: points)
 
 
 def test_topics_whose_events_move_time_are_those_that_are_read_and_are_not_said_to_be_none() -> None:

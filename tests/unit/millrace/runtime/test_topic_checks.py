@@ -23,9 +23,10 @@ from millrace.errors import UserError
 from millrace.kafka import admin
 from millrace.kafka.admin import APPEND_TIME, SENT_TIME, BrokerUnreachable
 from millrace.runtime import apps, demo, processes
-from millrace.runtime.apps import App, Topic, Topics, list_apps, load_app, with_sent_times
+from millrace.runtime.apps import App, Topic, Topics, load_app, with_sent_times
 from millrace.runtime.arrivals import Arrived, Delays, Percentiles, measure
 from millrace.runtime.doctor import Finding
+from millrace.runtime.installed import list_apps
 from millrace.runtime.job import sent_times_warning
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.runtime.topic_checks import (
