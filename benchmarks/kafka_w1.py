@@ -202,7 +202,7 @@ def native(setting: Setting, run: str) -> dict[str, Any]:
 
     from benchmarks.w1_job import native as aggregate
     from millrace.connectors.kafka import kafka_stream, write_records
-    from millrace.runtime.kafka_options import spark_options
+    from millrace.kafka.options import spark_options
 
     options, sizes = spark_options(setting.bootstrap, {}), setting.sizes
     results = setting.make_topic(f"{run}-results")
@@ -232,7 +232,7 @@ def native_per_event(setting: Setting, run: str) -> dict[str, Any]:
 
     from benchmarks.native_per_event import batch_records, scores, totals
     from millrace.connectors.kafka import kafka_stream, write_records
-    from millrace.runtime.kafka_options import spark_options
+    from millrace.kafka.options import spark_options
 
     options, sizes = spark_options(setting.bootstrap, {}), setting.sizes
     results = setting.make_topic(f"{run}-results")

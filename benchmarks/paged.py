@@ -81,8 +81,10 @@ class PagedHost(MemoryHost):
         (['1:a', '1:b'], True)
     """
 
-    def __init__(self, process: KeyedProcess[Any, Any], *, out_of_orderness_ms: int = 0) -> None:
-        super().__init__(process, out_of_orderness_ms=out_of_orderness_ms)
+    def __init__(
+        self, process: KeyedProcess[Any, Any], *, out_of_orderness_ms: int = 0, records: bool = False
+    ) -> None:
+        super().__init__(process, out_of_orderness_ms=out_of_orderness_ms, records=records)
         self.groups = [Stored() for _ in range(GROUPS)]
 
     @property

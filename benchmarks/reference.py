@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.errors import UserError
-from millrace.runtime.jar_cache import cache_root
+from millrace.local.jar_cache import cache_root
 
 #: What would point a side at another side's packages.
 _MISLEADING: Final = {

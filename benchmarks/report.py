@@ -56,7 +56,7 @@ def write(
         out: JSON file, or ``None``.
         markdown: File for its tables, or ``None``.
     """
-    from millrace.cli.report import print_table
+    from millrace.console.report import print_table
 
     command = shlex.join(["millrace", *sys.argv[1:]])
     date, on = datetime.now(UTC).isoformat(timespec="seconds"), machine()

@@ -37,7 +37,7 @@ STEPS = 6
 DOWNLOAD_MB = 880  # measured with empty caches: Spark 470, other packages 320, jars 65, uv 25
 DISK_MB = 3200  # of which the environment 1700, the rest caches of packages and jars
 _SIGN_OF_LIFE_S = 30.0
-_JARS_THERE = "from millrace.runtime.jars import jar_paths; jar_paths('spark'); jar_paths('broker')"
+_JARS_THERE = "from millrace.local.jars import jar_paths; jar_paths('spark'); jar_paths('broker')"
 
 
 class SetupError(Exception):

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from millrace.runtime.jars import ensure_jars
+from millrace.local.jars import ensure_jars
 from millrace.runtime.session import spark_session
 from tests.spark.conftest import Stream
 from tests.spark.fuzzing import check, random_case

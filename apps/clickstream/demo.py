@@ -13,11 +13,11 @@ import msgspec
 from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
-from millrace.cli.live_panels import AlertLine
-from millrace.cli.report import Check, equal
+from millrace.console.live_panels import AlertLine
+from millrace.console.report import Check, equal
+from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.clock_files import read_status
 from millrace.runtime.commands import app_rows
-from millrace.runtime.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 
 #: What the generator sends.

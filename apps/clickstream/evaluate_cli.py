@@ -73,7 +73,7 @@ def shop(
 ) -> None:
     """A generated shop through the whole app: events per second, and every table against the ledger."""
     from apps.clickstream.evaluation_shop import evaluate_shop
-    from millrace.cli.report import print_checks
+    from millrace.console.report import print_checks
 
     report, checks = evaluate_shop(
         events, ledger=ledger, batch=batch, bound=bound, sets=tuple(sets or ()), say=_say

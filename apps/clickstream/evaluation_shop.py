@@ -14,7 +14,7 @@ from apps.clickstream.app import app
 from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.snowplow_files import BadFile
-from millrace.cli.report import Check
+from millrace.console.report import Check
 from millrace.time import ms
 
 _STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from millrace.cli.report import Check, equal, same
+from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import ReadLedger, WorldTruth
 
 Rows = Callable[[str], list[dict[str, Any]]]

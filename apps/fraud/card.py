@@ -63,7 +63,7 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         """Count a purchase."""
         if time < self.since or not self.count:
             self.since = time
-        # As _change(cents, 1), spelled out since it runs for every purchase: what can only be when
+        # As change(cents, 1), spelled out since it runs for every purchase: what can only be when
         # one is taken away is left out, and nothing is set that stays as it is.
         self.count += 1
         self.total += cents
@@ -84,11 +84,12 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         past = copy.copy(self)
         past.buckets = list(self.buckets)
         for cents in purchases:
-            past._change(cents, -1)
+            past.change(cents, -1)
         past.balance -= credited
         return past
 
-    def _change(self, cents: int, sign: int) -> None:
+    def change(self, cents: int, sign: int) -> None:
+        """Count a purchase, or take it back."""
         self.count += sign
         self.total += sign * cents
         self.balance -= sign * cents

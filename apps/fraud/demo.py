@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from apps.fraud.events import Alert, to_cents
 from apps.fraud.settings import FraudSettings
-from millrace.cli.live_panels import AlertLine
-from millrace.cli.report import Check, equal
+from millrace.console.live_panels import AlertLine
+from millrace.console.report import Check, equal
+from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.commands import app_rows
-from millrace.runtime.demo import DemoRun, DemoSpec
 
 if TYPE_CHECKING:
     from millrace.testing.ledger import Ledger
@@ -131,6 +132,12 @@ def _caught(ledger: Ledger, alerted: set[str]) -> list[Check]:
     return found
 
 
+def _read_ledger(path: Path) -> Ledger:
+    from millrace.testing.ledger import read_ledger
+
+    return read_ledger(path)
+
+
 spec = DemoSpec(
     simulated=True,
     settings=settings,
@@ -138,5 +145,6 @@ spec = DemoSpec(
     alert_topic=lambda s: str(s.topics.alerts),
     alert_line=alert_line,
     checks=checks,
+    read_ledger=_read_ledger,
     sent=lambda ledger: ledger.summary.sent + ledger.summary.labels,
 )

@@ -241,7 +241,7 @@ def _plain(value: Any) -> Any:
 
 
 def _show(report: dict[str, Any]) -> None:
-    from millrace.cli.report import print_table
+    from millrace.console.report import print_table
 
     names = ("auc", "ap", "cp100", "recall_at_01pct_fpr", "ap_hidden_terminal", "hidden_prevalence")
     rows = []

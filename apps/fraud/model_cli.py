@@ -169,7 +169,7 @@ def rollback(root: Root = ROOT, registry: Uri = None, table: From = Kind.TRANSAC
 @app.command()
 def models(root: Root = ROOT, registry: Uri = None, table: From = Kind.TRANSACTIONS) -> None:
     """List the registered versions."""
-    from millrace.cli.report import print_table
+    from millrace.console.report import print_table
 
     entries = _registry(registry, root, table).entries()
     if not entries:

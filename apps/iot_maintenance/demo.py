@@ -11,10 +11,10 @@ import msgspec
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.settings import IotSettings
-from millrace.cli.live_panels import AlertLine
-from millrace.cli.report import Check, equal
+from millrace.console.live_panels import AlertLine
+from millrace.console.report import Check, equal
+from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.commands import app_rows
-from millrace.runtime.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, WorldTruth, read_world_ledger
 from millrace.time import ms
 

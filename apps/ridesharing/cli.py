@@ -226,7 +226,7 @@ def _settings(overrides: list[str] | None, bootstrap: str | None = None) -> Ride
 
 
 def _folder(root: Path | None, settings: RidesharingSettings) -> Path:
-    from millrace.runtime.demo import demo_path
+    from millrace.demo import demo_path
 
     if root is not None:
         return root

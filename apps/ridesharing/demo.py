@@ -13,9 +13,9 @@ from apps.ridesharing.audit import audit
 from apps.ridesharing.cli import read_table
 from apps.ridesharing.records import Trip
 from apps.ridesharing.settings import RidesharingSettings
-from millrace.cli.live_panels import AlertLine
-from millrace.cli.report import Check
-from millrace.runtime.demo import DemoRun, DemoSpec
+from millrace.console.live_panels import AlertLine
+from millrace.console.report import Check
+from millrace.demo import DemoRun, DemoSpec
 from millrace.time import ms
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.errors import MillraceError
-from millrace.runtime.processes import Child
+from millrace.local.processes import Child
 
 _PATIENCE_S: Final = 180.0
 

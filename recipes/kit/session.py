@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @contextmanager
 def start_session() -> Iterator[SparkSession]:
     """Start a small local session, with the jars of the lock."""
-    from millrace.runtime.jars import ensure_jars
+    from millrace.local.jars import ensure_jars
     from millrace.runtime.session import spark_session
 
     ensure_jars(("spark",))

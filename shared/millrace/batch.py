@@ -116,7 +116,7 @@ class Batch(Generic[E]):
         kept = _plain(values)
         if len(kept) != len(self.keys):
             raise ValueError(f"{len(kept)} values for {len(self.keys)} keys")
-        self.written.append((state._name, kept))
+        self.written.append((state.name, kept))
 
     def emit(self, records: Iterable[Any], rows: Sequence[int] | None = None) -> None:
         """Emit records to the main output.

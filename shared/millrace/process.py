@@ -198,7 +198,7 @@ class Timers:
         streams: Whether timers may be set with ``clock="stream"``.
     """
 
-    __slots__ = ("_again", "_attribute", "_cursor", "_order", "_processing", "_streams")
+    __slots__ = ("_attribute", "_cursor", "_order", "_processing", "_streams", "again")
 
     def __init__(
         self, cursor: Any, order: Order, domain: str = "event_time", *, streams: bool = False
@@ -209,7 +209,7 @@ class Timers:
         self._attribute = "processing_timers_" if self._processing else "timers_"
         self._streams = streams
         #: Tells a timer that is set for a time that may be over apart from others of its name and time.
-        self._again: Callable[[int, str], int] = lambda when, domain: 0
+        self.again: Callable[[int, str], int] = lambda when, domain: 0
 
     def at(self, when: int, name: str = "", *, on_key_time: bool = False, clock: TimerClock = "own") -> None:
         """Set the timer ``name`` to fire when its clock reaches ``when``.
@@ -255,14 +255,14 @@ class Timers:
                 behind = cursor.now - when
         for index, timer in enumerate(timers):
             if timer.name == name:
-                again = self._again(when, domain)
+                again = self.again(when, domain)
                 if timer.at == when:
                     # It stays the timer that it is, whoever was first to set it: the first of its name and
                     # time if one of them says so, and behind none of them.
                     again, behind = min(timer.again, again, key=abs), min(behind, timer.behind)
                 timers[index] = TimerRecord(when, name, on_key_time, again, behind)
                 return
-        timers.append(TimerRecord(when, name, on_key_time, self._again(when, domain), behind))
+        timers.append(TimerRecord(when, name, on_key_time, self.again(when, domain), behind))
 
     def _pending(self, clock: TimerClock) -> tuple[list[TimerRecord], str]:
         """Return the timers of one clock, and what the clock is called."""
@@ -449,6 +449,10 @@ class Context:
         """Emit to a side output; the arguments are those of :meth:`emit`."""
         self._emit(tag.name, record, on_time, revision, identity)
 
+    def put_aside(self, record: Late | LateInput) -> None:
+        """Emit to the output ``late``; :meth:`KeyedProcess.emit_late` makes the record."""
+        self._emit("late", record, None, 0, None)
+
     def dead_letter(self, reason: Reason, error: str) -> None:
         """Send the current event, as it came, to the dead letters.
 
@@ -609,9 +613,9 @@ class KeyedProcess(Generic[E, O]):
         lateness = min(ctx.watermark - ctx.event_time, NEVER)
         if self.inputs:
             text = msgspec.json.encode(event).decode()
-            ctx._emit("late", LateInput(ctx.input, text, lateness, ctx.watermark), None, 0, None)
+            ctx.put_aside(LateInput(ctx.input, text, lateness, ctx.watermark))
             return
-        ctx._emit("late", Late(event, lateness, ctx.watermark), None, 0, None)
+        ctx.put_aside(Late(event, lateness, ctx.watermark))
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint depends on besides name, version, order and states, as plain data."""

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from apps.fraud.demo import checks
 from apps.fraud.settings import FraudSettings
+from millrace.demo import DemoRun
 from millrace.runtime.announced import announced_in
-from millrace.runtime.demo import DemoRun
 from millrace.testing.ledger import read_ledger
 from tests.e2e.fraud_runs import MILLRACE, Command, table
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from millrace.cli.report import print_table
+from millrace.console.report import print_table
 from tests.mutants.areas import AREAS
 from tests.mutants.mutant import Mutant
 from tests.mutants.runner import CannotRun, Result, run_all

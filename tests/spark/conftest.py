@@ -14,8 +14,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millrace.host.spark import ProcessedStream
 from millrace.host.spark_clock import announced
+from millrace.local.jars import ensure_jars
 from millrace.runtime.clock_files import Epoch
-from millrace.runtime.jars import ensure_jars
 from millrace.runtime.session import spark_session
 from millrace.state.cells import CLOCK_PAGE, Header, read_clock, read_header
 from millrace.state.sealing import Place, unseal

@@ -34,8 +34,8 @@ from millrace import (
 )
 from millrace.host.spark import ProcessedStream
 from millrace.host.system import Idle, Tick
+from millrace.local.jars import ensure_jars
 from millrace.runtime.contract import check_contract
-from millrace.runtime.jars import ensure_jars
 from millrace.runtime.session import spark_session
 from millrace.state.layout import ENCODING_VERSION
 from tests.spark.conftest import Stream

@@ -29,11 +29,11 @@ def demo(
 
     Exit codes: 0 all checks hold, 1 one does not or the run failed, 2 something you can put right.
     """
-    from millrace.cli.live import LiveView
-    from millrace.cli.report import print_checks
+    from millrace.console.live import LiveView
+    from millrace.console.report import print_checks
+    from millrace.demo import DemoOptions, demo_path, run_demo
     from millrace.errors import ChecksFailed, UserError
     from millrace.runtime.apps import load_app
-    from millrace.runtime.demo import DemoOptions, demo_path, run_demo
     from millrace.runtime.doctor import quick_check
     from millrace.time.durations import to_ms
 

@@ -14,8 +14,8 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from millrace.runtime.jar_lock import Artifact, JarGroup
-    from millrace.runtime.jars import JarReport, Progress
+    from millrace.local.jar_lock import Artifact, JarGroup
+    from millrace.local.jars import JarReport, Progress
 
 app = typer.Typer(no_args_is_help=True, help="Fetch, verify and list the locked jars.")
 
@@ -42,7 +42,7 @@ def _groups(group: Group | None) -> list[JarGroup]:
 @app.command()
 def fetch(group: GroupOption = None) -> None:
     """Bring the jars into the cache; asks no network when they are there."""
-    from millrace.runtime.jars import ensure_jars
+    from millrace.local.jars import ensure_jars
 
     with console_progress() as progress:
         paths = ensure_jars(_groups(group), progress)
@@ -53,8 +53,8 @@ def fetch(group: GroupOption = None) -> None:
 @app.command()
 def verify(group: GroupOption = None) -> None:
     """Hash every cached jar again; exit 1 when one is missing or damaged."""
-    from millrace.runtime.jar_cache import JarState
-    from millrace.runtime.jars import report_jars
+    from millrace.local.jar_cache import JarState
+    from millrace.local.jars import report_jars
 
     reports = report_jars(_groups(group), rehash=True)
     bad = [report for report in reports if report.state is not JarState.OK]
@@ -72,8 +72,8 @@ def list_jars(group: GroupOption = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from millrace.runtime.jar_cache import cache_root
-    from millrace.runtime.jars import report_jars
+    from millrace.local.jar_cache import cache_root
+    from millrace.local.jars import report_jars
 
     table = Table(box=None, pad_edge=False)
     for name in ("group", "coordinate", "MB", "cache"):

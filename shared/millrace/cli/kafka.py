@@ -94,7 +94,7 @@ def topics(bootstrap: BootstrapOption = None) -> None:
 
 def _run_in_foreground(port: int | None, data_dir: Path | None) -> None:
     from millrace.kafka.broker import EmbeddedBroker
-    from millrace.runtime.home import home
+    from millrace.local.home import home
 
     asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -126,7 +126,8 @@ class MemoryHost:
         self.watermark = self._passed = NO_WATERMARK
         self.processing_time = NO_WATERMARK
         self._bound = out_of_orderness_ms
-        self._newest = NO_WATERMARK
+        #: The newest event time that has come, ms.
+        self.newest = NO_WATERMARK
         self._sequence = 0
         self._broadcast: bytes | None = None
         order = order_of(process)
@@ -150,10 +151,10 @@ class MemoryHost:
             InputError: An event's input is not known.
         """
         rows = self.rows_of(events)
-        newest = self._newest
+        newest = self.newest
         if self._keeps_time:
             return self.run_rows(rows, to=less(newest, self._bound + 1))
-        self._step(rows)
+        self.step(rows)
         if newest - self._bound - 1 > self.watermark and newest != NO_WATERMARK:
             return self.take() + self.advance_watermark(newest - self._bound - 1)
         return self.take()
@@ -167,7 +168,7 @@ class MemoryHost:
         Raises:
             InputError: An event's input is not known.
         """
-        newest, sequence, bare = self._newest, self._sequence, self._records
+        newest, sequence, bare = self.newest, self._sequence, self._records
         encode = self._encode
         by_key: dict[Key, list[Row]] = {}
         for key, event_time, event, *named in events:
@@ -189,7 +190,7 @@ class MemoryHost:
                 of_key.append(row)
             if event_time > newest:
                 newest = event_time
-        self._sequence, self._newest = sequence, newest
+        self._sequence, self.newest = sequence, newest
         return {encode_key((k,) if isinstance(k, str) else tuple(k)): rows for k, rows in by_key.items()}
 
     def follow(self, before: MemoryHost) -> None:
@@ -213,16 +214,17 @@ class MemoryHost:
                 each key in the batch; ``None``: that of its rows.
             reach: Up to where a backlog lets them come, ms; ``NEVER``: it does not hold them.
         """
-        self._move(rows, to, newest, reach)
+        self.move(rows, to, newest, reach)
         return self.take()
 
-    def _move(
+    def move(
         self, rows: dict[str, list[Row]], to: int, newest: Mapping[str, int] | None = None, reach: int = NEVER
     ) -> None:
+        """Run a batch as :meth:`run_rows` does; :meth:`taken` has what it emits."""
         before, self.watermark = self.watermark, max(self.watermark, to)
         if newest is None and self._keeps_time:
             newest = {key: max(row.event_time for row in of_key) for key, of_key in rows.items()}
-        self._step(rows, StreamTime(before, self.watermark, reach, self._bound, newest or {}))
+        self.step(rows, StreamTime(before, self.watermark, reach, self._bound, newest or {}))
 
     def advance_watermark(self, to: int) -> list[Emission]:
         """Move the watermark to ``to`` (ms; it never goes back) and fire the timers it passes."""
@@ -240,7 +242,7 @@ class MemoryHost:
                 f"{process.name} does not use processing time: set `processing_time = True` in the class"
             )
         self.processing_time = max(self.processing_time, to)
-        self._step({}, tick=True)
+        self.step({}, tick=True)
         return self.take()
 
     def drain(self) -> list[Emission]:
@@ -271,9 +273,10 @@ class MemoryHost:
     def take(self) -> list[Emission]:
         """Return and forget what was emitted since the last call."""
         # Whether time was on its way is for the next process alone.
-        return [e._replace(on_time=bool(e.on_time & 1)) if e.on_time & IS_AHEAD else e for e in self._taken()]
+        return [e._replace(on_time=bool(e.on_time & 1)) if e.on_time & IS_AHEAD else e for e in self.taken()]
 
-    def _taken(self) -> list[Emission]:
+    def taken(self) -> list[Emission]:
+        """Return and forget what was emitted, with whether time was on its way."""
         taken, self.runner.emissions = self.runner.emissions, []
         return taken
 
@@ -284,7 +287,7 @@ class MemoryHost:
             _Snapshot(
                 (memory.header, memory.pages),  # type: ignore[attr-defined]
                 self.watermark,
-                self._newest,
+                self.newest,
                 self._sequence,
                 self._broadcast,
                 self.processing_time,
@@ -300,7 +303,7 @@ class MemoryHost:
         """
         kept = _snapshot.decode(snapshot)
         self.watermark = self._passed = kept.watermark
-        self._newest, self._sequence, self._broadcast = kept.newest, kept.sequence, kept.broadcast
+        self.newest, self._sequence, self._broadcast = kept.newest, kept.sequence, kept.broadcast
         self.processing_time, self._floor = kept.processing_time, kept.own
         self.store = LiveStore(self.runner.layout, _Memory(*kept.stored))
         if kept.lag_ms != self.lag_ms:
@@ -310,9 +313,14 @@ class MemoryHost:
         """Return how far the process is (ms) where the stream is at a watermark (ms)."""
         return max(self._floor, less(watermark, self.lag_ms))
 
-    def _step(
-        self, rows: dict[str, list[Row]], time: StreamTime | None = None, *, tick: bool = False
-    ) -> None:
+    def step(self, rows: dict[str, list[Row]], time: StreamTime | None = None, *, tick: bool = False) -> None:
+        """Run a batch; :meth:`taken` has what it emits.
+
+        Args:
+            rows: Key text → rows.
+            time: From where to where the stream's time goes; ``None``: it stands still.
+            tick: Whether a tick has come.
+        """
         self.runner.controls.load(self._broadcast)
         before, self._passed = self._passed, self.watermark
         time = StreamTime(self.watermark, self.watermark) if time is None else time

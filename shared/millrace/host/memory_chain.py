@@ -93,7 +93,7 @@ class MemoryChain:
         """Run one batch through all processes; see :meth:`MemoryHost.run_batch`."""
         first = self.hosts[0]
         rows = first.rows_of(events)
-        newest = first._newest
+        newest = first.newest
         if order_of(first.runner.process).by_key:
             return self.run_rows(rows, to=less(newest, self._bound + 1))
         emitted = self._follow(first.run_rows(rows))
@@ -104,8 +104,8 @@ class MemoryChain:
     def run_rows(self, rows: dict[str, list[Row]], *, to: int = NO_WATERMARK, **more: Any) -> list[Emission]:
         """Run one batch of rows of the first process through all; see :meth:`MemoryHost.run_rows`."""
         first = self.hosts[0]
-        first._move(rows, to, **more)
-        emitted = first._taken()
+        first.move(rows, to, **more)
+        emitted = first.taken()
         done = self._follow([e for e in emitted if not e.on_time & IS_AHEAD])
         for host in self.hosts[1:]:
             host.watermark = max(host.watermark, to)
@@ -116,8 +116,8 @@ class MemoryChain:
         for host in self.hosts[1:]:
             host.watermark = max(host.watermark, to)
         first = self.hosts[0]
-        first._move({}, to)
-        return self._follow(first._taken())
+        first.move({}, to)
+        return self._follow(first.taken())
 
     def advance_processing_time(self, to: int) -> list[Emission]:
         """Bring a tick (ms) to all processes that use processing time, in the order of the links."""
@@ -125,7 +125,7 @@ class MemoryChain:
         for host in ticking:
             host.processing_time = max(host.processing_time, to)
         first = self.hosts[0]
-        first._step({}, tick=first in ticking)
+        first.step({}, tick=first in ticking)
         return self._follow(first.take(), ticking)
 
     def broadcast(self, *controls: Any, at: int | None = None) -> list[Emission]:
@@ -178,7 +178,7 @@ class MemoryChain:
             for take in self._takes[place]:
                 for e in by_output.get(take.source, ()):
                     self._bring(e, take, host, rows)
-            host._step(rows, tick=host in ticking)
+            host.step(rows, tick=host in ticking)
             self._sort(host, host.take(), by_output, done)
         return done
 

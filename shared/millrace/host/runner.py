@@ -130,7 +130,7 @@ class Runner:
         order = order_of(process)
         timers = Timers(self._cursor, order, streams=process.stream_timers)
         processing_timers = Timers(self._cursor, order, "processing_time")
-        timers._again = processing_timers._again = self._again
+        timers.again = processing_timers.again = self._again
         self._ctx = _RunningContext(timers, processing_timers, self._emit, self._reject)
         self._ctx.emit = self._emit_main  # type: ignore[method-assign]
         self._process = self.process.process

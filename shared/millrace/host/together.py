@@ -60,7 +60,7 @@ class Together:
         def read(state: Any) -> list[Any]:
             if not isinstance(state, ValueState):
                 raise TypeError(f"process_batch reads value states, not {type(state).__name__}")
-            self._was_read[state._name] = state
+            self._was_read[state.name] = state
             return self._read(state, cursor, self.starts)
 
         batch: Batch[Any] = Batch(

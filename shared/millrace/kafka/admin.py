@@ -1,7 +1,7 @@
 """Thin helpers over confluent-kafka's admin client: topics, offsets, and whether a broker answers.
 
 Every function takes ``options``, a map of Kafka client options such as ``security.protocol`` or
-``sasl.username`` (see :mod:`millrace.runtime.kafka_options`).
+``sasl.username`` (see :mod:`millrace.kafka.options`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, tho
 )
 
 from millrace.errors import UserError
-from millrace.runtime.kafka_options import client_options
+from millrace.kafka.options import client_options
 
 #: What confluent-kafka's clients take.
 ClientConfig: TypeAlias = dict[str, str | int | float | bool]

@@ -18,9 +18,9 @@ from typing import Self
 from millrace.kafka.admin import cluster_id
 from millrace.kafka.launch import READY_TIMEOUT_S, launch
 from millrace.kafka.server import Server
-from millrace.runtime.class_archive import keep_archive
-from millrace.runtime.home import home
-from millrace.runtime.processes import Child
+from millrace.local.class_archive import keep_archive
+from millrace.local.home import home
+from millrace.local.processes import Child
 
 #: Environment variable that names a broker to use instead of an embedded one.
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"

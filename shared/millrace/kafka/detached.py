@@ -15,8 +15,8 @@ from pathlib import Path
 
 from millrace.errors import UserError
 from millrace.kafka.launch import is_free, launch
-from millrace.runtime.home import home
-from millrace.runtime.processes import DetachedProcess, start_detached
+from millrace.local.home import home
+from millrace.local.processes import DetachedProcess, start_detached
 
 #: Kafka's own port, taken for a broker without a port of its own where it is free.
 DEFAULT_PORT = 9092

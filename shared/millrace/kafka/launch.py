@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 from millrace.errors import UserError
 from millrace.kafka.admin import BrokerUnreachable, cluster_id
 from millrace.kafka.server import HOST, Server, new_cluster_id
-from millrace.runtime.class_archive import archive_flags
-from millrace.runtime.jars import ensure_jars
-from millrace.runtime.java_check import check_java
-from millrace.runtime.processes import Child
+from millrace.local.class_archive import archive_flags
+from millrace.local.jars import ensure_jars
+from millrace.local.java_check import check_java
+from millrace.local.processes import Child
 
 #: A broker is ready in 2-4 s on an idle machine; on a busy one it must not fail for that.
 READY_TIMEOUT_S = 60.0

@@ -154,28 +154,29 @@ class Pattern:
         Args:
             part: Its name, or a pattern: a group.
         """
-        return self._add(part, "next")
+        return self.add(part, "next")
 
     def followed_by(self, part: str | Pattern) -> Pattern:
         """Add a part whose event is the first fitting one that comes later: *relaxed* contiguity."""
-        return self._add(part, "followed_by")
+        return self.add(part, "followed_by")
 
     def followed_by_any(self, part: str | Pattern) -> Pattern:
         """Add a part whose event is any fitting one that comes later: *non-deterministic* relaxed."""
-        return self._add(part, "followed_by_any")
+        return self.add(part, "followed_by_any")
 
     def not_next(self, name: str) -> Pattern:
         """Say what must not come directly after the part before."""
-        return self._add(name, "not_next")
+        return self.add(name, "not_next")
 
     def not_followed_by(self, name: str) -> Pattern:
         """Say what must not come between the part before and the part after.
 
         At the end of a pattern: until ``within`` is over, and then there is a match.
         """
-        return self._add(name, "not_followed_by")
+        return self.add(name, "not_followed_by")
 
-    def _add(self, part: str | Pattern, contiguity: Contiguity) -> Pattern:
+    def add(self, part: str | Pattern, contiguity: Contiguity) -> Pattern:
+        """Return the pattern with a further part."""
         if isinstance(part, str) and part:
             return replace(self, parts=(*self.parts, Part(part, contiguity)))
         if not isinstance(part, Pattern):
@@ -371,4 +372,4 @@ def begin(part: str | Pattern) -> Pattern:
         >>> pattern.within(60_000).names()
         ['small', 'large']
     """
-    return Pattern(())._add(part, "followed_by")
+    return Pattern(()).add(part, "followed_by")

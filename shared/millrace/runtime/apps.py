@@ -83,7 +83,7 @@ class App:
         topics: Settings → the topics it reads and writes.
         prepare: ``prepare(records, settings)`` → the Kafka records (topic, key, value, headers, timestamp, …)
             as they are to be read: for what must not get any further, such as card numbers.
-        demo: ``module:attribute`` of its :class:`~millrace.runtime.demo.DemoSpec`, if it has a demo.
+        demo: ``module:attribute`` of its :class:`~millrace.demo.DemoSpec`, if it has a demo.
         evaluate: ``module:attribute`` of the typer app behind ``millrace evaluate <name>``, if it has one.
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from millrace.errors import UserError
-from millrace.runtime.java_check import check_java
-from millrace.runtime.processes import Child
+from millrace.local.java_check import check_java
+from millrace.local.processes import Child
 
 _HOST: Final = "127.0.0.1"
 _READY_TIMEOUT_S: Final = 90.0

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from millrace.errors import MillraceError
-from millrace.runtime.java_check import TESTED_VERSIONS, check_java
+from millrace.local.java_check import TESTED_VERSIONS, check_java
 from millrace.runtime.secrets import redact_text
 
 __all__ = ["Finding", "Machine", "quick_check", "refused", "run_checks"]
@@ -87,7 +87,7 @@ def quick_check(env: Mapping[str, str] | None = None) -> None:
     Raises:
         UserError: In one line what is wrong and what to do.
     """
-    from millrace.runtime.jars import jar_paths
+    from millrace.local.jars import jar_paths
 
     check_java(os.environ if env is None else env)
     jar_paths("spark")
@@ -156,7 +156,7 @@ def _java(machine: Machine) -> Finding:
 
 
 def _jars(group: Literal["spark", "broker"]) -> Finding:
-    from millrace.runtime.jars import jar_paths
+    from millrace.local.jars import jar_paths
 
     name = {"spark": "jars for Spark", "broker": "jars for the broker"}[group]
     paths = jar_paths(group)
@@ -202,7 +202,7 @@ def _memory(machine: Machine) -> Finding:
 
 
 def _disk(machine: Machine) -> Finding:
-    from millrace.runtime.jar_cache import cache_root
+    from millrace.local.jar_cache import cache_root
 
     free = {}
     for folder in filter(None, (cache_root(machine.env), machine.storage)):

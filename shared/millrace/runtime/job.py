@@ -341,7 +341,7 @@ class Job:
             _await(query, _POLL_S)
         error = query.exception()
         if error is not None and not self._stop.is_set():
-            raise QueryFailed(f"{self.app.name}: {_first_line(str(error))} (log: {self._log_file})")
+            raise QueryFailed(f"{self.app.name}: {first_line(str(error))} (log: {self._log_file})")
 
     def _end(self, query: StreamingQuery) -> None:
         """Wait until the running batch is committed, then end the query.
@@ -357,7 +357,7 @@ class Job:
             _await(query, _POLL_S)
         error = query.exception()
         if error is not None and StopRequested.__name__ not in str(error):
-            raise QueryFailed(f"{self.app.name}: {_first_line(str(error))} (log: {self._log_file})")
+            raise QueryFailed(f"{self.app.name}: {first_line(str(error))} (log: {self._log_file})")
 
 
 def sent_times_warning(topics: Sequence[Topic], configs: Mapping[str, Mapping[str, str]]) -> str | None:
@@ -447,7 +447,7 @@ def _await(query: StreamingQuery, seconds: float) -> None:
         time.sleep(0.02)
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     """Return the line of an engine's error that says what went wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):

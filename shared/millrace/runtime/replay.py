@@ -116,6 +116,7 @@ class RecordFiles:
 
     Args:
         folder: Where the files go; made if it is missing.
+        first: Number of the first file.
 
     Example:
         >>> import tempfile
@@ -126,11 +127,11 @@ class RecordFiles:
         2
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, first: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._offsets: dict[str, int] = {}
-        self._files = 0
+        self._files = first
         self.rows = 0
 
     def add(self, records: Iterable[Record]) -> None:
@@ -271,9 +272,7 @@ def _end_of(app: App, settings: AppSettings, source: Path) -> None:
     end = _end(app, settings)
     if pq.read_metadata(last).num_rows == 1 and pq.read_table(last)["value"][0].as_py() == end.value:
         return
-    files = RecordFiles(source)
-    files._files = int(last.stem) + 1
-    files.add([end])
+    RecordFiles(source, first=int(last.stem) + 1).add([end])
 
 
 def _end(app: App, settings: AppSettings) -> Record:
@@ -315,7 +314,7 @@ class _Run:
         """Run on a session."""
         from millrace.connectors.kafka import with_source_id
         from millrace.host.spark_clock import announced
-        from millrace.runtime.job import QueryFailed, _first_line, ship_project
+        from millrace.runtime.job import QueryFailed, first_line, ship_project
         from millrace.runtime.wiring import outputs_of
 
         ship_project(spark, self._folder / "shipped")
@@ -336,7 +335,7 @@ class _Run:
             while not query.awaitTermination(1):
                 pass
         except Exception as error:
-            raise QueryFailed(f"{self._app.name}: {_first_line(str(error))}") from error
+            raise QueryFailed(f"{self._app.name}: {first_line(str(error))}") from error
         finally:
             query.stop()
         files = sorted(self._source.glob("*.parquet"))

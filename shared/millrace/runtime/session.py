@@ -15,11 +15,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from millrace.errors import UserError
-from millrace.runtime.class_archive import archive_flags, keep_archive
+from millrace.local.class_archive import archive_flags, keep_archive
+from millrace.local.jars import jar_paths
+from millrace.local.java import JavaError
+from millrace.local.java_check import check_java
 from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STEADY_RUN, STREAMING_DEFAULTS
-from millrace.runtime.jars import jar_paths
-from millrace.runtime.java import JavaError
-from millrace.runtime.java_check import check_java
 from millrace.runtime.prefork import launcher
 from millrace.runtime.scratch import scratch_folder
 

@@ -40,8 +40,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from millrace.connectors.router import DRIVER_RECORDS
+from millrace.kafka.options import check_options, client_options, spark_options
 from millrace.runtime.installed import list_apps
-from millrace.runtime.kafka_options import check_options, client_options, spark_options
 from millrace.runtime.secrets import MASK, OptionMap, is_secret, shown
 from millrace.runtime.settings_sources import COMMON, Collector, Entry, SettingsError, config_path
 from millrace.time import ms
@@ -306,6 +306,10 @@ class AppSettings(BaseSettings):
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
+    def came_from(self) -> dict[str, str]:
+        """Return where the values came from that are not the defaults, by dotted key; it may be added to."""
+        return self._origins
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _upper(cls, value: Any) -> Any:
@@ -374,7 +378,7 @@ def load_settings(
     if collector.problems:
         # Raised outside the handler: pydantic's own error would carry the input, secrets included.
         raise SettingsError(collector.problems)
-    settings._origins.update(found)
+    settings.came_from().update(found)
     return settings
 
 
@@ -384,7 +388,8 @@ def origins(settings: AppSettings) -> dict[str, str]:
     An origin is ``"default"``, ``"millrace.yaml:3"`` (file and line), the name of an environment variable, or
     ``"--set KEY"``.
     """
-    return {key: settings._origins.get(key, DEFAULT) for key in flat(redacted(settings))}
+    known = settings.came_from()
+    return {key: known.get(key, DEFAULT) for key in flat(redacted(settings))}
 
 
 def redacted(settings: BaseModel) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class ValueState(Generic[T]):
     the life of what is there earlier than it would have ended: ``clear()`` does.
     """
 
-    __slots__ = ("_cursor", "_default", "_name")
+    __slots__ = ("_cursor", "_default", "name")
 
     def __new__(cls, cursor: Cursor, spec: StateSpec) -> ValueState[T]:
         """Choose the handle that the declaration needs: this is the hottest path there is."""
@@ -44,17 +44,17 @@ class ValueState(Generic[T]):
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
-        self._name = spec.name
+        self.name = spec.name
         self._default = spec.default
 
     @property
     def value(self) -> T:
         """The value at the current time, or the declared default."""
-        return getattr(self._cursor.entry, self._name)  # type: ignore[no-any-return]
+        return getattr(self._cursor.entry, self.name)  # type: ignore[no-any-return]
 
     @value.setter
     def value(self, new: T) -> None:
-        setattr(self._cursor.entry, self._name, new)
+        setattr(self._cursor.entry, self.name, new)
 
     def set(self, value: T, *, ttl: timedelta | int | None = None) -> None:
         """Write the value.
@@ -66,12 +66,12 @@ class ValueState(Generic[T]):
         Raises:
             StateAccessError: ``ttl`` is given, and the state is declared without.
         """
-        refuse_ttl(self._name, ttl)
+        refuse_ttl(self.name, ttl)
         self.value = value
 
     def clear(self) -> None:
         """Forget the value; the next read returns the default."""
-        setattr(self._cursor.entry, self._name, self._default())
+        setattr(self._cursor.entry, self.name, self._default())
 
 
 class _ExpiringValueState(ValueState[T]):
@@ -93,12 +93,12 @@ class _ExpiringValueState(ValueState[T]):
         """The value at the current time, or the declared default."""
         life = self._life
         entry = self._cursor.entry
-        found = getattr(entry, self._name)
+        found = getattr(entry, self.name)
         live = found is not None and found[0] > life.now()
         if not live:
             return self._default_in_place() if self._pristine is not None else self._default()  # type: ignore[no-any-return]
         if life.on_read:
-            setattr(entry, self._name, (life.longer(found[0]), found[1]))
+            setattr(entry, self.name, (life.longer(found[0]), found[1]))
         elif self._pristine is not None and found[1] == self._pristine:
             # Nothing but a default so far: its life begins with the change that may follow.
             self._place(found[1])
@@ -111,12 +111,12 @@ class _ExpiringValueState(ValueState[T]):
     def set(self, value: T, *, ttl: timedelta | int | None = None) -> None:
         """Write the value; ``ttl`` (``timedelta`` or ms) goes before the declared time to live."""
         entry, life = self._cursor.entry, self._life
-        found = getattr(entry, self._name)
+        found = getattr(entry, self.name)
         if found is None or self._is_default(found[1]):
             expiry = life.until(ttl)
         else:
             expiry = life.longer(found[0], ttl)
-        setattr(entry, self._name, (expiry, value))
+        setattr(entry, self.name, (expiry, value))
 
     def _is_default(self, kept: Any) -> bool:
         """Return whether what is kept was never written: a read has put it in place."""
@@ -127,7 +127,7 @@ class _ExpiringValueState(ValueState[T]):
 
     def clear(self) -> None:
         """Forget the value; the next read returns the default."""
-        setattr(self._cursor.entry, self._name, None)
+        setattr(self._cursor.entry, self.name, None)
 
     def _default_in_place(self) -> Any:
         """Keep the default that is returned, so that a change in place is not lost.
@@ -140,7 +140,7 @@ class _ExpiringValueState(ValueState[T]):
 
     def _place(self, default: Any) -> None:
         life = self._life
-        setattr(self._cursor.entry, self._name, (life.until(), default))
+        setattr(self._cursor.entry, self.name, (life.until(), default))
         self._placed = default, life.now()
 
 
@@ -157,7 +157,7 @@ class _EventTimeValueState(_ExpiringValueState[T]):
     def value(self) -> T:
         """The value at the current time, or the declared default."""
         cursor = self._cursor
-        found = getattr(cursor.entry, self._name)
+        found = getattr(cursor.entry, self.name)
         if found is None or found[0] <= cursor.now:
             return self._default()  # type: ignore[no-any-return]
         return found[1]  # type: ignore[no-any-return]
@@ -165,7 +165,7 @@ class _EventTimeValueState(_ExpiringValueState[T]):
     @value.setter
     def value(self, new: T) -> None:
         cursor = self._cursor
-        entry, name = cursor.entry, self._name
+        entry, name = cursor.entry, self.name
         expiry = cursor.now + self._ttl
         found = getattr(entry, name)
         if found is not None and found[0] > expiry:
@@ -180,15 +180,15 @@ class _EventTimeValueState(_ExpiringValueState[T]):
 class MapState(Generic[K, V]):
     """One map of the current key. Order of iteration is order of insertion."""
 
-    __slots__ = ("_cursor", "_life", "_name")
+    __slots__ = ("_cursor", "_life", "name")
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
-        self._name = spec.name
+        self.name = spec.name
         self._life = Life(cursor, spec) if spec.expires else None
 
     def _kept(self) -> dict[K, Any]:
-        found: dict[K, Any] = getattr(self._cursor.entry, self._name)
+        found: dict[K, Any] = getattr(self._cursor.entry, self.name)
         return found
 
     def get(self, key: K, default: V | None = None) -> V | None:
@@ -218,7 +218,7 @@ class MapState(Generic[K, V]):
         """
         kept, life = self._kept(), self._life
         if life is None:
-            refuse_ttl(self._name, ttl)
+            refuse_ttl(self.name, ttl)
             kept[key] = value
             return
         expiry = life.until(ttl)
@@ -279,11 +279,11 @@ class MapState(Generic[K, V]):
 class BroadcastState(Generic[K, V]):
     """A global map: read everywhere, written in ``process_broadcast`` only."""
 
-    __slots__ = ("_cursor", "_name")
+    __slots__ = ("_cursor", "name")
 
     def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
         self._cursor = cursor
-        self._name = spec.name
+        self.name = spec.name
 
     def view(self, make: Callable[[list[tuple[K, V]]], T]) -> T:
         """Return ``make(entries)``, made anew only where the state may have changed.
@@ -303,18 +303,18 @@ class BroadcastState(Generic[K, V]):
             >>> limits.view(lambda entries: sum(value for _, value in entries))
             4
         """
-        entries = self._cursor.broadcast[self._name]
+        entries = self._cursor.broadcast[self.name]
         if make is not entries.made_by:
             entries.view, entries.made_by = make(list(entries.items())), make
         return entries.view  # type: ignore[no-any-return]
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value at ``key`` or ``default``."""
-        return self._cursor.broadcast[self._name].get(key, default)  # type: ignore[no-any-return]
+        return self._cursor.broadcast[self.name].get(key, default)  # type: ignore[no-any-return]
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Iterate over all entries."""
-        return iter(list(self._cursor.broadcast[self._name].items()))
+        return iter(list(self._cursor.broadcast[self.name].items()))
 
     def put(self, key: K, value: V) -> None:
         """Write the value at ``key``; in ``process_broadcast`` only."""
@@ -325,13 +325,13 @@ class BroadcastState(Generic[K, V]):
         self._draft().remove(key)
 
     def _draft(self) -> Draft:
-        draft = self._cursor.broadcast[self._name]
+        draft = self._cursor.broadcast[self.name]
         if not isinstance(draft, Draft):
-            raise StateAccessError(f"broadcast state '{self._name}' is read-only outside process_broadcast")
+            raise StateAccessError(f"broadcast state '{self.name}' is read-only outside process_broadcast")
         return draft
 
     def __contains__(self, key: object) -> bool:
-        return key in self._cursor.broadcast[self._name]
+        return key in self._cursor.broadcast[self.name]
 
     def __len__(self) -> int:
-        return len(self._cursor.broadcast[self._name])
+        return len(self._cursor.broadcast[self.name])

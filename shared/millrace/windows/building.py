@@ -57,6 +57,7 @@ def window(
         name: Name of the process in contracts and identities; made of event and window unless given.
 
     Example:
+        >>> import msgspec
         >>> from millrace.testing import TestDriver
         >>> from millrace.windows import count, sum_of, tumbling, window
         >>> class Click(msgspec.Struct):

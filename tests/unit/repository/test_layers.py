@@ -86,6 +86,87 @@ def test_apps_do_not_import_each_other_nor_the_generators() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize(
+    ("part", "forbidden"),
+    [
+        ("runtime", {"millrace.cli", "millrace.console", "millrace.demo", "millrace.testing"}),
+        ("kafka", {"millrace.runtime", "millrace.cli", "millrace.testing"}),
+        ("local", {"millrace.runtime", "millrace.kafka", "millrace.host", "millrace.cli"}),
+        ("topology", {"millrace.runtime", "millrace.host.spark", "millrace.connectors", "millrace.testing"}),
+        ("state", {"millrace.host", "millrace.runtime", "millrace.topology"}),
+        ("time", {"millrace.host", "millrace.runtime", "millrace.state", "millrace.topology"}),
+        ("windows", {"millrace.host", "millrace.runtime", "millrace.joins", "millrace.patterns"}),
+        ("testing", {"millrace.cli"}),
+    ],
+)
+def test_parts_of_the_core_import_only_what_is_below_them(part: str, forbidden: set[str]) -> None:
+    assert breaches(CORE / part, forbidden, root=ROOT / "shared") == []
+
+
+def packages() -> dict[str, Path]:
+    """Every module of the project by its name."""
+    found = {}
+    roots = [(ROOT / "shared", ["millrace"]), (ROOT, ["apps", "generators", "benchmarks", "recipes"])]
+    for root, tops in roots:
+        for path in (path for top in tops for path in sources(root / top)):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def cycles(modules: dict[str, set[str]]) -> list[list[str]]:
+    """Return the modules that import each other, also inside of functions and for types only."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        numbers[name] = lowest[name] = len(numbers)
+        open_.append(name)
+        for other in sorted(modules[name]):
+            if other not in numbers:
+                visit(other)
+            if other in open_:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == numbers[name]:
+            circle = open_[open_.index(name) :]
+            del open_[open_.index(name) :]
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    for name in sorted(modules):
+        if name not in numbers:
+            visit(name)
+    return found
+
+
+def test_no_modules_import_each_other() -> None:
+    modules = packages()
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        text = path.read_text(encoding="utf-8")
+        package = tuple(name.split(".")) if path.name == "__init__.py" else tuple(name.split(".")[:-1])
+        named = {found for found, _ in imports(text, package)}
+        wanted = {one if one in modules else one.rpartition(".")[0] for one in named}
+        graph[name] = {one for one in wanted if one in modules and one != name}
+    assert len(graph) > 500
+    assert cycles(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("modules", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [["a", "b"]]),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": {"d"}, "d": {"b"}, "e": {"f"}, "f": {"e"}},
+         [["b", "c", "d"], ["e", "f"]]),
+    ],
+)  # fmt: skip
+def test_circles_are_found(modules: dict[str, set[str]], found: list[list[str]]) -> None:
+    assert cycles(modules) == found
+
+
 def test_only_the_engine_side_of_the_core_imports_pyspark() -> None:
     found = [
         breach

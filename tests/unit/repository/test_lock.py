@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from millrace.runtime.jar_lock import load_lock, lock_path
+from millrace.local.jar_lock import load_lock, lock_path
 
 ROOT = Path(__file__).resolve().parents[3]
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")

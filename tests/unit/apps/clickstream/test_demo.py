@@ -14,8 +14,8 @@ from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.snowplow_files import BadFile
 from generators.cli import app as generate
+from millrace.demo import DemoRun
 from millrace.runtime.clock_files import write_status
-from millrace.runtime.demo import DemoRun
 from millrace.time.clock import ClockStatus
 
 

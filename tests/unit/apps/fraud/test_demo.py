@@ -16,8 +16,8 @@ from apps.fraud.settings import FraudSettings
 from generators.fraud import DOMAIN, SCHEMA_VERSION, FraudProfile, fraud_events
 from generators.ledger import LedgerWriter
 from millrace.dead_letters import reason_of
+from millrace.demo import DemoRun
 from millrace.host.memory_chain import MemoryChain
-from millrace.runtime.demo import DemoRun
 from millrace.testing.ledger import Ledger, read_ledger
 from tests.unit.apps.fraud.cases import MINUTE, START_MS
 from tests.unit.apps.fraud.chain import time_of

@@ -18,8 +18,8 @@ from generators.engine.world import deliver_domain
 from generators.iot import DOMAIN, IotProfile
 from generators.world_ledger import WorldLedger
 from millrace.dead_letters import reason_of
+from millrace.demo import DemoRun
 from millrace.host.memory import MemoryHost
-from millrace.runtime.demo import DemoRun
 from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
 
 PROFILE = IotProfile(

@@ -17,7 +17,7 @@ from apps.ridesharing.events import Signal
 from apps.ridesharing.settings import RidesharingSettings
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS, Mailbag
-from millrace.runtime.demo import DemoRun
+from millrace.demo import DemoRun
 from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
 from tests.unit.apps.ridesharing.cases import START, Whole
 

@@ -349,7 +349,7 @@ def test_a_page_that_an_app_names_wrongly_is_one_clear_line() -> None:
 def test_the_dashboard_never_imports_the_engine(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom millrace.dashboard.serve import open_pages\n"
-        "from millrace.runtime.apps import list_apps\n"
+        "from millrace.runtime.installed import list_apps\n"
         "pages, broken = open_pages(list_apps())\n"
         "assert len(pages) >= 4 and not broken, broken\n"
         "for page in pages.values():\n    page.refresh()\n"

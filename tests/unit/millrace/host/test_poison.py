@@ -187,7 +187,7 @@ def outcome(
             emissions = host.drain()
         elif ahead:
             rows = host.rows_of(events)
-            reached = max(host.watermark, host._newest - bound - 1) if rows else host.watermark
+            reached = max(host.watermark, host.newest - bound - 1) if rows else host.watermark
             host.runner.controls.load(None)
             host.runner.run_batch(host.store, rows, host.watermark, ahead=reached)
             host.watermark = reached

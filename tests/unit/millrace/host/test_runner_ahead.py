@@ -127,7 +127,7 @@ class Ahead:
     def run_batch(self, events: list[tuple[str, int, Reading]]) -> list[Emission]:
         first = self.hosts[0]
         rows = first.rows_of(events)
-        ahead = max(self.watermark, first._newest - BOUND_MS - 1)
+        ahead = max(self.watermark, first.newest - BOUND_MS - 1)
         passed: list[Emission] = []
         for place, host in enumerate(self.hosts):
             host.runner.run_batch(host.store, rows, self.watermark, ahead=ahead)

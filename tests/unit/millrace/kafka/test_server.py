@@ -21,10 +21,10 @@ from millrace.kafka.broker import EmbeddedBroker
 from millrace.kafka.detached import DetachedBroker
 from millrace.kafka.launch import free_port
 from millrace.kafka.server import Server, new_cluster_id
-from millrace.runtime.class_archive import archive_flags, keep_archive
-from millrace.runtime.home import home
-from millrace.runtime.java_check import Java
-from millrace.runtime.processes import DetachedProcess
+from millrace.local.class_archive import archive_flags, keep_archive
+from millrace.local.home import home
+from millrace.local.java_check import Java
+from millrace.local.processes import DetachedProcess
 
 JAVA = Java(Path("/usr/bin/java"), 17, "17.0.1")
 

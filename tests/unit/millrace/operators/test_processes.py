@@ -28,6 +28,7 @@ from millrace.operators import (
 )
 from millrace.process import ProcessDefinitionError
 from millrace.runtime.contract import ContractMismatch, check_contract
+from millrace.state.schema import describe_state
 from millrace.testing import TestDriver
 from millrace.testing.properties import leaks, same_as_batch
 from millrace.windows import count, hopping, mean, sum_of, tumbling
@@ -116,7 +117,7 @@ def test_a_key_with_more_parts_than_names_stops_the_query(name: str) -> None:
 
 
 def contract(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
-    states = {s.name: s.describe() for s in process.states}
+    states = {s.name: describe_state(s) for s in process.states}
     return {
         "process": process.name,
         "layout": sorted(states),

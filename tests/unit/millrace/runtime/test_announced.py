@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from millrace import demo
 from millrace.dashboard.data import find_root
 from millrace.dashboard.serve import open_page
 from millrace.errors import MillraceError
-from millrace.runtime import demo
 from millrace.runtime.announced import ANNOUNCED_FILE, announced, announced_in
 from millrace.runtime.settings import AppSettings, StorageSettings
 from tests.unit.millrace.dashboard.cases import Clock, shop

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from millrace.cli import report
-from millrace.cli.report import equal, same
+from millrace.console import report
+from millrace.console.report import equal, same
 from millrace.errors import UserError
 from millrace.runtime import commands
 from millrace.runtime.commands import app_table, command_settings

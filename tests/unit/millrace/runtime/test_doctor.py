@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from millrace.cli.doctor import app as doctor_app
 from millrace.errors import UserError
-from millrace.runtime import doctor, jars
+from millrace.local import jars
+from millrace.local.java import JavaError
+from millrace.local.java_check import check_java
+from millrace.runtime import doctor
 from millrace.runtime.doctor import Finding, Machine, quick_check, run_checks
-from millrace.runtime.java import JavaError
-from millrace.runtime.java_check import check_java
 
 MODULES = "java.base@{0}\njdk.incubator.vector@{0}\n"
 OLD = 'echo \'{0} version "1.8.0_392"\' >&2; [ "$1" = -version ]'

@@ -17,12 +17,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from typer.testing import CliRunner
 
+from millrace import demo
 from millrace.cli import doctor as doctor_cli
 from millrace.cli.doctor import app as doctor_app
 from millrace.errors import UserError
 from millrace.kafka import admin
 from millrace.kafka.admin import APPEND_TIME, SENT_TIME, BrokerUnreachable
-from millrace.runtime import apps, demo, processes
+from millrace.local import processes
+from millrace.runtime import apps, installed
 from millrace.runtime.apps import App, Topic, Topics, load_app, with_sent_times
 from millrace.runtime.arrivals import Arrived, Delays, Percentiles, measure
 from millrace.runtime.doctor import Finding
@@ -330,7 +332,7 @@ class TestCommand:
     def machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A machine on which all is well, with one app."""
         monkeypatch.setattr(apps, "load_app", lambda name: SHOP)
-        monkeypatch.setattr(apps, "list_apps", lambda: {"shop": "shop:app"})
+        monkeypatch.setattr(installed, "list_apps", lambda: {"shop": "shop:app"})
         monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
         monkeypatch.setattr("millrace.runtime.doctor.run_checks", lambda machine, quick: [*self.found])
 
@@ -432,7 +434,8 @@ def test_a_demo_of_a_simulated_world_keeps_and_sends_its_arrivals(
     monkeypatch.setattr(demo, "_running", running)
     monkeypatch.setattr(processes, "Child", start)
     nothing: Any = lambda *_: ()  # noqa: E731
-    spec = demo.DemoSpec(nothing, nothing, lambda _: "alerts", nothing, nothing, simulated=simulated)
+    of_all = [nothing] * 4
+    spec = demo.DemoSpec(nothing, nothing, lambda _: "alerts", *of_all, simulated=simulated)
     view: Any = SimpleNamespace(phase=lambda _: contextlib.nullcontext())
     with pytest.raises(Started):
         demo.run_demo(SHOP, spec, demo.DemoOptions(), view)

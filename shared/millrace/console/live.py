@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from millrace.cli.live_panels import AlertLine, ViewModel, alert_line, clean, render, status_line
+from millrace.console.live_panels import AlertLine, ViewModel, alert_line, clean, render, status_line
 
 __all__ = ["AlertLine", "LiveView", "ViewModel", "is_interactive"]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from millrace.errors import UserError
-from millrace.runtime.jar_cache import Cancelled, JarCache, JarState, cache_root, sha256_of
-from millrace.runtime.jar_lock import Artifact, Jar, JarGroup, JarLock, load_lock
-from millrace.runtime.jar_sources import (
+from millrace.local.jar_cache import Cancelled, JarCache, JarState, cache_root, sha256_of
+from millrace.local.jar_lock import Artifact, Jar, JarGroup, JarLock, load_lock
+from millrace.local.jar_sources import (
     MIRROR_VARIABLES,
     Advance,
     LocalRepository,

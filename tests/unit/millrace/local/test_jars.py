@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from millrace.cli.jars import app as jars_command
 from millrace.errors import UserError
-from millrace.runtime.jar_cache import JarCache, cache_root
-from millrace.runtime.jar_lock import Artifact, Jar, JarLock, load_lock
-from millrace.runtime.jar_sources import LocalRepository, RemoteRepository, sources_from
-from millrace.runtime.jars import ensure_jars, jar_paths, report_jars
+from millrace.local.jar_cache import JarCache, cache_root
+from millrace.local.jar_lock import Artifact, Jar, JarLock, load_lock
+from millrace.local.jar_sources import LocalRepository, RemoteRepository, sources_from
+from millrace.local.jars import ensure_jars, jar_paths, report_jars
 
 Place = LocalRepository | RemoteRepository
 NOBODY_LISTENS = "http://127.0.0.1:9"  # the discard port, which nothing serves

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from millrace.runtime import demo
-from millrace.runtime.demo import Settling
+from millrace import demo
+from millrace.demo import Settling
 from millrace.runtime.monitor import QuerySnapshot
 
 NEWEST = datetime(2026, 1, 1, 12, tzinfo=UTC)

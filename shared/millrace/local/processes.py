@@ -1,7 +1,7 @@
 """Long-running child processes that cannot be orphaned, and detached ones that are meant to stay.
 
 A :class:`Child` ends with its parent however the parent ends, ``kill -9`` included: a watchdog process
-(:mod:`millrace.runtime.watchdog`) stands between the two. :func:`start_detached` is for what must outlive
+(:mod:`millrace.local.watchdog`) stands between the two. :func:`start_detached` is for what must outlive
 the command that started it; what it returns can be written to a file and stopped later.
 """
 
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from millrace.errors import MillraceError
-from millrace.runtime import watchdog
+from millrace.local import watchdog
 
 #: Seconds that a watchdog gets to report the child's process id; it needs 20 ms on an idle machine.
 _REPORT_TIMEOUT_S = 30.0

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from millrace.errors import MillraceError, UserError
-from millrace.runtime.jar_lock import Artifact, Jar
+from millrace.local.jar_lock import Artifact, Jar
 
 _LOCK_POLL_S = 0.1
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from millrace.errors import MillraceError, UserError
-from millrace.runtime.jar_cache import Cancelled
-from millrace.runtime.jar_lock import Artifact
+from millrace.local.jar_cache import Cancelled
+from millrace.local.jar_lock import Artifact
 
 if TYPE_CHECKING:
     import httpx

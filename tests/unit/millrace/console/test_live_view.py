@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from millrace.cli.live import LiveView, is_interactive
-from millrace.cli.live_panels import AlertLine, ViewModel, render, sparkline, status_line
-from millrace.cli.report import Check, print_checks, print_table
+from millrace.console.live import LiveView, is_interactive
+from millrace.console.live_panels import AlertLine, ViewModel, render, sparkline, status_line
+from millrace.console.report import Check, print_checks, print_table
 from millrace.runtime.monitor import QueryMonitor
 from millrace.time.clock import ClockStatus
 

@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
+from millrace.local.home import home
 from millrace.runtime.announced import announced
 from millrace.runtime.apps import App, with_sent_times
-from millrace.runtime.home import home
 from millrace.runtime.monitor import QueryMonitor, QuerySnapshot
 
 if TYPE_CHECKING:
-    from millrace.cli.live import AlertLine, LiveView
-    from millrace.cli.report import Check
+    from millrace.console.live import AlertLine, LiveView
+    from millrace.console.report import Check
+    from millrace.local.processes import Child
     from millrace.runtime.job import Job
-    from millrace.runtime.processes import Child
     from millrace.runtime.settings import AppSettings
-    from millrace.testing.ledger import Ledger
 
 _TICK_S = 0.25
 #: How long the app may take to catch up when the generator has ended, seconds.
@@ -63,16 +62,6 @@ class DemoRun:
         return self.folder / "ledger.jsonl"
 
 
-def _read_payments_ledger(path: Path) -> Ledger:
-    from millrace.testing.ledger import read_ledger
-
-    return read_ledger(path)
-
-
-def _sent(ledger: Any) -> int:
-    return int(ledger.summary.sent)
-
-
 @dataclass(frozen=True)
 class DemoSpec:
     """What an app adds to its demo; named by ``App.demo``.
@@ -83,8 +72,7 @@ class DemoSpec:
         alert_topic: Settings → topic whose records are shown as they come.
         alert_line: A record's value → what is shown of it.
         checks: Run, ledger and ids of the alerts seen on the topic → the checks to print.
-        read_ledger: Reads the generator's ledger; left out: that of one stream
-            (:func:`millrace.testing.ledger.read_ledger`).
+        read_ledger: Reads the generator's ledger.
         sent: Ledger → messages that were sent, to all topics that the app reads.
         answers: Whether the generator answers the app: then it begins when the app has warmed up.
         simulated: Whether the generator's event time is not the clock's: then its messages carry their
@@ -96,8 +84,8 @@ class DemoSpec:
     alert_topic: Callable[[Any], str]
     alert_line: Callable[[bytes], AlertLine]
     checks: Callable[[DemoRun, Any, set[str]], list[Check]]
-    read_ledger: Callable[[Path], Any] = _read_payments_ledger
-    sent: Callable[[Any], int] = _sent
+    read_ledger: Callable[[Path], Any]
+    sent: Callable[[Any], int]
     answers: bool = False
     simulated: bool = False
 
@@ -275,8 +263,8 @@ def _stream(
     broker_ready: Callable[[], None],
     began: float,
 ) -> None:
+    from millrace.local.processes import Child
     from millrace.runtime.job import Job
-    from millrace.runtime.processes import Child
 
     monitor = QueryMonitor()
     job = Job(app, run.settings, monitor=monitor, on_batch=monitor.on_batch, wait_for_broker=broker_ready)
@@ -438,7 +426,7 @@ def _watch(
 
 
 def _model(run: DemoRun, snapshot: Any, tail: AlertTail, sent: int | None, elapsed: float) -> Any:
-    from millrace.cli.live import ViewModel
+    from millrace.console.live import ViewModel
 
     alerts = list(tail.lines)
     return replace(

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.runtime import watchdog
-from millrace.runtime.processes import Child, DetachedProcess, StartFailed, start_detached
+from millrace.local import watchdog
+from millrace.local.processes import Child, DetachedProcess, StartFailed, start_detached
 
 STUBBORN = "trap '' TERM; echo up; while :; do sleep 1; done"
 
@@ -169,7 +169,7 @@ time.sleep(600)
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from millrace.runtime.processes import Child
+from millrace.local.processes import Child
 log, kept, removed = map(Path, sys.argv[1:4])
 child = Child([sys.executable, "-c", sys.argv[4]], log_file=log, grace_s=0.2, remove_if_orphaned=[removed])
 if sys.argv[5] == "fork" and os.fork() == 0:  # inherits the pipe that says that the parent lives
@@ -231,7 +231,7 @@ def test_a_stubborn_child_ends_when_the_parent_is_killed(
 class TestDetached:
     def test_it_outlives_the_process_that_started_it(self, log: Path, tmp_path: Path) -> None:
         script = (
-            "import sys; from pathlib import Path; from millrace.runtime.processes import start_detached\n"
+            "import sys; from pathlib import Path; from millrace.local.processes import start_detached\n"
             "found = start_detached(['sleep', '600'], log_file=Path(sys.argv[1]))\n"
             "print(found.pid, found.started_at)"
         )

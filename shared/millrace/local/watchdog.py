@@ -1,6 +1,6 @@
 """The small process that stands between a parent and its child, so that no child is ever orphaned.
 
-Run as a plain file by :mod:`millrace.runtime.processes`, with the standard library's core modules only,
+Run as a plain file by :mod:`millrace.local.processes`, with the standard library's core modules only,
 because it is started once per child and must be there in milliseconds. It leads a session of its own;
 the child gets a process group in that session. Its standard input is a pipe whose other end only the
 parent holds: a byte asks for a graceful stop, the end of the pipe means that the parent is gone. A

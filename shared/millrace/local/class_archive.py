@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from millrace.runtime.jar_cache import cache_root
-from millrace.runtime.java_check import Java
+from millrace.local.jar_cache import cache_root
+from millrace.local.java_check import Java
 
 #: Exit code of a JVM that ended cleanly on SIGTERM, its archive written in full.
 _CLEAN_EXITS = (0, 143)

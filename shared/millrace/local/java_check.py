@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millrace.runtime.java import JavaError, find_java
+from millrace.local.java import JavaError, find_java
 
 #: What Spark, Kafka and Delta are tested on.
 TESTED_VERSIONS: Final = (17, 21)

@@ -1,0 +1,1 @@
+"""What is shown in a terminal: the live view, tables, checks."""
