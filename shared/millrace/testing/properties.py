@@ -254,7 +254,7 @@ def invariant(
     repeats = duplicates > 0
     places = range(len(check.events))
     wanted = check.result(check.run(check.finest(places)), repeats=repeats)
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     for number in range(runs):
         whole = number == 0 and cuts
         taken = in_some_order(rng, check.events, bound_ms, duplicates, per_key=per_key)

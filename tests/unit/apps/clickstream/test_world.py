@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
+from apps.clickstream.app import app
 from apps.clickstream.consent import changed, may_stitch
 from apps.clickstream.entities import Entities
 from apps.clickstream.events import Click, Consent
 from apps.clickstream.funnels import PURCHASE, step_of
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.ledger_checks import check_ledger
-from apps.clickstream.pipeline import topology
 from apps.clickstream.reactions import Reactions
-from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.visitor import visitors
 from millrace.host.memory_chain import MemoryChain
+from millrace.testing.app_contract import AppInMemory, AppWorld
+from millrace.testing.standing import Happened
 from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
@@ -34,7 +34,6 @@ from tests.unit.apps.clickstream.app_cases import (
     truths,
     world,
 )
-from tests.unit.apps.standing import Happened, Standing
 
 #: Output → key of its rows.
 UPSERTED = {
@@ -223,36 +222,47 @@ def two_hours(*, clicks_of_people: bool = False) -> list[Happened]:
     ]
 
 
-#: What stands in the tables at any moment, however the shop's events came. The arm of funnels is left out:
-#: the row of a session that was over before its browser was stitched is not written again, so whose arm it
-#: has hangs on whether the session was closed in an earlier batch.
-STANDING = Standing(
-    two_hours,
-    partial(topology, ClickstreamSettings()),
-    bound_ms=MINUTE,
-    left_out={"Visitors.funnels": ("arm",)},
-    repeats=True,
-)
-#: The same of what people click, also where a browser's clicks do not come in order. Consents are left out,
-#: by what was known when a click came it is decided what may be; and bots, since from which event on somebody
-#: is too fast hangs on what came by then. The row of an open session is of what had come when it was written.
-CLICKS = replace(
-    STANDING,
-    world=partial(two_hours, clicks_of_people=True),
-    only={"Visitors.sessions": lambda row: row["is_final"]},
-    per_key=False,
-)
+class ClickstreamWorld(AppWorld):
+    """Two hours of the shop.
+
+    The arm of funnels is left out: the row of a session that was over before its browser was stitched is not
+    written again, so whose arm it has hangs on whether the session was closed in an earlier batch.
+    """
+
+    app = app
+    bound_ms = MINUTE
+    left_out: ClassVar = {"Visitors.funnels": ("arm",)}
+    repeats = True
+
+    def world(self) -> list[Happened]:
+        return two_hours()
 
 
-def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment() -> None:
-    STANDING.check(range(3))
-    found = {name: rows.total() for name, rows in STANDING.expected().items()}
-    assert found.keys() >= {*STANDING.upserted, "Entities.abandonments", "Visitors.consents", "main"}
-    assert min(found["Visitors.sessions"], found["Visitors.funnels"], found["boards"]) > 80
+class TestContract(ClickstreamWorld, AppInMemory):
+    def test_all_tables_are_written(self) -> None:
+        found = {name: rows.total() for name, rows in self.standing.expected().items()}
+        wanted = {*self.standing.upserted, "Entities.abandonments", "Visitors.consents", "main"}
+        assert found.keys() >= wanted
+        assert min(found["Visitors.sessions"], found["Visitors.funnels"], found["boards"]) > 80
+
+
+class ClicksOfPeople(ClickstreamWorld):
+    """What people click, also where a browser's clicks do not come in order.
+
+    Consents are left out, by what was known when a click came it is decided what may be; and bots, since from
+    which event on somebody is too fast hangs on what came by then. The row of an open session is of what had
+    come when it was written.
+    """
+
+    only: ClassVar = {"Visitors.sessions": lambda row: row["is_final"]}
+    per_key = False
+
+    def world(self) -> list[Happened]:
+        return two_hours(clicks_of_people=True)
 
 
 def test_disorder_within_a_browsers_clicks_changes_no_table() -> None:
-    CLICKS.check([1])
+    ClicksOfPeople().standing.check([1])
 
 
 def test_nothing_is_left_when_all_is_over() -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import msgspec
-import pytest
 
+from apps.fraud.app import app
 from apps.fraud.events import Label, Transaction
-from apps.fraud.pipeline import topology
-from apps.fraud.settings import FraudSettings
 from generators.payments import PaymentsProfile, simulate
+from millrace.testing.app_contract import AppInMemory, AppWorld
+from millrace.testing.standing import Happened
 from tests.unit.apps.fraud.cases import HOUR, SECOND, START_MS
 from tests.unit.apps.fraud.chain import ALL
-from tests.unit.apps.standing import Happened, Standing
 
 #: Frauds and what is said of them come within minutes and hours, not days and weeks.
 PROFILE = PaymentsProfile(
@@ -38,24 +36,42 @@ def world(profile: PaymentsProfile, hours: int) -> Iterator[Happened]:
             yield happened
 
 
-TWO_HOURS = Standing(
-    partial(world, PROFILE, 2), partial(topology, FraudSettings()), bound_ms=10 * SECOND, repeats=True
-)
-#: Rarer, for so long that what is kept of 24 hours is forgotten again and again.
-DAYS = replace(TWO_HOURS, world=partial(world, replace(PROFILE, event_rate=0.01, events=1_500), 40))
-#: All stages. A terminal, an account, a device see the transactions of several cards in the order in which
-#: batches bring them: so they are brought in order.
-ENTITIES = replace(
-    TWO_HOURS,
-    world=partial(world, replace(PROFILE, event_rate=0.12, cards=20, terminals=20, events=900), 2),
-    topology=partial(topology, FraudSettings.model_validate({"features": {"entities": ",".join(ALL)}})),
-    bound_ms=0,
-)
+class FraudWorld(AppWorld):
+    app = app
+    bound_ms = 10 * SECOND
+    repeats = True
+
+    def world(self) -> Iterator[Happened]:
+        return world(PROFILE, 2)
 
 
-@pytest.mark.parametrize("standing", [TWO_HOURS, DAYS, ENTITIES], ids=["two-hours", "days", "entities"])
-def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment(standing: Standing) -> None:
-    standing.check(range(3))
-    found = {name.rpartition(".")[2]: rows.total() for name, rows in standing.expected().items()}
-    assert found["main"] > 700
-    assert min(found["alerts"], found["labels"]) > 10
+class InMemory(FraudWorld, AppInMemory):
+    def test_there_are_alerts_and_labels(self) -> None:
+        found = {name.rpartition(".")[2]: rows.total() for name, rows in self.standing.expected().items()}
+        assert found["main"] > 700
+        assert min(found["alerts"], found["labels"]) > 10
+
+
+class TestTwoHours(InMemory):
+    pass
+
+
+class TestDays(InMemory):
+    """Rarer, for so long that what is kept of 24 hours is forgotten again and again."""
+
+    def world(self) -> Iterator[Happened]:
+        return world(replace(PROFILE, event_rate=0.01, events=1_500), 40)
+
+
+class TestEntities(InMemory):
+    """All stages.
+
+    A terminal, an account, a device see the transactions of several cards in the order in which batches bring
+    them: so they are brought in order.
+    """
+
+    overrides = (f"features.entities={','.join(ALL)}",)
+    bound_ms = 0
+
+    def world(self) -> Iterator[Happened]:
+        return world(replace(PROFILE, event_rate=0.12, cards=20, terminals=20, events=900), 2)

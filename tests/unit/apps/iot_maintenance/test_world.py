@@ -8,16 +8,15 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
+from apps.iot_maintenance.app import app
 from apps.iot_maintenance.demo import FAULTS
 from apps.iot_maintenance.events import Reading, Status
-from apps.iot_maintenance.pipeline import topology
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.records import Liveness, ShiftKpi
@@ -29,9 +28,10 @@ from generators.iot import IotProfile, simulate
 from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import MemoryHost
 from millrace.host.rows import Emission, Row
+from millrace.testing.app_contract import AppInMemory, AppWorld
+from millrace.testing.standing import Happened, Standing
 from millrace.time import END_OF_TIME
 from tests.unit.apps.iot_maintenance.test_windows import windows_of
-from tests.unit.apps.standing import Happened, Standing
 
 START = 1_767_261_600_000
 #: A sensor is judged by what it was like before.
@@ -198,12 +198,22 @@ def two_hours() -> Iterator[Happened]:
         yield Happened(at, key, at, event)
 
 
-STANDING = Standing(two_hours, partial(topology, IotSettings()), bound_ms=MINUTE, per_key=False)
+class IotWorld(AppWorld):
+    app = app
+    bound_ms = MINUTE
+    per_key = False
+
+    def world(self) -> Iterator[Happened]:
+        return two_hours()
 
 
-def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment() -> None:
-    STANDING.check(range(3))
-    found = {name: rows.total() for name, rows in STANDING.expected().items()}
+class TestContract(IotWorld, AppInMemory):
+    def test_all_tables_are_written(self) -> None:
+        assert_all_tables(self.standing)
+
+
+def assert_all_tables(standing: Standing) -> None:
+    found = {name: rows.total() for name, rows in standing.expected().items()}
     first = {f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts")}
     assert found.keys() == first | {"main", "newest", "kpis", "health"}
     assert min(found.values()) >= 9

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 
+from apps.ridesharing.app import app
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.events import Signal
-from apps.ridesharing.pipeline import topology
 from apps.ridesharing.replay import Chain, memory_chain
 from apps.ridesharing.settings import RidesharingSettings
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS, Mailbag
+from millrace.testing.app_contract import AppInMemory, AppWorld
+from millrace.testing.standing import Happened
 from tests.unit.apps.ridesharing.cases import HOUR, SECOND
-from tests.unit.apps.standing import Happened, Standing
 
 #: A Friday evening.
 START = 1_767_369_600_000
@@ -48,12 +48,18 @@ def two_hours() -> Iterator[Happened]:
                 world.receive(message)
 
 
-STANDING = Standing(two_hours, partial(topology, RidesharingSettings()), bound_ms=5 * SECOND, repeats=True)
+class RidesWorld(AppWorld):
+    app = app
+    bound_ms = 5 * SECOND
+    repeats = True
+
+    def world(self) -> Iterator[Happened]:
+        return two_hours()
 
 
-def test_whatever_the_batches_and_restarts_the_tables_stand_alike_at_any_moment() -> None:
-    STANDING.check(range(3))
-    found = STANDING.expected()
-    states = {msgspec.json.decode(trip)[0]["state"] for trip in found["Dispatcher.trips"]}
-    assert states >= {"accepted", "in_progress", "completed", "rider_cancelled", "no_show", "booked"}
-    assert "main" not in found, "an alarm of the auditor"
+class TestContract(RidesWorld, AppInMemory):
+    def test_all_ends_of_a_trip_are_told_and_no_alarm(self) -> None:
+        found = self.standing.expected()
+        states = {msgspec.json.decode(trip)[0]["state"] for trip in found["Dispatcher.trips"]}
+        assert states >= {"accepted", "in_progress", "completed", "rider_cancelled", "no_show", "booked"}
+        assert "main" not in found, "an alarm of the auditor"
