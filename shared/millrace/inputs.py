@@ -158,8 +158,10 @@ def event_encoder(process: Any) -> Callable[..., bytes]:
 _QUOTED: Final = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
 
 
-def event_json(event: Any) -> bytes:
+def event_json(event: Any, _name: str | None = None) -> bytes:
     """Return an event as JSON that can be read back: floats that JSON has not stand in quotes.
+
+    The name of an input is nothing to it: where there is one input it has none.
 
     >>> event_json([1.0, float("nan"), None])
     b'[1.0,"NaN",null]'

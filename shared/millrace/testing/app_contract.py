@@ -188,6 +188,7 @@ class AppOnSpark(AppWorld):
         batches = self._batches()
         done = self._replay(tmp_path, [[self._record(h) for h in batch] for batch in batches])
         assert self.differences(done, batches) == {}
+        assert self.differences(done, batches[:-1]), "that a batch is missing must show"
 
     def test_broken_records_are_put_aside_and_nothing_else_changes(self, tmp_path: Path) -> None:
         """What is no event is a dead letter with its bytes; all others are handled as without it."""
