@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from millrace.runtime.replay import Record, run_records
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.topology import Input, KeyingError, Topology, read
 from millrace.topology.contract import contract_of
+from tests.unit.millrace.topology.random_steps import Item, counted, list_outputs, made
 from tests.unit.millrace.topology.shop import Back, Cards, Sale, Shops, Turnover, shop
 
 
 def topics(settings: Any) -> Topics:
     return Topics(
-        reads=(Topic("shop.sales"), Topic("shop.backs"), Topic("shop.control", 1)), control="shop.control"
+        reads=(Topic("shop.sales"), Topic("shop.backs", clock=False), Topic("shop.control", 1)),
+        control="shop.control",
     )
 
 
@@ -79,6 +82,34 @@ def test_a_topology_gives_on_spark_what_it_gives_in_memory(spark: SparkSession, 
         card: sum((e.cents if isinstance(e, Sale) else -e.cents) for e in events if e.card == card)
         for card in totals
     }
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_random_topologies_give_on_spark_what_they_give_in_memory(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    topology = made(random.Random(seed))
+    tables = {output: f"t{n}" for n, output in enumerate(list_outputs(topology))}
+    topology = replace(topology.write(tables=tables), control="control")
+    rng = random.Random(seed)
+    items = [
+        Item(rng.choice("xyz"), rng.randrange(5), rng.choice([True, False, None]), at) for at in range(40)
+    ]
+    chain, batches, expected = MemoryChain(topology), [items[:15], items[15:]], Counter[tuple[str, str]]()
+    for batch in batches:
+        for e in chain.run_batch([(item.a, item.at, item) for item in batch]):
+            if e.output in tables:
+                expected[e.output, msgspec.json.decode(e.payload)["way"]] += 1
+    reads = Topics(reads=(Topic("t"), Topic("control", 1)), control="control")
+    app = App("random", "", AppSettings, lambda _: topology, lambda _: reads)
+    records = [[Record("t", msgspec.json.encode(item), b"", item.at) for item in batch] for batch in batches]
+    done = run_records(app, told("random"), tmp_path, records, session=spark)
+    found = Counter[tuple[str, str]]()
+    for output, table in tables.items():
+        if (tmp_path / "tables" / table).exists():
+            found.update((output, way) for way in done.table(table)["way"].to_pylist())
+    assert found.total() > 20
+    assert counted(found, topology) == counted(expected, topology)
 
 
 def test_keyed_builds_the_same_topology(spark: SparkSession) -> None:

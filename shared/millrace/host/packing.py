@@ -87,16 +87,16 @@ class Repacker:
         import pyarrow as pa
 
         keep_out_of_collection()
-        takes = {
-            going.output: (going.mark, KeyTimes(going.keys, ("", int), len(self.labels)))
-            for going in self.takes
-        }
+        takes: dict[str, list[tuple[bytes, KeyTimes]]] = {}
+        for going in self.takes:
+            reader = KeyTimes(going.keys, ("", int), len(self.labels))
+            takes.setdefault(going.output, []).append((going.mark, reader))
         for batch in batches:
             rows: list[tuple[int, bytes, str | None, int]] = []
             columns = (batch[name].to_pylist() for name in ("output", "records", "chunk"))
             for output, records, chunk in zip(*columns, strict=True):
-                if output in takes:
-                    rows += self._events(chunk, *takes[output])
+                for mark, reader in takes.get(output, ()):
+                    rows += self._events(chunk, mark, reader)
                 if output == FORWARDED:
                     rows += self._controls(chunk)
                 elif output == WATERMARK:
