@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.multiplexed import multiplex
 from millrace.process import BroadcastContext, Context, KeyedProcess, Late, Timer, arrival, event_time
 from millrace.side_outputs import OutputTag, side_output
 from millrace.state import (
@@ -60,6 +61,7 @@ __all__ = [
     "list_state",
     "map_state",
     "minutes",
+    "multiplex",
     "reducing_state",
     "seconds",
     "side_output",

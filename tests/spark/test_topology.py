@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace import Context, KeyedProcess, arrival, keyed, value_state
+from millrace import Context, KeyedProcess, arrival, keyed, multiplex, value_state
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.spark_types import UnsupportedType, struct_type
 from millrace.runtime.apps import App, Topic, Topics
@@ -21,7 +21,7 @@ from millrace.runtime.settings import AppSettings, load_settings
 from millrace.topology import Input, KeyingError, Topology, read
 from millrace.topology.contract import contract_of
 from tests.unit.millrace.topology.random_steps import Item, counted, list_outputs, made
-from tests.unit.millrace.topology.shop import Back, Cards, Sale, Shops, Turnover, shop
+from tests.unit.millrace.topology.shop import Audit, Back, Cards, Sale, Shops, Turnover, shop
 
 
 def topics(settings: Any) -> Topics:
@@ -204,3 +204,51 @@ def test_a_topology_needs_topics_on_spark(spark: SparkSession, tmp_path: Path) -
     app = App("none", "", AppSettings, lambda _: read(inputs).process(Cards()), topics)
     with pytest.raises(KeyingError, match="the inputs come by topics; sales, backs names none"):
         run_records(app, told("none"), tmp_path, [[Record("shop.sales", b"{}", b"", 1)]], session=spark)
+
+
+def both(settings: Any) -> Topology:
+    members = {"cards": Cards(), "shops": Shops()}
+    inputs = {
+        "cards_sales": Input("shop.sales", "card", "at"),
+        "cards_backs": Input("shop.backs", "card", "at", clock=False),
+        "shops": Input("shop.others", "shop", "at"),
+    }
+    return (
+        read(inputs, control="shop.control")
+        .process(multiplex(members, name="Both"))
+        .key_by("shop", output={"totals": "cards", "turnovers": "shops", "sales": "sold"})
+        .process(Audit())
+        .write(tables={"main": "seen", "Both.shops": "turnovers", "Both.cards": "totals"})
+    )
+
+
+def test_several_processes_in_one_operator_give_what_they_give_in_memory(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reads = (
+        Topic("shop.sales"),
+        Topic("shop.backs", clock=False),
+        Topic("shop.others"),
+        Topic("shop.control", 1),
+    )
+    app = App("both", "", AppSettings, both, lambda _: Topics(reads=reads, control="shop.control"))
+    chain, expected, batches = MemoryChain(both(None)), Counter[tuple[str, bytes]](), []
+    events = happened(7, 120)
+    for batch in (events[:50], events[50:]):
+        rows, records = [], []
+        for e in batch:
+            sale = isinstance(e, Sale)
+            input = ("shops" if e.cents % 2 else "cards_sales") if sale else "cards_backs"
+            topic = {"shops": "shop.others", "cards_sales": "shop.sales", "cards_backs": "shop.backs"}[input]
+            rows.append((e.shop if input == "shops" else e.card, e.at, e, input))  # type: ignore[union-attr]
+            records.append(Record(topic, msgspec.json.encode(e), b"", e.at))
+        expected.update((e.output, e.payload) for e in chain.run_batch(rows))
+        batches.append(records)
+    done = run_records(app, told("both"), tmp_path, batches, session=spark)
+    for output, table in {"main": "seen", "Both.shops": "turnovers", "Both.cards": "totals"}.items():
+        found = Counter(
+            msgspec.json.encode({k: v for k, v in row.items() if not k.startswith("_")})
+            for row in done.table(table).to_pylist()
+        )
+        assert found == Counter(raw for name, raw in expected.elements() if name == output), output
+        assert found.total() > 20

@@ -41,8 +41,6 @@ from millrace.topology import Topology, Upsert
 from millrace.topology.sinks import table_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from millrace.runtime.apps import App
     from millrace.runtime.replay import Record, Replayed
     from millrace.runtime.settings import AppSettings
@@ -83,7 +81,7 @@ class AppWorld:
         """Return what happens: events with key, time, and when they came about."""
         raise NotImplementedError
 
-    def session(self) -> SparkSession | None:
+    def session(self) -> Any:
         """Return the Spark session of the tests; ``None``: each starts its own."""
         return None
 

@@ -1,0 +1,287 @@
+"""Several processes in one operator: each with inputs, states, timers and outputs of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+import msgspec
+
+from millrace.defined import DefinedProcess, class_for
+from millrace.process import (
+    BroadcastContext,
+    Context,
+    KeyedProcess,
+    Late,
+    LateInput,
+    ProcessDefinitionError,
+    Timer,
+    Timers,
+    check_process,
+    order_of,
+)
+from millrace.side_outputs import OutputTag
+
+_TIMER = ":"
+
+
+def multiplex(members: Mapping[str, KeyedProcess[Any, Any]], *, name: str) -> Multiplex:
+    """Return one process that is several: an operator, a shuffle and a batch's overhead for all of them.
+
+    An event goes to the member whose input it comes by; what a member keeps, which timers it sets and what it
+    emits is as if it were alone. Members do not see each other, whatever their keys.
+
+    - **Inputs**: a member's name, where it has one input; ``member_input`` where it has several.
+    - **Outputs**: a member's name for its ``main``; side outputs have their own names, which must differ.
+      ``late`` and ``dead_letters`` are common.
+    - **Timers** by a key's own time (``on_key_time``) are refused. At the end of the input timers that timers
+      set fire up to the latest that any member has for the key.
+    - **States** are kept as ``member_state``. A control event goes to every member that takes any.
+
+    Args:
+        members: Name → process. All of them have one order, and no clocks of keys.
+        name: Name of the whole in contracts and identities.
+
+    Raises:
+        ProcessDefinitionError: Members do not fit together.
+
+    Example:
+        >>> from millrace import KeyedProcess, arrival, value_state
+        >>> from millrace.testing import TestDriver
+        >>> class Sum(KeyedProcess[int, int]):
+        ...     order = arrival(commutes=True)
+        ...     total = value_state(int, default=0)
+        ...     def process(self, event, ctx):
+        ...         self.total.value += event
+        ...         ctx.emit(self.total.value)
+        >>> class Words(KeyedProcess[str, str]):
+        ...     order = arrival(commutes=True)
+        ...     total = value_state(str, default="")
+        ...     def process(self, event, ctx):
+        ...         self.total.value += event
+        ...         ctx.emit(self.total.value)
+        >>> driver = TestDriver(multiplex({"sum": Sum(), "words": Words()}, name="Both"))
+        >>> driver.send_batch([("a", 1, 5, "sum"), ("a", 2, "x", "words"), ("a", 3, 7, "sum")])
+        >>> driver.values("sum"), driver.values("words"), driver.state("a")
+        ([5, 12], ['x'], {'sum_total': 12, 'words_total': 'x'})
+    """
+    if not members:
+        raise ProcessDefinitionError(f"{name} has no members")
+    for process in members.values():
+        check_process(process)
+    orders = {member: order_of(process) for member, process in members.items()}
+    first = next(iter(orders.values()))
+    if odd := [member for member, order in orders.items() if order != first]:
+        raise ProcessDefinitionError(f"{name}: {', '.join(odd)} has another order than the others")
+    if first.by_key:
+        raise ProcessDefinitionError(f'{name}: members have no clock="key"')
+    controls = {process.control_type for process in members.values() if process.control_type is not None}
+    if len(controls) > 1:
+        raise ProcessDefinitionError(f"{name}: the members take different control events")
+    cls = class_for(
+        Multiplex,
+        name=name,
+        output_type=type(None),
+        order=first,
+        inputs=_inputs(name, members),
+        control_type=next(iter(controls), None),
+        stream_timers=any(process.stream_timers for process in members.values()),
+        processing_time=any(process.processing_time for process in members.values()),
+        **_states(name, members),
+        **_outputs(name, members),
+    )
+    made: Multiplex = cls(dict(members), name)
+    return made
+
+
+class Multiplex(DefinedProcess):
+    """Several processes at work; :func:`multiplex` makes them.
+
+    Args:
+        members: Name → process.
+        name: Name of the whole.
+    """
+
+    def __init__(self, members: dict[str, KeyedProcess[Any, Any]], name: str) -> None:
+        self._members = members
+        self._whole = name
+        #: Input → the member that takes it, and its name there.
+        self._taken = {
+            full: (member, own)
+            for member, process in members.items()
+            for full, own in _names(member, process).items()
+        }
+        self._running: dict[str, KeyedProcess[Any, Any]] | None = None
+
+    def __copy__(self) -> Self:
+        new = super().__copy__()
+        new.__dict__["_running"] = None
+        return new
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _made, (self._members, self._whole)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the members as a checkpoint's contract has them."""
+        return {
+            "members": {
+                member: {"process": p.name, "version": p.version, **p.describe()}
+                for member, p in self._members.items()
+            }
+        }
+
+    def process(self, event: Any, ctx: Context) -> None:
+        """Handle an event: its input's member does."""
+        member, running, own = self._called(ctx)
+        running.process(event, self._within(member, own, ctx))
+
+    def on_late(self, event: Any, ctx: Context) -> None:
+        """Handle an event behind the watermark."""
+        member, running, own = self._called(ctx)
+        running.on_late(event, self._within(member, own, ctx))
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Handle a timer: the member's that set it."""
+        member, _, name = timer.name.partition(_TIMER)
+        running = self._all()[member]
+        running.on_timer(msgspec.structs.replace(timer, name=name), self._within(member, "", ctx))
+
+    def last_due(self, latest: int) -> int:
+        """Return up to when timers that timers set still fire; the latest that a member says."""
+        return max(running.last_due(latest) for running in self._all().values())
+
+    def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
+        """Bring a control event to the members that take any."""
+        for running in self._all().values():
+            if running.control_type is not None:
+                running.process_broadcast(control, ctx)
+
+    def _called(self, ctx: Context) -> tuple[str, KeyedProcess[Any, Any], str]:
+        member, own = self._taken[ctx.input]
+        return member, self._all()[member], own
+
+    def _all(self) -> dict[str, KeyedProcess[Any, Any]]:
+        """Return the members with the handles of their states, which the host has given to the whole."""
+        if self._running is None:
+            self._running = {}
+            for member, process in self._members.items():
+                running = self._running[member] = copy.copy(process)
+                for state in process.states:
+                    running.__dict__[state.name] = self.__dict__[f"{member}_{state.name}"]
+        return self._running
+
+    def _within(self, member: str, own: str, ctx: Context) -> Any:
+        return _MemberContext(ctx, member, own)
+
+
+class _MemberContext:
+    """What a member sees: the context of the whole, with names of its own."""
+
+    __slots__ = ("_ctx", "_member", "input", "processing_timers", "timers")
+
+    def __init__(self, ctx: Context, member: str, own: str) -> None:
+        self._ctx, self._member, self.input = ctx, member, own
+        lead = f"{member}{_TIMER}"
+        self.timers = _MemberTimers(ctx.timers, lead)
+        self.processing_timers = _MemberTimers(ctx.processing_timers, lead)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    def emit(self, record: Any, **more: Any) -> None:
+        self._ctx.output(OutputTag(None, self._member), record, **more)
+
+    def output(self, tag: OutputTag[Any], record: Any, **more: Any) -> None:
+        self._ctx.output(tag, record, **more)
+
+    def put_aside(self, record: Late | LateInput) -> None:
+        if isinstance(record, Late):
+            text = msgspec.json.encode(record.event).decode()
+            record = LateInput(self._member, text, record.lateness_ms, record.watermark_ms)
+        else:
+            record = msgspec.structs.replace(record, input=f"{self._member}_{record.input}")
+        self._ctx.put_aside(record)
+
+
+class _MemberTimers:
+    """The timers of a member: named after it."""
+
+    __slots__ = ("_lead", "_timers")
+
+    def __init__(self, timers: Timers, lead: str) -> None:
+        self._timers, self._lead = timers, lead
+
+    def at(self, when: int, name: str = "", **more: Any) -> None:
+        if more.get("on_key_time"):
+            raise ProcessDefinitionError(
+                "a member of several has no on_key_time timers: others share its key"
+            )
+        self._timers.at(when, self._lead + name, **more)
+
+    def bring_forward(self, when: int, name: str = "", **more: Any) -> None:
+        pending = self.pending(name, **{k: v for k, v in more.items() if k == "clock"})
+        if pending is None or when < pending:
+            self.at(when, name, **more)
+
+    def after(self, delay: Any, name: str = "", **more: Any) -> None:
+        if more.get("on_key_time"):
+            self.at(0, name, **more)
+        self._timers.after(delay, self._lead + name, **more)
+
+    def delete(self, name: str = "", **more: Any) -> None:
+        self._timers.delete(self._lead + name, **more)
+
+    def pending(self, name: str = "", **more: Any) -> int | None:
+        return self._timers.pending(self._lead + name, **more)
+
+
+def _made(members: dict[str, KeyedProcess[Any, Any]], name: str) -> Multiplex:
+    return multiplex(members, name=name)
+
+
+def _names(member: str, process: KeyedProcess[Any, Any]) -> dict[str, str]:
+    """Return the inputs of a member: their names in the whole, and its own."""
+    return {f"{member}_{own}": own for own in process.inputs} if process.inputs else {member: ""}
+
+
+def _inputs(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for member, process in members.items():
+        for full, own in _names(member, process).items():
+            if full in found:
+                raise ProcessDefinitionError(f"{name}: two members have the input {full}")
+            found[full] = process.inputs[own] if own else process.event_type
+    if len(found) == 1:
+        raise ProcessDefinitionError(f"{name} has one input: it needs no multiplexing")
+    return found
+
+
+def _states(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for member, process in members.items():
+        for state in process.states:
+            full = f"{member}_{state.name}"
+            if full in found or not full.isidentifier():
+                raise ProcessDefinitionError(f"{name}: a state cannot be called {full}, rename the member")
+            own = found[full] = copy.copy(state)
+            own.aliases = tuple(f"{member}_{old}" for old in state.aliases)
+    return found
+
+
+def _outputs(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[str, Any]:
+    tags: dict[str, Any] = {}
+    for member, process in members.items():
+        for output, tp in _tags(member, process):
+            if output in tags or output in ("main", "late", "dead_letters"):
+                raise ProcessDefinitionError(
+                    f"{name}: two outputs are called {output}: give one another name"
+                )
+            tags[output] = tp
+    return {f"_out_{number}": OutputTag(tp, output) for number, (output, tp) in enumerate(tags.items())}
+
+
+def _tags(member: str, process: KeyedProcess[Any, Any]) -> Iterable[tuple[str, Any]]:
+    yield member, process.output_type
+    for tag in process.side_outputs:
+        yield tag.name, tag.type
