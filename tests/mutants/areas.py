@@ -15,6 +15,7 @@ from tests.mutants import (
     core_patterns,
     core_state,
     core_time,
+    core_topology,
     core_windows,
     generators,
 )
@@ -24,6 +25,7 @@ from tests.mutants.mutant import Mutant
 AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "core_state": core_state.MUTANTS,
     "core_time": core_time.MUTANTS,
+    "core_topology": core_topology.MUTANTS,
     "core_windows": core_windows.MUTANTS,
     "core_joins": core_joins.MUTANTS,
     "core_patterns": core_patterns.MUTANTS,

@@ -622,3 +622,22 @@ def test_every_group_behind_a_process_is_told_how_far_its_clock_is() -> None:
     assert {label: sorted(found) for label, found in kinds.items()} == {
         label: sorted([AHEAD, CONTROL, *([DATA] if label == own else [])]) for label in LABELS
     }
+
+
+def test_an_output_goes_to_all_who_take_it_and_passes_if_it_is_wanted() -> None:
+    ((_, count, chunk),) = encode_emissions([Emission("main", "i1", "1:z", 7, True, event("a", 7))])
+    columns = {
+        "output": pa.array(["main"]),
+        "records": pa.array([count], pa.int64()),
+        "chunk": pa.array([chunk], pa.binary()),
+    }
+    takes = (Going("main", (("user", str),), b"\x01"), Going("main", (("at", int),), b"\x02"))
+    repack = Repacker(takes, LABELS, {"main": "First.main"})
+    (out,) = repack(iter([pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))]))
+    found = []
+    for row in out.to_pylist():
+        if row["_passes"] is None:
+            part = decode_input(row["_chunk"])
+            found += list(zip(part.keys, part.values, strict=True))
+    assert sorted(found) == [("1:7", b"\x02" + event("a", 7)), ("1:a", b"\x01" + event("a", 7))]
+    assert [row["_passes"] for row in out.to_pylist() if row["_passes"]] == ["First.main"]

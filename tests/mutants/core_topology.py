@@ -1,0 +1,84 @@
+"""Mutants of topologies: what links take, what comes out, what is refused; several processes in one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_CORE: Final = "shared/millrace"
+_TESTS: Final = "tests/unit/millrace"
+_TOPOLOGY: Final = f"{_TESTS}/topology/test_topology.py"
+_RANDOM: Final = (
+    f"{_TESTS}/topology/test_random.py::test_random_topologies_give_what_a_plain_evaluation_gives"
+)
+_MANY: Final = f"{_TESTS}/test_multiplexed.py::test_members_say_and_keep_what_they_do_alone"
+
+MUTANTS: Final = (
+    Mutant(
+        "topology: what is taken is lost to the table that wants it",
+        f"{_CORE}/topology/definition.py",
+        "                if full in wanted or not self._is_taken(link.name, name):\n",
+        "                if not self._is_taken(link.name, name):\n",
+        "outputs that are taken and written",
+        (f"{_TOPOLOGY}::test_what_a_link_takes_is_an_output_only_where_it_is_written",),
+    ),
+    Mutant(
+        "topology: a link takes what lacks its fields",
+        f"{_CORE}/topology/definition.py",
+        '    if missing:\n        raise KeyingError(\n            f"{process.name} takes',
+        '    if missing and not missing:\n        raise KeyingError(\n            f"{process.name} takes',
+        "links are typed",
+        (f"{_TOPOLOGY}::test_what_does_not_fit_is_refused_before_anything_runs",),
+    ),
+    Mutant(
+        "topology: memory brings an output to the first who takes it",
+        f"{_CORE}/host/memory_chain.py",
+        "                by_output.setdefault(source, []).append(e)\n",
+        "                by_output.setdefault(source, [e])\n",
+        "every record goes on",
+        (_RANDOM,),
+    ),
+    Mutant(
+        "topology: memory forgets by which input a record comes",
+        f"{_CORE}/host/memory_chain.py",
+        "        mark, tp = mark_of(list(process.inputs).index(taken.input)), process.inputs[taken.input]\n",
+        "        mark, tp = mark_of(0), process.inputs[taken.input]\n",
+        "several outputs come by several inputs",
+        (_RANDOM,),
+    ),
+    Mutant(
+        "topology: on Spark an output goes to the last who takes it",
+        f"{_CORE}/host/packing.py",
+        "            takes.setdefault(going.output, []).append((going.mark, reader))\n",
+        "            takes[going.output] = [(going.mark, reader)]\n",
+        "an output may be taken by two inputs",
+        (
+            f"{_TESTS}/host/test_packing.py::test_an_output_goes_to_all_who_take_it_and_passes_if_it_is_wanted",
+        ),
+    ),
+    Mutant(
+        "topology: an empty field is a key",
+        f"{_CORE}/topology/keys.py",
+        '        if found is not None and (found != "" or isinstance(part, str)):\n',
+        "        if found is not None:\n",
+        "the first of several that is not empty",
+        (f"{_TOPOLOGY}::test_key_and_time_of_events_are_where_the_topology_says",),
+    ),
+    Mutant(
+        "multiplex: members share their timers",
+        f"{_CORE}/multiplexed.py",
+        "        return self._timers.pending(self._lead + name, **more)\n",
+        "        return self._timers.pending(name, **more)\n",
+        "a member does what it does alone",
+        (_MANY,),
+    ),
+    Mutant(
+        "multiplex: a late event is not its member's",
+        f"{_CORE}/multiplexed.py",
+        "        running.on_late(event, self._within(member, own, ctx))\n",
+        "        self.emit_late(event, ctx)\n",
+        "a member does what it does alone",
+        (_MANY,),
+    ),
+)
