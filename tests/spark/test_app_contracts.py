@@ -26,16 +26,12 @@ class InTheSession(AppOnSpark):
     def session(self) -> SparkSession:
         return self._spark
 
-
-class KilledAtLength(InTheSession):
-    """Started anew twice, which takes half a minute."""
-
-    @pytest.mark.matrix
+    @pytest.mark.matrix  # it is started anew twice, which takes most of a minute
     def test_killed_in_a_batch_it_goes_on_and_nothing_is_twice(self, tmp_path: Path) -> None:
         super().test_killed_in_a_batch_it_goes_on_and_nothing_is_twice(tmp_path)
 
 
-class TestFraud(KilledAtLength, FraudWorld):
+class TestFraud(InTheSession, FraudWorld):
     pass
 
 
@@ -43,9 +39,9 @@ class TestIot(InTheSession, IotWorld):
     pass
 
 
-class TestClickstream(KilledAtLength, ClickstreamWorld):
+class TestClickstream(InTheSession, ClickstreamWorld):
     pass
 
 
-class TestRidesharing(KilledAtLength, RidesWorld):
+class TestRidesharing(InTheSession, RidesWorld):
     pass

@@ -84,7 +84,7 @@ def test_a_topology_gives_on_spark_what_it_gives_in_memory(spark: SparkSession, 
     }
 
 
-@pytest.mark.parametrize("seed", [1, 3, 5])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(n, marks=pytest.mark.matrix) for n in range(4, 12))])
 def test_random_topologies_give_on_spark_what_they_give_in_memory(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
