@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from millrace import Context, KeyedProcess, arrival, keyed, multiplex, value_state
 from millrace.host.memory_chain import MemoryChain
@@ -47,6 +48,10 @@ def happened(seed: int, count: int) -> list[Sale | Back]:
         else:
             found.append(Sale(card, f"s{rng.randrange(5)}", rng.randrange(1_000), at))
     return found
+
+
+def topic_of(event: Sale | Back) -> str:
+    return "shop.sales" if isinstance(event, Sale) else "shop.backs"
 
 
 def test_a_topology_gives_on_spark_what_it_gives_in_memory(spark: SparkSession, tmp_path: Path) -> None:
@@ -252,3 +257,30 @@ def test_several_processes_in_one_operator_give_what_they_give_in_memory(
         )
         assert found == Counter(raw for name, raw in expected.elements() if name == output), output
         assert found.total() > 20
+
+
+def test_a_bounded_frame_runs_a_topology_without_a_state_store(spark: SparkSession) -> None:
+    events = happened(5, 80)
+    rows = [(topic_of(e), bytearray(msgspec.json.encode(e))) for e in events]
+    frame = spark.createDataFrame(rows, "topic string, value binary")
+    stream = keyed(
+        frame,
+        value="value",
+        by={"sales": "card", "backs": "card"},
+        tag=F.when(F.col("topic") == "shop.sales", "sales").when(F.col("topic") == "shop.backs", "backs"),
+        event_time="at",
+        key_groups=4,
+    ).run(shop())
+    expected: Counter[tuple[str, bytes]] = Counter()
+    chain = MemoryChain(shop())
+    for e in events:
+        expected.update(
+            (out.output, out.payload)
+            for out in chain.run_batch([(e.card, e.at, e, "sales" if isinstance(e, Sale) else "backs")])
+        )
+    for output in ("main", "Shops.main", "Cards.sold"):
+        found = Counter(
+            msgspec.json.encode({k: v for k, v in row.asDict().items() if not k.startswith("_")})
+            for row in stream[output].collect()
+        )
+        assert found == Counter(raw for name, raw in expected.elements() if name == output), output
