@@ -11,6 +11,7 @@ from millrace.host.groups import decode_key, encode_key
 from millrace.host.memory import Event, MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import TIMERS, Domain, Emission
+from millrace.outputs import output_types
 from millrace.process import Key, KeyedProcess
 from millrace.time import NO_WATERMARK
 from millrace.topology import KeyingError, Topology
@@ -136,14 +137,10 @@ class TestDriver:
         raws = [e.payload for e in self.emissions if e.output == output]
         if output.rpartition(".")[2] in ("late", "dead_letters"):
             return [msgspec.json.decode(raw) for raw in raws]
-        if isinstance(self._process, Topology):
-            tp = self._process.types[output]
-        else:
-            tp = {
-                "main": self._process.output_type,
-                **{tag.name: tag.type for tag in self._process.side_outputs},
-            }[output]
-        return [msgspec.json.Decoder(tp).decode(raw) for raw in raws]
+        types = self._process.types if isinstance(self._process, Topology) else output_types(self._process)
+        if output not in types:
+            raise KeyError(f"no output {output}; there are {', '.join(types)}")
+        return [msgspec.json.Decoder(types[output]).decode(raw) for raw in raws]
 
     def state(self, key: Key, *, process: str | None = None) -> dict[str, Any] | None:
         """Return the state of a key by name, as it is kept; ``None`` where nothing is kept.

@@ -153,7 +153,7 @@ def _part(event: Any, part: KeyPart) -> str:
             found = found.value
         if found is not None and (found != "" or isinstance(part, str)):
             return str(found) if isinstance(found, uuid.UUID) else key_part(found)
-    raise KeyingError(f"a {type(event).__name__} has no {part} to key by: say its key")
+    raise KeyingError(f"a {type(event).__name__} does not have its key, {part}, in itself: say its key")
 
 
 @lru_cache(maxsize=256)

@@ -68,6 +68,8 @@ def test_memory_brings_every_link_what_it_takes_by_its_inputs() -> None:
     assert driver.state("s1", process="Audit") == {"number": 6}
     assert driver.state("s1", process="Shops") == {"number": 2}
     assert driver.state("c1") == {"cents": 400}
+    with pytest.raises(KeyError, match="no output nothing; there are main, late, dead_letters, "):
+        driver.values("nothing")
     with pytest.raises(KeyError, match="no process Nobody; there are Cards, Shops, Audit"):
         driver.timers("s1", process="Nobody")
 
@@ -108,7 +110,7 @@ def test_key_and_time_of_events_are_where_the_topology_says() -> None:
     )  # fmt: skip
     with pytest.raises(InputError, match="say by which one a Turnover comes"):
         topology.input_of(Turnover("s", 1))
-    with pytest.raises(KeyingError, match="has no card or the record's key to key by: say its key"):
+    with pytest.raises(KeyingError, match="a Back does not have its key, card or the record"):
         topology.key_of(Back("", 1, 1), "backs")
     with pytest.raises(KeyingError, match="a process does not say"):
         TestDriver(Shops()).receive(sale)
