@@ -46,7 +46,10 @@ class Store:
         self._thread.start()
 
     def _serve(self) -> None:
-        connection, _ = self._listens.accept()
+        try:
+            connection, _ = self._listens.accept()
+        except OSError:
+            return  # closed before anybody came
         with connection, connection.makefile("rwb") as file:
             waiting: list[Any] = []
             while head := file.read(8):
