@@ -82,6 +82,7 @@ def multiplex(members: Mapping[str, KeyedProcess[Any, Any]], *, name: str) -> Mu
     cls = class_for(
         Multiplex,
         name=name,
+        version=sum(process.version for process in members.values()),
         output_type=type(None),
         order=first,
         inputs=_inputs(name, members),
@@ -125,10 +126,7 @@ class Multiplex(DefinedProcess):
     def describe(self) -> dict[str, Any]:
         """Return the members as a checkpoint's contract has them."""
         return {
-            "members": {
-                member: {"process": p.name, "version": p.version, **p.describe()}
-                for member, p in self._members.items()
-            }
+            "members": {member: {"process": p.name, **p.describe()} for member, p in self._members.items()}
         }
 
     def process(self, event: Any, ctx: Context) -> None:

@@ -206,6 +206,9 @@ def test_it_is_pickled_as_what_it_is_made_of() -> None:
         made.describe(),
     )
     assert [state.name for state in made.states] == ["cart_total", "cart_times", "person_total"]
+    newer = type("Carts", (Carts,), {"version": 5})()
+    assert multiplex({"cart": newer, "person": Persons()}, name="Both").version == made.version + 4
+    assert multiplex({"cart": newer, "person": Persons()}, name="Both").describe() == made.describe()
     assert [tag.name for tag in made.side_outputs] == ["cart", "left", "person"]
     driver = TestDriver(again)
     driver.send("k", Ev(2, None), at=5, input="cart")
