@@ -114,10 +114,11 @@ class Multiplex(DefinedProcess):
             for full, own in _names(member, process).items()
         }
         self._running: dict[str, KeyedProcess[Any, Any]] | None = None
+        self._contexts: dict[str, _MemberContext] = {}
 
     def __copy__(self) -> Self:
         new = super().__copy__()
-        new.__dict__["_running"] = None
+        new.__dict__.update(_running=None, _contexts={})
         return new
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -170,28 +171,31 @@ class Multiplex(DefinedProcess):
         return self._running
 
     def _within(self, member: str, own: str, ctx: Context) -> Any:
-        return _MemberContext(ctx, member, own)
+        """Return what a member sees: made once, since a host has one context for all its callbacks."""
+        found = self._contexts.get(member)
+        if found is None or found.of is not ctx:
+            found = self._contexts[member] = _MemberContext(ctx, member)
+        found.input = own
+        return found
 
 
 class _MemberContext:
     """What a member sees: the context of the whole, with names of its own."""
 
-    __slots__ = ("_ctx", "_member", "input", "processing_timers", "timers")
+    __slots__ = ("_main", "_member", "input", "of", "processing_timers", "timers")
 
-    def __init__(self, ctx: Context, member: str, own: str) -> None:
-        self._ctx, self._member, self.input = ctx, member, own
+    def __init__(self, of: Context, member: str) -> None:
+        self.of, self._member, self.input = of, member, ""
+        self._main: OutputTag[Any] = OutputTag(None, member)
         lead = f"{member}{_TIMER}"
-        self.timers = _MemberTimers(ctx.timers, lead)
-        self.processing_timers = _MemberTimers(ctx.processing_timers, lead)
+        self.timers = _MemberTimers(of.timers, lead)
+        self.processing_timers = _MemberTimers(of.processing_timers, lead)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._ctx, name)
+        return getattr(self.of, name)
 
     def emit(self, record: Any, **more: Any) -> None:
-        self._ctx.output(OutputTag(None, self._member), record, **more)
-
-    def output(self, tag: OutputTag[Any], record: Any, **more: Any) -> None:
-        self._ctx.output(tag, record, **more)
+        self.of.output(self._main, record, **more)
 
     def put_aside(self, record: Late | LateInput) -> None:
         if isinstance(record, Late):
@@ -199,7 +203,7 @@ class _MemberContext:
             record = LateInput(self._member, text, record.lateness_ms, record.watermark_ms)
         else:
             record = msgspec.structs.replace(record, input=f"{self._member}_{record.input}")
-        self._ctx.put_aside(record)
+        self.of.put_aside(record)
 
 
 class _MemberTimers:
@@ -211,27 +215,26 @@ class _MemberTimers:
         self._timers, self._lead = timers, lead
 
     def at(self, when: int, name: str = "", **more: Any) -> None:
-        if more.get("on_key_time"):
-            raise ProcessDefinitionError(
-                "a member of several has no on_key_time timers: others share its key"
-            )
-        self._timers.at(when, self._lead + name, **more)
+        self._timers.at(when, self._named(name, more), **more)
 
     def bring_forward(self, when: int, name: str = "", **more: Any) -> None:
-        pending = self.pending(name, **{k: v for k, v in more.items() if k == "clock"})
-        if pending is None or when < pending:
-            self.at(when, name, **more)
+        self._timers.bring_forward(when, self._named(name, more), **more)
 
     def after(self, delay: Any, name: str = "", **more: Any) -> None:
-        if more.get("on_key_time"):
-            self.at(0, name, **more)
-        self._timers.after(delay, self._lead + name, **more)
+        self._timers.after(delay, self._named(name, more), **more)
 
     def delete(self, name: str = "", **more: Any) -> None:
         self._timers.delete(self._lead + name, **more)
 
     def pending(self, name: str = "", **more: Any) -> int | None:
         return self._timers.pending(self._lead + name, **more)
+
+    def _named(self, name: str, more: Mapping[str, Any]) -> str:
+        if more.get("on_key_time"):
+            raise ProcessDefinitionError(
+                "a member of several has no on_key_time timers: others share its key"
+            )
+        return self._lead + name
 
 
 def _made(members: dict[str, KeyedProcess[Any, Any]], name: str) -> Multiplex:

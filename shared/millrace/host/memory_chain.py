@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -15,8 +15,8 @@ from millrace.inputs import event_json, mark_of
 from millrace.outputs import output_types
 from millrace.process import KeyedProcess, order_of
 from millrace.time import END_OF_TIME, NO_WATERMARK, less
-from millrace.topology import KeyedOutputs, KeyingError, Link, Taken, Topology
-from millrace.topology.keys import has_fields, text_of
+from millrace.topology import KeyingError, Link, Taken, Topology
+from millrace.topology.keys import has_fields, key_reader
 
 
 class MemoryChain:
@@ -197,7 +197,8 @@ class MemoryChain:
                 by_output.setdefault(source, []).append(e)
             full = self._outputs.get(source)
             if full is not None:
-                done.append(e._replace(output=full, on_time=bool(e.on_time & 1)))
+                as_it_is = full == e.output and not e.on_time & IS_AHEAD
+                done.append(e if as_it_is else e._replace(output=full, on_time=bool(e.on_time & 1)))
 
     def _bring(self, e: Emission, take: _Take, host: MemoryHost, rows: dict[str, list[Row]]) -> None:
         if self._records:
@@ -213,7 +214,7 @@ class MemoryChain:
                 return
         keyed = event if take.decoder is None or self._records else take.decoder.decode(e.payload)
         try:
-            key = text_of(keyed, take.key)
+            key = take.key(keyed)
         except KeyingError:
             said = "the event has no key"
             host.runner.dead_letter("schema", "time", said, raw, e.event_id, event_time=e.event_time)
@@ -227,13 +228,13 @@ class _Take(NamedTuple):
 
     Attributes:
         source: Name of the other one, and its output.
-        key: The fields that make the key.
+        key: Finds the text of a record's key.
         mark: What leads its events, to say by which input they come.
         decoder: Of the records as they were emitted, where the events have not the fields of the key.
     """
 
     source: tuple[str, str]
-    key: tuple[str, ...]
+    key: Callable[[Any], str]
     mark: bytes
     decoder: msgspec.json.Decoder[Any] | None
 
@@ -244,7 +245,7 @@ def _take(topology: Topology, process: KeyedProcess[Any, Any], taken: Taken) -> 
         mark, tp = mark_of(list(process.inputs).index(taken.input)), process.inputs[taken.input]
     emitted = output_types(topology.link(taken.link).process)[taken.output]
     decoder = None if has_fields(tp, taken.key) else msgspec.json.Decoder(emitted)
-    return _Take((taken.link, taken.output), taken.key, mark, decoder)
+    return _Take((taken.link, taken.output), key_reader(emitted, taken.key), mark, decoder)
 
 
 def _chain(
@@ -254,6 +255,5 @@ def _chain(
     """Return a chain by hand, whose first process is given events by their keys."""
     topology = Topology({}, (Link(first),))
     for by, process in links:
-        keyed: KeyedOutputs = topology.key_by(by)
-        topology = keyed.process(process)
+        topology = topology.key_by(by).process(process)
     return topology

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import operator
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -118,6 +119,11 @@ def key_types(owner: str, tp: Any, fields: Sequence[str]) -> dict[str, type]:
     return found
 
 
+def field_of(event: Any, name: str) -> Any:
+    """Return a field of an event by its name in JSON; ``None`` where it has none."""
+    return getattr(event, _attributes(event.__class__).get(name, name), None)
+
+
 def has_fields(tp: Any, fields: Sequence[str]) -> bool:
     """Return whether events of a type have some fields, whichever they are of a union."""
     structs = structs_of(tp)
@@ -144,11 +150,34 @@ def text_of(event: Any, key: Sequence[KeyPart]) -> str:
     return encode_key(tuple(_part(event, part) for part in key))
 
 
+def key_reader(tp: Any, key: Sequence[str]) -> Callable[[Any], str]:
+    """Return what :func:`text_of` gives for a key, as a function of the event: quick where it is one text.
+
+    Args:
+        tp: Type of the records that it is of.
+        key: Fields of theirs, or of events that are read of them.
+    """
+    names = {_attributes(struct.cls).get(key[0], key[0]) for struct in structs_of(tp)}
+    if len(key) > 1 or len(names) > 1:
+        return partial(text_of, key=key)
+    read = operator.attrgetter(*names)
+
+    def text(event: Any) -> str:
+        found: Any
+        try:
+            found = read(event)
+        except AttributeError:  # the event's own class calls the field otherwise
+            found = None
+        return encode_key((found,)) if found.__class__ is str else text_of(event, key)
+
+    return text
+
+
 def _part(event: Any, part: KeyPart) -> str:
     for name in part.parts if isinstance(part, FirstOf) else (part,):
         if not isinstance(name, str):
             continue
-        found = getattr(event, _attributes(event.__class__).get(name, name), None)
+        found = field_of(event, name)
         if isinstance(found, enum.Enum):
             found = found.value
         if found is not None and (found != "" or isinstance(part, str)):
