@@ -284,3 +284,16 @@ def test_a_bounded_frame_runs_a_topology_without_a_state_store(spark: SparkSessi
             for row in stream[output].collect()
         )
         assert found == Counter(raw for name, raw in expected.elements() if name == output), output
+
+
+def test_topics_and_inputs_that_disagree_on_what_is_a_clock_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reads = (Topic("shop.sales"), Topic("shop.backs"), Topic("shop.control", 1))
+    app = App(
+        "shop", "", AppSettings, lambda _: shop(), lambda _: Topics(reads=reads, control="shop.control")
+    )
+    with pytest.raises(
+        KeyingError, match=r"topic shop.backs is a clock, its input backs is none: say the same"
+    ):
+        run_records(app, told("shop"), tmp_path, [[Record("shop.sales", b"{}", b"", 1)]], session=spark)

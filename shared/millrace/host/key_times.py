@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from millrace.dead_letters import NOT_JSON as NOT_JSON
 from millrace.host.chunks import NO_TIME
 from millrace.host.groups import key_part
+from millrace.time import ms_of
 
 #: Years 1 to 9999, as Spark's timestamps and Python's: an event of another time has none.
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -172,11 +173,6 @@ def decode_all(decoder: Any, values: list[bytes]) -> list[Any] | None:
     except NOT_JSON:
         return None
     return found if len(found) == len(values) else None
-
-
-def ms_of(time: datetime) -> int:
-    """Return a time as ms since the epoch; one without a zone is UTC."""
-    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def pick(column: Sequence[Any], rows: list[int]) -> tuple[Any, ...]:

@@ -33,9 +33,10 @@ from millrace.host.chunks import (
     decode_output,
     encode_reports,
 )
-from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, ms_of, pick, read_inputs
+from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, pick, read_inputs
 from millrace.host.system import SYSTEM_PREFIX
 from millrace.inputs import NO_INPUT
+from millrace.time import ms_of
 from millrace.time.clock import ClockSettings, SourceReport, merged
 
 if TYPE_CHECKING:

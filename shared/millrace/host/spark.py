@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -49,6 +49,7 @@ from millrace.time.clock import ClockSettings, Follow, skew_ms
 from millrace.time.durations import to_ms
 from millrace.topology import Input, KeyedOutputs, Link, Topology
 from millrace.topology.contract import contract_of, joined_names, key_names
+from millrace.topology.definition import check_inputs
 from millrace.topology.keys import Computed, KeyingError, key_types
 
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ class KeyedStream(Source):
         _check(process, [self])
         tagged = self.tag is not None
         if tagged:
-            _check_inputs(process, self.by)
+            check_inputs(process, list(self.by))
         elif process.inputs:
             raise KeyingError(
                 f"{process.name} has the inputs {', '.join(process.inputs)}: "
@@ -292,19 +293,22 @@ class KeyedStream(Source):
         arriving.check()
         names = tuple(process.inputs) if tagged else ("",)
         readers = _readers([self])
-        clock = _settings(process, [self], [self.clocks(names)], readers)
-        is_clock = dict(zip(names, self.clocks(names), strict=True))
+        clocks = self.clocks(names)
+        clock = _settings(process, [self], [clocks], readers)
         events = JsonEvents(
             process.event_type,
             process.control_type if self.value is not None else None,
             strict=self.value is not None,
             inputs=process.inputs,
         )
-        inputs = {name: _input(self.by[name], is_clock=is_clock[name]) for name in names}
+        inputs = {
+            name: _input(self.by[name], is_clock=is_clock)
+            for name, is_clock in zip(names, clocks, strict=True)
+        }
         rows = _rows(process, [arriving], clock, readers)
         return ProcessedStream(
             Topology(inputs, (Link(process),)),
-            _Front(rows, events, clock, self.key_groups, self.bound_ms, _keys(rows)),
+            _Front(rows, events, clock, self.key_groups, _keys(rows)),
         )
 
     def run(self, topology: Topology) -> ProcessedStream:
@@ -373,13 +377,6 @@ def _events_of(process: KeyedProcess[Any, Any], by: Mapping[str, Keying]) -> tup
     )
 
 
-def _check_inputs(process: KeyedProcess[Any, Any], given: Iterable[str]) -> None:
-    """Refuse inputs that are not those of the process."""
-    if set(given) != set(process.inputs):
-        wants = ", ".join(process.inputs) or "one, without a name"
-        raise KeyingError(f"{process.name} has the inputs {wants}; connected are {', '.join(given)}")
-
-
 def connect(**streams: KeyedStream) -> ConnectedStreams:
     """Bring several streams to one process, each by the name of an input of it.
 
@@ -430,7 +427,7 @@ class ConnectedStreams:
         """
         streams = [self.streams[name] for name in process.inputs if name in self.streams]
         _check(process, streams)
-        _check_inputs(process, self.streams)
+        check_inputs(process, list(self.streams))
         events = _events_of(process, {name: stream.by[""] for name, stream in self.streams.items()})
         inputs = [ProcessInput(self.streams[of.name], (of,)) for of in events]
         for arriving in inputs:
@@ -451,7 +448,7 @@ class ConnectedStreams:
         }
         return ProcessedStream(
             Topology(taken, (Link(process),)),
-            _Front(rows, decoded, clock, streams[0].key_groups, clock.bound_ms, _keys(rows)),
+            _Front(rows, decoded, clock, streams[0].key_groups, _keys(rows)),
         )
 
 
@@ -506,7 +503,6 @@ class _Front:
         events: How the first process's events are read.
         clock: What the clock goes by.
         key_groups: Number of key groups of the first process.
-        bound_ms: How far the watermark stays behind the newest event, ms.
         keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
     """
 
@@ -514,7 +510,6 @@ class _Front:
     events: JsonEvents
     clock: ClockSettings
     key_groups: int
-    bound_ms: int
     keys: KeyReference | None
 
 
@@ -576,7 +571,7 @@ class ProcessedStream:
                 events,
                 speaker=speaker,
                 forwards=forwards,
-                bound_ms=self.front.bound_ms,
+                bound_ms=self.front.clock.bound_ms,
             )
             # Spark looks at what it is given with `inspect`, which wants a function.
             return rows.groupBy("_group").applyInArrow(lambda key, table: groups(key, table), OUTPUT_SCHEMA)

@@ -182,7 +182,9 @@ def _whole(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         tagged = {config.tag_field: config.tag} if config.tag_field is not None else {}
-        return tagged | {name: _whole(getattr(value, field)) for name, field in _fields_of(type(value))}
+        return tagged | {
+            name: _whole(getattr(value, field)) for name, field in _fields_of(type(value)).items()
+        }
     if isinstance(value, dict):
         return {_plain(key): _whole(of) for key, of in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -195,11 +197,11 @@ def _field(name: str, record: Any) -> Any:
     config = record.__struct_config__
     if name == config.tag_field:
         return config.tag
-    attribute = dict(_fields_of(record.__class__)).get(name)
+    attribute = _fields_of(record.__class__).get(name)
     return None if attribute is None else getattr(record, attribute)
 
 
 @lru_cache(maxsize=1_000)
-def _fields_of(tp: type[msgspec.Struct]) -> list[tuple[str, str]]:
+def _fields_of(tp: type[msgspec.Struct]) -> dict[str, str]:
     """Return how the fields of a record are called, and its attributes."""
-    return [(field.encode_name, field.name) for field in msgspec.structs.fields(tp)]
+    return {field.encode_name: field.name for field in msgspec.structs.fields(tp)}

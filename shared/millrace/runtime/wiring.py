@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -63,16 +63,21 @@ def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> 
     stream, inputs = settings.stream, topology.inputs
     if unknown := [name or "the only one" for name, one in inputs.items() if not one.topic]:
         raise KeyingError(f"the inputs come by topics; {', '.join(unknown)} names none")
-    only = inputs.get("")
-    columns = _Columns()
+    # Alike parts are one column, so that it is worked out once per row.
+    parts = {part for one in inputs.values() for part in one.parts if not isinstance(part, str)}
+    columns: dict[KeyPart, Column] = {part: _column(part) for part in parts}
+
+    def each(read: Callable[[Input], Any]) -> Any:
+        """Return what is said of the only input, or of each by its name."""
+        said = {name: read(one) for name, one in inputs.items()}
+        return said.get("", said)
+
     made = keyed(
         records,
         value="value",
-        by={name: columns.key(one) for name, one in inputs.items()} if only is None else columns.key(only),
-        tag=_input_of(inputs) if only is None else None,
-        event_time={name: one.event_time for name, one in inputs.items()}
-        if only is None
-        else only.event_time,
+        by=each(lambda one: [columns.get(part, part) for part in one.parts]),
+        tag=None if "" in inputs else _input_of(inputs),
+        event_time=each(lambda one: one.event_time),
         out_of_orderness=stream.out_of_orderness,
         source_id="source_id",
         headers="headers",
@@ -83,7 +88,7 @@ def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> 
         record_key="key",
         versions=("1",),
         key_groups=settings.spark.key_groups,
-        clock={name: one.clock for name, one in inputs.items()} if only is None else True,
+        clock=each(lambda one: one.clock),
         clock_skew="off" if stream.clock_skew is None else stream.clock_skew,
         max_offsets=stream.max_offsets_per_trigger,
         full_batches=stream.full_batches,
@@ -93,23 +98,8 @@ def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> 
     return made.run(topology)
 
 
-class _Columns:
-    """Parts of keys as columns; the same one is made once, so that it is worked out once per row."""
-
-    def __init__(self) -> None:
-        self._made: dict[KeyPart, Column] = {}
-
-    def key(self, input: Input) -> tuple[str | Column, ...]:
-        """Return the parts of an input's key: names of fields, or columns."""
-        return tuple(part if isinstance(part, str) else self._column(part) for part in input.parts)
-
-    def _column(self, part: KeyPart) -> Column:
-        found = self._made.get(part)
-        if found is None:
-            found = self._made[part] = F.coalesce(
-                *[_text(one) for one in (part.parts if isinstance(part, FirstOf) else (part,))]
-            )
-        return found
+def _column(part: KeyPart) -> Column:
+    return F.coalesce(*[_text(one) for one in (part.parts if isinstance(part, FirstOf) else (part,))])
 
 
 def _text(part: KeyPart) -> Column:

@@ -36,7 +36,7 @@ from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.rows import Emission
 from millrace.runtime.settings import load_settings
-from millrace.testing.standing import Happened, Standing
+from millrace.testing.standing import Happened, Standing, merged
 from millrace.topology import Topology, Upsert
 from millrace.topology.sinks import table_name
 
@@ -138,7 +138,7 @@ class AppInMemory(AppWorld):
         tables = [table_name(table) for table in topology.tables.values()]
         assert len(set(tables)) == len(tables), "two outputs have one table"
         for link in topology.links:
-            full = "dead_letters" if link is topology.links[-1] else f"{link.name}.dead_letters"
+            full = topology.full_name(link.name, "dead_letters")
             assert full in {*topology.tables, *topology.topics}, f"{full} go nowhere: events would be lost"
 
     def test_cuts_and_restarts_change_no_table(self) -> None:
@@ -184,14 +184,14 @@ class AppOnSpark(AppWorld):
     def test_spark_gives_what_memory_gives(self, tmp_path: Path) -> None:
         """The same batches of a part of the world leave the same tables on Spark as in memory."""
         batches = self._batches()
-        done = self._replay(tmp_path, [[self._record(h) for h in batch] for batch in batches])
+        done = self._replay(tmp_path, self._records(batches))
         assert self.differences(done, batches) == {}
         assert self.differences(done, batches[:-1]), "that a batch is missing must show"
 
     def test_broken_records_are_put_aside_and_nothing_else_changes(self, tmp_path: Path) -> None:
         """What is no event is a dead letter with its bytes; all others are handled as without it."""
         batches = self._batches()
-        sent = [[self._record(h) for h in batch] for batch in batches]
+        sent = self._records(batches)
         broken = self._broken()
         sent[0] += broken
         done = self._replay(tmp_path, sent)
@@ -207,8 +207,8 @@ class AppOnSpark(AppWorld):
 
         batches = self._batches(pieces=6)
         files = RecordFiles(tmp_path / "records")
-        for batch in batches:
-            files.add([self._record(h) for h in batch])
+        for records in self._records(batches):
+            files.add(records)
         self._run_and_kill(tmp_path, after=1)
         self._run_and_kill(tmp_path, after=3)
         done = self._replay(tmp_path, tmp_path / "records")
@@ -251,13 +251,7 @@ class AppOnSpark(AppWorld):
         rows = TypedColumns(topology.types[output]).table(chunk).to_pylist()
         table = topology.tables[output]
         if isinstance(table, Upsert):
-            newest: dict[tuple[Any, ...], dict[str, Any]] = {}
-            for row in rows:
-                key = tuple(row[field] for field in table.key)
-                was = newest.get(key)
-                if was is None or table.newest is None or row[table.newest] >= was[table.newest]:
-                    newest[key] = row
-            rows = [row for row in newest.values() if not (table.deleted and row[table.deleted])]
+            rows = merged(rows, table)
         return Counter(self._bare(output, row) for row in rows)
 
     def _bare(self, output: str, row: Mapping[str, Any]) -> bytes:
@@ -270,12 +264,16 @@ class AppOnSpark(AppWorld):
         size = -(-len(taken) // pieces)
         return [taken[at : at + size] for at in range(0, len(taken), size)]
 
-    def _record(self, h: Happened) -> Record:
+    def _records(self, batches: Sequence[Sequence[Happened]]) -> list[list[Record]]:
         from millrace.runtime.replay import Record
 
         topology = self.topology()
-        name = h.input or topology.input_of(h.event)
-        return Record(topology.inputs[name].topic, msgspec.json.encode(h.event), h.key.encode(), h.came_ms)
+
+        def record(h: Happened) -> Record:
+            topic = topology.inputs[h.input or topology.input_of(h.event)].topic
+            return Record(topic, msgspec.json.encode(h.event), h.key.encode(), h.came_ms)
+
+        return [[record(h) for h in batch] for batch in batches]
 
     def _broken(self) -> list[Record]:
         from millrace.runtime.replay import Record
@@ -299,9 +297,7 @@ class AppOnSpark(AppWorld):
 
     def _table_of_dead_letters(self) -> str:
         topology = self.topology()
-        alone = len(topology.links) == 1
-        full = "dead_letters" if alone else f"{topology.links[0].name}.dead_letters"
-        return table_name(topology.tables[full])
+        return table_name(topology.tables[topology.full_name(topology.links[0].name, "dead_letters")])
 
     def _replay(self, folder: Path, batches: Iterable[Iterable[Record]] | Path) -> Replayed:
         from millrace.runtime.replay import run_records

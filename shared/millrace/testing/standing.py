@@ -147,25 +147,19 @@ class Standing:
     def tables(self, emissions: Iterable[Emission]) -> dict[str, Counter[bytes]]:
         """Return what stands in the tables."""
         appended: dict[str, list[Any]] = {}
-        rows: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {name: {} for name in self.upserted}
+        records: dict[str, list[dict[str, Any]]] = {name: [] for name in self.upserted}
         for e in emissions:
             record = msgspec.json.decode(e.payload)
-            table = self.upserted.get(e.output)
-            if table is None:
+            if e.output in records:
+                records[e.output].append(record)
+            else:
                 bare = self._bare(e.output, record)
                 appended.setdefault(e.output, []).append([bare, e.event_time, bool(e.on_time)])
-                continue
-            of, key = rows[e.output], tuple(record[name] for name in table.key)
-            there = of.get(key)
-            if there is None or table.newest is None or record[table.newest] >= there[table.newest]:
-                of[key] = record
         standing: dict[str, list[Any]] = {
             name: [
-                self._bare(name, row)
-                for row in of.values()
-                if not row.get("deleted") and self._is_wanted(name, row)
+                self._bare(name, row) for row in merged(records[name], table) if self._is_wanted(name, row)
             ]
-            for name, of in rows.items()
+            for name, table in self.upserted.items()
         }
         return {name: Counter(map(_encode, found)) for name, found in (standing | appended).items()}
 
@@ -175,6 +169,17 @@ class Standing:
     def _bare(self, output: str, record: Any) -> Any:
         gone = {*self.ignored, *self.left_out.get(output, ())}
         return {k: v for k, v in record.items() if k not in gone} if isinstance(record, dict) else record
+
+
+def merged(records: Iterable[dict[str, Any]], table: Upsert) -> list[dict[str, Any]]:
+    """Return the rows of a table with one per key, after records in their order."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record in records:
+        key = tuple(record[name] for name in table.key)
+        there = rows.get(key)
+        if there is None or table.newest is None or record[table.newest] >= there[table.newest]:
+            rows[key] = record
+    return [row for row in rows.values() if not (table.deleted and row.get(table.deleted))]
 
 
 def _is_odd(emission: Emission) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 #: Larger than every timestamp: "no timer", "never expires".
@@ -31,6 +31,15 @@ def hours(n: float) -> int:
 def days(n: float) -> int:
     """Return ``n`` days in milliseconds, e.g. ``ttl=days(90)``."""
     return round(n * 86_400_000)
+
+
+def ms_of(time: datetime) -> int:
+    """Return a time as ms since the epoch; one without a zone is UTC.
+
+    >>> ms_of(datetime(1970, 1, 1, 0, 0, 5))
+    5000
+    """
+    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def ms(duration: timedelta | int) -> int:

@@ -19,11 +19,9 @@ from millrace.inputs import inputs_of
 from millrace.outputs import output_types
 from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.specs import type_name
-from millrace.time import NO_WATERMARK
-from millrace.topology.keys import KeyingError, KeyPart, key_types, parts_of, structs_of, text_of
+from millrace.time import NO_WATERMARK, ms_of
+from millrace.topology.keys import KeyingError, KeyPart, field_of, key_types, parts_of, structs_of, text_of
 from millrace.topology.sinks import Table, Upsert
-
-_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -137,12 +135,11 @@ class Topology:
     @cached_property
     def outputs(self) -> dict[str, tuple[KeyedProcess[Any, Any], str]]:
         """Output → the process that emits it, and its name there."""
-        last = self.links[-1]
-        found = {name: (last.process, name) for name in output_types(last.process)}
+        found = {}
         wanted = {*self.tables, *self.topics}
-        for link in reversed(self.links[:-1]):
+        for link in reversed(self.links):
             for name in output_types(link.process):
-                full = f"{link.name}.{name}"
+                full = self.full_name(link.name, name)
                 if full in wanted or not self._is_taken(link.name, name):
                     found[full] = (link.process, name)
         return found
@@ -151,6 +148,10 @@ class Topology:
     def types(self) -> dict[str, Any]:
         """Output → type of its records."""
         return {full: output_types(process)[name] for full, (process, name) in self.outputs.items()}
+
+    def full_name(self, link: str, output: str) -> str:
+        """Return what an output of a link (by its process's name) is called where all outputs are named."""
+        return output if link == self.links[-1].name else f"{link}.{output}"
 
     def link(self, name: str) -> Link:
         """Return the link of a process by its name.
@@ -239,9 +240,9 @@ class Topology:
 
     def time_of(self, event: Any, input: str = "") -> int:
         """Return an event's time, ms; ``NO_WATERMARK`` where it has none."""
-        found = getattr(event, self.inputs[input].event_time, None)
+        found = field_of(event, self.inputs[input].event_time)
         if isinstance(found, datetime):
-            return round(found.timestamp() * _MS)
+            return ms_of(found)
         return NO_WATERMARK if found is None else int(found)
 
     def _is_taken(self, link: str, output: str) -> bool:

@@ -86,7 +86,7 @@ def as_mermaid(topology: Topology, bound_ms: int) -> str:
     for name, one in topology.inputs.items():
         by_key.setdefault(_key(one.parts), []).append(one.topic or name or "events")
     for number, (key, names) in enumerate(by_key.items()):
-        lines.append(f"    in{number}([{_quoted(names)}]) -->|{_safe(key)}| {first}")
+        lines.append(f"    in{number}([{_quoted(names)}]) -->|{_quoted([key])}| {first}")
     if topology.control is not None:
         lines.append(f"    control([{_quoted([topology.control])}]) -.-> {first}")
     for number, link in enumerate(topology.links):
@@ -95,7 +95,7 @@ def as_mermaid(topology: Topology, bound_ms: int) -> str:
         lines.append(f'    {link.name}["{link.name}{waits}"]')
         for taken in link.takes:
             said = f"{taken.output} by {', '.join(taken.key)}"
-            lines.append(f"    {taken.link} -->|{_safe(said)}| {link.name}")
+            lines.append(f"    {taken.link} -->|{_quoted([said])}| {link.name}")
         own = [full for full, (process, _) in topology.outputs.items() if process is link.process]
         tables = [table_name(topology.tables[full]) for full in own if full in topology.tables]
         if tables:
@@ -168,7 +168,7 @@ def _link(topology: Topology, link: Link, bound_ms: int) -> Iterator[str]:
 
 def _goes_to(topology: Topology, link: Link, output: str) -> Iterator[str]:
     """Say where an output of a link goes."""
-    full = output if link is topology.links[-1] else f"{link.name}.{output}"
+    full = topology.full_name(link.name, output)
     table = topology.tables.get(full)
     if isinstance(table, Upsert):
         yield f"table {table.table} (one row per {', '.join(table.key)})"
@@ -204,10 +204,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield ("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))).rstrip()
 
 
-def _safe(text: str) -> str:
-    """Return a label that Mermaid takes as text."""
-    return f'"{text}"'
-
-
 def _quoted(names: Iterable[str]) -> str:
+    """Return lines of a label that Mermaid takes as text."""
     return '"' + "<br/>".join(names) + '"'

@@ -14,7 +14,6 @@ from millrace.errors import UserError
 from millrace.runtime.apps import load_app
 from millrace.runtime.settings import load_settings
 from millrace.topology.drawing import as_mermaid, as_text, delay_of
-from millrace.topology.sinks import table_name
 
 ROOT = Path(__file__).resolve().parents[3]
 APPS = {
@@ -30,22 +29,6 @@ def test_the_readme_shows_the_topology_as_it_is(name: str) -> None:
     page = ROOT / "apps" / APPS[name] / "README.md"
     done = CliRunner().invoke(build(), ["topology", name, "--write", str(page), "--check"])
     assert (done.exit_code, done.output) == (0, "")
-
-
-@pytest.mark.parametrize("name", APPS)
-def test_topology_and_topics_agree(name: str) -> None:
-    app = load_app(name)
-    settings = load_settings(app.settings, app=name, env={})
-    topology, topics = app.topology(settings), app.topics(settings)
-    reads = {topic.name: topic for topic in topics.reads}
-    assert {one.topic for one in topology.inputs.values()} | {topology.control} == set(reads)
-    assert topology.control == topics.control
-    for one in topology.inputs.values():
-        assert (reads[one.topic].event_time, reads[one.topic].clock) == (one.event_time, one.clock)
-    sent = {topic for output, topic in topology.topics.items()}
-    assert sent <= {topic.name for topic in (*topics.writes, *topics.reads)}
-    tables = [table_name(table) for table in topology.tables.values()]
-    assert len(set(tables)) == len(tables)
 
 
 def test_a_topology_needs_no_engine() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import msgspec
@@ -134,9 +135,29 @@ class Again(ByName):
 
 def test_keys_are_named_as_in_json() -> None:
     topology = read(Input("n", "cardId", "atMs")).process(ByName()).key_by("cardId").process(Again())
+    assert topology.time_of(Named("c", 7)) == 7
     chain = MemoryChain(topology)
     assert len(chain.run_batch([("c", 1, Named("c", 1))])) == 1
     assert topology.key_of(Named("c", 1)) == "1:c"
+
+
+class Dated(msgspec.Struct):
+    card: str
+    at: datetime
+
+
+class ByDate(KeyedProcess[Dated, Dated]):
+    order = arrival(commutes=True)
+
+    def process(self, event: Dated, ctx: Context) -> None:
+        ctx.emit(event)
+
+
+def test_a_time_without_a_zone_is_utc_as_it_is_on_spark() -> None:
+    topology = read(Input("d", "card", "at")).process(ByDate())
+    bare = datetime(2026, 1, 1, 0, 0, 0, 999)  # noqa: DTZ001
+    at = int(bare.replace(tzinfo=UTC).timestamp() * 1000)
+    assert [topology.time_of(Dated("c", when)) for when in (bare, bare.replace(tzinfo=UTC))] == [at, at]
 
 
 class Text(KeyedProcess[str, str]):
