@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,11 +15,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millrace.host.spark import ProcessedStream
 from millrace.host.spark_clock import announced
+from millrace.host.spark_partitions import PARTITIONS_CONF
+from millrace.host.spark_station import VARIABLE
+from millrace.host.station import HEADER, place_of
 from millrace.local.jars import ensure_jars
 from millrace.runtime.clock_files import Epoch
 from millrace.runtime.session import spark_session
 from millrace.state.cells import CLOCK_PAGE, Header, read_clock, read_header
-from millrace.state.sealing import Place, unseal
+from millrace.state.sealing import unseal
 from millrace.time.clock import ClockState
 from tests.spark.mirror import DRAIN
 
@@ -142,25 +146,53 @@ class Stream:
         reader = self._spark.read.format("statestore").option("path", str(self.checkpoint))
         return reader.option("stateVarName", variable).load().collect()
 
+    def kept(self) -> list[tuple[str, int, int, bytes]]:
+        """Return what is stored, in clear: process, label of the key group, number of the page, bytes."""
+        assert self.output is not None
+        if self.output.is_station:
+            names = [link.name for link in self.output.topology.links]
+            found = [
+                (names[at["link"]], at["label"], at["page"], bytes(row["user_map_value"]["data"]))
+                for row in self.state(VARIABLE)
+                if (at := row["user_map_key"])["link"] >= 0
+            ]
+        else:
+            name = self.output.process.name
+            found = [
+                (name, row["key"][0], HEADER, bytes(row["value"]["data"])) for row in self.state("header")
+            ]
+            found += [
+                (name, row["key"][0], row["user_map_key"]["page"], bytes(row["user_map_value"]["data"]))
+                for row in self.state("pages")
+            ]
+        return [
+            (name, label, number, unseal(data, place_of(name, label, number), None))
+            for name, label, number, data in found
+        ]
+
     def headers(self) -> list[Header]:
         """Return the headers of the key groups that keep anything after the last batch."""
-        assert self.output is not None
-        name = self.output.process.name
-        return [
-            read_header(unseal(bytes(row["value"]["data"]), Place(name, row["key"][0], "header"), None))
-            for row in self.state("header")
-        ]
+        return [read_header(data) for _, _, number, data in self.kept() if number == HEADER]
 
     def clocks(self) -> list[ClockState]:
         """Return what the clocks of the key groups say after the last batch: one thing, if any has begun."""
-        assert self.output is not None
         found: list[ClockState] = []
-        for row in self.state("pages"):
-            if row["user_map_key"]["page"] == CLOCK_PAGE:
-                place = Place(self.output.process.name, row["key"][0], "page", CLOCK_PAGE)
-                clock = read_clock(unseal(bytes(row["user_map_value"]["data"]), place, None))
+        for _, _, number, data in self.kept():
+            if number == CLOCK_PAGE:
+                clock = read_clock(data)
                 found += [] if clock in found else [clock]
         return found
+
+
+@contextlib.contextmanager
+def one_partition(spark: SparkSession) -> Iterator[None]:
+    """Let queries that are made in the block have one state partition, as a station has."""
+    before = spark.conf.get(PARTITIONS_CONF)
+    spark.conf.set(PARTITIONS_CONF, "1")
+    try:
+        yield
+    finally:
+        spark.conf.set(PARTITIONS_CONF, before)
 
 
 StreamFactory = Callable[..., Stream]

@@ -33,6 +33,8 @@ from millrace import (
     value_state,
     versioned_state,
 )
+from millrace.host.spark_input import Plan
+from millrace.host.station import BROADCAST, HEADER
 from millrace.host.system import Tick
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE
 from tests.spark.mirror import DRAIN, SCHEMA, Item, Mirror, comparable, to_row
@@ -358,13 +360,13 @@ def in_memory(case: Case) -> tuple[list[Any], list[str]]:
     return mirror.runner.emissions, list(mirror.store.cells)
 
 
-def on_spark(case: Case, make: Callable[..., Any]) -> Any:
+def on_spark(case: Case, make: Callable[..., Any], plan: Plan = "chain") -> Any:
     """Run a case on Spark and return its stream; ``make`` is the fixture's factory of streams."""
     stream = make(
         SCHEMA,
         lambda df: keyed(
             df, by="user", event_time="at", value="value", out_of_orderness=BOUND, source_id="source",
-            control=F.col("control"), control_time="since", key_groups=3,
+            control=F.col("control"), control_time="since", key_groups=3, plan=plan,
         ).process(build(case.definition)),
     )  # fmt: skip
     shuffle = random.Random(case.seed)
@@ -378,7 +380,7 @@ def on_spark(case: Case, make: Callable[..., Any]) -> Any:
     return stream
 
 
-def check(case: Case, make: Callable[..., Any]) -> Counter[str]:
+def check(case: Case, make: Callable[..., Any], plan: Plan = "chain") -> Counter[str]:
     """Run a case on both hosts; return how much came out of which output.
 
     Raises:
@@ -386,7 +388,7 @@ def check(case: Case, make: Callable[..., Any]) -> Counter[str]:
     """
     expected, left = in_memory(case)
     assert not left, f"seed {case.seed}: state is left in memory of {left}"
-    stream = on_spark(case, make)
+    stream = on_spark(case, make, plan)
     found, wanted = comparable(stream.emitted), comparable(expected)
     if found != wanted:
         raise AssertionError(difference(case, wanted, found))
@@ -394,8 +396,8 @@ def check(case: Case, make: Callable[..., Any]) -> Counter[str]:
     for header in stream.headers():
         kept = (len(header.pages), header.inline)
         assert kept == (1, {}), f"seed {case.seed}: a group keeps {kept}"
-    pages = {row["user_map_key"]["page"] for row in stream.state("pages")}
-    assert pages <= {SCHEMA_PAGE, CLOCK_PAGE}, f"seed {case.seed}: pages {pages} are left"
+    pages = {number for _, _, number, _ in stream.kept()}
+    assert pages <= {SCHEMA_PAGE, CLOCK_PAGE, HEADER, BROADCAST}, f"seed {case.seed}: pages {pages} are left"
     assert len(stream.clocks()) == 1, f"seed {case.seed}: key groups disagree on the time"
     return Counter(e.output for e in expected)
 

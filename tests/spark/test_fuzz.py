@@ -11,8 +11,9 @@ import random
 from collections import Counter
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.spark.conftest import StreamFactory
+from tests.spark.conftest import StreamFactory, one_partition
 from tests.spark.fuzzing import KINDS, check, in_memory, random_case
 
 #: One of each order, with ticks and without; changed only together with what the first test says.
@@ -47,3 +48,9 @@ def test_random_processes_leave_nothing_in_memory(seed: int) -> None:
 @pytest.mark.parametrize("seed", [*SEEDS, pytest.param(FRESH, id=f"fresh-{FRESH}", marks=pytest.mark.matrix)])
 def test_both_hosts_give_the_same(stream: StreamFactory, seed: int) -> None:
     check(random_case(seed), stream)
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, pytest.param(FRESH, id=f"fresh-{FRESH}", marks=pytest.mark.matrix)])
+def test_a_station_gives_what_memory_gives(spark: SparkSession, stream: StreamFactory, seed: int) -> None:
+    with one_partition(spark):
+        check(random_case(seed), stream, plan="station")

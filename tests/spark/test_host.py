@@ -29,11 +29,11 @@ from millrace import (
 )
 from millrace.host.chunks import decode_input
 from millrace.host.groups import encode_key, group_labels, key_group, spark_hash
+from millrace.host.intake import control_order
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row
 from millrace.host.spark import ProcessedStream
 from millrace.host.spark_input import EventsOf, ProcessInput
-from millrace.host.spark_worker import _control_order
 from millrace.runtime.contract import ContractMismatch, check_contract
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE
 from millrace.topology import KeyingError
@@ -489,10 +489,10 @@ def test_spark_hashes_integers_as_python_does(spark: SparkSession) -> None:
 def test_every_group_applies_control_events_in_one_order_whatever_their_source() -> None:
     causes = ["c:0:10", "c:0:9", "c:1:1", "b:0:3", None, "hand-made", "c:0:x"]
     rows = [Row(0, str(i).encode(), cause, None) for i, cause in enumerate(causes)]
-    wanted = sorted(rows, key=_control_order)
+    wanted = sorted(rows, key=control_order)
     for seed in range(20):
         random.Random(seed).shuffle(rows)
-        assert sorted(rows, key=_control_order) == wanted
+        assert sorted(rows, key=control_order) == wanted
     of_c = [row.cause for row in wanted if row.cause in ("c:0:9", "c:0:10", "c:1:1")]
     assert of_c == ["c:0:9", "c:0:10", "c:1:1"]
 

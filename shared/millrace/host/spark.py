@@ -27,20 +27,24 @@ from pyspark.sql import types as t
 from millrace.dead_letters import VERSION_HEADER
 from millrace.host.chunks import WATERMARK
 from millrace.host.groups import group_labels
+from millrace.host.intake import JsonEvents
 from millrace.host.packing import CHAINED_SCHEMA, Going, Repacker
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_input import (
     EventsOf,
     Keying,
     KeyPart,
+    Plan,
     ProcessInput,
     Source,
 )
-from millrace.host.spark_partitions import warn_of_partitions
+from millrace.host.spark_partitions import PARTITIONS_CONF, warn_of_partitions
 from millrace.host.spark_readers import Readers, numbered, readers_of
 from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
+from millrace.host.spark_station import run_station
 from millrace.host.spark_types import META_FIELDS, struct_type, structs_in
-from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, JsonEvents, KeyGroupProcessor
+from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, KeyGroupProcessor
+from millrace.host.station import Onward, StationLink
 from millrace.inputs import mark_of
 from millrace.outputs import output_types
 from millrace.process import KeyedProcess, check_process, order_of
@@ -90,6 +94,7 @@ def keyed(
     full_batches: int = 2,
     follow: Follow = "furthest",
     idle_after: str | int | timedelta | None = None,
+    plan: Plan = "chain",
     profile: Profile | None = None,
 ) -> KeyedStream:
     """Give a DataFrame a key and an event time.
@@ -144,6 +149,10 @@ def keyed(
             behind, for sources whose delays differ by more than ``out_of_orderness``.
         idle_after: With ``slowest``: how much later than a source's newest arrival another's must be for
             the first one to be waited for no longer.
+        plan: ``chain``: each process is an operator with a shuffle in front, in as many partitions as
+            there are shuffle partitions, for much data; ``station``: all processes run in one task, one after
+            the other, for little delay. A station needs ``spark.sql.shuffle.partitions`` to be 1 when its query
+            starts, and a checkpoint is of one plan.
         profile: Accepted and without effect: events are always packed by key group before the shuffle.
 
     Raises:
@@ -173,6 +182,8 @@ def keyed(
         raise KeyingError("versions need `headers`, one of which names an event's version")
     if key_groups < 1:
         raise KeyingError(f"key_groups must be at least 1, not {key_groups}")
+    if plan not in ("chain", "station"):
+        raise KeyingError(f"plan is `chain` or `station`, not {plan!r}")
     if profile is not None:
         warnings.warn(_NO_PROFILES, FutureWarning, stacklevel=2)
     given, arrived = _column(headers), _column(arrived_at)
@@ -199,6 +210,7 @@ def keyed(
         full_batches=full_batches,
         follow=follow,
         idle_after_ms=None if idle_after is None else to_ms(idle_after),
+        plan=plan,
         control_time=_control_time(df, control_time, value),
     )
 
@@ -308,7 +320,7 @@ class KeyedStream(Source):
         rows = _rows(process, [arriving], clock, readers)
         return ProcessedStream(
             Topology(inputs, (Link(process),)),
-            _Front(rows, events, clock, self.key_groups, _keys(rows)),
+            _Front(rows, events, clock, self.key_groups, _keys(rows), self.plan),
         )
 
     def run(self, topology: Topology) -> ProcessedStream:
@@ -364,7 +376,8 @@ def _rows(
         arriving.packed(clock, place, own, by_key=by_key)
         for place, (arriving, own) in enumerate(zip(inputs, readers.of, strict=True))
     ]
-    return functools.reduce(DataFrame.unionByName, frames)
+    rows = functools.reduce(DataFrame.unionByName, frames)
+    return rows.coalesce(1) if streaming and len(frames) > 1 and inputs[0].source.is_station else rows
 
 
 def _events_of(process: KeyedProcess[Any, Any], by: Mapping[str, Keying]) -> tuple[EventsOf, ...]:
@@ -407,6 +420,8 @@ def connect(**streams: KeyedStream) -> ConnectedStreams:
     if len({len(names) for names in keys.values()}) > 1:
         found = ", ".join(f"{name}: {', '.join(names)}" for name, names in keys.items())
         raise KeyingError(f"connected streams need keys of as many fields ({found})")
+    if len({s.plan for s in streams.values()}) > 1:
+        raise KeyingError("connected streams have one plan")
     if len({s.df.isStreaming for s in streams.values()}) > 1:
         raise KeyingError("connected streams are all streaming, or all of them are bounded")
     return ConnectedStreams(streams)
@@ -448,7 +463,7 @@ class ConnectedStreams:
         }
         return ProcessedStream(
             Topology(taken, (Link(process),)),
-            _Front(rows, decoded, clock, streams[0].key_groups, _keys(rows)),
+            _Front(rows, decoded, clock, streams[0].key_groups, _keys(rows), streams[0].plan),
         )
 
 
@@ -504,6 +519,7 @@ class _Front:
         clock: What the clock goes by.
         key_groups: Number of key groups of the first process.
         keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
+        plan: How the topology runs.
     """
 
     rows: DataFrame
@@ -511,6 +527,7 @@ class _Front:
     clock: ClockSettings
     key_groups: int
     keys: KeyReference | None
+    plan: Plan = "chain"
 
 
 @dataclass(frozen=True)
@@ -549,6 +566,8 @@ class ProcessedStream:
 
         So the state is computed once however many are written; :meth:`rows` and :meth:`select` unpack it.
         """
+        if self.is_station:
+            return self._station()
         if self.front.rows.isStreaming:
             warn_of_partitions(self.front.rows.sparkSession, max(self.key_groups))
         links = self.topology.links
@@ -559,6 +578,34 @@ class ProcessedStream:
             rows = emitted.mapInArrow(self._repacker(place), CHAINED_SCHEMA)
             emitted = self._run(place, rows, events)
         return emitted
+
+    @property
+    def is_station(self) -> bool:
+        """Whether all links run in one operator; a bounded input runs in many tasks at any rate."""
+        return self.front.plan == "station" and self.front.rows.isStreaming
+
+    def _station(self) -> DataFrame:
+        """Run all links in one operator."""
+        partitions = self.front.rows.sparkSession.conf.get(PARTITIONS_CONF, None)
+        if partitions != "1":
+            raise KeyingError(
+                f"a station runs in one partition, and {PARTITIONS_CONF} is {partitions}: set it to 1 before "
+                "the query is made (a checkpoint keeps what it began with)"
+            )
+        names, onward = outputs_of_links(self.topology)
+        links = [
+            StationLink(
+                link.process,
+                JsonEvents(link.process.event_type, link.process.control_type, inputs=link.process.inputs)
+                if place
+                else self.front.events,
+                self.key_groups[place],
+                onward[place],
+                names[place],
+            )
+            for place, link in enumerate(self.topology.links)
+        ]
+        return run_station(self.front.rows, links, self.state_keys, BatchClock(self.front.clock))
 
     def _run(self, place: int, rows: DataFrame, events: JsonEvents) -> DataFrame:
         """Run a process: in the state operator, or all at once where the input is bounded."""
@@ -715,7 +762,8 @@ class ProcessedStream:
         """Return what a checkpoint of this process depends on, as plain data."""
         keys = self.state_keys
         encryption = {} if keys is None else {"encryption": {"cipher": CIPHER, "keys": list(keys.ids)}}
-        return {**contract_of(self.topology, self.key_groups), **encryption}
+        plan = {"plan": self.front.plan} if self.front.plan != "chain" else {}
+        return {**contract_of(self.topology, self.key_groups), **plan, **encryption}
 
 
 @dataclass(frozen=True)
@@ -734,3 +782,23 @@ class EmittedStream:
         """
         _refuse_local_types(process)
         return ProcessedStream(self.outputs.process(process), self.stream.front)
+
+
+def outputs_of_links(
+    topology: Topology,
+) -> tuple[list[dict[str, str]], list[dict[str, tuple[Onward, ...]]]]:
+    """Return for each link under which names its outputs come out, and by which links they are taken."""
+    names: list[dict[str, str]] = [{} for _ in topology.links]
+    onward: list[dict[str, tuple[Onward, ...]]] = [{} for _ in topology.links]
+    places = {link.name: place for place, link in enumerate(topology.links)}
+    for full, (process, output) in topology.outputs.items():
+        names[places[process.name]][output] = full
+    for place, link in enumerate(topology.links):
+        inputs = list(link.process.inputs)
+        for taken in link.takes:
+            owner = topology.link(taken.link).process
+            kinds = key_types(owner.name, output_types(owner)[taken.output], taken.key)
+            mark = mark_of(inputs.index(taken.input)) if inputs else b""
+            of = onward[places[taken.link]]
+            of[taken.output] = (*of.get(taken.output, ()), Onward(place, tuple(kinds.items()), mark))
+    return names, onward

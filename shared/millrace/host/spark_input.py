@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -21,6 +21,8 @@ from millrace.state.specs import type_name
 from millrace.time.clock import Follow
 from millrace.topology.keys import KeyingError, key_types
 
+#: How a topology runs; see :func:`millrace.host.spark.keyed`.
+Plan = Literal["chain", "station"]
 #: A part of a key: the name of a field, or an expression.
 KeyPart = str | Column
 
@@ -60,6 +62,7 @@ class Source:
         follow: Whether time is that of the source which is ahead, or of the one that is behind.
         idle_after_ms: How long a source that is behind is waited for.
         control_time: Text of the event time from which on a control event holds.
+        plan: ``chain`` or ``station``: whether key groups are told apart before events get to them.
     """
 
     df: DataFrame
@@ -83,6 +86,12 @@ class Source:
     follow: Follow = "furthest"
     idle_after_ms: int | None = None
     control_time: Column | None = None
+    plan: Plan = "chain"
+
+    @property
+    def is_station(self) -> bool:
+        """Whether all that comes goes to one place."""
+        return self.plan == "station" and self.df.isStreaming
 
     def clocks(self, inputs: Iterable[str] = ("",)) -> tuple[bool, ...]:
         """Return whether each input is a clock."""
@@ -273,7 +282,7 @@ class ProcessInput:
         columns += [self._given_key(place).alias(_given_name(place)) for place in given]
         packer = Packer(
             inputs=tuple(self._key_fields(of) for of in self.events),
-            labels=group_labels(source.key_groups),
+            labels=group_labels(1 if source.is_station else source.key_groups),
             future_ms=source.future_ms,
             keep_all_headers=source.keep_all_headers,
             clock=clock,
@@ -281,7 +290,8 @@ class ProcessInput:
             readers=dict(readers or {"": 0}),
             by_key=by_key,
         )
-        return self._df.select(*columns).mapInArrow(packer, PACKED_SCHEMA)
+        rows = self._df.coalesce(1) if source.is_station else self._df
+        return rows.select(*columns).mapInArrow(packer, PACKED_SCHEMA)
 
     def _key_fields(self, of: EventsOf) -> KeyFields:
         """Return where workers find key and time of the events: of columns, beside the events."""

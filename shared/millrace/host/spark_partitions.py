@@ -11,7 +11,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-_SETTING: Final = "spark.sql.shuffle.partitions"
+#: Into how many partitions state is divided.
+PARTITIONS_CONF: Final = "spark.sql.shuffle.partitions"
 #: More partitions than so many for each core of this machine only wait for each other.
 _MOST_PER_CORE: Final = 4
 
@@ -51,7 +52,7 @@ def too_many_partitions(partitions: int, key_groups: int, cores: int | None) -> 
     else:
         good = f"{cores}, the number of cores"
     return (
-        f"{_SETTING} is {partitions}: {why}, and each takes time in every batch: "
+        f"{PARTITIONS_CONF} is {partitions}: {why}, and each takes time in every batch: "
         f"set it to {good}, before the first batch (a checkpoint keeps what it began with)"
     )
 
@@ -65,7 +66,7 @@ def warn_of_partitions(session: SparkSession, key_groups: int) -> None:
     """
     from millrace.runtime.session import local_cores
 
-    found = session.conf.get(_SETTING) or ""
+    found = session.conf.get(PARTITIONS_CONF) or ""
     if found.isdigit():  # some platforms know words, too
         cores = local_cores(session.conf.get("spark.master", None) or "")
         if (told := too_many_partitions(int(found), key_groups, cores)) is not None:

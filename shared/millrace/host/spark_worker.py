@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,39 +12,27 @@ from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from millrace.dead_letters import VERSION_HEADER, kept_of, reason_of
 from millrace.host.chunks import (
-    AHEAD,
-    CONTROL,
-    DATA,
     FORWARDED,
-    FUTURE,
-    NO_TIME,
-    UNKNOWN_VERSION,
     WATERMARK,
-    Forwarded,
-    InputChunk,
     decode_input,
-    decode_status,
     encode_emissions,
     encode_forwarded,
     encode_status,
 )
-from millrace.host.key_times import NOT_JSON, decode_all
+from millrace.host.intake import Brought, Intake, JsonEvents, control_order, moved
 from millrace.host.memory import LiveStore
 from millrace.host.packing import keep_out_of_collection
-from millrace.host.runner import Row, Runner, StreamTime, cause_order
+from millrace.host.runner import Runner, StreamTime
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_state import StateClient
-from millrace.host.system import Drain, Idle, SystemMessage, Tick, decode_system
-from millrace.inputs import Inputs
-from millrace.process import KeyedProcess, order_of
-from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
+from millrace.process import KeyedProcess
+from millrace.state.cells import CLOCK_PAGE, encode, read_clock
 from millrace.state.keyring import KeyReference
 from millrace.state.pages import PagedStore
 from millrace.state.sealing import SealedBackend
 from millrace.time import END_OF_TIME, NO_WATERMARK
-from millrace.time.clock import ClockSettings, ClockState, ClockStatus, SourceReport, advance, ended
+from millrace.time.clock import ClockState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,66 +52,6 @@ _PAGE = t.StructType([t.StructField("page", t.LongType())])
 _COPIES = 16
 _broadcast_copies: dict[int, bytes] = {}
 _OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
-# Columns that are not there.
-_nothing = itertools.repeat(None)
-_nothing_judged = itertools.repeat((None, False))
-#: Whether a row was on time, and whether it came after the batch's rows, by the byte that says so.
-_judged = ((False, False), (True, False), (False, True), (True, True)).__getitem__
-_data = itertools.repeat(DATA)
-
-
-class JsonEvents:
-    """Events as JSON bytes in the column ``_value``, decoded and validated here.
-
-    Args:
-        event_type: Type of the events.
-        control_type: Type of control events, or ``None``.
-        strict: Whether a number in quotes is refused where a number is wanted; columns that Spark
-            wrote as JSON have ``"NaN"``.
-        inputs: Of a process with several, input → type of its events.
-    """
-
-    def __init__(
-        self,
-        event_type: Any,
-        control_type: Any,
-        *,
-        strict: bool = True,
-        inputs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.event_type = event_type
-        self.control_type = control_type
-        self.strict = strict
-        self.inputs = dict(inputs or {})
-
-    def open(self) -> None:
-        """Build the decoders; called in the worker."""
-        self._inputs = Inputs(self.inputs, "the process", strict=self.strict) if self.inputs else None
-        self._decoder: Any = None
-        if self._inputs is None:
-            self._decoder = msgspec.json.Decoder(self.event_type, strict=self.strict)
-        self._decode: Callable[[bytes], Any] = (self._inputs or self._decoder).decode
-        self._decode_control = msgspec.json.Decoder(self.control_type).decode
-
-    def event(self, raw: bytes) -> Any:
-        """Decode one event; raises one of ``NOT_JSON``."""
-        return self._decode(raw)
-
-    def all(self, raws: list[bytes]) -> list[Any] | None:
-        """Decode all events at once; ``None`` where one of them cannot be decoded."""
-        if self._inputs is None:
-            return decode_all(self._decoder, raws)
-        decoder = self._inputs.only(raws)
-        if decoder is not None:
-            return decode_all(decoder, [raw[1:] for raw in raws])
-        try:
-            return list(map(self._inputs.decode, raws))
-        except NOT_JSON:
-            return None
-
-    def control(self, raw: bytes) -> Any:
-        """Decode one control event."""
-        return self._decode_control(raw)
 
 
 class _Backend:
@@ -183,46 +110,6 @@ def _bytes(found: Any) -> bytes:
     return b"" if found is None else bytes(found[0])
 
 
-class _GroupBatch:
-    """What one batch brought to one key group."""
-
-    __slots__ = (
-        "by_key", "controls", "drains", "forwarded", "idles", "newest", "reports", "speaks", "status", "tick",
-    )  # fmt: skip
-
-    def __init__(self, *, speaks: bool) -> None:
-        self.speaks = speaks
-        self.by_key: dict[str, list[Row]] = {}
-        #: The newest plausible event time (ms) of each key, where keys have clocks of their own.
-        self.newest: dict[str, int] = {}
-        self.controls: list[Row] = []
-        self.forwarded: list[Forwarded] = []
-        self.tick = NO_WATERMARK
-        #: What was read of each source.
-        self.reports: list[SourceReport] = []
-        #: How far the clock of the process before this one is.
-        self.status: ClockStatus | None = None
-        self.idles: list[Idle] = []
-        #: Checkpoints whose input has ended.
-        self.drains: set[str] = set()
-
-    def see(self, keys: Iterable[str | None], times: Iterable[int]) -> None:
-        """Take note of what the times of events are taken for."""
-        newest = self.newest
-        for key, time in zip(keys, times, strict=True):
-            if key is not None and time > newest.get(key, NO_TIME):
-                newest[key] = time
-
-    def take(self, message: SystemMessage) -> None:
-        """Take a message of the engine."""
-        if isinstance(message, Tick):
-            self.tick = max(self.tick, message.at)
-        elif isinstance(message, Idle):
-            self.idles.append(message)
-        elif isinstance(message, Drain):
-            self.drains.add(message.incarnation)
-
-
 class KeyGroupProcessor(StatefulProcessor):
     """Hosts a :class:`~millrace.KeyedProcess` over the keys of a group.
 
@@ -252,7 +139,6 @@ class KeyGroupProcessor(StatefulProcessor):
         self._clock = clock
         self._forwards = forwards
         self._uses_ticks = process.needs_ticks()
-        self._keeps_time = order_of(process).by_key
         self._events = events
         self._speaker = speaker
         self._has_broadcast = process.control_type is not None or any(
@@ -270,16 +156,16 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _open(self) -> None:
         self._runner = Runner(self._process, encode=msgspec.json.encode, decode=self._events.event)
-        self._events.open()
+        self._intake = Intake(self._process, self._events, self._runner, forwards=self._forwards)
         keep_out_of_collection()
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:
         """Run one batch of a group's rows."""
-        batch = _GroupBatch(speaks=int(key[0]) == self._speaker)
+        batch = Brought(speaks=int(key[0]) == self._speaker)
         for row in rows:
             passes = row[2] if len(row) > 2 else None
             if passes is None:
-                self._read(decode_input(row[1]), batch)
+                self._intake.read(decode_input(row[1]), batch)
             else:
                 yield _OutputRow(passes, row[3], row[1])
         yield from self._run(key, batch)
@@ -287,7 +173,7 @@ class KeyGroupProcessor(StatefulProcessor):
     def close(self) -> None:
         """Nothing to release."""
 
-    def _run(self, key: Any, batch: _GroupBatch) -> Iterator[SparkRow]:
+    def _run(self, key: Any, batch: Brought) -> Iterator[SparkRow]:
         runner = self._runner
         label = int(key[0])
         # Not in init(): Spark calls that on the driver too, and hangs when it raises there.
@@ -298,7 +184,7 @@ class KeyGroupProcessor(StatefulProcessor):
         kept = None if stored.clock is None else backend.unseal_clock(stored.clock)
         before = ClockState() if kept is None else read_clock(kept)
         settings = None if self._clock is None else self._clock.now()
-        after, status = self._move_clock(before, settings, batch)
+        after, status = moved(self._process.name, before, settings, batch)
         if after != before:
             backend.put_page(CLOCK_PAGE, encode(after))
         watermark, ahead = before.own(), after.own()
@@ -335,23 +221,8 @@ class KeyGroupProcessor(StatefulProcessor):
                 status = msgspec.structs.replace(status, control_late=status.control_late + late)
             yield _OutputRow(WATERMARK, 0, encode_status(status))
 
-    def _move_clock(
-        self, before: ClockState, settings: ClockSettings | None, batch: _GroupBatch
-    ) -> tuple[ClockState, ClockStatus]:
-        """Return how far the clock goes in this batch, and what there is to say about it."""
-        if settings is not None:
-            if settings.incarnation and settings.incarnation in batch.drains:
-                return ended(before, settings)
-            return advance(before, batch.reports, settings, batch.idles)
-        status = batch.status
-        if status is None:  # never: what comes to a group comes with its clock
-            raise StateCorrupted(f"{self._process.name} was not told how far its input is")
-        # A link's rows are judged by what the link itself had come to.
-        after = ClockState(max(before.watermark, status.watermark)).behind(status.lag_ms, before)
-        return after, msgspec.structs.replace(status, before=before.watermark, watermark=after.watermark)
-
     def _run_broadcast(
-        self, state: Any, backend: SealedBackend, store: PagedStore, batch: _GroupBatch, watermark: int
+        self, state: Any, backend: SealedBackend, store: PagedStore, batch: Brought, watermark: int
     ) -> tuple[bytes | None, bytes | None]:
         """Take control events, and make the broadcast state readable; all groups keep the same.
 
@@ -367,108 +238,10 @@ class KeyGroupProcessor(StatefulProcessor):
         if not batch.controls:
             self._runner.controls.load(stored)
             return stored, None
-        batch.controls.sort(key=_control_order)
+        batch.controls.sort(key=control_order)
         # Every group applies the same control events; one of them speaks for all.
         changed = self._runner.controls.take(batch.controls, stored, watermark, report=batch.speaks)
         return stored if changed is None else changed, changed
-
-    def _read(self, chunk: InputChunk, batch: _GroupBatch) -> None:
-        """Decode the rows of a chunk; what cannot be decoded goes to the dead letters."""
-        keys, times, kinds, causes, headers, raws, on_time, reports, believed = chunk
-        if reports is not None:
-            batch.reports += reports
-            if not raws:
-                return
-        if self._keeps_time:
-            batch.see(keys, times if believed is None else believed)
-        events = self._events.all(raws) if kinds is None else None
-        if events is None or None in keys or NO_TIME in times:
-            self._read_each(chunk, batch)
-            return
-        by_key = batch.by_key
-        judged = _nothing_judged if on_time is None else map(_judged, on_time)
-        for key, time, raw, cause, event, header, (was_on_time, is_ahead) in zip(
-            keys, times, raws, causes or _nothing, events, headers or _nothing, judged, strict=False
-        ):
-            row = Row(time, raw, cause, event, header, was_on_time, is_ahead)
-            of_key = by_key.get(key)
-            if of_key is None:
-                by_key[key] = [row]
-            else:
-                of_key.append(row)
-
-    def _read_each(self, chunk: InputChunk, batch: _GroupBatch) -> None:
-        """Decode rows one by one: some are control events, or cannot be decoded."""
-        keys, times, kinds, causes, headers, raws, on_time, _, _ = chunk
-        decode = self._events.event
-        judged = _nothing_judged if on_time is None else map(_judged, on_time)
-        for key, time, kind, cause, header, raw, (was_on_time, is_ahead) in zip(
-            keys, times, kinds or _data, causes or _nothing, headers or _nothing, raws, judged, strict=False
-        ):
-            if kind == AHEAD:
-                batch.status = decode_status(raw)
-                continue
-            if kind == CONTROL:
-                self._read_control(raw, cause, header, time, batch)
-                continue
-            if kind == UNKNOWN_VERSION:  # whether its bytes fit a known version proves nothing
-                self._put_aside("unknown_version", "decode", _told_version(header), raw, cause, key, time,
-                                header)  # fmt: skip
-                continue
-            try:
-                event = decode(raw)
-            except NOT_JSON as error:
-                self._put_aside(reason_of(error), "decode", error, raw, cause, key, time, header)
-                continue
-            if time == NO_TIME or key is None:
-                what = "event time" if key is not None else "key"
-                self._put_aside("no_event_time" if key is not None else "schema", "time",
-                                f"the event has no {what}", raw,
-                                cause, key, time, header)  # fmt: skip
-            elif kind == FUTURE:
-                self._put_aside("future", "time", "the event's time is too far ahead of its arrival",
-                                raw, cause, key, time, header)  # fmt: skip
-            else:
-                row = Row(time, raw, cause, event, header, was_on_time, is_ahead)
-                batch.by_key.setdefault(key, []).append(row)
-
-    def _read_control(self, raw: bytes, cause: Any, header: Any, time: int, batch: _GroupBatch) -> None:
-        try:
-            message = decode_system(raw)
-            if message is not None:
-                batch.take(message)
-            elif self._events.control_type is not None:
-                batch.controls.append(Row(time, raw, cause, self._events.control(raw), header))
-            elif not self._forwards and batch.speaks:
-                self._put_aside("schema", "broadcast", f"{self._process.name} takes no control events", raw,
-                                cause, None, NO_TIME, header)  # fmt: skip
-            if self._forwards and batch.speaks:
-                batch.forwarded.append((raw, cause, header, time))
-        except NOT_JSON as error:
-            if batch.speaks:
-                self._put_aside(reason_of(error), "broadcast", error, raw, cause, None, NO_TIME, header)
-
-    def _put_aside(
-        self,
-        reason: str,
-        stage: str,
-        error: BaseException | str,
-        raw: bytes,
-        cause: Any,
-        key: Any,
-        time: int,
-        header: Any,
-    ) -> None:
-        self._runner.dead_letter(
-            reason,
-            stage,
-            error,
-            raw,
-            cause,
-            key=key,
-            event_time=None if time == NO_TIME else time,
-            headers=header,
-        )
 
 
 class BoundedGroups(KeyGroupProcessor):
@@ -488,19 +261,19 @@ class BoundedGroups(KeyGroupProcessor):
         import pyarrow as pa
 
         self._open()
-        batch = _GroupBatch(speaks=key[0].as_py() == self._speaker)
+        batch = Brought(speaks=key[0].as_py() == self._speaker)
         found: list[tuple[str, int, bytes]] = []
         columns = [column.to_pylist() for column in rows.columns]
         for row in zip(*columns, strict=True):
             passes = row[2] if len(row) > 2 else None
             if passes is None:
-                self._read(decode_input(row[1]), batch)
+                self._intake.read(decode_input(row[1]), batch)
             else:
                 found.append((passes, row[3], row[1]))
         runner, kept = self._runner, None
         runner.controls.load(None)
         if self._has_broadcast and batch.controls:
-            batch.controls.sort(key=_control_order)
+            batch.controls.sort(key=control_order)
             kept = runner.controls.take(batch.controls, None, NO_WATERMARK, report=batch.speaks)
         runner.run_bounded(LiveStore(runner.layout), batch.by_key, self._bound_ms)
         runner.controls.pass_(kept, END_OF_TIME, report=batch.speaks)
@@ -515,14 +288,3 @@ class BoundedGroups(KeyGroupProcessor):
                 "chunk": pa.array(chunks, pa.binary()),
             }
         )
-
-
-def _control_order(row: Row) -> tuple[Any, ...]:
-    """Sort control events the same way in every group: by partition and offset, else by identity."""
-    return *cause_order(row.cause), row.raw
-
-
-def _told_version(header: str | None) -> str:
-    """Return what is wrong with an event of an unknown version."""
-    headers = msgspec.json.decode(kept_of(header).headers or "{}")
-    return f"{VERSION_HEADER} {headers.get(VERSION_HEADER, '')} is none that is read here"

@@ -26,6 +26,7 @@ from millrace.runtime.apps import App, Topic, app_version
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
+from millrace.runtime.plans import plan_of
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.wiring import outputs_of
@@ -99,6 +100,8 @@ class Job:
         self.settings = settings
         self.root = root
         self._topics = app.topics(settings)
+        #: How the app's topology runs.
+        self.plan = plan_of(settings)
         self._until_end = until_end
         self._drain = drain
         self._monitor = monitor
@@ -179,7 +182,7 @@ class Job:
         return spark_session(
             f"millrace-{self.app.name}",
             master=spark.master,
-            shuffle_partitions=spark.shuffle_partitions,
+            shuffle_partitions=1 if self.plan == "station" else spark.shuffle_partitions,
             driver_memory=spark.driver_memory,
             quick_start=spark.quick_start,
             log_file=self._log_file,
@@ -245,7 +248,7 @@ class Job:
         )
         if end is not None:
             events = events.filter(_before(end))
-        return outputs_of(self.app, events, self.settings)
+        return outputs_of(self.app, events, self.settings, self.plan)
 
     def table_path(self, table: str) -> str:
         """Return where a table of the app is."""

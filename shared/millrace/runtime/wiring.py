@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from millrace.connectors.router import Outputs
 from millrace.host.spark import ProcessedStream, keyed
+from millrace.host.spark_input import Plan
 from millrace.topology.keys import FirstOf, KeyingError, KeyPart, RecordKey
 
 if TYPE_CHECKING:
@@ -19,20 +20,22 @@ if TYPE_CHECKING:
     from millrace.topology import Input, Topology
 
 
-def outputs_of(app: App, records: DataFrame, settings: AppSettings) -> Outputs:
+def outputs_of(app: App, records: DataFrame, settings: AppSettings, plan: Plan = "chain") -> Outputs:
     """Return an app's pipeline; nothing starts here.
 
     Args:
         app: The app.
         records: Kafka records of all its topics (:func:`millrace.connectors.kafka.kafka_stream`).
         settings: The app's settings.
+        plan: How the topology runs.
 
     Raises:
         KeyingError: The topology does not name what is read.
     """
     topology = app.topology(settings)
     _check_clocks(app, topology, settings)
-    stream = stream_of(topology, app.prepare(records, settings) if app.prepare else records, settings)
+    prepared = app.prepare(records, settings) if app.prepare else records
+    stream = stream_of(topology, prepared, settings, plan)
     return Outputs(stream, topology.tables, topology.topics)
 
 
@@ -47,7 +50,9 @@ def _check_clocks(app: App, topology: Topology, settings: AppSettings) -> None:
             )
 
 
-def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> ProcessedStream:
+def stream_of(
+    topology: Topology, records: DataFrame, settings: AppSettings, plan: Plan = "chain"
+) -> ProcessedStream:
     """Return a topology at work on the JSON events of Kafka topics.
 
     Their contract has version 1, and what cannot be read keeps its bytes, place, key and headers.
@@ -56,6 +61,7 @@ def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> 
         topology: The topology.
         records: Kafka records, as :func:`millrace.connectors.kafka.kafka_stream` gives them.
         settings: The app's settings: disorder, headers, clock and key groups.
+        plan: How it runs.
 
     Raises:
         KeyingError: An input names no topic, or what the records do not have.
@@ -94,6 +100,7 @@ def stream_of(topology: Topology, records: DataFrame, settings: AppSettings) -> 
         full_batches=stream.full_batches,
         follow=stream.follow,
         idle_after=stream.source_idle_after,
+        plan=plan,
     )
     return made.run(topology)
 

@@ -30,6 +30,7 @@ from millrace.state.cells import (
     Header,
     PageInfo,
     StateCorrupted,
+    earliest,
     encode,
     read_header,
     read_page,
@@ -288,6 +289,25 @@ class PagedStore:
             times = ((key, cell.processing_timer) for key, cell in page.cells.items())
             keys.extend(key for key, at in times if at is not None and at <= processing_time)
         return keys
+
+    def wakes(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """Return when the group has something to do next that no row brings; ``None``: never.
+
+        Returns:
+            Its first timer, the line at which the first expired value is removed, and both on processing
+            time, ms.
+        """
+        pages = self._header.pages
+        if any(self._schemas.reader(p.schema).begins_lives for p in pages if p.schema != self._schemas.now):
+            return NO_WATERMARK, None, None, None  # at once: some pages are still to be brought over
+        expiry = earliest(p.expiry for p in pages)
+        processing_expiry = earliest(p.processing_expiry for p in pages)
+        return (
+            earliest(p.timer for p in pages),
+            None if expiry is None else self._sweeps.next(expiry),
+            earliest(p.processing_timer for p in pages),
+            None if processing_expiry is None else self._processing_sweeps.next(processing_expiry),
+        )
 
     def entries(self) -> Iterator[tuple[str, Any]]:
         """Iterate over all stored entries (key, unpacked entry), for inspection."""

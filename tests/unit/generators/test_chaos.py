@@ -20,9 +20,10 @@ from millrace import Context, KeyedProcess, arrival, map_state
 from millrace.dead_letters import VERSION_HEADER, DeadLetter
 from millrace.host.chunks import decode_output
 from millrace.host.groups import group_labels
+from millrace.host.intake import JsonEvents
 from millrace.host.key_times import KeyFields
 from millrace.host.packing import Packer
-from millrace.host.spark_worker import BoundedGroups, JsonEvents
+from millrace.host.spark_worker import BoundedGroups
 from millrace.testing.world_ledger import WorldRun
 
 CHAOS = PRESETS[Preset.chaos]

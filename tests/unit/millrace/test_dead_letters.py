@@ -19,11 +19,12 @@ from millrace.connectors.router import DeadLetterLimit, TooManyDeadLetters
 from millrace.dead_letters import DeadLetter, Kept, kept_of, reason_of
 from millrace.dlq import DeadLetterTable
 from millrace.host.chunks import decode_input, decode_output
+from millrace.host.intake import JsonEvents
 from millrace.host.key_times import KeyFields
 from millrace.host.memory import MemoryHost
 from millrace.host.packing import Packer
 from millrace.host.spark_records import TypedColumns
-from millrace.host.spark_worker import BoundedGroups, JsonEvents
+from millrace.host.spark_worker import BoundedGroups
 from millrace.runtime.apps import app_version
 from millrace.time.clock import ClockSettings, SourceReport
 from tests.unit.millrace.dlq.cases import letter

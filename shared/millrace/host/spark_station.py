@@ -1,0 +1,151 @@
+"""A station inside ``transformWithState``: one operator, one task, a worker of its own.
+
+Spark gives the operator one key, under which all state stands in one map. The worker is the same from batch
+to batch, since no other task is given the environment that this one asks for, so that what it has built and
+read stays at hand. Where Spark takes another worker nonetheless, that one finds another's token and reads all
+it needs: it is slower, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from pyspark import SparkContext, TaskContext, cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import types as t
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from millrace.host.chunks import decode_input
+from millrace.host.packing import keep_out_of_collection
+from millrace.host.spark_clock import BatchClock
+from millrace.host.spark_state import StateClient
+from millrace.host.spark_worker import OUTPUT_SCHEMA
+from millrace.host.station import At, Station, StationLink
+from millrace.state.keyring import KeyReference
+
+#: The state of a station: link, label of a key group, number of a page → bytes.
+VARIABLE: Final = "station"
+PLACE_SCHEMA: Final = t.StructType(
+    [
+        t.StructField("link", t.IntegerType()),
+        t.StructField("label", t.IntegerType()),
+        t.StructField("page", t.LongType()),
+    ]
+)
+BYTES_SCHEMA: Final = t.StructType([t.StructField("data", t.BinaryType())])
+#: What a station's workers have in their environment, and no others: Spark keeps these apart.
+_ENVIRONMENT: Final = "MILLRACE_STATION"
+#: Stations that a worker keeps; of one query it has one.
+_MOST: Final = 4
+
+_OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
+#: The stations of this worker, by identity and partition, with their clocks.
+_stations: dict[tuple[str, int], tuple[Station, BatchClock]] = {}
+
+
+class _SparkStore:
+    """The bytes of a station in Spark's state store.
+
+    Args:
+        pages: The map that they are in.
+    """
+
+    def __init__(self, pages: Any) -> None:
+        self._pages = pages
+        self._client = StateClient(pages)
+        self._unsent: dict[At, Callable[[], object]] = {}
+
+    def read(self, places: Sequence[At]) -> list[bytes | None]:
+        found = self._client.read([partial(self._pages.getValue, place) for place in places])
+        return [None if value is None else bytes(value[0]) for value in found]
+
+    def write(self, place: At, data: bytes) -> None:
+        self._unsent[place] = partial(self._pages.updateValue, place, (data,))
+
+    def remove(self, place: At) -> None:
+        self._unsent[place] = partial(self._pages.removeKey, place)
+
+    def flush(self) -> None:
+        unsent, self._unsent = self._unsent, {}
+        self._client.write(list(unsent.values()))
+
+
+class StationProcessor(StatefulProcessor):
+    """Runs a station.
+
+    Args:
+        identity: Identity of the stream that it is of.
+        packed: What a station is made of, pickled: a worker unpickles it once.
+    """
+
+    def __init__(self, identity: str, packed: bytes) -> None:
+        self._identity = identity
+        self._packed = packed
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state; called on the driver for the schema and in every task."""
+        self._pages = handle.getMapState(VARIABLE, PLACE_SCHEMA, BYTES_SCHEMA)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:
+        """Run one batch."""
+        station, clock = self._station()
+        chunks = (decode_input(row[1]) for row in rows)
+        for output, records, chunk in station.run(chunks, _SparkStore(self._pages), clock.now()):
+            yield _OutputRow(output, records, chunk)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _station(self) -> tuple[Station, BatchClock]:
+        context = TaskContext.get()
+        place = self._identity, 0 if context is None else context.partitionId()
+        found = _stations.get(place)
+        if found is None:
+            links, keys, clock = cloudpickle.loads(self._packed)
+            while len(_stations) >= _MOST:
+                del _stations[next(iter(_stations))]
+            found = _stations[place] = Station(links, keys), clock
+            keep_out_of_collection()
+        return found
+
+
+def run_station(
+    rows: DataFrame, links: Sequence[StationLink], keys: KeyReference | None, clock: BatchClock
+) -> DataFrame:
+    """Run a topology over packed rows, all of which have the same ``_group``, in one operator.
+
+    Args:
+        rows: The rows, in one partition.
+        links: The links.
+        keys: Where the keys are that state is encrypted with.
+        clock: What the clock goes by.
+    """
+    identity = uuid.uuid4().hex
+    processor = StationProcessor(identity, cloudpickle.dumps((tuple(links), keys, clock)))  # type: ignore[no-untyped-call]
+    with _own_workers(rows.sparkSession, identity):
+        return rows.groupBy("_group").transformWithState(
+            statefulProcessor=processor,
+            outputStructType=OUTPUT_SCHEMA,
+            outputMode="Append",
+            timeMode="None",
+        )
+
+
+@contextlib.contextmanager
+def _own_workers(session: SparkSession, identity: str) -> Iterator[None]:
+    """Have functions that are made in the block run in workers of their own, where Spark can say so."""
+    context: SparkContext | None = getattr(session, "_sc", None)
+    environment = getattr(context, "environment", None)
+    if not isinstance(environment, dict):
+        yield
+        return
+    environment[_ENVIRONMENT] = identity
+    try:
+        yield
+    finally:
+        del environment[_ENVIRONMENT]

@@ -1,0 +1,500 @@
+"""All links of a topology in one place: what a chain does in several operators, one task does in turn.
+
+A chain moves what a link emits to the next one by a shuffle, and every link is an operator with a state store
+of its own. A station has the state of all links in one store, runs the key groups of each link that have
+something to do, gives what they emit new keys in memory, and goes on to the next link. What it keeps of a key
+group are the same bytes that a chain keeps; the clock, processing time and broadcast state, of which each key
+group of a chain has a copy, stand once per link.
+
+Pages stay at hand from batch to batch. Each batch writes a *token* with them: only who finds its own token in
+the store has what is kept there, and nobody else's batch has come between.
+
+Nothing here knows an engine: a :class:`StationStore` holds bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from millrace.host.chunks import (
+    CONTROL,
+    WATERMARK,
+    InputChunk,
+    encode_emissions,
+    encode_status,
+)
+from millrace.host.groups import group_labels
+from millrace.host.intake import Brought, Intake, JsonEvents, control_order, moved
+from millrace.host.key_times import KeyTimes
+from millrace.host.rows import Emission, Row
+from millrace.host.runner import Runner, StreamTime
+from millrace.process import KeyedProcess
+from millrace.state.cells import CLOCK_PAGE, encode, read_clock
+from millrace.state.keyring import KeyReference, Keyring
+from millrace.state.pages import PagedStore
+from millrace.state.sealing import Place, seal, unseal
+from millrace.time import NO_WATERMARK
+from millrace.time.clock import ClockSettings, ClockState, ClockStatus
+
+#: Where a value is: number of the link, label of the key group, number of the page.
+At = tuple[int, int, int]
+#: Numbers that stand for what is not a page, and the label of what all key groups of a link share.
+HEADER: Final = -1
+BROADCAST: Final = -2
+SHARED: Final = -1
+#: Where the token stands: it is of no link.
+TOKEN: Final[At] = (-1, SHARED, 0)
+#: So many bytes of pages stay at hand, unless told otherwise.
+KEPT_BYTES: Final = 256 << 20
+#: So many records of an output go into one chunk.
+_RECORDS: Final = 20_000
+
+
+class StationStore(Protocol):
+    """Where a station's bytes are kept; what is written counts when the batch is committed."""
+
+    def read(self, places: Sequence[At]) -> list[bytes | None]:
+        """Return the values of some places, in that order; ``None`` where there is none."""
+
+    def write(self, place: At, data: bytes) -> None:
+        """Write a value."""
+
+    def remove(self, place: At) -> None:
+        """Remove a value."""
+
+    def flush(self) -> None:
+        """Send what was written."""
+
+
+class Onward(NamedTuple):
+    """Where records of an output go on to.
+
+    Attributes:
+        link: Number of the link that takes them.
+        keys: Fields of the records that make the key, with their types.
+        mark: What leads its records, to say by which input they come.
+    """
+
+    link: int
+    keys: tuple[tuple[str, Any], ...]
+    mark: bytes = b""
+
+
+@dataclass(frozen=True)
+class StationLink:
+    """A link as a station runs it.
+
+    Attributes:
+        process: The process.
+        events: How its events are read.
+        key_groups: Number of its key groups.
+        onward: Output → who takes it.
+        names: Output → name under which it comes out; outputs that stand not here do not.
+    """
+
+    process: KeyedProcess[Any, Any]
+    events: JsonEvents
+    key_groups: int
+    onward: Mapping[str, tuple[Onward, ...]]
+    names: Mapping[str, str]
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """What stands beside the links: the token of the last batch, and the last tick of each link, ms."""
+
+    token: bytes
+    ticks: list[int | None]
+
+
+class _Kept:
+    """What the store has, as far as it is at hand; values are in clear here and sealed there.
+
+    Args:
+        names: Names of the processes, which seals are bound to.
+        limit: So many bytes stay at hand.
+    """
+
+    def __init__(self, names: Sequence[str], limit: int) -> None:
+        self._names = names
+        self._limit = limit
+        self._values: dict[At, bytes | None] = {}
+        self._bytes = 0
+        self._store: StationStore | None = None
+        self._ring: Keyring | None = None
+
+    def begin(self, store: StationStore, ring: Keyring | None, *, valid: bool) -> None:
+        """Begin a batch.
+
+        Args:
+            store: Where everything is.
+            ring: The keys; ``None``: values get a checksum.
+            valid: Whether the store has what is at hand.
+        """
+        self._store, self._ring = store, ring
+        if not valid:
+            self._values.clear()
+            self._bytes = 0
+
+    def fetch(self, places: Iterable[At]) -> None:
+        """Have some values at hand, got at once."""
+        values = self._values
+        wanted = [place for place in dict.fromkeys(places) if place not in values]
+        if not wanted:
+            return
+        assert self._store is not None  # noqa: S101  (begin() has been called)
+        for place, data in zip(wanted, self._store.read(wanted), strict=True):
+            self._keep(place, None if data is None else unseal(data, self._place(place), self._ring))
+
+    def get(self, place: At) -> bytes | None:
+        """Return a value; ``None`` where there is none."""
+        if place not in self._values:
+            self.fetch((place,))
+            return self._values.get(place)
+        # The latest used stand last: what is dropped is what nobody has asked for in a long time.
+        value = self._values[place] = self._values.pop(place)
+        return value
+
+    def put(self, place: At, data: bytes) -> None:
+        """Write a value."""
+        assert self._store is not None  # noqa: S101
+        self._keep(place, data)
+        self._store.write(place, seal(data, self._place(place), self._ring))
+
+    def remove(self, place: At) -> None:
+        """Remove a value."""
+        assert self._store is not None  # noqa: S101
+        self._keep(place, None)
+        self._store.remove(place)
+
+    def trim(self) -> None:
+        """Drop what is too much, the least recently used first."""
+        values = self._values
+        while self._bytes > self._limit and values:
+            self._bytes -= len(values.pop(next(iter(values))) or b"")
+
+    def _keep(self, place: At, data: bytes | None) -> None:
+        before = self._values.pop(place, None)
+        self._bytes += len(data or b"") - len(before or b"")
+        self._values[place] = data
+
+    def _place(self, at: At) -> Place:
+        link, label, number = at
+        return place_of(self._names[link], label, number)
+
+
+def place_of(process: str, label: int, number: int) -> Place:
+    """Return what a value is bound to, by its number."""
+    if number == HEADER:
+        return Place(process, label, "header")
+    return (
+        Place(process, label, "broadcast") if number == BROADCAST else Place(process, label, "page", number)
+    )
+
+
+class _Group:
+    """The bytes of one key group."""
+
+    __slots__ = ("_kept", "_label", "_link")
+
+    def __init__(self, kept: _Kept, link: int, label: int) -> None:
+        self._kept, self._link, self._label = kept, link, label
+
+    def get_header(self) -> bytes | None:
+        return self._kept.get((self._link, self._label, HEADER))
+
+    def put_header(self, header: bytes) -> None:
+        self._kept.put((self._link, self._label, HEADER), header)
+
+    def clear(self) -> None:
+        self._kept.remove((self._link, self._label, HEADER))
+
+    def get_page(self, page: int) -> bytes:
+        # What is missing is empty bytes, which no page is: whoever reads them says so.
+        return self._kept.get((self._link, self._label, page)) or b""
+
+    def get_pages(self, pages: Sequence[int]) -> list[bytes]:
+        self._kept.fetch((self._link, self._label, page) for page in pages)
+        return [self.get_page(page) for page in pages]
+
+    def put_page(self, page: int, data: bytes) -> None:
+        self._kept.put((self._link, self._label, page), data)
+
+    def delete_page(self, page: int) -> None:
+        self._kept.remove((self._link, self._label, page))
+
+
+class Station:
+    """Runs the links of a topology; one lives as long as its worker.
+
+    Args:
+        links: The links, in order.
+        keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
+        kept_bytes: So many bytes of pages stay at hand.
+    """
+
+    def __init__(
+        self, links: Sequence[StationLink], keys: KeyReference | None = None, *, kept_bytes: int = KEPT_BYTES
+    ) -> None:
+        self._keys = keys
+        self._kept = _Kept([link.process.name for link in links], kept_bytes)
+        self._links = [
+            _RunningLink(place, link, self._kept, last=place == len(links) - 1)
+            for place, link in enumerate(links)
+        ]
+        self._token = b""
+
+    def run(
+        self, chunks: Iterable[InputChunk], store: StationStore, settings: ClockSettings
+    ) -> Iterator[tuple[str, int, bytes]]:
+        """Run one batch.
+
+        Args:
+            chunks: What came, with reports of what was read.
+            store: Where the state is.
+            settings: What the clock goes by.
+
+        Yields:
+            An output, how many records of it, and these as a chunk.
+        """
+        token, self._token = self._token, b""
+        (stored,) = store.read([TOKEN])
+        head = _Head(b"", [None] * len(self._links)) if stored is None else _decode_head(stored)
+        known = bool(token) and head.token == token
+        ring = None if self._keys is None else self._keys.ring()
+        self._kept.begin(store, ring, valid=known)
+        if not known:
+            self._kept.fetch(place for link in self._links for place in link.beginning())
+            for link, tick in zip(self._links, head.ticks, strict=True):
+                link.begin(tick)
+        brought = Brought(speaks=True)
+        self._links[0].read(chunks, brought)
+        coming: list[list[InputChunk]] = [[] for _ in self._links]
+        status: ClockStatus | None = None
+        out: dict[str, list[Emission]] = {}
+        for place, link in enumerate(self._links):
+            if place:
+                brought = Brought(speaks=True)
+                brought.status = status
+                link.read(coming[place], brought)
+            status = link.run(brought, settings if place == 0 else None)
+            for onward, chunk in link.emit(out):
+                coming[onward].append(chunk)
+            if brought.forwarded and place + 1 < len(self._links):
+                raws, causes, headers, times = map(list, zip(*brought.forwarded, strict=True))
+                count = len(raws)
+                kinds = bytes([CONTROL]) * count
+                coming[place + 1].append(InputChunk([None] * count, times, kinds, causes, headers, raws))
+        head.token = os.urandom(12)
+        head.ticks = [None if link.tick == NO_WATERMARK else link.tick for link in self._links]
+        store.write(TOKEN, encode(head))
+        store.flush()
+        self._kept.trim()
+        self._token = head.token
+        for output, emissions in out.items():
+            for low in range(0, len(emissions), _RECORDS):
+                for _, records, packed in encode_emissions(emissions[low : low + _RECORDS]):
+                    yield output, records, packed
+        assert status is not None  # noqa: S101  (a topology has a link)
+        yield WATERMARK, 0, encode_status(status)
+
+
+_decode_head = msgspec.msgpack.Decoder(_Head).decode
+
+
+class _RunningLink:
+    """A link at work.
+
+    Args:
+        place: Its number.
+        link: The link.
+        kept: Where its bytes are.
+        last: Whether none comes after it.
+    """
+
+    def __init__(self, place: int, link: StationLink, kept: _Kept, *, last: bool) -> None:
+        process = link.process
+        self._place = place
+        self._kept = kept
+        self._name = process.name
+        self._labels = group_labels(link.key_groups)
+        self._names = link.names
+        self._runner = Runner(process, encode=msgspec.json.encode, decode=link.events.event)
+        self._intake = Intake(process, link.events, self._runner, forwards=not last)
+        self._onward = {
+            output: [(to.link, to.mark, KeyTimes(to.keys, ("", int), 1)) for to in takers]
+            for output, takers in link.onward.items()
+        }
+        self._uses_ticks = process.needs_ticks()
+        self._has_broadcast = process.control_type is not None or any(
+            s.kind == "broadcast" for s in process.states
+        )
+        self._clock = ClockState()
+        #: The last tick of processing time, ms.
+        self.tick = NO_WATERMARK
+        self._broadcast: bytes | None = None
+        #: When each key group has something to do that no row brings.
+        self._wake: dict[int, Wake] = {}
+        self._begins = True
+
+    def beginning(self) -> Iterator[At]:
+        """Yield what is read when nothing is at hand."""
+        place = self._place
+        yield place, SHARED, CLOCK_PAGE
+        if self._has_broadcast:
+            yield place, SHARED, BROADCAST
+        for label in self._labels:
+            yield place, label, HEADER
+
+    def begin(self, tick: int | None) -> None:
+        """Begin with what the store has.
+
+        Args:
+            tick: The last tick, ms.
+        """
+        clock = self._kept.get((self._place, SHARED, CLOCK_PAGE))
+        self._clock = ClockState() if clock is None else read_clock(clock)
+        self._runner.layout.lag_ms = self._clock.lag_ms
+        self.tick = NO_WATERMARK if tick is None else tick
+        self._broadcast = self._kept.get((self._place, SHARED, BROADCAST)) if self._has_broadcast else None
+        self._wake.clear()
+        # Which groups have something to do is known when all have been looked at.
+        self._begins = True
+
+    def read(self, chunks: Iterable[InputChunk], brought: Brought) -> None:
+        """Read what has come."""
+        for chunk in chunks:
+            self._intake.read(chunk, brought)
+
+    def run(self, brought: Brought, settings: ClockSettings | None) -> ClockStatus:
+        """Run the key groups that have something to do.
+
+        Args:
+            brought: What the batch brought.
+            settings: What the clock goes by; ``None``: it is that of the link before.
+
+        Returns:
+            How far the clock is.
+        """
+        runner, before = self._runner, self._clock
+        after, status = moved(self._name, before, settings, brought)
+        if after != before:
+            self._kept.put((self._place, SHARED, CLOCK_PAGE), encode(after))
+            self._clock = after
+        watermark, ahead = before.own(), after.own()
+        runner.layout.lag_ms = after.lag_ms
+        tells = after.lag_ms != before.lag_ms and runner.layout.streams
+        bound_ms = 0 if settings is None else settings.bound_ms
+        time = StreamTime(status.before, status.watermark, status.reach, bound_ms, brought.newest)
+        tick = self._uses_ticks and brought.tick > self.tick
+        if tick:
+            self.tick = brought.tick
+        kept = self._take_controls(brought, watermark)
+        of_group: dict[int, dict[str, list[Row]]] = {}
+        labels = self._labels
+        count = len(labels)
+        for key, rows in brought.by_key.items():
+            label = labels[zlib.crc32(key.encode()) % count]
+            of_group.setdefault(label, {})[key] = rows
+        if self._begins or tells:
+            wanted: Sequence[int] = labels
+        else:
+            due = [label for label, wake in self._wake.items() if wake.is_due(ahead, self.tick)]
+            wanted = [*of_group, *(label for label in due if label not in of_group)]
+        self._begins = False
+        for label in wanted:
+            store = PagedStore(_Group(self._kept, self._place, label), runner.layout, label=label)
+            if tells:
+                store.tell_again()
+            rows_of = of_group.get(label) or {}
+            runner.run_batch(store, rows_of, watermark, self.tick, tick=tick, ahead=ahead, time=time)
+            store.commit(ahead, self.tick)
+            wake = Wake(*store.wakes())
+            if wake == _NEVER:
+                self._wake.pop(label, None)
+            else:
+                self._wake[label] = wake
+        if self._has_broadcast:
+            self._keep_controls(kept, runner.controls.pass_(kept, ahead, report=True))
+        late, runner.controls.late = runner.controls.late, 0
+        if late:
+            status = msgspec.structs.replace(status, control_late=status.control_late + late)
+        return status
+
+    def _take_controls(self, brought: Brought, watermark: int) -> bytes | None:
+        """Take control events; return what is to be kept of them so far."""
+        controls, stored = self._runner.controls, self._broadcast
+        if not brought.controls:
+            controls.load(stored)
+            return stored
+        brought.controls.sort(key=control_order)
+        changed = controls.take(brought.controls, stored, watermark, report=True)
+        return stored if changed is None else changed
+
+    def _keep_controls(self, kept: bytes | None, passed: bytes | None) -> None:
+        kept = kept if passed is None else passed
+        if kept is not None and kept != self._broadcast:
+            self._kept.put((self._place, SHARED, BROADCAST), kept)
+            self._broadcast = kept
+
+    def emit(self, out: dict[str, list[Emission]]) -> Iterator[tuple[int, InputChunk]]:
+        """Put what comes out where it belongs, and yield what goes on, with the number of the link.
+
+        Args:
+            out: What comes out so far, by name.
+        """
+        emissions, self._runner.emissions = self._runner.emissions, []
+        by_output: dict[str, list[Emission]] = {}
+        for emission in emissions:
+            of = by_output.get(emission[0])
+            if of is None:
+                by_output[emission[0]] = [emission]
+            else:
+                of.append(emission)
+        for output, records in by_output.items():
+            name = self._names.get(output)
+            if name is not None:
+                out.setdefault(name, []).extend(records)
+            takers = self._onward.get(output)
+            if not takers:
+                continue
+            _, causes, _, times, on_time, payloads = map(list, zip(*records, strict=True))
+            judged = bytes(on_time)
+            for link, mark, reader in takers:
+                keys, _, _ = reader.read(payloads, None, {})
+                values = [mark + payload for payload in payloads] if mark else payloads
+                yield link, InputChunk(keys, times, None, causes, None, values, judged)
+
+
+class Wake(NamedTuple):
+    """When a key group has something to do without a row; ``None``: never.
+
+    Attributes:
+        timer: Its first timer, ms.
+        expiry: When the first of its values is removed, ms.
+        processing_timer: Its first timer on processing time, ms.
+        processing_expiry: When the first of its values is removed by processing time, ms.
+    """
+
+    timer: int | None
+    expiry: int | None
+    processing_timer: int | None
+    processing_expiry: int | None
+
+    def is_due(self, watermark: int, tick: int) -> bool:
+        """Return whether it has, at a watermark and a tick of processing time (ms)."""
+        timer, expiry, processing_timer, processing_expiry = self
+        return (
+            (timer is not None and timer <= watermark)
+            or (expiry is not None and expiry <= watermark)
+            or (processing_timer is not None and processing_timer <= tick)
+            or (processing_expiry is not None and processing_expiry <= tick)
+        )
+
+
+_NEVER: Final = Wake(None, None, None, None)
