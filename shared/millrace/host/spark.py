@@ -151,8 +151,8 @@ def keyed(
             the first one to be waited for no longer.
         plan: ``chain``: each process is an operator with a shuffle in front, in as many partitions as
             there are shuffle partitions, for much data; ``station``: all processes run in one task, one after
-            the other, for little delay. A station needs ``spark.sql.shuffle.partitions`` to be 1 when its query
-            starts, and a checkpoint is of one plan.
+            the other, for little delay. A station needs ``spark.sql.shuffle.partitions`` to be 1 when its
+            query starts, and a checkpoint is of one plan.
         profile: Accepted and without effect: events are always packed by key group before the shuffle.
 
     Raises:

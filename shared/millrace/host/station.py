@@ -35,7 +35,7 @@ from millrace.host.key_times import KeyTimes
 from millrace.host.rows import Emission, Row
 from millrace.host.runner import Runner, StreamTime
 from millrace.process import KeyedProcess
-from millrace.state.cells import CLOCK_PAGE, encode, read_clock
+from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.keyring import KeyReference, Keyring
 from millrace.state.pages import PagedStore
 from millrace.state.sealing import Place, seal, unseal
@@ -215,8 +215,10 @@ class _Group:
         self._kept.remove((self._link, self._label, HEADER))
 
     def get_page(self, page: int) -> bytes:
-        # What is missing is empty bytes, which no page is: whoever reads them says so.
-        return self._kept.get((self._link, self._label, page)) or b""
+        found = self._kept.get((self._link, self._label, page))
+        if found is None:
+            raise StateCorrupted(f"page {page} of key group {self._label} of link {self._link} is missing")
+        return found
 
     def get_pages(self, pages: Sequence[int]) -> list[bytes]:
         self._kept.fetch((self._link, self._label, page) for page in pages)

@@ -251,8 +251,8 @@ class StreamSettings(Section):
     )
     plan: Literal["auto", "station", "chain"] = Field(
         default="auto",
-        description="station: all processes in one task, for little delay; chain: an operator for each, in as "
-        "many tasks as there are partitions, for much data; auto: what the checkpoint has, or what fits",
+        description="station: all processes in one task, for little delay; chain: an operator for each, in "
+        "as many tasks as there are partitions, for much data; auto: what the checkpoint has, or what fits",
     )
     profile: Literal["latency", "throughput"] | None = Field(
         default=None, description="without effect: events are always packed before the shuffle"
