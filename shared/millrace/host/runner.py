@@ -594,8 +594,9 @@ class Runner:
             self._put_aside(row, "process_error", error)
 
     def _call(self, row: Row, late: bool, on_time: bool) -> None:
-        ctx = self._ctx
-        self._cursor.now = ctx.event_time = row.event_time
+        ctx, cursor = self._ctx, self._cursor
+        cursor.now = ctx.event_time = row.event_time
+        cursor.turn += 1
         if self.controls.waiting:
             self.controls.look_at(row.event_time)
         self._row = row
@@ -722,8 +723,9 @@ class Runner:
 
     def _call_timer(self, timer: TimerRecord, domain: Domain) -> None:
         self._remove(timer, domain)
-        ctx = self._ctx
-        self._cursor.now = ctx.event_time = self._time_of(timer, domain)
+        ctx, cursor = self._ctx, self._cursor
+        cursor.now = ctx.event_time = self._time_of(timer, domain)
+        cursor.turn += 1
         if self.controls.waiting:
             self.controls.look_at(ctx.event_time)
         self._row = None

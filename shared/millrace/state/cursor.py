@@ -39,11 +39,14 @@ class Cursor:
         "processing_now",
         "soonest",
         "soonest_processing",
+        "turn",
     )
 
     def __init__(self) -> None:
         self.entry: Any = None
         self.now: int = 0
+        #: Number of the callback that is running.
+        self.turn: int = 0
         self.processing_now: int = NO_WATERMARK
         self.min_expiry: int = NEVER
         self.min_processing_expiry: int = NEVER

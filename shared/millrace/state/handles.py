@@ -85,8 +85,8 @@ class _ExpiringValueState(ValueState[T]):
         default = spec.default()
         #: A default that nobody changes, to know a changed one by; ``None`` where it cannot change.
         self._pristine = default if is_mutable(default) else None
-        #: The default that a read put in place last, and when (ms).
-        self._placed: tuple[Any, int] = None, NEVER
+        #: The default that a read put in place last, and in which callback.
+        self._placed: tuple[Any, int] = None, -1
 
     @property
     def value(self) -> T:
@@ -97,11 +97,11 @@ class _ExpiringValueState(ValueState[T]):
         live = found is not None and found[0] > life.now()
         if not live:
             return self._default_in_place() if self._pristine is not None else self._default()  # type: ignore[no-any-return]
-        if life.on_read:
-            setattr(entry, self.name, (life.longer(found[0]), found[1]))
-        elif self._pristine is not None and found[1] == self._pristine:
+        if self._pristine is not None and found[1] == self._pristine:
             # Nothing but a default so far: its life begins with the change that may follow.
             self._place(found[1])
+        elif life.on_read:
+            setattr(entry, self.name, (life.longer(found[0]), found[1]))
         return found[1]  # type: ignore[no-any-return]
 
     @value.setter
@@ -122,8 +122,9 @@ class _ExpiringValueState(ValueState[T]):
         """Return whether what is kept was never written: a read has put it in place."""
         if self._pristine is None:
             return False
-        placed, at = self._placed
-        return (kept is placed and at == self._life.now()) or kept == self._pristine
+        # In a later callback it may be the same object still, or one that was packed in between.
+        placed, turn = self._placed
+        return (kept is placed and turn == self._cursor.turn) or kept == self._pristine
 
     def clear(self) -> None:
         """Forget the value; the next read returns the default."""
@@ -141,7 +142,7 @@ class _ExpiringValueState(ValueState[T]):
     def _place(self, default: Any) -> None:
         life = self._life
         setattr(self._cursor.entry, self.name, (life.until(), default))
-        self._placed = default, life.now()
+        self._placed = default, self._cursor.turn
 
 
 class _EventTimeValueState(_ExpiringValueState[T]):
