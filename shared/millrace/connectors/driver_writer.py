@@ -9,6 +9,7 @@ transaction entries as Spark's writer does, so the two can take turns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
 #: log every 50 commits keeps opening them quick.
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
+#: So many tables are written beside the first one: what they wait for most of the time is the disk.
+_AT_ONCE = 3
 #: How often a merge is tried that others get in the way of.
 _MERGE_ATTEMPTS = 5
 
@@ -70,6 +73,7 @@ class DriverWriter:
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
         self._delivery: Delivery | None = None
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="millrace-tables")
         self._written = {table: read_ids(file) for table, file in (written or {}).items()}
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
@@ -89,10 +93,18 @@ class DriverWriter:
         for output in self._outputs.topics:
             if output in rows:
                 self._produce(output, rows[output])
-        self._flush()
-        for output in self._outputs.tables:
-            if output in rows:
-                self._write_table(output, rows[output], batch_id)
+        # Tables are written beside each other, and while the broker is waited for.
+        written = [output for output in self._outputs.tables if output in rows]
+        at_work = [self._pool.submit(self._write_table, one, rows[one], batch_id) for one in written[1:]]
+        try:
+            if written:
+                self._write_table(written[0], rows[written[0]], batch_id)
+            self._flush()
+        finally:
+            # Nothing of this batch goes on behind whoever looks at what it left, or tries it again.
+            wait(at_work)
+        for done in at_work:
+            done.result()
         if status is not None and self._on_clock is not None:
             self._on_clock(batch_id, status)
         return counts

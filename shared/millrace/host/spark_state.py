@@ -1,13 +1,17 @@
 """Requests to Spark's state store, several on the way before the first answer is awaited.
 
 Spark's client sends one request and waits for its answer: two switches between processes for each. The
-server handles the requests of a connection in order, so that they may as well follow each other.
+server handles the requests of a connection in order, so that they may as well follow each other. Requests of
+maps of bytes, of which a batch makes hundreds, are also put together here: Spark's client makes messages
+within messages and looks through every value for types of NumPy, which takes longer than the store does.
 """
 
 from __future__ import annotations
 
+import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from pyspark.errors import PySparkRuntimeError
@@ -17,16 +21,21 @@ from pyspark.errors import PySparkRuntimeError
 _ON_THE_WAY: Final = 32
 #: What stands before a message: version of the protocol, length.
 _FRAME: Final = struct.Struct("!ii")
+_LENGTH: Final = struct.Struct("!i")
 _PROTOCOL: Final = 0
 #: What is used of Spark's client, which is not public.
 _USED: Final = ("_send_proto_message", "_receive_proto_message", "_deserialize_from_bytes", "sockfile")
+#: Keys whose bytes are remembered.
+_REMEMBERED: Final = 100_000
+#: The key of a value in a map: integers.
+Key = tuple[int, ...]
 
 
 class StateClient:
     """Sends the requests of states many at a time.
 
     Args:
-        state: Any of the states of a processor: they share a connection. Where its client is not as it is
+        state: A map state of a processor: they share a connection. Where its client is not as it is
             known here, requests are sent one by one.
 
     Attributes:
@@ -34,9 +43,11 @@ class StateClient:
     """
 
     def __init__(self, state: Any) -> None:
+        self._state = state
         owner = getattr(state, "_mapStateClient", None)
         self._client = getattr(owner, "_stateful_processor_api_client", None)
         self.ahead = all(hasattr(self._client, name) for name in _USED)
+        self._messages = _messages_of(state, owner, self._client) if self.ahead else None
 
     def write(self, requests: Sequence[Callable[[], object]]) -> None:
         """Have requests done that only write, in order.
@@ -67,6 +78,62 @@ class StateClient:
         found = self._client._deserialize_from_bytes  # type: ignore[union-attr]
         return [found(value) if value else None for value in self._ask(requests)]
 
+    def get(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Return the bytes that the map has under some keys, in order; ``None`` where it has none.
+
+        Raises:
+            PySparkRuntimeError: The state store refuses a request.
+        """
+        messages = self._messages
+        if messages is None:
+            found = [self._state.getValue(key) for key in keys]
+            return [None if row is None else bytes(row[0]) for row in found]
+        read = self._client._deserialize_from_bytes  # type: ignore[union-attr]
+        return [bytes(read(value)[0]) if value else None for value in self._send(map(messages.get, keys))]
+
+    def put(self, changes: Iterable[tuple[Key, bytes | None]]) -> None:
+        """Write bytes into the map, or remove them (``None``), in order.
+
+        Raises:
+            PySparkRuntimeError: The state store refuses a request.
+        """
+        messages = self._messages
+        if messages is not None:
+            for _ in self._send(
+                messages.remove(key) if data is None else messages.put(key, data) for key, data in changes
+            ):
+                pass
+            return
+        for key, data in changes:
+            if data is None:
+                self._state.removeKey(key)
+            else:
+                self._state.updateValue(key, (data,))
+
+    def _send(self, requests: Iterable[bytes]) -> list[bytes]:
+        """Send messages and return the values of their answers."""
+        client: Any = self._client
+        file = client.sockfile
+        values: list[bytes] = []
+        left = iter(requests)
+        while part := list(islice(left, _ON_THE_WAY)):
+            for message in part:
+                file.write(_FRAME.pack(_PROTOCOL, len(message)))
+                file.write(message)
+            file.flush()
+            # All of them are read before one is looked at, so that the connection stays in step.
+            values += [self._value(answer) if answer else b"" for answer in _answers(file, len(part))]
+        return values
+
+    def _value(self, answer: bytes) -> bytes:
+        from pyspark.sql.streaming.proto import StateMessage_pb2 as proto
+
+        message = proto.StateResponse()
+        message.ParseFromString(answer)
+        if message.statusCode != 0:
+            raise PySparkRuntimeError(f"the state store refuses a request: {message.errorMessage}")
+        return message.value
+
     def _ask(self, requests: Sequence[Callable[[], object]]) -> list[bytes]:
         client: Any = self._client
         values: list[bytes] = []
@@ -94,5 +161,129 @@ class StateClient:
         sockfile.write(message)
 
 
+def _answers(file: Any, count: int) -> list[bytes]:
+    """Read answers; one that says no more than that it is done has no bytes."""
+    read = bytearray(file.read(_LENGTH.size * count))
+    if not any(read):
+        return [b""] * count
+    at = 0
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        if (missing := at + size - len(read)) > 0:
+            read.extend(file.read(missing))
+        at += size
+        return bytes(read[at - size : at])
+
+    return [take(_LENGTH.unpack(take(_LENGTH.size))[0]) for _ in range(count)]
+
+
 def _no_answer() -> tuple[int, str, bytes]:
     return 0, "", b""
+
+
+class _Messages:
+    """Makes the messages of a map of bytes as Spark's client makes them.
+
+    Args:
+        name: Name of the state.
+        protocol: Version of pickle's format.
+    """
+
+    def __init__(self, name: str, protocol: int) -> None:
+        from pyspark.sql.streaming.proto import StateMessage_pb2 as proto
+
+        def number(message: Any, field: str) -> bytes:
+            return _varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
+
+        self._protocol = protocol
+        self._request = number(proto.StateRequest, "stateVariableRequest")
+        self._map = number(proto.StateVariableRequest, "mapStateCall")
+        self._name = number(proto.MapStateCall, "stateName") + _led(name.encode())
+        self._get = number(proto.MapStateCall, "getValue"), number(proto.GetValue, "userKey")
+        self._remove = number(proto.MapStateCall, "removeKey"), number(proto.RemoveKey, "userKey")
+        self._put = number(proto.MapStateCall, "updateValue"), number(proto.UpdateValue, "userKey")
+        self._data = number(proto.UpdateValue, "value")
+        self._keys: dict[Key, bytes] = {}
+
+    def get(self, key: Key) -> bytes:
+        """Return a request for a value."""
+        return self._about(self._get, self._key(key))
+
+    def remove(self, key: Key) -> bytes:
+        """Return a request to remove a value."""
+        return self._about(self._remove, self._key(key))
+
+    def put(self, key: Key, data: bytes) -> bytes:
+        """Return a request to write a value."""
+        packed = pickle.dumps((data,), self._protocol)
+        return self._about(self._put, b"%b%b%b" % (self._key(key), self._data, _led(packed)))
+
+    def _key(self, key: Key) -> bytes:
+        known = self._keys.get(key)
+        if known is None:
+            if len(self._keys) >= _REMEMBERED:
+                self._keys.clear()
+            known = self._keys[key] = _led(pickle.dumps(tuple(key), self._protocol))
+        return known
+
+    def _about(self, call: tuple[bytes, bytes], body: bytes) -> bytes:
+        method, key = call
+        inner = b"%b%b%b" % (self._name, method, _led(key + body))
+        return self._request + _led(self._map + _led(inner))
+
+
+#: What makes the messages of maps, by name and number of their keys' fields; ``None``: Spark's client does.
+_known: dict[tuple[str, int], _Messages | None] = {}
+
+
+def _messages_of(state: Any, owner: Any, client: Any) -> _Messages | None:
+    """Return what makes a map's messages; ``None`` where they are not those of this PySpark."""
+    name, schema = getattr(state, "_stateName", None), getattr(owner, "user_key_schema", None)
+    if name is None or schema is None:
+        return None
+    place = name, len(schema.fields)
+    if place not in _known:
+        _known[place] = _checked(state, client, *place)
+    return _known[place]
+
+
+def _checked(state: Any, client: Any, name: str, fields: int) -> _Messages | None:
+    """Return what makes a map's messages, if Spark's client makes the same."""
+    try:
+        from pyspark.serializers import pickle_protocol
+
+        made = _Messages(name, pickle_protocol)
+    except (ImportError, AttributeError, KeyError):
+        return None
+    key, data = tuple(range(300, 300 + fields)), bytes(300)
+    theirs: list[bytes] = []
+    client._send_proto_message, client._receive_proto_message = theirs.append, _no_answer
+    try:
+        state.getValue(key)
+        state.updateValue(key, (data,))
+        state.removeKey(key)
+    finally:
+        del client._send_proto_message, client._receive_proto_message
+    return made if theirs == [made.get(key), made.put(key, data), made.remove(key)] else None
+
+
+def _led(data: bytes) -> bytes:
+    """Return bytes led by their length."""
+    return _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as protocol buffers have it.
+
+    >>> _varint(300).hex()
+    'ac02'
+    """
+    if number < 0x80:
+        return bytes((number,))
+    made = bytearray()
+    while number >= 0x80:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pyspark import SparkContext, TaskContext, cloudpickle
@@ -56,23 +55,21 @@ class _SparkStore:
     """
 
     def __init__(self, pages: Any) -> None:
-        self._pages = pages
         self._client = StateClient(pages)
-        self._unsent: dict[At, Callable[[], object]] = {}
+        self._unsent: dict[At, bytes | None] = {}
 
     def read(self, places: Sequence[At]) -> list[bytes | None]:
-        found = self._client.read([partial(self._pages.getValue, place) for place in places])
-        return [None if value is None else bytes(value[0]) for value in found]
+        return self._client.get(places)
 
     def write(self, place: At, data: bytes) -> None:
-        self._unsent[place] = partial(self._pages.updateValue, place, (data,))
+        self._unsent[place] = data
 
     def remove(self, place: At) -> None:
-        self._unsent[place] = partial(self._pages.removeKey, place)
+        self._unsent[place] = None
 
     def flush(self) -> None:
         unsent, self._unsent = self._unsent, {}
-        self._client.write(list(unsent.values()))
+        self._client.put(unsent.items())
 
 
 class StationProcessor(StatefulProcessor):

@@ -57,7 +57,7 @@ _OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
 class _Backend:
     """The bytes of one key group in Spark's state store; what is written is sent by :meth:`flush`."""
 
-    __slots__ = ("_client", "_header", "_pages", "_unsent", "clock")
+    __slots__ = ("_changes", "_client", "_header", "_pages", "_unsent", "clock")
 
     def __init__(self, client: StateClient, header: Any, pages: Any) -> None:
         self._client = client
@@ -66,6 +66,7 @@ class _Backend:
         #: The group's clock, which is read with its header; ``None``: it has none yet.
         self.clock: bytes | None = None
         self._unsent: list[Callable[[], object]] = []
+        self._changes: list[tuple[tuple[int], bytes | None]] = []
 
     def get_header(self) -> bytes | None:
         self.flush()
@@ -85,14 +86,13 @@ class _Backend:
 
     def get_pages(self, pages: Sequence[int]) -> list[bytes]:
         self.flush()
-        asked = [partial(self._pages.getValue, (page,)) for page in pages]
-        return [_bytes(found) for found in self._client.read(asked)]
+        return [found or b"" for found in self._client.get([(page,) for page in pages])]
 
     def put_page(self, page: int, data: bytes) -> None:
-        self.later(partial(self._pages.updateValue, (page,), (data,)))
+        self._changes.append(((page,), data))
 
     def delete_page(self, page: int) -> None:
-        self.later(partial(self._pages.removeKey, (page,)))
+        self._changes.append(((page,), None))
 
     def later(self, request: Callable[[], object]) -> None:
         """Have a request sent with what is written."""
@@ -103,6 +103,9 @@ class _Backend:
         unsent, self._unsent = self._unsent, []
         if unsent:
             self._client.write(unsent)
+        changes, self._changes = self._changes, []
+        if changes:
+            self._client.put(changes)
 
 
 def _bytes(found: Any) -> bytes:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
@@ -82,7 +82,7 @@ class Store:
         elif kind == "updateValue":
             self.pages[_field(call.updateValue.userKey)] = _field(call.updateValue.value)
         elif kind == "removeKey":
-            del self.pages[_field(call.removeKey.userKey)]
+            self.pages.pop(_field(call.removeKey.userKey), None)
         return proto.StateResponse(statusCode=0, value=value).SerializeToString()  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -116,7 +116,24 @@ def backend(pages: MapState) -> _Backend:
 
 
 def test_the_client_of_this_pyspark_is_as_it_is_known(pages: MapState) -> None:
-    assert StateClient(pages).ahead
+    client = StateClient(pages)
+    assert client.ahead
+    assert client._messages is not None
+
+
+@pytest.mark.parametrize("key", [0, 1, 255, 256, 65_536, 2**40, -3])
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 70_000])
+def test_messages_are_those_of_the_client_of_this_pyspark(pages: MapState, key: int, size: int) -> None:
+    own = StateClient(pages)._messages
+    assert own is not None
+    theirs: list[bytes] = []
+    client = pages._mapStateClient._stateful_processor_api_client
+    client._send_proto_message = theirs.append  # type: ignore[method-assign]
+    client._receive_proto_message = lambda: (0, "", b"")  # type: ignore[method-assign]
+    pages.getValue((key,))
+    pages.updateValue((key,), (bytes(size),))
+    pages.removeKey((key,))
+    assert theirs == [own.get((key,)), own.put((key,), bytes(size)), own.remove((key,))]
 
 
 def test_requests_follow_each_other_without_waiting_for_answers(store: Store, pages: MapState) -> None:
@@ -154,6 +171,8 @@ def test_a_refusal_is_an_error_and_the_connection_stays_in_step(store: Store, pa
     store.refused = "updateValue"
     with pytest.raises(PySparkRuntimeError, match="no room"):
         client.write([partial(pages.updateValue, (n,), (b"x",)) for n in range(3)])
+    with pytest.raises(PySparkRuntimeError, match="no room"):
+        client.put([((7,), None) if n == 5 else ((n,), b"x") for n in range(40)])
     store.refused = ""
     client.write([partial(pages.updateValue, (9,), (b"y",))])
     assert client.read([partial(pages.getValue, (9,)), partial(pages.getValue, (0,))]) == [(b"y",), None]
@@ -170,3 +189,21 @@ def test_a_client_that_is_not_known_is_asked_one_by_one() -> None:
     client.write([request(1), request(2)])
     assert client.read([request(3), request(4)]) == [3, 4]
     assert asked == [1, 2, 3, 4]
+
+
+def test_a_map_that_is_not_known_is_asked_by_its_own_methods() -> None:
+    class Map:
+        kept: ClassVar[dict[tuple[int, ...], tuple[bytes]]] = {}
+
+        def getValue(self, key: tuple[int, ...]) -> tuple[bytes] | None:
+            return self.kept.get(key)
+
+        def updateValue(self, key: tuple[int, ...], value: tuple[bytes]) -> None:
+            self.kept[key] = value
+
+        def removeKey(self, key: tuple[int, ...]) -> None:
+            del self.kept[key]
+
+    client = StateClient(Map())
+    client.put([((1,), b"a"), ((2,), b"b"), ((1,), None)])
+    assert client.get([(1,), (2,)]) == [None, b"b"]
