@@ -23,7 +23,7 @@ from millrace.host.chunks import decode_input
 from millrace.host.packing import keep_out_of_collection
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_state import StateClient
-from millrace.host.spark_worker import OUTPUT_SCHEMA
+from millrace.host.spark_worker import OUTPUT_SCHEMA, leave_collection_to_spark
 from millrace.host.station import At, Station, StationLink
 from millrace.state.keyring import KeyReference
 
@@ -86,6 +86,7 @@ class StationProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; called on the driver for the schema and in every task."""
+        leave_collection_to_spark()
         self._pages = handle.getMapState(VARIABLE, PLACE_SCHEMA, BYTES_SCHEMA)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:

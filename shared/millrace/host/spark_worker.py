@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark import TaskContext
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -155,6 +157,7 @@ class KeyGroupProcessor(StatefulProcessor):
         self._pages = handle.getMapState("pages", _PAGE, _BYTES)
         self._client = StateClient(self._pages)
         self._broadcast = handle.getValueState("broadcast", _BYTES) if self._has_broadcast else None
+        leave_collection_to_spark()
         self._open()
 
     def _open(self) -> None:
@@ -245,6 +248,15 @@ class KeyGroupProcessor(StatefulProcessor):
         # Every group applies the same control events; one of them speaks for all.
         changed = self._runner.controls.take(batch.controls, stored, watermark, report=batch.speaks)
         return stored if changed is None else changed, changed
+
+
+def leave_collection_to_spark() -> None:
+    """Have a worker look for reference cycles no more but when Spark has it do so: after each task.
+
+    Else it looks whenever a group's batch is done, at all that has been made since and is still there.
+    """
+    if TaskContext.get() is not None:
+        gc.disable()
 
 
 class BoundedGroups(KeyGroupProcessor):
