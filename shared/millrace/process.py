@@ -626,6 +626,11 @@ class KeyedProcess(Generic[E, O]):
         """Return whether the process depends on processing time, which only ticks bring."""
         return cls.processing_time or any(s.on_processing_time for s in cls.states)
 
+    @classmethod
+    def keeps_broadcast(cls) -> bool:
+        """Return whether the process takes control events, or has state that only they change."""
+        return cls.control_type is not None or any(s.kind == "broadcast" for s in cls.states)
+
 
 def check_process(process: KeyedProcess[Any, Any]) -> None:
     """Refuse a process that is not complete, in one line that says what is missing.

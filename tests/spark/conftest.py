@@ -16,8 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from millrace.host.spark import ProcessedStream
 from millrace.host.spark_clock import announced
 from millrace.host.spark_partitions import PARTITIONS_CONF
-from millrace.host.spark_station import VARIABLE
-from millrace.host.station import HEADER, place_of
+from millrace.host.station import HEADER, VARIABLE, place_of
 from millrace.local.jars import ensure_jars
 from millrace.runtime.clock_files import Epoch
 from millrace.runtime.session import spark_session

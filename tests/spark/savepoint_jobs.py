@@ -23,6 +23,7 @@ from millrace import (
     versioned_state,
 )
 from millrace.host.spark import ProcessedStream
+from millrace.host.spark_input import Plan
 from millrace.host.spark_sink import write_to
 
 START = 1_700_000_000_000
@@ -126,13 +127,19 @@ class Payments:
             self.add(*(Payment(f"u{i}", START + n * 60_000 + i, n * 10 + i) for i in range(8)))
 
     def stream(
-        self, process: KeyedProcess[Any, Any], *, key_groups: int = 4, per_batch: int = 1
+        self,
+        process: KeyedProcess[Any, Any],
+        *,
+        key_groups: int = 4,
+        per_batch: int = 1,
+        plan: Plan = "chain",
     ) -> ProcessedStream:
         """Return the stream of a process over the files."""
         df = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", per_batch)
         return keyed(
-            df.json(str(self._folder)), by="user", event_time="at", source_id="source", key_groups=key_groups
-        ).process(process)
+            df.json(str(self._folder)), by="user", event_time="at", source_id="source",
+            key_groups=key_groups, plan=plan,
+        ).process(process)  # fmt: skip
 
     def run(self, stream: ProcessedStream, tables: dict[str, Any], root: Path, table_format: Any) -> None:
         """Run a stream over all files that are there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from pyspark.sql import functions as F
 
 from millrace import KeyedProcess, keyed
 from millrace.host.spark import ProcessedStream
+from millrace.host.spark_input import Plan
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.entries import EntryReader, key_name
 from millrace.runtime.contract import check_contract
-from tests.spark.conftest import Stream
+from tests.spark.conftest import Stream, one_partition
 from tests.spark.golden_checkpoint import BOUND, SCHEMA, Everything, batches
 from tests.spark.mirror import Mirror, comparable, to_row
 
@@ -23,6 +25,7 @@ class History:
 
     def __init__(self, spark: SparkSession, folder: Path, key_groups: int = 4) -> None:
         self.spark, self.key_groups = spark, key_groups
+        self.plan: Plan = "chain"
         self.process: KeyedProcess[Any, Any] = Everything()
         self.stream = Stream(spark, folder, SCHEMA, self._build)
         self.mirror = Mirror(Everything(), BOUND)
@@ -31,7 +34,7 @@ class History:
     def _build(self, df: DataFrame) -> ProcessedStream:
         return keyed(
             df, by="who", event_time="at", value="value", out_of_orderness=BOUND, source_id="source",
-            control=F.col("control"), key_groups=self.key_groups,
+            control=F.col("control"), key_groups=self.key_groups, plan=self.plan,
         ).process(self.process)  # fmt: skip
 
     @property
@@ -44,7 +47,8 @@ class History:
             self.stream.add([to_row(item) for item in batch])
             self.mirror.batch(batch, key="who", at="at")
         self.mirror.end_run()
-        self.stream.run()
+        with one_partition(self.spark) if self.plan == "station" else nullcontext():
+            self.stream.run()
         assert self.stream.output is not None
         check_contract_of(self.checkpoint.root, self.stream.output)
         self.emitted += self.stream.emitted

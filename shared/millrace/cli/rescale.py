@@ -1,13 +1,16 @@
-"""`millrace rescale`: another number of partitions or key groups for a stopped query."""
+"""`millrace rescale`: other partitions or key groups for a stopped query, or another plan."""
 
 from __future__ import annotations
 
 import time
 from typing import Annotated
 
+import click
 import typer
 
-app = typer.Typer(help="Give a stopped query other partitions or key groups.", no_args_is_help=True)
+app = typer.Typer(
+    help="Give a stopped query other partitions or key groups, or another plan.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -30,18 +33,26 @@ def rescale(
         str | None,
         typer.Option(metavar="MODULE:CLASS", help="The process as it is now, where older ones have written."),
     ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            click_type=click.Choice(["station", "chain"]),
+            help="How its processes run from now on: state is written anew.",
+        ),
+    ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
 ) -> None:
     """Change the shape of a checkpoint; nothing is lost, and it stays as it was unless all goes well.
 
     Stop the query first. Afterwards start it with the same settings and, where key groups have changed,
-    with `spark.key_groups` (or `keyed(..., key_groups=)`) set to the new number.
+    with `spark.key_groups` (or `keyed(..., key_groups=)`) set to the new number, or `stream.plan` (or
+    `keyed(..., plan=)`) to the new plan.
     """
     from millrace.errors import UserError
     from millrace.inspect.checkpoint import locate
 
-    if partitions is None and key_groups is None and not reseal:
-        raise UserError("say what is to change: --partitions, --key-groups or --reseal")
+    if partitions is None and key_groups is None and plan is None and not reseal:
+        raise UserError("say what is to change: --plan, --partitions, --key-groups or --reseal")
     checkpoint = locate(target)
 
     from millrace.inspect import rescale as shape
@@ -51,7 +62,7 @@ def rescale(
 
     began = time.monotonic()
     with tool_session(memory=memory) as spark:
-        if key_groups is None and not reseal:
+        if key_groups is None and plan is None and not reseal:
             done = shape.repartition(spark, checkpoint, partitions or 1)
         else:
             done = shape.rekey(
@@ -63,6 +74,7 @@ def rescale(
                 key_file=key_file,
                 keys=configured_keys(new_key_file, {}) if reseal else None,
                 reseal=reseal,
+                plan=plan,  # type: ignore[arg-type]
             )
     groups = ", ".join(f"{name} {n} key groups" for name, n in done.key_groups.items())
     seconds = time.monotonic() - began

@@ -762,7 +762,10 @@ class ProcessedStream:
         """Return what a checkpoint of this process depends on, as plain data."""
         keys = self.state_keys
         encryption = {} if keys is None else {"encryption": {"cipher": CIPHER, "keys": list(keys.ids)}}
-        plan = {"plan": self.front.plan} if self.front.plan != "chain" else {}
+        plan: dict[str, Any] = {}
+        if self.front.plan == "station":
+            processes = [link.process for link in self.topology.links]
+            plan = {"station": {"broadcast": [p.name for p in processes if p.keeps_broadcast()]}}
         return {**contract_of(self.topology, self.key_groups), **plan, **encryption}
 
 

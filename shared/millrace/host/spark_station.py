@@ -24,11 +24,10 @@ from millrace.host.packing import keep_out_of_collection
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_state import StateClient
 from millrace.host.spark_worker import OUTPUT_SCHEMA, leave_collection_to_spark
-from millrace.host.station import At, Station, StationLink
+from millrace.host.station import VARIABLE, At, Station, StationLink
 from millrace.state.keyring import KeyReference
 
 #: The state of a station: link, label of a key group, number of a page → bytes.
-VARIABLE: Final = "station"
 PLACE_SCHEMA: Final = t.StructType(
     [
         t.StructField("link", t.IntegerType()),

@@ -146,9 +146,7 @@ class KeyGroupProcessor(StatefulProcessor):
         self._uses_ticks = process.needs_ticks()
         self._events = events
         self._speaker = speaker
-        self._has_broadcast = process.control_type is not None or any(
-            s.kind == "broadcast" for s in process.states
-        )
+        self._has_broadcast = process.keeps_broadcast()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the group's state; called on the driver for the schema and in every task."""

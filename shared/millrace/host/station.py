@@ -42,6 +42,8 @@ from millrace.state.sealing import Place, seal, unseal
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockSettings, ClockState, ClockStatus
 
+#: Name of the state variable that has it all.
+VARIABLE: Final = "station"
 #: Where a value is: number of the link, label of the key group, number of the page.
 At = tuple[int, int, int]
 #: Numbers that stand for what is not a page, and the label of what all key groups of a link share.
@@ -105,7 +107,7 @@ class StationLink:
     names: Mapping[str, str]
 
 
-class _Head(msgspec.Struct, array_like=True):
+class Head(msgspec.Struct, array_like=True):
     """What stands beside the links: the token of the last batch, and the last tick of each link, ms."""
 
     token: bytes
@@ -266,7 +268,7 @@ class Station:
         """
         token, self._token = self._token, b""
         (stored,) = store.read([TOKEN])
-        head = _Head(b"", [None] * len(self._links)) if stored is None else _decode_head(stored)
+        head = Head(b"", [None] * len(self._links)) if stored is None else read_head(stored)
         known = bool(token) and head.token == token
         ring = None if self._keys is None else self._keys.ring()
         self._kept.begin(store, ring, valid=known)
@@ -306,7 +308,7 @@ class Station:
         yield WATERMARK, 0, encode_status(status)
 
 
-_decode_head = msgspec.msgpack.Decoder(_Head).decode
+read_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class _RunningLink:
@@ -333,9 +335,7 @@ class _RunningLink:
             for output, takers in link.onward.items()
         }
         self._uses_ticks = process.needs_ticks()
-        self._has_broadcast = process.control_type is not None or any(
-            s.kind == "broadcast" for s in process.states
-        )
+        self._has_broadcast = process.keeps_broadcast()
         self._clock = ClockState()
         #: The last tick of processing time, ms.
         self.tick = NO_WATERMARK

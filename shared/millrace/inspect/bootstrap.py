@@ -21,12 +21,14 @@ from millrace.inspect.reshape import (
     CELLS_SCHEMA,
     GroupPacker,
     GroupShape,
+    Shared,
     cell_rows,
     new_cell,
+    shared_rows,
     with_every_group,
 )
 from millrace.inspect.savepoints import Restored, new_checkpoint, new_contract
-from millrace.inspect.writer import GROUPS_SCHEMA, assemble, write_groups
+from millrace.inspect.writer import GROUPS_SCHEMA, assemble, keep_link, write_groups, write_station
 from millrace.process import kept_states
 from millrace.runtime.contract import CONTRACT_FILE, ENCRYPTION, owned
 from millrace.state.layout import EntryLayout
@@ -85,21 +87,26 @@ def bootstrap(
     columns = [*(F.col(k) for k in stream.keys), *(F.col(s) for s in specs)]
     cells = table.select(*columns).mapInArrow(lambda batches: fill(batches), CELLS_SCHEMA)
     keys = stream.state_keys
-    shape = GroupShape(stream.process.name, stream.key_groups[0], keys, clock)
-    pack = GroupPacker(shape, None, None, EntryLayout(kept_states(stream.process)).schema)
-    if clock is not None:  # every group has it, also those without keys
+    in_station = stream.front.plan == "station"
+    shape = GroupShape(stream.process.name, stream.key_groups[0], keys, clock, in_station=in_station)
+    pack = GroupPacker(shape, Shared(), EntryLayout(kept_states(stream.process)).schema)
+    if clock is not None and not in_station:  # every group has it, also those without keys
         cells = with_every_group(cells, shape.key_groups)
     groups = cells.groupBy("label").applyInArrow(lambda key, rows: pack(key, rows), GROUPS_SCHEMA)
     session = table.sparkSession
     with owned(root), tempfile.TemporaryDirectory(prefix="bootstrap-", dir=root) as work:
         if (root / "checkpoint").exists() or (root / CONTRACT_FILE).exists():
             raise BootstrapError(f"{root} has a checkpoint already: choose another folder")
-        written = write_groups(
-            groups,
-            Path(work),
-            partitions=int(session.conf.get(_PARTITIONS) or 1),
-            has_broadcast=_keeps_broadcast(stream),
-        )
+        if in_station:
+            keep_link(groups, shared_rows(shape, Shared()), Path(work), 0)
+            written = write_station(session, Path(work), [None])
+        else:
+            written = write_groups(
+                groups,
+                Path(work),
+                partitions=int(session.conf.get(_PARTITIONS) or 1),
+                has_broadcast=stream.process.keeps_broadcast(),
+            )
         nowhere = Position(0, (None,) * sources, {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
         contract = new_contract(stream.contract(), {"bootstrapped": True})
         if keys is not None and ENCRYPTION in contract:
@@ -107,11 +114,6 @@ def bootstrap(
         with new_checkpoint(root, contract) as folder:
             assemble(folder, {0: written}, position=nowhere, sources=None)
     return Restored(Checkpoint(root, root / "checkpoint"), contract["incarnation"])
-
-
-def _keeps_broadcast(stream: ProcessedStream) -> bool:
-    process = stream.process
-    return process.control_type is not None or any(s.kind == "broadcast" for s in process.states)
 
 
 def _checked(stream: ProcessedStream, table: DataFrame, has_time: bool) -> list[str]:

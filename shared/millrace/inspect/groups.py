@@ -25,8 +25,6 @@ from millrace.state.layout import ENCODING_VERSION
 from millrace.state.page import Page
 from millrace.state.pages import PAGE_BYTES
 
-#: Numbers that stand for what is not a page, where a group is a table of (number, bytes).
-HEADER, BROADCAST = -1, -2
 _MAX_DEPTH = 24
 
 

@@ -15,9 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from millrace.host.groups import encode_key, group_labels, key_group
+from millrace.host.station import BROADCAST, HEADER, SHARED, TOKEN, VARIABLE, place_of, read_head
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.entries import KeptEntry, reader_of
-from millrace.inspect.groups import BROADCAST, HEADER, StoredGroup, page_of
+from millrace.inspect.groups import StoredGroup, page_of
+from millrace.inspect.reshape import Shared
 from millrace.inspect.stages import Stage, keys_for, stage_of
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, read_clock, read_header
 from millrace.state.keyring import KeyReference
@@ -65,6 +67,10 @@ class StateView:
         Returns:
             Columns label, number (of a page; ``HEADER`` and ``BROADCAST`` for the others) and data.
         """
+        if self.stage.link is not None:
+            found_there = self._in_station().filter(F.col("label") != SHARED)
+            found_there = found_there if pages is None else found_there.filter((F.col("number") < 0) | pages)
+            return found_there if labels is None else found_there.filter(labels)
         kinds = {"header": HEADER, "broadcast": BROADCAST} if self.stage.has_broadcast else {"header": HEADER}
         found: DataFrame | None = None
         for name, number in kinds.items():
@@ -83,6 +89,37 @@ class StateView:
         assert found is not None  # noqa: S101  (there is always a header)
         found = found.unionByName(in_pages)
         return found if labels is None else found.filter(labels)
+
+    def _in_station(self) -> DataFrame:
+        """Return all that a station keeps of the process, columns label, number and data."""
+        rows = self._variable(VARIABLE).filter(F.col("user_map_key.link") == F.lit(self.stage.link))
+        return rows.select(
+            F.col("user_map_key.label").alias("label"),
+            F.col("user_map_key.page").alias("number"),
+            F.col("user_map_value.data").alias("data"),
+        )
+
+    def shared(self, headers: Mapping[int, StoredGroup]) -> Shared:
+        """Return what is the same for all key groups.
+
+        Args:
+            headers: The key groups, by label, where each has a copy.
+        """
+        if self.stage.link is None:
+            times = [t for g in headers.values() if (t := g.read_header.processing_time) is not None]
+            broadcast = next((g.broadcast for g in headers.values() if g.broadcast is not None), None)
+            return Shared(broadcast, max(times, default=None))
+        ring = None if self.keys is None else self.keys.ring()
+        process = self.stage.process
+        kept = [
+            unseal(bytes(row.data), place_of(process, SHARED, BROADCAST), ring)
+            for row in self._in_station()
+            .filter((F.col("label") == SHARED) & (F.col("number") == BROADCAST))
+            .collect()
+        ]
+        heads = self._variable(VARIABLE).filter(F.col("user_map_key.link") == TOKEN[0]).collect()
+        ticks = [read_head(bytes(row["user_map_value"]["data"])).ticks[self.stage.link] for row in heads]
+        return Shared(next(iter(kept), None), next(iter(ticks), None))
 
     def by_group(
         self, function: Callable[[int, StoredGroup], pa.Table], schema: str | StructType
@@ -105,6 +142,10 @@ class StateView:
     def clocks(self) -> dict[int, ClockState]:
         """Return how far the clock of each key group is, by label; all of them say the same."""
         ring = None if self.keys is None else self.keys.ring()
+        if self.stage.link is not None:
+            of_link = self._in_station().filter(F.col("number") == CLOCK_PAGE).collect()
+            place = place_of(self.stage.process, SHARED, CLOCK_PAGE)
+            return {row.label: read_clock(unseal(bytes(row.data), place, ring)) for row in of_link}
         rows = self._variable("pages").filter(F.col("user_map_key.page") == CLOCK_PAGE)
         found = rows.select(F.col("key._group").alias("label"), F.col("user_map_value.data").alias("data"))
         return {
@@ -127,13 +168,8 @@ class StateView:
         number = key_group(text, self.stage.key_groups)
         label = group_labels(self.stage.key_groups)[number]
         of_group = F.col("label") == label
-        headers = [
-            r.data
-            for r in self._variable("header")
-            .select(F.col("key._group").alias("label"), F.col("value.data").alias("data"))
-            .filter(of_group)
-            .collect()
-        ]
+        found = self.stored(of_group, F.lit(False)).filter(F.col("number") == HEADER).collect()
+        headers = [row.data for row in found]
         if not headers:
             return None
         ring = None if self.keys is None else self.keys.ring()

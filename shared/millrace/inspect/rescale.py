@@ -16,16 +16,32 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace.errors import UserError
+from millrace.host.spark_input import Plan
 from millrace.inspect import positions
 from millrace.inspect.checkpoint import Checkpoint, relocate
 from millrace.inspect.groups import StoredGroup
 from millrace.inspect.reading import StateView, opened, view_of
-from millrace.inspect.reshape import CELLS_SCHEMA, CellRows, GroupPacker, GroupShape, with_every_group
+from millrace.inspect.reshape import (
+    CELLS_SCHEMA,
+    CellRows,
+    GroupPacker,
+    GroupShape,
+    Shared,
+    shared_rows,
+    with_every_group,
+)
 from millrace.inspect.savepoints import new_checkpoint, new_contract
-from millrace.inspect.stages import stages_of
-from millrace.inspect.writer import GROUPS_SCHEMA, Written, assemble, write_groups
+from millrace.inspect.stages import Stage, stages_of
+from millrace.inspect.writer import (
+    GROUPS_SCHEMA,
+    Written,
+    assemble,
+    keep_link,
+    write_groups,
+    write_station,
+)
 from millrace.process import kept_states
-from millrace.runtime.contract import ENCRYPTION, RESTORED, is_older, owned, with_own_clock
+from millrace.runtime.contract import ENCRYPTION, RESTORED, STATION, is_older, owned, with_own_clock
 from millrace.state.cells import SCHEMA_PAGE
 from millrace.state.keyring import CIPHER, KeyReference
 from millrace.state.layout import EntryLayout
@@ -75,6 +91,11 @@ def repartition(spark: SparkSession, checkpoint: Checkpoint, partitions: int) ->
         if checkpoint.position(batch).partitions == partitions:
             raise RescaleError(f"the state in {checkpoint.folder} has {partitions} partitions already")
         contract = checkpoint.contract()
+        if STATION in contract:
+            raise RescaleError(
+                f"{checkpoint.folder} is of a station, whose state has one partition: make it a chain with "
+                f"--plan chain --partitions {partitions}"
+            )
         few = [s for s in stages_of(checkpoint, batch) if s.key_groups < partitions]
         if few:
             raise RescaleError(
@@ -119,8 +140,9 @@ def rekey(
     key_file: str | None = None,
     keys: KeyReference | None = None,
     reseal: bool = False,
+    plan: Plan | None = None,
 ) -> Rescaled:
-    """Write the state of a stopped query anew, in another number of key groups or under other keys.
+    """Write the state of a stopped query anew: other key groups, other keys, a station or a chain.
 
     Args:
         spark: A session.
@@ -133,6 +155,7 @@ def rekey(
         keys: With ``reseal``: the keys of which the first one encrypts from now on; ``None``: it is
             to be in clear.
         reseal: Whether the encryption changes.
+        plan: ``station`` or ``chain``; unless given, what it is.
 
     Raises:
         RescaleError: Something was written that cannot be brought over, or stands in a table only.
@@ -143,11 +166,15 @@ def rekey(
         contract = checkpoint.contract()
         started_at = _engine_clock(checkpoint, batch) if is_older(contract) else None
         position = checkpoint.position(batch)
-        parts = partitions or position.partitions
+        stages = stages_of(checkpoint, batch)
+        was_station = STATION in contract
+        to_station = was_station if plan is None else plan == "station"
+        parts = _partitions(position.partitions, partitions, was_station=was_station, to_station=to_station)
         groups: dict[str, int] = {}
+        ticks: list[int | None] = []
         with tempfile.TemporaryDirectory(prefix="rescale-", dir=checkpoint.root) as work:
             written: dict[int, Written] = {}
-            for stage in stages_of(checkpoint, batch):
+            for place, stage in enumerate(stages):
                 with view_of(
                     spark, checkpoint, batch=batch, process=stage.process, key_file=key_file
                 ) as view:
@@ -157,15 +184,25 @@ def rekey(
                         keys if reseal else view.keys,
                         next(iter(view.clocks().values()), started_at),
                         process if process is not None and process.name == stage.process else None,
+                        to_station,
                     )
-                    folder = Path(work) / str(stage.operator)
-                    folder.mkdir()
-                    written[stage.operator] = write_groups(
-                        _reshaped(view, shape), folder, partitions=parts, has_broadcast=stage.has_broadcast
-                    )
+                    rows, shared = _reshaped(view, shape)
                     groups[stage.process] = shape.key_groups
+                    if to_station:
+                        keep_link(rows, shared_rows(shape, shared), Path(work), place)
+                        ticks.append(shared.processing_time)
+                        continue
+                    # Spark numbers the operators from the end of the query.
+                    operator = len(stages) - 1 - place
+                    folder = Path(work) / str(operator)
+                    folder.mkdir()
+                    written[operator] = write_groups(
+                        rows, folder, partitions=parts, has_broadcast=stage.has_broadcast
+                    )
+            if to_station:
+                written[0] = write_station(spark, Path(work), ticks)
             made = new_contract(
-                with_own_clock(_with_groups(contract, groups)),
+                _with_plan(with_own_clock(_with_groups(contract, groups)), stages, to_station=to_station),
                 {**contract.get(RESTORED, {}), "rescaled_after": batch},
             )
             if reseal:
@@ -218,8 +255,27 @@ def _with_groups(contract: dict[str, Any], groups: dict[str, int]) -> dict[str, 
     return {**contract, "links": links}
 
 
-def _reshaped(view: StateView, shape: GroupShape) -> DataFrame:
-    """Return the rows of the new key groups."""
+def _partitions(now: int, wanted: int | None, *, was_station: bool, to_station: bool) -> int:
+    """Return into how many partitions state is divided."""
+    if not to_station:
+        if wanted is None and was_station:
+            raise RescaleError("a chain made of a station needs --partitions, such as the number of cores")
+        return wanted or now
+    if wanted not in (None, 1):
+        raise RescaleError(f"a station has one partition, not {wanted}")
+    return 1
+
+
+def _with_plan(contract: dict[str, Any], stages: list[Stage], *, to_station: bool) -> dict[str, Any]:
+    """Return a contract of another plan."""
+    made = {name: value for name, value in contract.items() if name != STATION}
+    if to_station:
+        made[STATION] = {"broadcast": [s.process for s in stages if s.has_broadcast]}
+    return made
+
+
+def _reshaped(view: StateView, shape: GroupShape) -> tuple[DataFrame, Shared]:
+    """Return the rows of the new key groups, and what is the same for all of them."""
     headers = _headers(view)
     found = {schema for group in headers.values() for schema in group.schemas()}
     if len(found) > 1 and shape.newest is None:
@@ -227,16 +283,17 @@ def _reshaped(view: StateView, shape: GroupShape) -> DataFrame:
             f"{len(found)} versions of {shape.process} have written this state: name the process that runs "
             "now with --process-class MODULE:CLASS, so that all of it is brought into its form"
         )
-    times = [t for g in headers.values() if (t := g.read_header.processing_time) is not None]
-    broadcast = next((g.broadcast for g in headers.values() if g.broadcast is not None), None)
+    shared = view.shared(headers)
     layout = None if shape.newest is None else EntryLayout(kept_states(shape.newest), owner=shape.process)
-    cells = view.by_group(CellRows(shape, max(times, default=None)), CELLS_SCHEMA)
+    cells = view.by_group(CellRows(shape, shared.processing_time), CELLS_SCHEMA)
     # What a group keeps beside its keys every group has, also those without keys.
-    if times or broadcast is not None or shape.clock is not None:
+    beside = shared.processing_time is not None or shared.broadcast is not None or shape.clock is not None
+    if beside and not shape.in_station:
         cells = with_every_group(cells, shape.key_groups)
     schema = next(iter(found), b"[]") if layout is None else layout.schema
-    pack = GroupPacker(shape, max(times, default=None), broadcast, schema)
-    return cells.groupBy("label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)
+    pack = GroupPacker(shape, shared, schema)
+    rows = cells.groupBy("label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)
+    return rows, shared
 
 
 def _headers(view: StateView) -> dict[int, StoredGroup]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,13 +10,14 @@ import msgspec
 import pyarrow as pa
 
 from millrace.host.groups import group_labels, key_group
-from millrace.inspect.groups import BROADCAST, HEADER, StoredGroup, packed_group
+from millrace.host.station import BROADCAST, HEADER, SHARED, place_of
+from millrace.inspect.groups import StoredGroup, packed_group
 from millrace.process import kept_states
 from millrace.state.cells import CLOCK_PAGE, Cell, encode, present
 from millrace.state.keyring import KeyReference
 from millrace.state.layout import EntryLayout
 from millrace.state.older import OlderLayout
-from millrace.state.sealing import Place, seal
+from millrace.state.sealing import seal
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockState
 
@@ -56,6 +58,19 @@ def new_cell(layout: EntryLayout, entry: Any) -> Cell | None:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What is the same for all key groups of a process.
+
+    Attributes:
+        broadcast: The broadcast state, packed.
+        processing_time: The last tick of processing time, ms.
+    """
+
+    broadcast: bytes | None = None
+    processing_time: int | None = None
+
+
+@dataclass(frozen=True)
 class GroupShape:
     """What the state of a process is to be.
 
@@ -65,6 +80,7 @@ class GroupShape:
         keys: What encrypts it.
         clock: How far its clock is; ``None``: it has not begun.
         newest: The process as it is now, where several versions have written.
+        in_station: Whether what is the same for all key groups stands once, beside them.
     """
 
     process: str
@@ -72,6 +88,7 @@ class GroupShape:
     keys: KeyReference | None
     clock: ClockState | None
     newest: KeyedProcess[Any, Any] | None = None
+    in_station: bool = False
 
 
 class CellRows:
@@ -114,12 +131,9 @@ class CellRows:
 class GroupPacker:
     """Puts a new key group together, in a worker, and seals it for its place."""
 
-    def __init__(
-        self, shape: GroupShape, processing_time: int | None, broadcast: bytes | None, schema: bytes
-    ) -> None:
+    def __init__(self, shape: GroupShape, shared: Shared, schema: bytes) -> None:
         self._shape = shape
-        self._processing_time = processing_time
-        self._broadcast = broadcast
+        self._shared = Shared() if shape.in_station else shared
         self._schema = schema
 
     def __call__(self, key: Any, table: pa.Table) -> pa.Table:
@@ -132,33 +146,51 @@ class GroupPacker:
             if text is not None:
                 schema = schema if self._shape.newest is not None else of_key
                 cells[text] = decode(packed)
-        clock = self._shape.clock
+        clock = None if self._shape.in_station else self._shape.clock
         group = packed_group(
             cells,
             schema,
-            broadcast=self._broadcast,
-            processing_time=self._processing_time,
+            broadcast=self._shared.broadcast,
+            processing_time=self._shared.processing_time,
             clock=None if clock is None else encode(clock),
         )
-        ring = None if self._shape.keys is None else self._shape.keys.ring()
-        process = self._shape.process
-        rows: list[tuple[int, bytes]] = []
-        if cells or group.broadcast is not None or self._processing_time is not None:
-            rows.append((HEADER, seal(group.header, Place(process, label, "header"), ring)))
+        found: dict[int, bytes] = {}
+        if cells or group.broadcast is not None or self._shared.processing_time is not None:
+            found[HEADER] = group.header
         else:  # nothing but a clock
             group.pages.clear()
         if group.clock is not None:
             group.pages[CLOCK_PAGE] = group.clock
         if group.broadcast is not None:
-            sealed = seal(group.broadcast, Place(process, label, "broadcast"), ring)
-            rows.append((BROADCAST, sealed))
-        for number, data in group.pages.items():
-            rows.append((number, seal(data, Place(process, label, "page", number), ring)))
-        numbers, values = zip(*rows, strict=True) if rows else ((), ())
-        return pa.table(
-            {
-                "label": pa.array([label] * len(rows), pa.int32()),
-                "number": pa.array(numbers, pa.int64()),
-                "data": pa.array(values, pa.binary()),
-            }
-        )
+            found[BROADCAST] = group.broadcast
+        return sealed_rows(self._shape, label, {**found, **group.pages})
+
+
+def sealed_rows(shape: GroupShape, label: int, values: Mapping[int, bytes]) -> pa.Table:
+    """Return values as rows of a key group, each sealed for its place.
+
+    Args:
+        shape: What they belong to.
+        label: Label of the key group; ``SHARED``: what a station has beside them.
+        values: Number → bytes.
+    """
+    ring = None if shape.keys is None else shape.keys.ring()
+    rows = [(n, seal(data, place_of(shape.process, label, n), ring)) for n, data in values.items()]
+    numbers, sealed = zip(*rows, strict=True) if rows else ((), ())
+    return pa.table(
+        {
+            "label": pa.array([label] * len(rows), pa.int32()),
+            "number": pa.array(numbers, pa.int64()),
+            "data": pa.array(sealed, pa.binary()),
+        }
+    )
+
+
+def shared_rows(shape: GroupShape, shared: Shared) -> pa.Table:
+    """Return the rows of what a station has beside its key groups."""
+    values: dict[int, bytes] = {}
+    if shape.clock is not None:
+        values[CLOCK_PAGE] = encode(shape.clock)
+    if shared.broadcast is not None:
+        values[BROADCAST] = shared.broadcast
+    return sealed_rows(shape, SHARED, values)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.host.station import VARIABLE
 from millrace.inspect.checkpoint import Checkpoint, CheckpointError
 from millrace.process import KeyedProcess
-from millrace.runtime.contract import ENCRYPTION
+from millrace.runtime.contract import ENCRYPTION, STATION
 from millrace.state.keyring import KeyReference, configured_keys
 
 
@@ -23,6 +24,7 @@ class Stage:
         key: Fields of its key.
         key_groups: Number of its key groups.
         has_broadcast: Whether it keeps broadcast state.
+        link: Its number among the processes of a station; ``None``: it has an operator of its own.
     """
 
     operator: int
@@ -30,6 +32,7 @@ class Stage:
     key: tuple[str, ...]
     key_groups: int
     has_broadcast: bool
+    link: int | None = None
 
 
 def stages_of(checkpoint: Checkpoint, batch: int) -> list[Stage]:
@@ -40,6 +43,25 @@ def stages_of(checkpoint: Checkpoint, batch: int) -> list[Stage]:
     """
     contract = checkpoint.contract()
     links: list[dict[str, Any]] = contract.get("links") or [contract]
+    about = contract.get(STATION)
+    if about is not None:
+        stations = [o for o in checkpoint.operators(batch) if VARIABLE in o.variables]
+        if len(stations) != 1:
+            raise CheckpointError(
+                f"{checkpoint.folder} has {len(stations)} operators with stations, its contract names one: "
+                "they do not belong together"
+            )
+        return [
+            Stage(
+                stations[0].id,
+                link["process"],
+                tuple(link["key"]),
+                int(link["key_groups"]),
+                link["process"] in about["broadcast"],
+                place,
+            )
+            for place, link in enumerate(links)
+        ]
     operators = [o for o in checkpoint.operators(batch) if {"header", "pages"} <= set(o.variables)]
     if len(operators) != len(links):
         raise CheckpointError(

@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from millrace.host.groups import group_labels
+from millrace.host.spark_station import BYTES_SCHEMA, PLACE_SCHEMA
 from millrace.host.spark_worker import OUTPUT_SCHEMA
+from millrace.host.station import BROADCAST, HEADER, TOKEN, VARIABLE, Head
 from millrace.inspect.checkpoint import Checkpoint, Position, rewrite
-from millrace.inspect.groups import BROADCAST, HEADER
+from millrace.state.cells import encode
 
 #: Rows of key groups: label, number (of a page, ``HEADER``, ``BROADCAST``), bytes.
 GROUPS_SCHEMA = t.StructType(
@@ -70,6 +74,23 @@ class GroupWriter(StatefulProcessor):
         """Nothing to release."""
 
 
+class StationWriter(StatefulProcessor):
+    """Puts the bytes of all key groups of a station into state."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state."""
+        self._pages = handle.getMapState(VARIABLE, PLACE_SCHEMA, BYTES_SCHEMA)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Write them."""
+        for row in rows:
+            self._pages.updateValue((row.link, row.label, row.number), (bytes(row.data),))
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
 @dataclass(frozen=True)
 class Written:
     """A state store that was written.
@@ -92,41 +113,81 @@ def write_groups(groups: DataFrame, folder: Path, *, partitions: int, has_broadc
         partitions: Into how many the state is divided.
         has_broadcast: Whether the process keeps broadcast state.
     """
-    session = groups.sparkSession
     groups.write.parquet(str(folder / "groups"))
+    # The state's key must be what it is in a query of the process: an int that is never null.
+    by = F.coalesce("label", F.lit(0))
+    return _written(groups.sparkSession, folder, by, GroupWriter(has_broadcast=has_broadcast), partitions)
+
+
+def keep_link(groups: DataFrame, shared: pa.Table, folder: Path, link: int) -> None:
+    """Add the key groups of a link, and what they share, to what :func:`write_station` is to write.
+
+    Args:
+        groups: Rows as in :data:`GROUPS_SCHEMA`.
+        shared: Rows like them, of the label ``SHARED``.
+        folder: The folder that is worked in.
+        link: Number of the link.
+    """
+    place = F.lit(link).alias("link")
+    groups.select(place, "label", "number", "data").write.mode("append").parquet(str(folder / "groups"))
+    if shared.num_rows:
+        rows = [(link, *row.values()) for row in shared.to_pylist()]
+        schema = t.StructType([t.StructField("link", t.IntegerType()), *GROUPS_SCHEMA.fields])
+        made = groups.sparkSession.createDataFrame(rows, schema)
+        made.coalesce(1).write.mode("append").parquet(str(folder / "groups"))
+
+
+def write_station(session: SparkSession, folder: Path, ticks: list[int | None]) -> Written:
+    """Write what :func:`keep_link` has kept into the state store of a station.
+
+    Args:
+        session: A session.
+        folder: The folder that is worked in.
+        ticks: The last tick of processing time of each link, ms.
+    """
+    head = encode(Head(b"", ticks))  # of no worker: the first one reads all it needs
+    schema = t.StructType([t.StructField("link", t.IntegerType()), *GROUPS_SCHEMA.fields])
+    made = session.createDataFrame([(*TOKEN, head)], schema)
+    made.coalesce(1).write.mode("append").parquet(str(folder / "groups"))
+    by = F.coalesce(F.lit(group_labels(1)[0]), "label")
+    return _written(session, folder, by, StationWriter(), 1)
+
+
+def _written(
+    session: SparkSession, folder: Path, by: Column, processor: StatefulProcessor, partitions: int
+) -> Written:
+    """Run a query of one batch over the rows in a folder, whose operator puts them into its state."""
+    schema = session.read.parquet(str(folder / "groups")).schema
+    rows = session.readStream.schema(schema).parquet(str(folder / "groups"))
     before = session.conf.get(_PARTITIONS, None)
     session.conf.set(_PARTITIONS, str(partitions))
     try:
-        checkpoint = _run(session, folder, has_broadcast)
+        written = (
+            rows.withColumn("_group", by)
+            .groupBy("_group")
+            .transformWithState(
+                statefulProcessor=processor,
+                outputStructType=OUTPUT_SCHEMA,
+                outputMode="Append",
+                timeMode="None",
+            )
+        )
+        query = (
+            written.writeStream.format("noop")
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination(_WAIT_S)
+        finally:
+            query.stop()
     finally:
         if before is not None:
             session.conf.set(_PARTITIONS, before)
     shutil.rmtree(folder / "groups")
+    checkpoint = Checkpoint(folder, folder / "checkpoint")
     return Written(checkpoint, checkpoint.last())
-
-
-def _run(session: SparkSession, folder: Path, has_broadcast: bool) -> Checkpoint:
-    rows = session.readStream.schema(GROUPS_SCHEMA).parquet(str(folder / "groups"))
-    # The state's key must be what it is in a query of the process: an int that is never null.
-    keyed = rows.withColumn("_group", F.coalesce("label", F.lit(0)))
-    columns = keyed.select("_group", "number", "data")
-    written = columns.groupBy("_group").transformWithState(
-        statefulProcessor=GroupWriter(has_broadcast=has_broadcast),
-        outputStructType=OUTPUT_SCHEMA,
-        outputMode="Append",
-        timeMode="None",
-    )
-    query = (
-        written.writeStream.format("noop")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        query.awaitTermination(_WAIT_S)
-    finally:
-        query.stop()
-    return Checkpoint(folder, folder / "checkpoint")
 
 
 def assemble(
