@@ -20,6 +20,7 @@ CATCH_UP: Final = (
     "stream.max_offsets_per_trigger=100000",
     # A batch of decisions passes the driver as a whole, in several copies of half a kilobyte each.
     "spark.driver_memory=2g",
+    "stream.plan=chain",
 )
 
 

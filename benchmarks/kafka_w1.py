@@ -158,6 +158,7 @@ def ours(setting: Setting, run: str, job: core_app.Job) -> dict[str, Any]:
         # The partitions of the topic are read in step, and not to the event.
         "stream.out_of_orderness=60s",
         "spark.driver_memory=2g",
+        "stream.plan=chain",
     )
     marks: list[tuple[Mark, int]] = []
 

@@ -267,7 +267,14 @@ def _stream(
     from millrace.runtime.job import Job
 
     monitor = QueryMonitor()
-    job = Job(app, run.settings, monitor=monitor, on_batch=monitor.on_batch, wait_for_broker=broker_ready)
+    job = Job(
+        app,
+        run.settings,
+        monitor=monitor,
+        on_batch=monitor.on_batch,
+        wait_for_broker=broker_ready,
+        on_plan=view.line,
+    )
     with _running(job) as thread:
         with view.phase("broker"):
             broker_ready()

@@ -68,7 +68,18 @@ def run(
     def warn(text: str) -> None:
         console.print(f"warning: {text}", soft_wrap=True, markup=False)
 
-    job = Job(application, settings, until_end=until_end, drain=drain, on_batch=report, on_warning=warn)
+    def tell(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False)
+
+    job = Job(
+        application,
+        settings,
+        until_end=until_end,
+        drain=drain,
+        on_batch=report,
+        on_warning=warn,
+        on_plan=tell,
+    )
     console.print(f"{name}: {settings.kafka.bootstrap} → {job.root} (Ctrl-C stops after the running batch)")
     job.run()
     console.print(f"{name}: stopped after {time.monotonic() - began:.1f} s; {total:,} records written")

@@ -162,60 +162,84 @@ def rekey(
         CheckpointInUse: The query runs.
     """
     with owned(checkpoint.root):
-        batch = _last_settled(checkpoint)
-        contract = checkpoint.contract()
-        started_at = _engine_clock(checkpoint, batch) if is_older(contract) else None
-        position = checkpoint.position(batch)
-        stages = stages_of(checkpoint, batch)
-        was_station = STATION in contract
-        to_station = was_station if plan is None else plan == "station"
-        parts = _partitions(position.partitions, partitions, was_station=was_station, to_station=to_station)
-        groups: dict[str, int] = {}
-        ticks: list[int | None] = []
-        with tempfile.TemporaryDirectory(prefix="rescale-", dir=checkpoint.root) as work:
-            written: dict[int, Written] = {}
-            for place, stage in enumerate(stages):
-                with view_of(
-                    spark, checkpoint, batch=batch, process=stage.process, key_file=key_file
-                ) as view:
-                    shape = GroupShape(
-                        stage.process,
-                        key_groups or stage.key_groups,
-                        keys if reseal else view.keys,
-                        next(iter(view.clocks().values()), started_at),
-                        process if process is not None and process.name == stage.process else None,
-                        to_station,
-                    )
-                    rows, shared = _reshaped(view, shape)
-                    groups[stage.process] = shape.key_groups
-                    if to_station:
-                        keep_link(rows, shared_rows(shape, shared), Path(work), place)
-                        ticks.append(shared.processing_time)
-                        continue
-                    # Spark numbers the operators from the end of the query.
-                    operator = len(stages) - 1 - place
-                    folder = Path(work) / str(operator)
-                    folder.mkdir()
-                    written[operator] = write_groups(
-                        rows, folder, partitions=parts, has_broadcast=stage.has_broadcast
-                    )
-            if to_station:
-                written[0] = write_station(spark, Path(work), ticks)
-            made = new_contract(
-                _with_plan(with_own_clock(_with_groups(contract, groups)), stages, to_station=to_station),
-                {**contract.get(RESTORED, {}), "rescaled_after": batch},
-            )
-            if reseal:
-                made.pop(ENCRYPTION, None)
-                if keys is not None:
-                    made[ENCRYPTION] = {"cipher": CIPHER, "keys": [keys.ids[0]]}
-            with new_checkpoint(checkpoint.root, made) as folder:
-                assemble(
-                    folder,
-                    written,
-                    position=position,
-                    sources=checkpoint.folder / "sources",
+        return rekey_owned(
+            spark,
+            checkpoint,
+            key_groups=key_groups,
+            partitions=partitions,
+            process=process,
+            key_file=key_file,
+            keys=keys,
+            reseal=reseal,
+            plan=plan,
+        )
+
+
+def rekey_owned(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    *,
+    key_groups: int | None = None,
+    partitions: int | None = None,
+    process: KeyedProcess[Any, Any] | None = None,
+    key_file: str | None = None,
+    keys: KeyReference | None = None,
+    reseal: bool = False,
+    plan: Plan | None = None,
+) -> Rescaled:
+    """Do what :func:`rekey` does with a checkpoint that the caller owns already."""
+    batch = _last_settled(checkpoint)
+    contract = checkpoint.contract()
+    started_at = _engine_clock(checkpoint, batch) if is_older(contract) else None
+    position = checkpoint.position(batch)
+    stages = stages_of(checkpoint, batch)
+    was_station = STATION in contract
+    to_station = was_station if plan is None else plan == "station"
+    parts = _partitions(position.partitions, partitions, was_station=was_station, to_station=to_station)
+    groups: dict[str, int] = {}
+    ticks: list[int | None] = []
+    with tempfile.TemporaryDirectory(prefix="rescale-", dir=checkpoint.root) as work:
+        written: dict[int, Written] = {}
+        for place, stage in enumerate(stages):
+            with view_of(spark, checkpoint, batch=batch, process=stage.process, key_file=key_file) as view:
+                shape = GroupShape(
+                    stage.process,
+                    key_groups or stage.key_groups,
+                    keys if reseal else view.keys,
+                    next(iter(view.clocks().values()), started_at),
+                    process if process is not None and process.name == stage.process else None,
+                    to_station,
                 )
+                rows, shared = _reshaped(view, shape)
+                groups[stage.process] = shape.key_groups
+                if to_station:
+                    keep_link(rows, shared_rows(shape, shared), Path(work), place)
+                    ticks.append(shared.processing_time)
+                    continue
+                # Spark numbers the operators from the end of the query.
+                operator = len(stages) - 1 - place
+                folder = Path(work) / str(operator)
+                folder.mkdir()
+                written[operator] = write_groups(
+                    rows, folder, partitions=parts, has_broadcast=stage.has_broadcast
+                )
+        if to_station:
+            written[0] = write_station(spark, Path(work), ticks)
+        made = new_contract(
+            _with_plan(with_own_clock(_with_groups(contract, groups)), stages, to_station=to_station),
+            {**contract.get(RESTORED, {}), "rescaled_after": batch},
+        )
+        if reseal:
+            made.pop(ENCRYPTION, None)
+            if keys is not None:
+                made[ENCRYPTION] = {"cipher": CIPHER, "keys": [keys.ids[0]]}
+        with new_checkpoint(checkpoint.root, made) as folder:
+            assemble(
+                folder,
+                written,
+                position=position,
+                sources=checkpoint.folder / "sources",
+            )
     return Rescaled(checkpoint.last(), parts, groups, made["incarnation"])
 
 

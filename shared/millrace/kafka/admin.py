@@ -266,13 +266,33 @@ def end_offsets(
         BrokerUnreachable: None answers in time.
         UserError: There is no such topic, or the broker does not say where it ends.
     """
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return _offsets(bootstrap, topic, latest, options, timeout_s)
+
+
+def offset_ranges(
+    bootstrap: str,
+    topic: str,
+    *,
+    options: Mapping[str, str] | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> list[tuple[int, int]]:
+    """Return for each partition its first offset, and the one after its last; see :func:`end_offsets`."""
+    earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+    first = _offsets(bootstrap, topic, earliest, options, timeout_s)
+    ends = end_offsets(bootstrap, topic, options=options, timeout_s=timeout_s)
+    return [(first.get(partition, 0), end) for partition, end in ends.items()]
+
+
+def _offsets(
+    bootstrap: str, topic: str, spec: OffsetSpec, options: Mapping[str, str] | None, timeout_s: float
+) -> dict[int, int]:
     admin = _admin(bootstrap, options)
     deadline = time.monotonic() + timeout_s
     found = _metadata(admin, bootstrap, timeout_s).topics.get(topic)
     if found is None:
         raise UserError(f"there is no topic {topic} at {bootstrap}; create it, or check its name")
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = {TopicPartition(topic, number): latest for number in found.partitions}
+    asked = {TopicPartition(topic, number): spec for number in found.partitions}
     while True:
         answers = admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout_s

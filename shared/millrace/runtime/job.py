@@ -20,13 +20,15 @@ from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopReq
 from millrace.connectors.spark_writer import SparkWriter
 from millrace.errors import MillraceError, UserError
 from millrace.host.spark_clock import announced
+from millrace.host.spark_input import Plan
+from millrace.host.spark_partitions import PARTITIONS_CONF
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
 from millrace.inspect.positions import kept_ids
 from millrace.runtime.apps import App, Topic, app_version
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
-from millrace.runtime.plans import plan_of
+from millrace.runtime.plans import Backlog, Choice, choose
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.wiring import outputs_of
@@ -65,6 +67,7 @@ class Job:
         monitor: Fed with the query's progress, if given.
         on_batch: Called after each batch with its id and the number of records per output.
         on_warning: Told in a line what may go wrong; left out, it is logged.
+        on_plan: Told in a line how the app's topology runs, and why; left out, it is logged.
         log_file: Where Spark's own log goes.
         wait_for_broker: Returns when the broker answers; for a broker that starts meanwhile.
 
@@ -83,6 +86,7 @@ class Job:
         monitor: QueryMonitor | None = None,
         on_batch: Callable[[int, dict[str, int]], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_plan: Callable[[str], None] | None = None,
         log_file: Path | None = None,
         wait_for_broker: Callable[[], None] | None = None,
     ) -> None:
@@ -100,13 +104,14 @@ class Job:
         self.settings = settings
         self.root = root
         self._topics = app.topics(settings)
-        #: How the app's topology runs.
-        self.plan = plan_of(settings)
         self._until_end = until_end
         self._drain = drain
         self._monitor = monitor
         self._on_batch = on_batch
-        self._warn = on_warning or (lambda text: log.warning("%s", text))
+        self._warn: Callable[[str], None] = on_warning or (lambda text: log.warning("%s", text))
+        self._on_plan = on_plan or (lambda text: log.info("%s", text))
+        self._choice: Choice | None = None
+        self._backlog = Backlog(self._warn)
         self._log_file = log_file or root / "logs" / "spark.log"
         self._stop = threading.Event()
         self._wait_for_broker = wait_for_broker
@@ -119,6 +124,29 @@ class Job:
         self.session_ready = threading.Event()
         #: Set when the query runs.
         self.started = threading.Event()
+
+    @property
+    def plan(self) -> Plan:
+        """How the app's topology runs; chosen when it is first asked for."""
+        if self._choice is None:
+            self._choice = choose(self.settings, self.root, self._waiting)
+            self._on_plan(f"{self.app.name}: {self._choice}")
+        return self._choice.plan
+
+    def _waiting(self) -> int:
+        """Return how many events wait in the topics; of a broker that is still to start: none."""
+        from millrace.kafka.admin import offset_ranges
+
+        kafka, stream = self.settings.kafka, self.settings.stream
+        if self._wait_for_broker is not None or kafka.bootstrap is None:
+            return 0
+        if stream.starting_offsets == "latest":
+            return 0
+        return sum(
+            end - first
+            for topic in self._topics.reads
+            for first, end in offset_ranges(kafka.bootstrap, topic.name, options=kafka.options)
+        )
 
     def stop(self) -> None:
         """Ask for a graceful stop: the running batch is finished, the next is not begun."""
@@ -170,6 +198,7 @@ class Job:
             self.session_ready.set()
             if self._stop.is_set():
                 return
+            self._bring_over(spark)
             query = self._query = self._start(spark)
             self.started.set()
             with self._ticking(query):
@@ -190,6 +219,18 @@ class Job:
             is_typical=lambda: self._ran,
             preload=(self.app.topology.__module__,),
         )
+
+    def _bring_over(self, spark: SparkSession) -> None:
+        """Bring the checkpoint to the plan that is set, where it has the other one."""
+        if self._choice is None or not self._choice.converts:
+            return
+        from millrace.inspect.checkpoint import Checkpoint
+        from millrace.inspect.rescale import rekey_owned
+
+        partitions = None if self.plan == "station" else int(spark.conf.get(PARTITIONS_CONF) or 1)
+        checkpoint = Checkpoint(self.root, self.root / "checkpoint")
+        key_file = self.settings.state.encryption.key_file
+        rekey_owned(spark, checkpoint, plan=self.plan, partitions=partitions, key_file=key_file)
 
     def _check_broker(self) -> None:
         from millrace.kafka.admin import TopicSpec, cluster_id, create_topics, topic_configs
@@ -332,6 +373,8 @@ class Job:
 
     def _after_clock(self, batch_id: int, status: ClockStatus) -> None:
         self.clock = status
+        if self.plan == "station" and not self._until_end:
+            self._backlog.see(is_full=status.is_full)
         write_status(self.root, batch_id, status)
         if self._monitor is not None:
             self._monitor.on_clock(self.app.name, status)

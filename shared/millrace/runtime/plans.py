@@ -1,11 +1,121 @@
-"""How an app's topology runs on Spark: as a station or as a chain."""
+"""How an app's topology runs on Spark: as a station or as a chain, and why."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from millrace.errors import UserError
 from millrace.host.spark_input import Plan
+from millrace.runtime.contract import CONTRACT_FILE, STATION
 from millrace.runtime.settings import AppSettings
 
+#: With more events than this waiting, a query begins as a chain: a station works them off in one task.
+BACKLOG: Final = 100_000
+#: State of at most so many bytes is brought from one plan to the other when the query starts.
+SMALL_STATE_BYTES: Final = 32 << 20
+#: So many full batches in a row say that a station does not keep up.
+FULL_BATCHES: Final = 20
 
-def plan_of(settings: AppSettings) -> Plan:
-    """Return the plan of an app."""
-    return "chain" if settings.stream.plan == "auto" else settings.stream.plan
+
+class Choice(NamedTuple):
+    """How a topology runs.
+
+    Attributes:
+        plan: The plan.
+        why: What it was chosen for.
+        converts: Whether the checkpoint has the other one.
+    """
+
+    plan: Plan
+    why: str
+    converts: bool = False
+
+    def __str__(self) -> str:
+        return f"plan: {self.plan} ({self.why})"
+
+
+def kept_plan(root: Path) -> Plan | None:
+    """Return the plan of the checkpoint in a folder; ``None``: there is none."""
+    try:
+        kept = json.loads((root / CONTRACT_FILE).read_text())
+    except (OSError, ValueError):
+        return None  # whoever reads it next says what is wrong with it
+    return "station" if isinstance(kept, Mapping) and STATION in kept else "chain"
+
+
+def choose(settings: AppSettings, root: Path, waiting: Callable[[], int]) -> Choice:
+    """Choose how an app's topology runs.
+
+    Args:
+        settings: The app's settings.
+        root: The folder of its checkpoint.
+        waiting: Returns how many events wait to be read; asked only where it matters.
+
+    Raises:
+        UserError: The checkpoint has the other plan than the one that is set, and its state is not small.
+
+    Example:
+        >>> choose(AppSettings(), Path("nowhere"), lambda: 0).plan
+        'station'
+        >>> choose(AppSettings(), Path("nowhere"), lambda: 5_000_000)
+        Choice(plan='chain', why='5,000,000 events wait', converts=False)
+    """
+    asked, kept = settings.stream.plan, kept_plan(root)
+    if asked != "auto":
+        if kept in (None, asked):
+            return Choice(asked, "as set")
+        size = _state_bytes(root)
+        if size <= SMALL_STATE_BYTES:
+            return Choice(asked, f"as set; the checkpoint is brought over from a {kept}", converts=True)
+        raise UserError(
+            f"the checkpoint in {root} is of a {kept}, with {size >> 20:,} MB of state, and stream.plan is "
+            f"{asked}: bring it over with: millrace rescale {root} --plan {asked}"
+            + (" --partitions N" if asked == "chain" else "")
+        )
+    if kept is not None:
+        return Choice(kept, "as the checkpoint has it")
+    spark = settings.spark
+    if not spark.master.startswith("local"):
+        return Choice("chain", "on a cluster")
+    if (spark.shuffle_partitions or 1) > 1:
+        return Choice("chain", f"spark.shuffle_partitions is {spark.shuffle_partitions}")
+    if (count := waiting()) > BACKLOG:
+        return Choice("chain", f"{count:,} events wait")
+    return Choice("station", "on one machine, and little waits")
+
+
+def _state_bytes(root: Path) -> int:
+    """Return what the files of a checkpoint's state take, of all versions that are kept."""
+    files = (root / "checkpoint" / "state").rglob("*")
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+class Backlog:
+    """Tells once that a station does not keep up.
+
+    Args:
+        tell: Is told so.
+    """
+
+    def __init__(self, tell: Callable[[str], Any]) -> None:
+        self._tell = tell
+        self._full = 0
+
+    def see(self, *, is_full: bool) -> None:
+        """Take note of a batch: whether it took as much as a batch may.
+
+        Example:
+            >>> backlog = Backlog(print)
+            >>> for _ in range(FULL_BATCHES + 5):
+            ...     backlog.see(is_full=True)
+            20 batches in a row took as much as one may: the station does not keep up...
+        """
+        self._full = self._full + 1 if is_full else 0
+        if self._full == FULL_BATCHES:
+            self._tell(
+                f"{FULL_BATCHES} batches in a row took as much as one may: the station does not keep up. A "
+                "chain uses all cores: stop the query, and start it with stream.plan=chain"
+            )
