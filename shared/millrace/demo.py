@@ -273,7 +273,7 @@ def _stream(
         monitor=monitor,
         on_batch=monitor.on_batch,
         wait_for_broker=broker_ready,
-        on_plan=view.line,
+        on_plan=view.message,
     )
     with _running(job) as thread:
         with view.phase("broker"):
