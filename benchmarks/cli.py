@@ -548,6 +548,29 @@ def compare(
     report.write("compare", results, bench.configuration(plan), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench batch --out batch.json")
+def batch(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Option("--job", help="w1, fraud, iot, clickstream or ridesharing; repeatable; default all."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=10, help="Events of a batch.")] = 1_000,
+    batches: Annotated[int, typer.Option(min=5, help="Batches that count, after as many to warm up.")] = 250,
+    empty: Annotated[int, typer.Option(min=1, help="Batches of one control row that count.")] = 40,
+    overrides: Sets = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Small batches of every app beside a native aggregation of Spark's: medians, one after the other."""
+    from benchmarks import batches as bench
+    from benchmarks import report
+
+    sizes = bench.Sizes(rows, 20, 10, 5) if quick else bench.Sizes(rows, batches, batches, empty)
+    found = bench.batch(tuple(jobs or bench.JOBS), sizes, tuple(overrides or ()))
+    report.write("batch", found, bench.configuration(sizes), out, markdown)
+
+
 @app.command("kafka-w1", epilog="Example: millrace bench kafka-w1 --messages 4000000 --out kafka.json")
 def kafka_w1(
     messages: Annotated[

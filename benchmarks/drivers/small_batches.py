@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -48,6 +48,10 @@ _SPARE_BATCHES: Final = 6
 #: A batch that takes longer will not come any more, s; the first one loads everything.
 _LIMIT_S: Final = 180.0
 _TELL_S: Final = 10.0
+#: Between two batches without events, s: what the one before left to be done is done.
+_QUIET_S: Final = 0.3
+#: Batches without events that do not count.
+_EMPTY_WARM: Final = 5
 
 #: What a job calls after each batch: its id and the records per output.
 OnBatch = Callable[[int, dict[str, int]], None]
@@ -65,6 +69,7 @@ class Plan:
         rows: Most events of a batch.
         entities: Cards, machines, people or drivers; ``None``: the usual number of ``millrace bench drain``.
         settings: Settings of the app, ``name=value``; they win.
+        empty: Batches of one control row each, after the others; not of ``w1`` and ``native``.
     """
 
     job: str
@@ -73,6 +78,7 @@ class Plan:
     rows: int = 600
     entities: int | None = None
     settings: tuple[str, ...] = ()
+    empty: int = 0
 
     @property
     def events(self) -> int:
@@ -82,7 +88,7 @@ class Plan:
     @property
     def overrides(self) -> list[str]:
         """All settings, ``name=value``."""
-        bound_ms = max(_LEAST_BOUND_MS, round(BOUNDS[self.job] * self.rows))
+        bound_ms = max(_LEAST_BOUND_MS, round(BOUNDS.get(self.job, 0.0) * self.rows))
         own = [f"stream.max_offsets_per_trigger={self.rows}", f"stream.out_of_orderness={bound_ms}ms"]
         return [*own, *self.settings]
 
@@ -246,6 +252,93 @@ def w1(plan: Plan, on_batch: OnBatch, say: Say) -> Iterator[Fed]:
         yield Fed(Job(core_app.app, settings, on_batch=on_batch), (topics.events,), lambda _: None)
 
 
+class NativeJob:
+    """Spark's own aggregation over the events of W1, whose messages the driver sends as ours does.
+
+    Args:
+        broker: The broker.
+        topic: The topic of the events.
+        results: The topic of the results.
+        root: An empty folder.
+        rows: Most events of a batch.
+        on_batch: Is called after each batch.
+    """
+
+    def __init__(
+        self, broker: str, topic: str, results: str, root: Path, rows: int, on_batch: OnBatch
+    ) -> None:
+        self._broker, self._topic, self._results = broker, topic, results
+        self.root, self._rows, self._on_batch = root, rows, on_batch
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End it after the running batch."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Run it until it is stopped."""
+        from pyspark.sql import functions as F
+
+        from benchmarks.w1 import bench_session
+        from benchmarks.w1_job import native as aggregate
+        from millrace.connectors.kafka import kafka_stream
+        from millrace.connectors.producing import Delivery
+        from millrace.kafka.options import spark_options
+
+        delivery = Delivery({"bootstrap.servers": self._broker})
+
+        def sink(batch: Any, number: int) -> None:
+            found = batch.toArrow()
+            keys, values = found["key"].to_pylist(), found["value"].to_pylist()
+            delivery.send(self._results, zip(keys, values, itertools.repeat([])))
+            delivery.flush()
+            self._on_batch(number, {"main": len(keys)})
+
+        with bench_session(self.root) as spark:
+            stream = kafka_stream(
+                spark, spark_options(self._broker, {}), [self._topic], max_offsets_per_trigger=self._rows
+            )
+            event = F.from_json(F.col("value").cast("string"), "card string, cents long")
+            kept = aggregate(stream.select(event.alias("event")).select("event.*"))
+            records = kept.select(
+                F.col("card").alias("key"), F.to_json(F.struct(*kept.columns)).cast("binary").alias("value")
+            )
+            query = (
+                records.writeStream.option("checkpointLocation", str(self.root / "checkpoint"))
+                .outputMode("update")
+                .foreachBatch(sink)
+                .start()
+            )
+            try:
+                while query.isActive and not self._stopped.wait(0.05):
+                    pass
+            finally:
+                query.stop()
+
+
+@contextmanager
+def native(plan: Plan, on_batch: OnBatch, say: Say) -> Iterator[Fed]:
+    """Give Spark's own aggregation of what W1 reads."""
+    from benchmarks import core_app
+    from benchmarks.inputs import make_events
+    from benchmarks.kafka_io import preload
+    from millrace.kafka.admin import TopicSpec, create_topics
+    from millrace.kafka.broker import broker_or_embedded
+
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
+        broker_or_embedded(None, log_dir=Path(name)) as broker,
+    ):
+        create_topics(broker, {"events": TopicSpec(_PARTITIONS, _SENT_TIME)})
+        create_topics(broker, {"results": TopicSpec(_PARTITIONS, core_app.APPEND_TIME)})
+        say(f"{plan.events:,} events to events")
+        preload(broker, "events", make_events(plan.events, plan.entities or _CARDS))
+        root = Path(name) / "app"
+        root.mkdir()
+        job: Any = NativeJob(broker, "events", "results", root, plan.rows, on_batch)
+        yield Fed(job, ("events",), lambda _: None)
+
+
 @contextmanager
 def app(plan: Plan, on_batch: OnBatch, say: Say) -> Iterator[Fed]:
     """Give an app; the events of its generator come to its topics a few batches before it takes them.
@@ -382,19 +475,24 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
     def note(batch: int, counts: dict[str, int]) -> None:
         watch.note(batch, counts)
         taken.put(batch)
-        if watch.done.is_set():
+        if watch.done.is_set() and not plan.empty:
             fed[0].job.stop()
 
     def feed() -> None:
         # Beside the job, which must not wait for it.
         while (batch := taken.get()) >= 0:
-            fed[0].feed(fed[0].read(batch))
+            if not watch.done.is_set():
+                fed[0].feed(fed[0].read(batch))
 
-    with (w1 if plan.job == "w1" else app)(plan, note, say) as found:
+    jobs = {"native": native, "w1": w1}
+    with jobs.get(plan.job, app)(plan, note, say) as found:
         fed.append(found)
         ended = threading.Event()
         args = (plan, watch, found.job, meter, ended, say)
         beside = [threading.Thread(target=_look_on, args=args), threading.Thread(target=feed)]
+        empties: list[float] = []
+        if plan.empty:
+            beside.append(threading.Thread(target=_wake, args=(plan, watch, found.job, ended, empties)))
         for thread in beside:
             thread.daemon = True
             thread.start()
@@ -405,7 +503,37 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
             taken.put(-1)
             for thread in beside:
                 thread.join()
-    return watch.figures()
+    if not plan.empty:
+        return watch.figures()
+    if len(empties) < plan.empty:
+        raise Failed(f"the job ended after {len(empties)} of {plan.empty} batches without events")
+    return {**watch.figures(), "empty_ms": round(_quantile(empties, 0.5), 1), "empty_batches": len(empties)}
+
+
+def _wake(plan: Plan, watch: Watch, job: Job, ended: threading.Event, took: list[float]) -> None:
+    """Have a job run batches of one control row when it has no events left, and stop it."""
+    while not watch.done.wait(0.1):
+        if ended.is_set():
+            return
+    deadline = time.monotonic() + _LIMIT_S
+    while job.working() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(2 * _QUIET_S)
+    query: Any = job.query
+    for number in range(_EMPTY_WARM + plan.empty):
+        before = query.lastProgress["batchId"]
+        job.wake()
+        while not ended.is_set() and time.monotonic() < deadline:
+            last = query.lastProgress
+            if last["batchId"] > before and last["durationMs"].get("addBatch"):
+                break
+            time.sleep(0.02)
+        else:
+            break
+        if number >= _EMPTY_WARM:
+            took.append(float(last["durationMs"]["triggerExecution"]))
+        time.sleep(_QUIET_S)
+    job.stop()
 
 
 def _look_on(plan: Plan, watch: Watch, job: Job, meter: Any, ended: threading.Event, say: Say) -> None:
@@ -444,7 +572,7 @@ def parse(arguments: Sequence[str]) -> tuple[Plan, Path | None]:
         epilog="Example: python benchmarks/drivers/small_batches.py --job w1 --batches 100 --rows 600",
     )
     usual = Plan("w1")
-    parser.add_argument("--job", choices=sorted(BOUNDS), default=usual.job, help="What runs.")
+    parser.add_argument("--job", choices=["native", *sorted(BOUNDS)], default=usual.job, help="What runs.")
     parser.add_argument("--batches", type=_whole, default=usual.batches, help="Batches that are measured.")
     parser.add_argument("--warm-batches", type=_whole, default=usual.warm_batches, help="Batches before.")
     parser.add_argument("--rows", type=_whole, default=usual.rows, help="Events of a batch.")
@@ -452,9 +580,13 @@ def parse(arguments: Sequence[str]) -> tuple[Plan, Path | None]:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="A setting of the app; repeatable."
     )
+    parser.add_argument(
+        "--empty", type=int, default=0, help="Batches of one control row each, after the others."
+    )
     parser.add_argument("--out", type=Path, help="Write the report to this file, as JSON.")
     given = parser.parse_args(arguments)
     plan = Plan(given.job, given.batches, given.warm_batches, given.rows, given.entities, tuple(given.set))
+    plan = replace(plan, empty=given.empty)
     return plan, given.out
 
 

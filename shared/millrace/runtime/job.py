@@ -126,6 +126,11 @@ class Job:
         self.started = threading.Event()
 
     @property
+    def query(self) -> StreamingQuery | None:
+        """The query, once it runs."""
+        return self._query
+
+    @property
     def plan(self) -> Plan:
         """How the app's topology runs; chosen when it is first asked for."""
         if self._choice is None:

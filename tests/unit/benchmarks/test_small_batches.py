@@ -22,9 +22,14 @@ KNOWN = {
     "benchmarks.cpu": {"CpuMeter"},
     "benchmarks.inputs": {"make_events"},
     "benchmarks.kafka_io": {"preload"},
+    "benchmarks.w1": {"bench_session"},
+    "benchmarks.w1_job": {"native"},
+    "millrace.connectors.kafka": {"kafka_stream"},
+    "millrace.connectors.producing": {"Delivery"},
     "millrace.errors": {"MillraceError"},
     "millrace.kafka.admin": {"TopicSpec", "client_config", "create_topics", "end_offsets"},
     "millrace.kafka.broker": {"broker_or_embedded"},
+    "millrace.kafka.options": {"spark_options"},
     "millrace.runtime.job": {"Job"},
 }
 
