@@ -283,7 +283,6 @@ class NativeJob:
         from benchmarks.w1_job import native as aggregate
         from millrace.connectors.kafka import kafka_stream
         from millrace.connectors.producing import Delivery
-        from millrace.kafka.options import spark_options
 
         delivery = Delivery({"bootstrap.servers": self._broker})
 
@@ -295,9 +294,8 @@ class NativeJob:
             self._on_batch(number, {"main": len(keys)})
 
         with bench_session(self.root) as spark:
-            stream = kafka_stream(
-                spark, spark_options(self._broker, {}), [self._topic], max_offsets_per_trigger=self._rows
-            )
+            options = {"kafka.bootstrap.servers": self._broker}
+            stream = kafka_stream(spark, options, [self._topic], max_offsets_per_trigger=self._rows)
             event = F.from_json(F.col("value").cast("string"), "card string, cents long")
             kept = aggregate(stream.select(event.alias("event")).select("event.*"))
             records = kept.select(

@@ -29,7 +29,6 @@ KNOWN = {
     "millrace.errors": {"MillraceError"},
     "millrace.kafka.admin": {"TopicSpec", "client_config", "create_topics", "end_offsets"},
     "millrace.kafka.broker": {"broker_or_embedded"},
-    "millrace.kafka.options": {"spark_options"},
     "millrace.runtime.job": {"Job"},
 }
 
