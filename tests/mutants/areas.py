@@ -14,6 +14,7 @@ from tests.mutants import (
     core_operators,
     core_patterns,
     core_state,
+    core_station,
     core_time,
     core_topology,
     core_windows,
@@ -24,6 +25,7 @@ from tests.mutants.mutant import Mutant
 #: Area → its mutants.
 AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "core_state": core_state.MUTANTS,
+    "core_station": core_station.MUTANTS,
     "core_time": core_time.MUTANTS,
     "core_topology": core_topology.MUTANTS,
     "core_windows": core_windows.MUTANTS,

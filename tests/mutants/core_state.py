@@ -104,10 +104,26 @@ MUTANTS: Final = (
     Mutant(
         "state: a default that was only read gives its life to what is written",
         f"{_STATE}/handles.py",
-        "        return (kept is placed and at == self._life.now()) or kept == self._pristine\n",
+        "        return (kept is placed and turn == self._cursor.turn) or kept == self._pristine\n",
         "        return bool(kept == self._pristine)\n",
         "lives of values that change in place",
         (f"{_TESTS}/state/test_ttl.py::test_a_default_that_was_only_read_lends_its_life_to_nothing",),
+    ),
+    Mutant(
+        "state: a read that finds only a default lengthens its life",
+        f"{_STATE}/handles.py",
+        "        if self._pristine is not None and found[1] == self._pristine:\n",
+        "        if self._pristine is not None and found[1] == self._pristine and not life.on_read:\n",
+        "lives of values that change in place",
+        (f"{_TESTS}/state/test_defaults_in_place.py",),
+    ),
+    Mutant(
+        "state: callbacks of one batch are one",
+        "shared/millrace/host/runner.py",
+        "        cursor.now = ctx.event_time = row.event_time\n        cursor.turn += 1\n",
+        "        cursor.now = ctx.event_time = row.event_time\n",
+        "lives of values that change in place",
+        (f"{_TESTS}/state/test_defaults_in_place.py",),
     ),
     Mutant(
         "state: a timer set in the past goes back in time",

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 from typing import Annotated
 
-import click
 import typer
 
 app = typer.Typer(
     help="Give a stopped query other partitions or key groups, or another plan.", no_args_is_help=True
 )
+
+
+class PlanName(StrEnum):
+    """How the processes of a query run."""
+
+    station = "station"
+    chain = "chain"
 
 
 @app.command()
@@ -34,11 +41,7 @@ def rescale(
         typer.Option(metavar="MODULE:CLASS", help="The process as it is now, where older ones have written."),
     ] = None,
     plan: Annotated[
-        str | None,
-        typer.Option(
-            click_type=click.Choice(["station", "chain"]),
-            help="How its processes run from now on: state is written anew.",
-        ),
+        PlanName | None, typer.Option(help="How its processes run from now on: state is written anew.")
     ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
 ) -> None:
@@ -74,7 +77,7 @@ def rescale(
                 key_file=key_file,
                 keys=configured_keys(new_key_file, {}) if reseal else None,
                 reseal=reseal,
-                plan=plan,  # type: ignore[arg-type]
+                plan=None if plan is None else plan.value,
             )
     groups = ", ".join(f"{name} {n} key groups" for name, n in done.key_groups.items())
     seconds = time.monotonic() - began

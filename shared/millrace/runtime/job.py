@@ -378,7 +378,7 @@ class Job:
 
     def _after_clock(self, batch_id: int, status: ClockStatus) -> None:
         self.clock = status
-        if self.plan == "station" and not self._until_end:
+        if self._choice is not None and self._choice.plan == "station" and not self._until_end:
             self._backlog.see(is_full=status.is_full)
         write_status(self.root, batch_id, status)
         if self._monitor is not None:

@@ -33,7 +33,7 @@ from millrace.inspect.groups import StoredGroup, packed_group
 from millrace.inspect.positions import record_tables
 from millrace.inspect.reading import opened
 from millrace.inspect.rescale import RescaleError, rekey, repartition
-from millrace.inspect.reshape import CellRows, GroupPacker, GroupShape, cell_rows
+from millrace.inspect.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows
 from millrace.inspect.stages import load_process
 from millrace.inspect.writer import Written, assemble
 from millrace.process import kept_states
@@ -130,7 +130,7 @@ def test_every_entry_is_in_the_group_of_its_key_and_what_it_was(
 ) -> None:
     cells, layout = cells_of(visits), EntryLayout(Visits.states)
     shape = GroupShape("Visits", shapes[1], None, clock)
-    made = reshaped(stored(cells, shapes[0]), shape, GroupPacker(shape, None, None, layout.schema))
+    made = reshaped(stored(cells, shapes[0]), shape, GroupPacker(shape, Shared(), layout.schema))
     assert entries(made, shapes[1], layout) == {key: bytes(cell.body) for key, cell in cells.items()}
     own = {group_labels(shapes[1])[key_group(key, shapes[1])] for key in cells}
     assert {label for label, group in made.items() if group.header} == own
@@ -144,7 +144,7 @@ def test_every_new_group_has_the_clock_that_the_old_ones_had(tmp_path: Path, enc
     keys = configured_keys(tmp_path / "keys", {}) if encrypted else None
     layout = EntryLayout(Visits.states)
     shape = GroupShape("Visits", 8, keys, CLOCK)
-    pack = GroupPacker(shape, None, None, layout.schema)
+    pack = GroupPacker(shape, Shared(), layout.schema)
     made = reshaped(stored(cells_of([("a", 1)]), 2), shape, pack)
     assert made.keys() == set(group_labels(8))
     assert [read_clock(group.pages[CLOCK_PAGE]) for group in made.values()] == [CLOCK] * 8
@@ -163,7 +163,7 @@ def test_every_new_group_has_the_clock_that_the_old_ones_had(tmp_path: Path, enc
 
 def test_a_group_of_which_nothing_is_kept_gets_no_rows() -> None:
     shape = GroupShape("Visits", 8, None, None)
-    table = GroupPacker(shape, None, None, b"[]")((pa.scalar(3, pa.int32()),), cell_rows([]))
+    table = GroupPacker(shape, Shared(), b"[]")((pa.scalar(3, pa.int32()),), cell_rows([]))
     assert table.num_rows == 0
     assert table.schema.names == ["label", "number", "data"]
 
@@ -173,7 +173,7 @@ def test_broadcast_state_and_ticks_are_in_every_new_group(tmp_path: Path) -> Non
     shape = GroupShape("Visits", 8, None, None)
     made = reshaped(
         stored(cells_of([("a", 1)]), 2, broadcast=b"rules", processing_time=5), shape,
-        GroupPacker(shape, 5, b"rules", layout.schema),
+        GroupPacker(shape, Shared(b"rules", 5), layout.schema),
     )  # fmt: skip
     assert len(made) == 8
     assert {group.broadcast for group in made.values()} == {b"rules"}
@@ -185,7 +185,7 @@ def test_new_groups_are_sealed_for_their_new_place(tmp_path: Path) -> None:
     keys = configured_keys(tmp_path / "keys", {})
     layout, cells = EntryLayout(Visits.states), cells_of([(f"k{i}", i + 1) for i in range(20)])
     shape = GroupShape("Visits", 4, keys, None)
-    pack = GroupPacker(shape, None, None, layout.schema)
+    pack = GroupPacker(shape, Shared(), layout.schema)
     made = reshaped(stored(cells, 2), shape, pack)  # opens every value in its place
     assert entries(made, 4, layout).keys() == cells.keys()
     table = CellRows(shape, None)(0, next(iter(stored(cells, 1).values())))
@@ -200,7 +200,7 @@ def test_what_an_older_version_wrote_is_brought_into_the_form_of_now() -> None:
     now = VisitsNow()
     layout = EntryLayout(now.states)
     shape = GroupShape("Visits", 4, None, CLOCK, now)
-    made = reshaped(stored(cells, 2), shape, GroupPacker(shape, None, None, layout.schema))
+    made = reshaped(stored(cells, 2), shape, GroupPacker(shape, Shared(), layout.schema))
     found = {k: EntryReader(layout.schema).read(b).as_data() for k, b in entries(made, 4, layout).items()}
     assert {k: d["states"] for k, d in found.items()} == {
         "1:a": {"total": 7, "amounts": [3, 4]}, "1:b": {"total": 5, "amounts": [5]},

@@ -436,7 +436,7 @@ def test_a_demo_of_a_simulated_world_keeps_and_sends_its_arrivals(
     nothing: Any = lambda *_: ()  # noqa: E731
     of_all = [nothing] * 4
     spec = demo.DemoSpec(nothing, nothing, lambda _: "alerts", *of_all, simulated=simulated)
-    view: Any = SimpleNamespace(phase=lambda _: contextlib.nullcontext())
+    view: Any = SimpleNamespace(message=str, phase=lambda _: contextlib.nullcontext())
     with pytest.raises(Started):
         demo.run_demo(SHOP, spec, demo.DemoOptions(), view)
     kept = dict(SENT_TIME) if simulated else {}
