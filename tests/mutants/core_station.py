@@ -43,7 +43,7 @@ MUTANTS: Final = (
         "            or (expiry is not None and expiry <= watermark)\n",
         "",
         "groups run when something is due",
-        (_RANDOM,),
+        (f"{_TESTS}::test_what_has_expired_goes_also_where_nobody_comes_by_again",),
     ),
     Mutant(
         "station: the last tick is forgotten at a restart",

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from millrace import Context, arrival, value_state
 from millrace.host.chunks import WATERMARK, decode_input, decode_output, status_of
 from millrace.host.groups import group_labels
 from millrace.host.intake import JsonEvents
@@ -254,6 +255,29 @@ def test_a_page_that_is_missing_stops_the_batch() -> None:
     runs.workers = [runs.made(), runs.made()]
     with pytest.raises(StateCorrupted, match="is missing"):
         runs.batch([{"value": value % keys[0], "source": "t:0:9"}], controls=False)
+
+
+class Remembers(KeyedProcess[Step, int]):
+    """Keeps the last number of a key for a minute."""
+
+    order = arrival(commutes=True)
+    last = value_state(int, default=0, ttl=60_000)
+
+    def process(self, event: Step, ctx: Context) -> None:
+        self.last.value = event.b
+
+
+def test_what_has_expired_goes_also_where_nobody_comes_by_again() -> None:
+    topology = Topology({"": Input("", ("a",), "at")}, (Link(Remembers()),))
+    fields = KeyFields((("a", str),), ("at", int))
+    runs = Runs(topology, fields, ClockSettings(0), rng=Always(), key_groups=8)
+    value = '{"a":"%s","b":1,"c":true,"at":%d}'
+    first = [{"value": value % (f"k{n}", 1_000), "source": f"t:0:{n}"} for n in range(40)]
+    runs.batch(first, controls=False)
+    headers = [at for at in runs.store.kept if at[2] == HEADER]
+    assert len(headers) == 8
+    runs.batch([{"value": value % ("k0", 400_000), "source": "t:0:50"}], controls=False)
+    assert len([at for at in runs.store.kept if at[2] == HEADER]) == 1
 
 
 def test_groups_without_keys_keep_nothing() -> None:
