@@ -22,6 +22,7 @@ from millrace.errors import UserError
 from millrace.inputs import MOST_INPUTS
 from millrace.side_outputs import OutputTag
 from millrace.state.layout import OWN_CLOCK, STREAM_TIMERS, TimerRecord
+from millrace.state.paged import extent_of
 from millrace.state.specs import StateSpec
 from millrace.time import NEVER, NO_WATERMARK, ms
 
@@ -655,6 +656,7 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
 def kept_states(process: KeyedProcess[Any, Any]) -> tuple[StateSpec, ...]:
     """Return what is kept for a key: the declared states, and what the core itself keeps beside them."""
     found = list(process.states)
+    found += [extent_of(spec) for spec in process.states if spec.paged]
     if order_of(process).by_key:
         found.append(OWN_CLOCK)
     if process.stream_timers:

@@ -56,6 +56,7 @@ from millrace.state import HANDLES
 from millrace.state.entry_store import EntryStore
 from millrace.state.handles import Cursor
 from millrace.state.layout import EntryLayout, PendingRow, TimerRecord
+from millrace.state.paged import Parts
 from millrace.state.pages import OpenEntry, StateCorrupted
 from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK, less
 
@@ -147,6 +148,7 @@ class Runner:
         if self._batched and self._waits:
             raise ProcessDefinitionError(f"{process.name}: process_batch is for processes in arrival order")
         self._lives = Lives(process.states)
+        self._paged = any(spec.paged for spec in process.states)
         self._name = process.name
         self._inputs = inputs_of(process)
         self._name_of = None if self._inputs is None else self._inputs.name_of
@@ -361,8 +363,11 @@ class Runner:
             watermark, self._ahead, own = self._own_clock(key, opened.entry, watermark)
         if guard is None:
             guard = _Guard(store, opened, watermark)
+            if self._paged:
+                guard.parts = Parts(store, key)
         else:
             guard.watermark = watermark
+        self._cursor.parts = guard.parts
         opened.touched = True
         mark = len(self.emissions)
         cursor, ctx = self._cursor, self._ctx
@@ -396,6 +401,8 @@ class Runner:
                 opened.processing_expiry = cursor.min_processing_expiry
                 cursor.entry = None
             store.pack_entry(key, opened)
+            if guard.parts is not None:
+                guard.parts.pack()
         except (StateCorrupted, ProcessDefinitionError):
             raise
         except Exception:
@@ -926,7 +933,9 @@ class _Guard:
     each failure: no callback is repeated more than once.
     """
 
-    __slots__ = ("_body", "_expiry", "_new", "_processing_expiry", "_store", "begun", "log", "watermark")
+    __slots__ = (
+        "_body", "_expiry", "_new", "_processing_expiry", "_store", "begun", "log", "parts", "watermark",
+    )  # fmt: skip
 
     #: Whether what a callback leaves is packed at once.
     packs = False
@@ -935,6 +944,8 @@ class _Guard:
         self._store = store
         #: The watermark at which the snapshot was taken, ms.
         self.watermark = watermark
+        #: The key's parts, where it has states that are paged.
+        self.parts: Parts | None = None
         self._body: bytes | msgspec.Raw | None = None if opened.before is None else opened.before.body
         if opened.touched:  # the batch has run this key before
             self._body = opened.packed or None
@@ -954,6 +965,8 @@ class _Guard:
         entry = cursor.entry = self._new() if self._body is None else self._store.decode(self._body)
         cursor.min_expiry, cursor.min_processing_expiry = self._expiry, self._processing_expiry
         cursor.soonest_processing = soonest(entry.processing_timers_)
+        if self.parts is not None:
+            self.parts.restore()
 
     def renew(self, cursor: Cursor, watermark: int, key: str) -> None:
         """Take the snapshot anew.
@@ -964,6 +977,8 @@ class _Guard:
         """
         body = self._store.encode(cursor.entry)
         self._store.check(body, key)
+        if self.parts is not None:
+            self.parts.renew()
         self.begun = self.first()
         self.watermark, self._body = watermark, body
         self._expiry, self._processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
@@ -994,6 +1009,9 @@ class _PackingGuard(_Guard):
         opened.packed = None
         super().__init__(store, opened, before.watermark)
         self._body = body
+        self.parts = before.parts
+        if self.parts is not None:
+            self.parts.restore(to_the_beginning=True)
         self.log = _PackingLog(lambda: self.renew(cursor, self.watermark, key))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 from millrace.host.groups import decode_key
 from millrace.state.cells import UNREADABLE, StateCorrupted
 from millrace.state.layout import ENGINE_SLOTS, OWN_CLOCK, STREAM_TIMERS, PendingRow, TimerRecord
+from millrace.state.paged import EXTENT, owner_of
 from millrace.state.slots import EXPIRING
 from millrace.time import NEVER, NO_WATERMARK
 
@@ -102,7 +104,7 @@ class EntryReader:
             slot = getattr(kept, f"s{i}")
             if name == STREAM_TIMERS.name:
                 timers = msgspec.convert(slot, list[TimerRecord])
-            elif slot is None or slot == [] or slot == {}:
+            elif slot is None or slot == [] or slot == {} or name.endswith(EXTENT):
                 continue
             elif name == OWN_CLOCK.name:
                 clock = slot[1][0] if slot[1][0] != NO_WATERMARK else None
@@ -111,6 +113,52 @@ class EntryReader:
         return KeptEntry(
             kept.timers_, kept.processing_timers_, kept.pending_, states, stream_timers=timers, clock=clock
         )
+
+    def extents(self, body: bytes | msgspec.Raw) -> list[tuple[int, int, str]]:
+        """Return which parts the states of an entry have that are paged."""
+        kept: Any = self._decoder.decode(body)
+        found = []
+        for i, (name, form, _) in enumerate(self.slots):
+            slot = getattr(kept, f"s{i}")
+            if name.endswith(EXTENT) and slot is not None:
+                first, end, state = slot[1] if form == EXPIRING else slot
+                found.append((first, end, state))
+        return found
+
+
+def whole_entries(parts: Iterable[tuple[str, KeptEntry, int]]) -> Iterator[tuple[str, KeptEntry, int]]:
+    """Yield the entries of keys, each with the items that stand in parts of their own.
+
+    Args:
+        parts: Text, entry and size in bytes of what stands in a key group, in any order.
+
+    Yields:
+        Key text, entry, size of all its parts.
+    """
+    of_key: dict[str, list[tuple[tuple[str, int], KeptEntry, int]]] = {}
+    for text, entry, size in parts:
+        owner, part = owner_of(text)
+        of_key.setdefault(owner, []).append((part or ("", -1), entry, size))
+    for key, found in of_key.items():
+        found.sort(key=lambda one: one[0])
+        _, first, size = found[0]
+        states = dict(first.states)
+        for _, entry, more in found[1:]:
+            size += more
+            for name, state in entry.states.items():
+                states[name] = state if name not in states else _joined(states[name], state)
+        yield key, replace(first, states=states), size
+
+
+def _joined(one: KeptState, other: KeptState) -> KeptState:
+    """Return the items of two parts as one."""
+
+    def both(a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return None
+        return {**a, **b} if isinstance(a, dict) else [*a, *b]
+
+    return replace(one, value=both(one.value, other.value), expires_at=both(one.expires_at, other.expires_at))
 
 
 @lru_cache(maxsize=64)

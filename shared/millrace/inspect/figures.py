@@ -14,6 +14,7 @@ from millrace.inspect.groups import StoredGroup
 from millrace.runtime.clock_files import read_status, shown_watermark
 from millrace.state.cells import earliest
 from millrace.state.layout import TimerRecord
+from millrace.state.paged import owner_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +75,7 @@ def figures_of_group(number: int, group: StoredGroup, top: int) -> Figures:
     found.stored_bytes = len(group.header) + sum(map(len, group.pages.values())) + len(group.broadcast or b"")
     schemas = group.schemas()
     found.schemas = len(schemas)
-    sizes: list[tuple[int, str]] = []
+    sizes: dict[str, int] = {}
     for info, cells, size in group.cells():
         reader = reader_of(schemas[info.schema])
         found.pages += 1
@@ -82,17 +83,20 @@ def figures_of_group(number: int, group: StoredGroup, top: int) -> Figures:
         for key, cell in cells.items():
             body = bytes(cell.body)
             entry = reader.read(body)
-            found.entries += 1
+            owner, part = owner_of(key)
+            found.entries += part is None
             found.entry_bytes += len(body)
             found.timers += len(entry.timers)
             found.processing_timers += len(entry.processing_timers)
             found.waiting += len(entry.waiting)
             found.next_timer_ms = earliest((found.next_timer_ms, cell.timer))
             found.next_expiry_ms = earliest((found.next_expiry_ms, cell.expiry))
+            sizes[owner] = sizes.get(owner, 0) + len(body)
             for name in entry.states:
-                found.states[name] = found.states.get(name, 0) + 1
-            sizes.append((len(body), key))
-    found.largest_keys = [(size, key_name(key)) for size, key in heapq.nlargest(top, sizes)]
+                if part is None or part[1] == 0 or name not in found.states:
+                    found.states[name] = found.states.get(name, 0) + 1
+    largest = heapq.nlargest(top, ((size, key) for key, size in sizes.items()))
+    found.largest_keys = [(size, key_name(key)) for size, key in largest]
     found.largest_pages = heapq.nlargest(top, found.largest_pages)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from pyspark.sql.types import StructType
 from millrace.host.groups import encode_key, group_labels, key_group
 from millrace.host.station import BROADCAST, HEADER, SHARED, TOKEN, VARIABLE, place_of, read_head
 from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.entries import KeptEntry, reader_of
+from millrace.inspect.entries import KeptEntry, reader_of, whole_entries
 from millrace.inspect.groups import StoredGroup, page_of
 from millrace.inspect.reshape import Shared
 from millrace.inspect.stages import Stage, keys_for, stage_of
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, read_clock, read_header
 from millrace.state.keyring import KeyReference
+from millrace.state.paged import part_text
 from millrace.state.sealing import Place, unseal
 from millrace.time.clock import ClockState
 
@@ -168,25 +169,46 @@ class StateView:
         number = key_group(text, self.stage.key_groups)
         label = group_labels(self.stage.key_groups)[number]
         of_group = F.col("label") == label
-        found = self.stored(of_group, F.lit(False)).filter(F.col("number") == HEADER).collect()
-        headers = [row.data for row in found]
+        of_header = self.stored(of_group, F.lit(False)).filter(F.col("number") == HEADER).collect()
+        headers = [row.data for row in of_header]
         if not headers:
             return None
         ring = None if self.keys is None else self.keys.ring()
         stored = unseal(bytes(headers[0]), Place(self.stage.process, label, "header"), ring)
         header = read_header(stored, older=True)
-        info = page_of(header, text)
-        wanted = F.col("number").isin(SCHEMA_PAGE, info.number)
-        rows = self.stored(of_group, wanted).filter(F.col("number") >= 0).collect()
         group = StoredGroup(b"")
-        for row in rows:
-            place = Place(self.stage.process, label, "page", row.number)
-            group.pages[row.number] = unseal(bytes(row.data), place, ring)
-        cells = header.inline if header.inline is not None else group.page(info.number)
-        if text not in cells:
+        infos = {info.number: info for info in [page_of(header, text)]}
+
+        def read(wanted: Iterable[int]) -> None:
+            """Read pages that are not at hand yet."""
+            missing = [number for number in wanted if number not in group.pages]
+            for row in self.stored(of_group, F.col("number").isin(*missing)).collect() if missing else ():
+                if row.number >= 0:
+                    place = Place(self.stage.process, label, "page", row.number)
+                    group.pages[row.number] = unseal(bytes(row.data), place, ring)
+
+        def found(wanted: str) -> tuple[KeptEntry, int] | None:
+            info = page_of(header, wanted)
+            cell = (group.page(info.number) if header.inline is None else header.inline).get(wanted)
+            if cell is None:
+                return None
+            schema = group.schemas()[info.schema]
+            extents.extend(reader_of(schema).extents(cell.body))
+            return reader_of(schema).read(cell.body), len(bytes(cell.body))
+
+        extents: list[tuple[int, int, str]] = []
+        read([SCHEMA_PAGE, *(infos if header.inline is None else ())])
+        own = found(text)
+        if own is None:
             return None
-        body = cells[text].body
-        return reader_of(group.schemas()[info.schema]).read(body), len(bytes(body))
+        parts = [
+            part_text(text, name, number) for first, end, name in extents for number in range(first, end)
+        ]
+        if parts and header.inline is None:
+            read({page_of(header, part).number for part in parts})
+        kept = [(text, *own), *((part, *one) for part in parts if (one := found(part)) is not None)]
+        ((_, entry, size),) = whole_entries(kept)
+        return entry, size
 
 
 class _PerGroup:

@@ -17,6 +17,7 @@ from millrace.state.cells import CLOCK_PAGE, Cell, encode, present
 from millrace.state.keyring import KeyReference
 from millrace.state.layout import EntryLayout
 from millrace.state.older import OlderLayout
+from millrace.state.paged import owner_of
 from millrace.state.sealing import seal
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockState
@@ -108,7 +109,7 @@ class CellRows:
             for key, cell in cells.items():
                 kept = self._renewed(schema, cell) if self._shape.newest is not None else cell
                 if kept is not None:
-                    label = labels[key_group(key, len(labels))]
+                    label = labels[key_group(owner_of(key)[0], len(labels))]
                     rows.append((label, key, schema, msgspec.msgpack.encode(kept)))
         return cell_rows(rows)
 

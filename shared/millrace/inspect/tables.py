@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from millrace.host.groups import decode_key
-from millrace.inspect.entries import KeptEntry, as_json, key_name, reader_of
+from millrace.inspect.entries import KeptEntry, as_json, key_name, reader_of, whole_entries
 from millrace.inspect.groups import StoredGroup
+from millrace.state.paged import owner_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,11 +108,13 @@ class _EntryRows:
 
         rows = []
         schemas = group.schemas()
-        for info, cells, _ in group.cells():
-            reader = reader_of(schemas[info.schema])
-            for key, cell in cells.items():
-                body = bytes(cell.body)
-                rows.append(self._row(key, self._numbers[label], reader.read(body), len(body)))
+        found = (
+            (text, reader_of(schemas[info.schema]).read(cell.body), len(bytes(cell.body)))
+            for info, cells, _ in group.cells()
+            for text, cell in cells.items()
+        )
+        for key, entry, size in whole_entries(found):
+            rows.append(self._row(key, self._numbers[label], entry, size))
         return pa.Table.from_pylist(rows, schema=to_arrow_schema(self._schema, timezone="UTC"))
 
     def _row(self, key: str, number: int, entry: KeptEntry, size: int) -> dict[str, Any]:
@@ -148,19 +151,24 @@ def digests_of(view: StateView) -> DataFrame:
 def _digests(_label: int, group: StoredGroup) -> pa.Table:
     import pyarrow as pa
 
-    keys, digests, sizes = [], [], []
+    of_key: dict[str, list[tuple[str, bytes, int]]] = {}
     schemas = [hashlib.blake2b(schema, digest_size=16).digest() for schema in group.schemas()]
     for info, cells, _ in group.cells():
-        for key, cell in cells.items():
+        for text, cell in cells.items():
             body = bytes(msgspec.msgpack.encode(cell))
-            keys.append(key_name(key))
-            digests.append(hashlib.blake2b(body, digest_size=16, key=schemas[info.schema]).digest())
-            sizes.append(len(bytes(cell.body)))
+            digest = hashlib.blake2b(body, digest_size=16, key=schemas[info.schema]).digest()
+            of_key.setdefault(owner_of(text)[0], []).append((text, digest, len(bytes(cell.body))))
+    digests = []
+    for parts in of_key.values():
+        of_all = hashlib.blake2b(digest_size=16)
+        for text, digest, _ in sorted(parts):
+            of_all.update(text.encode() + digest)
+        digests.append(parts[0][1] if len(parts) == 1 else of_all.digest())
     return pa.table(
         {
-            "key": pa.array(keys, pa.string()),
+            "key": pa.array(map(key_name, of_key), pa.string()),
             "digest": pa.array(digests, pa.binary()),
-            "bytes": pa.array(sizes, pa.int64()),
+            "bytes": pa.array([sum(p[2] for p in parts) for parts in of_key.values()], pa.int64()),
         }
     )
 

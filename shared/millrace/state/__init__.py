@@ -26,14 +26,15 @@ from millrace.state.declare import (
     versioned_state,
 )
 from millrace.state.handles import BroadcastState, MapState, ValueState
+from millrace.state.paged import list_handle, map_handle
 from millrace.state.specs import StateSpec
 from millrace.state.versions import Version, VersionedState
 
 #: Kind of state → the handle of it; hosts make one per declared state: ``HANDLES[spec.kind](cursor, spec)``.
 HANDLES: Final[dict[str, Any]] = {
     "value": ValueState,
-    "map": MapState,
-    "list": ListState,
+    "map": map_handle,
+    "list": list_handle,
     "reducing": ReducingState,
     "aggregating": AggregatingState,
     "versioned": VersionedState,

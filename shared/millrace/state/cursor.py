@@ -36,6 +36,7 @@ class Cursor:
         "min_expiry",
         "min_processing_expiry",
         "now",
+        "parts",
         "processing_now",
         "soonest",
         "soonest_processing",
@@ -45,6 +46,8 @@ class Cursor:
     def __init__(self) -> None:
         self.entry: Any = None
         self.now: int = 0
+        #: The parts of the key, where it has states that are paged.
+        self.parts: Any = None
         #: Number of the callback that is running.
         self.turn: int = 0
         self.processing_now: int = NO_WATERMARK

@@ -90,6 +90,7 @@ def map_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    paged: bool = False,
 ) -> MapState[K, V]:
     """Declare one map per key; each of its entries has a time to live of its own.
 
@@ -100,9 +101,21 @@ def map_state(
         ttl_time: The clock of ``ttl``.
         refresh: What starts an entry's time to live anew.
         alias: The name, or names, this state had in earlier versions of the process.
+        paged: For thousands of entries and more: they stand in parts of about 64, and reading or writing one
+            costs what its part holds. Iteration goes part by part, not in order of insertion, and reads
+            all of them; so does ``len``. A map may become paged later, and stays so.
 
     Returns:
         A declaration; inside callbacks the attribute is a :class:`~millrace.state.MapState`.
+
+    Example:
+        >>> from millrace import KeyedProcess, arrival, map_state
+        >>> class Region(KeyedProcess[str, int]):
+        ...     order = arrival(commutes=True)
+        ...     visitors = map_state(str, int, ttl=86_400_000, paged=True)
+        ...     def process(self, event, ctx):
+        ...         self.visitors.put(event, self.visitors.get(event, 0) + 1)
+        ...         ctx.emit(self.visitors.get(event))
     """
     check_key_type(key, "map_state")
     spec = make_spec(
@@ -114,6 +127,7 @@ def map_state(
         alias=alias,
         key_type=key,
         default=dict,
+        paged=paged,
     )
     return cast("MapState[K, V]", spec)
 
@@ -125,6 +139,7 @@ def list_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    paged: bool = False,
 ) -> ListState[T]:
     """Declare one list per key; each of its elements has a time to live of its own.
 
@@ -134,6 +149,8 @@ def list_state(
         ttl_time: The clock of ``ttl``.
         refresh: What starts an element's time to live anew.
         alias: The name, or names, this state had in earlier versions of the process.
+        paged: For thousands of elements and more: they stand in parts of 64, and appending costs what the
+            last one holds. Iteration and ``len`` read all. A list may become paged later, and stays so.
 
     Returns:
         A declaration; inside callbacks the attribute is a :class:`~millrace.state.ListState`.
@@ -147,7 +164,16 @@ def list_state(
         ...         self.seen.append(event)
         ...         ctx.emit(list(self.seen))
     """
-    spec = make_spec("list", tp, ttl=ttl, ttl_time=ttl_time, refresh=refresh, alias=alias, default=list)
+    spec = make_spec(
+        "list",
+        tp,
+        ttl=ttl,
+        ttl_time=ttl_time,
+        refresh=refresh,
+        alias=alias,
+        default=list,
+        paged=paged,
+    )
     return cast("ListState[T]", spec)
 
 

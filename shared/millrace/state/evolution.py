@@ -55,6 +55,8 @@ def _state_differences(at: str, kept: Mapping[str, Any], now: Mapping[str, Any])
         for what in ("kind", "key_type")
         if kept.get(what) != now.get(what)
     ]
+    if kept.get("paged") and not now.get("paged"):
+        found.append(f"{at} was paged, and its items stand in parts of their own: keep `paged=True`")
     clocks = kept.get("ttl_time"), now.get("ttl_time")
     if None not in clocks and clocks[0] != clocks[1]:
         found.append(f"{at}.ttl_time was {json.dumps(clocks[0])}, is now {json.dumps(clocks[1])}")

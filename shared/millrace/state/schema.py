@@ -42,6 +42,8 @@ def describe_state(spec: StateSpec) -> dict[str, Any]:
         described["history_ms"] = spec.history_ms
     if spec.aliases:
         described["alias"] = list(spec.aliases)
+    if spec.paged:
+        described["paged"] = True
     return described
 
 

@@ -56,6 +56,7 @@ class StateSpec:
         history_ms: How long replaced versions of a versioned state can be read, event-time ms.
         reduce: Combines what is kept with what is added.
         aggregator: Makes, fills and reads the accumulator.
+        paged: Whether the items of a map or list stand in parts of their own.
     """
 
     kind: Kind
@@ -71,6 +72,7 @@ class StateSpec:
     history_ms: int | None = None
     reduce: Callable[[Any, Any], Any] | None = None
     aggregator: Any = None
+    paged: bool = False
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

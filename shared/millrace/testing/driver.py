@@ -13,6 +13,8 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import TIMERS, Domain, Emission
 from millrace.outputs import output_types
 from millrace.process import Key, KeyedProcess
+from millrace.state.paged import owner_of
+from millrace.state.specs import StateSpec
 from millrace.time import NO_WATERMARK
 from millrace.topology import KeyingError, Topology
 
@@ -155,7 +157,24 @@ class TestDriver:
             return None
         entry = host.runner.layout.decode(cell.body)
         states = host.runner.process.states
-        return {spec.name: getattr(entry, spec.name) for spec in states if spec.kind != "broadcast"}
+        kept = {spec.name: getattr(entry, spec.name) for spec in states if spec.kind != "broadcast"}
+        for spec in states:
+            if spec.paged:
+                kept[spec.name] = self._items(host, spec, _text(key))
+        return kept
+
+    @staticmethod
+    def _items(host: MemoryHost, spec: StateSpec, key: str) -> Any:
+        """Return what the parts of a state have, as one."""
+        found: list[tuple[int, Any]] = []
+        for text, cell in host.store.cells.items():
+            owner, part = owner_of(text)
+            if owner == key and part is not None and part[0] == spec.name:
+                found.append((part[1], getattr(host.runner.layout.decode(cell.body), spec.name)))
+        of_all: Any = spec.default()
+        for _, items in sorted(found, key=lambda one: one[0]):
+            of_all = {**of_all, **items} if spec.kind == "map" else [*of_all, *items]
+        return of_all
 
     def timers(
         self, key: Key, domain: Domain = "event_time", *, process: str | None = None

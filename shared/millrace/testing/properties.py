@@ -28,6 +28,7 @@ from millrace.host.memory import LiveStore, MemoryHost
 from millrace.host.runner import Emission
 from millrace.inputs import event_encoder
 from millrace.process import KeyedProcess, order_of
+from millrace.state.paged import owner_of
 from millrace.testing.deliveries import Delivery, Event, cut, in_some_order, simpler
 
 #: ``any``: whatever the bound allows; ``per_key``: each key's events stay in order of time.
@@ -301,7 +302,9 @@ def leaks(process: KeyedProcess[Any, Any], events: Iterable[Event], *, bound_ms:
         entry = host.runner.layout.decode(cell.body)
         names = [s.name for s in host.runner.layout.specs if getattr(entry, s.name) != getattr(empty, s.name)]
         timers = {t.name: t.at for t in (*entry.timers_, *entry.processing_timers_)}
-        found.append(Leak(context_key(key), {name: getattr(entry, name) for name in names}, timers))
+        found.append(
+            Leak(context_key(owner_of(key)[0]), {name: getattr(entry, name) for name in names}, timers)
+        )
     return found
 
 

@@ -1,0 +1,432 @@
+"""Maps and lists of a key that are too large for one entry: their items stand in parts of their own.
+
+A *part* is an entry like any other, of the same slots, in the key group of the key that owns it. Its text is
+the owner's, a separator that no key's text goes on with, the state and a number. So it is packed, checked,
+swept, encrypted and brought over like the entries of keys; reading or writing an item costs what its part
+holds. The owner's entry says which parts there are, in a slot beside the state's.
+
+A map's items are spread over parts by linear hashing (Litwin 1980): with ``n`` parts an item is in part
+``h mod 2^k``, or, where that is not yet there, in part ``h mod 2^(k-1)``. When a part has become too large,
+the next one in turn is split, wherever that is; so the owner keeps one number, and parts come one by one. A
+list's parts are filled one after the other.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from millrace.state.accumulate import ListState
+from millrace.state.cursor import Cursor, Life
+from millrace.state.entry_store import EntryStore
+from millrace.state.handles import MapState
+from millrace.state.page import OpenEntry
+from millrace.state.specs import StateSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+#: A part with more items than this, or of more bytes and more than a few items, is too large.
+PART_ITEMS: Final = 64
+PART_BYTES: Final = 4_096
+_LEAST: Final = 8
+#: Parts that are read at once by whoever goes through all of them.
+_AT_ONCE: Final = 256
+#: Between the owner's text and what part it is: a key's text goes on with a digit.
+_SEPARATOR: Final = "\x1f"
+#: What the slot beside a paged state's is called: the state's name and this.
+EXTENT: Final = "_parts_"
+#: What the owner keeps: the first part, the one after the last, and the state's name when it was begun.
+Extent = tuple[int, int, str]
+
+
+def extent_of(spec: StateSpec) -> StateSpec:
+    """Return what is kept in the owner's entry beside a state that is paged."""
+    return StateSpec(
+        "value",
+        Extent,
+        ttl_ms=spec.ttl_ms,
+        name=f"{spec.name}{EXTENT}",
+        per_write=spec.per_write,
+        ttl_time=spec.ttl_time,
+        refresh=spec.refresh,
+        aliases=tuple(f"{old}{EXTENT}" for old in spec.aliases),
+    )
+
+
+def part_text(owner: str, state: str, number: int) -> str:
+    """Return the text of a part.
+
+    >>> owner_of(part_text("6:card-7", "seen", 12))
+    ('6:card-7', ('seen', 12))
+    """
+    return f"{owner}{_SEPARATOR}{state}{_SEPARATOR}{number}"
+
+
+def owner_of(text: str) -> tuple[str, tuple[str, int] | None]:
+    """Return the key that an entry's text belongs to, and which part of it it is; ``None``: the key itself.
+
+    >>> owner_of("1:a2:bc"), owner_of("")
+    (('1:a2:bc', None), ('', None))
+    """
+    if _SEPARATOR not in text:
+        return text, None
+    data = text.encode()
+    at = 0
+    while at < len(data) and data[at : at + 1].isdigit():
+        colon = data.find(b":", at)
+        if colon < 0 or not data[at:colon].isdigit():
+            return text, None  # no key's text
+        at = colon + 1 + int(data[at:colon])
+    if data[at : at + 1] != _SEPARATOR.encode():
+        return text, None
+    state, _, number = data[at + 1 :].decode().partition(_SEPARATOR)
+    return data[:at].decode(), (state, int(number))
+
+
+class _Part:
+    """A part while a batch works on its owner.
+
+    Attributes:
+        opened: The part.
+        begun: It as it was when the owner's batch began: bytes, and its expiries.
+        kept: It as it was when the last snapshot was taken.
+    """
+
+    __slots__ = ("begun", "kept", "opened")
+
+    def __init__(self, opened: OpenEntry) -> None:
+        self.opened = opened
+        body: Any = None if opened.before is None else opened.before.body
+        if opened.touched:  # the batch has run this key before
+            body, opened.packed = opened.packed or None, None
+        opened.touched = True
+        self.begun = self.kept = (body, opened.expiry, opened.processing_expiry)
+
+
+class Parts:
+    """The parts of a key that a batch has come to; what happens to the key's entry happens to them, too.
+
+    Args:
+        store: Where the entries are.
+        key: The key's text.
+    """
+
+    __slots__ = ("_key", "_open", "_store")
+
+    def __init__(self, store: EntryStore, key: str) -> None:
+        self._store, self._key = store, key
+        self._open: dict[str, _Part] = {}
+
+    def open(self, state: str, number: int) -> OpenEntry:
+        """Return a part, new where there is none."""
+        text = part_text(self._key, state, number)
+        part = self._open.get(text)
+        if part is None:
+            part = self._open[text] = _Part(self._store.open(text))
+        return part.opened
+
+    def fetch(self, state: str, numbers: Iterable[int]) -> None:
+        """Have some parts at hand, read at once."""
+        self._store.fetch(part_text(self._key, state, number) for number in numbers)
+
+    def pack(self) -> None:
+        """Pack all parts as they are to be kept.
+
+        Raises:
+            StateTypeError: One could not be packed, or not be read back.
+            EntryTooLarge: One is beyond the limit.
+        """
+        for text, part in self._open.items():
+            self._store.pack_entry(text, part.opened)
+
+    def renew(self) -> None:
+        """Take the snapshot anew; raises what :meth:`pack` does."""
+        for part in self._open.values():
+            opened = part.opened
+            body = self._store.encode(opened.entry)
+            self._store.check(body, self._key)
+            part.kept = (body, opened.expiry, opened.processing_expiry)
+
+    def restore(self, *, to_the_beginning: bool = False) -> None:
+        """Take all parts back to the last snapshot, or to how the key's batch began."""
+        for part in self._open.values():
+            opened = part.opened
+            if to_the_beginning:
+                part.kept = part.begun
+            body, opened.expiry, opened.processing_expiry = part.kept
+            opened.entry = type(opened.entry)() if body is None else self._store.decode(body)
+            opened.packed = None
+
+
+class _Paged:
+    """What paged maps and lists have in common.
+
+    Args:
+        cursor: Where the owner's entry and its parts are.
+        spec: The declaration.
+        inner: The handle of a part's own slot.
+    """
+
+    def __init__(self, cursor: Cursor, spec: StateSpec, inner: Any) -> None:
+        self._outer = cursor
+        self._spec = spec
+        self._beside = f"{spec.name}{EXTENT}"
+        self._time = Life(cursor, spec) if spec.expires else None
+        #: What the handle of a part looks at: the part's entry, at the owner's times.
+        self._within = Cursor()
+        self._inner: Any = object.__new__(inner)
+        self._inner.__init__(self._within, spec)
+
+    def extent(self) -> tuple[int, int, str]:
+        """Return which parts there are; what an earlier version kept in the owner's entry is moved first."""
+        slot = getattr(self._outer.entry, self._beside)
+        if slot is not None:
+            found: Extent = slot if self._time is None else slot[1]
+            return found
+        old = getattr(self._outer.entry, self._spec.name)
+        if not old:
+            return 0, 0, self._spec.name
+        setattr(self._outer.entry, self._spec.name, type(old)())
+        count = self._spread(old)
+        self._say((0, count, self._spec.name), None if self._time is None else _latest(old))
+        return 0, count, self._spec.name
+
+    def _spread(self, items: Any) -> int:
+        """Put what an earlier version kept in the owner's entry into parts; return how many."""
+        raise NotImplementedError
+
+    def _new(self, number: int) -> Any:
+        """Return the slot of a part for what comes from the owner's entry."""
+        opened = self._outer.parts.open(self._spec.name, number)
+        opened.expiry = min(opened.expiry, self._outer.min_expiry)
+        opened.processing_expiry = min(opened.processing_expiry, self._outer.min_processing_expiry)
+        return self._slot(opened)
+
+    def _say(self, extent: Extent | None, expiry: int | None) -> None:
+        kept = extent if self._time is None or extent is None else (expiry, extent)
+        setattr(self._outer.entry, self._beside, kept)
+
+    def _lives(self, extent: Extent, ttl: timedelta | int | None) -> None:
+        """Keep which parts there are for at least as long as what is written now."""
+        expiry = None
+        if self._time is not None:
+            slot = getattr(self._outer.entry, self._beside)
+            expiry = self._time.until(ttl) if slot is None else self._time.longer(slot[0], ttl)
+        self._say(extent, expiry)
+
+    def _resized(self, extent: Extent) -> None:
+        """Keep which parts there are as long as before."""
+        slot = getattr(self._outer.entry, self._beside)
+        self._say(extent, None if self._time is None else slot[0])
+
+    def _at(self, name: str, number: int) -> OpenEntry:
+        """Point the inner handle to a part."""
+        outer, within = self._outer, self._within
+        opened: OpenEntry = outer.parts.open(name, number)
+        within.entry, within.now, within.turn = opened.entry, outer.now, outer.turn
+        within.processing_now = outer.processing_now
+        within.min_expiry, within.min_processing_expiry = opened.expiry, opened.processing_expiry
+        return opened
+
+    def _done(self, opened: OpenEntry) -> None:
+        opened.expiry = self._within.min_expiry
+        opened.processing_expiry = self._within.min_processing_expiry
+
+    def _slot(self, opened: OpenEntry) -> Any:
+        return getattr(opened.entry, self._spec.name)
+
+    def _is_large(self, opened: OpenEntry) -> bool:
+        items = len(self._slot(opened))
+        stored = 0 if opened.before is None else len(opened.before.body)
+        return items > PART_ITEMS or (items > _LEAST and stored > PART_BYTES)
+
+    def _each(self) -> Iterator[OpenEntry]:
+        """Yield every part, the inner handle pointed to it."""
+        first, end, name = self.extent()
+        for low in range(first, end, _AT_ONCE):
+            numbers = range(low, min(low + _AT_ONCE, end))
+            if len(numbers) > 1:
+                self._outer.parts.fetch(name, numbers)
+            for number in numbers:
+                opened = self._at(name, number)
+                yield opened
+                self._done(opened)
+
+    def _forget(self) -> None:
+        for opened in self._each():
+            self._slot(opened).clear()
+        self._say(None, None)
+
+
+class PagedMapState(_Paged, MapState[K, V]):
+    """A map whose items stand in parts; order of iteration is that of the parts."""
+
+    def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
+        MapState.__init__(self, cursor, spec)
+        _Paged.__init__(self, cursor, spec, MapState)
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """Return the value at ``key``, or ``default`` where there is none or it has expired."""
+        _, count, name = self.extent()
+        if not count:
+            return default
+        opened = self._at(name, _part_of(key, count))
+        found: V | None = self._inner.get(key, default)
+        self._done(opened)
+        return found
+
+    def put(self, key: K, value: V, *, ttl: timedelta | int | None = None) -> None:
+        """Write the value at ``key``; see :meth:`MapState.put`."""
+        _, count, name = self.extent()
+        count = count or 1
+        opened = self._at(name, _part_of(key, count))
+        before = len(self._slot(opened))
+        self._inner.put(key, value, ttl=ttl)
+        self._done(opened)
+        self._lives((0, count, name), ttl)
+        # Only what is new makes a part grow: else every write to one that stays large would split another.
+        if len(self._slot(opened)) > before and self._is_large(opened):
+            self._split()
+
+    def remove(self, key: K) -> None:
+        """Forget ``key``; nothing happens where it is not there."""
+        _, count, name = self.extent()
+        if not count:
+            return
+        opened = self._at(name, _part_of(key, count))
+        self._inner.remove(key)
+        self._done(opened)
+        if len(self._slot(opened)) < PART_ITEMS // 4:
+            self._merge()
+
+    def clear(self) -> None:
+        """Forget all keys of the map."""
+        self._forget()
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Iterate over the entries that are visible now, part by part; each part is read."""
+        for _ in self._each():
+            yield from list(self._inner.items())
+
+    def __contains__(self, key: object) -> bool:
+        _, count, name = self.extent()
+        if not count:
+            return False
+        self._at(name, _part_of(key, count))
+        return key in self._inner
+
+    def __len__(self) -> int:
+        return sum(len(self._inner) for _ in self._each())
+
+    def _spread(self, items: dict[Any, Any]) -> int:
+        count = max(1, 2 * len(items) // PART_ITEMS)
+        parts = [self._new(number) for number in range(count)]
+        for key, item in items.items():
+            parts[_part_of(key, count)][key] = item
+        return count
+
+    def _split(self) -> None:
+        """Make one more part, of the half of the one whose turn it is."""
+        _, count, name = self.extent()
+        source = self._outer.parts.open(name, count - (1 << (count.bit_length() - 1)))
+        target = self._outer.parts.open(name, count)
+        mask = (1 << count.bit_length()) - 1
+        items, moved = self._slot(source), self._slot(target)
+        for key in [key for key in items if _hash(key) & mask == count]:
+            moved[key] = items.pop(key)
+        _earlier(target, source)
+        self._resized((0, count + 1, name))
+
+    def _merge(self) -> None:
+        """Put the last part back to the one that it was split from, where both have little."""
+        _, count, name = self.extent()
+        if count < 2:
+            if not self._slot(self._outer.parts.open(name, 0)):
+                self._say(None, None)
+            return
+        last = count - 1
+        source = self._outer.parts.open(name, last)
+        target = self._outer.parts.open(name, last - (1 << (last.bit_length() - 1)))
+        items, kept = self._slot(source), self._slot(target)
+        if len(items) + len(kept) <= PART_ITEMS // 2:
+            kept.update(items)
+            items.clear()
+            _earlier(target, source)
+            self._resized((0, last, name))
+
+
+class PagedListState(_Paged, ListState[T]):
+    """A list whose elements stand in parts, so many in each."""
+
+    def __init__(self, cursor: Cursor, spec: StateSpec) -> None:
+        ListState.__init__(self, cursor, spec)
+        _Paged.__init__(self, cursor, spec, ListState)
+
+    def append(self, value: T, *, ttl: timedelta | int | None = None) -> None:
+        """Add one element at the end; see :meth:`ListState.append`."""
+        first, end, name = self.extent()
+        end = max(end, first + 1)
+        opened = self._at(name, end - 1)
+        if self._is_large(opened) or len(self._slot(opened)) == PART_ITEMS:
+            while first < end and not self._slot(self._outer.parts.open(name, first)):
+                first += 1
+            end += 1
+            opened = self._at(name, end - 1)
+        self._inner.append(value, ttl=ttl)
+        self._done(opened)
+        self._lives((first, end, name), ttl)
+
+    def _spread(self, items: list[Any]) -> int:
+        lows = range(0, len(items), PART_ITEMS)
+        for number, low in enumerate(lows):
+            self._new(number)[:] = items[low : low + PART_ITEMS]
+        return len(lows)
+
+    def clear(self) -> None:
+        """Forget all elements."""
+        self._forget()
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the elements that are visible now, in order; each part is read."""
+        return (value for _ in self._each() for value in list(self._inner))
+
+    def __len__(self) -> int:
+        return sum(len(self._inner) for _ in self._each())
+
+
+def _latest(slot: Any) -> int:
+    """Return the latest expiry of some items."""
+    latest: int = max(item[0] for item in (slot.values() if isinstance(slot, dict) else slot))
+    return latest
+
+
+def _earlier(target: OpenEntry, source: OpenEntry) -> None:
+    """Let what has come from another part expire no later than it could there."""
+    target.expiry = min(target.expiry, source.expiry)
+    target.processing_expiry = min(target.processing_expiry, source.processing_expiry)
+
+
+def _hash(key: object) -> int:
+    """Return a hash of a map's key that is the same everywhere."""
+    return zlib.crc32(f"{key}".encode())
+
+
+def _part_of(key: object, count: int) -> int:
+    """Return the part of ``count`` that an item is in."""
+    bits = _hash(key)
+    number = bits & ((1 << count.bit_length()) - 1)
+    return number if number < count else bits & ((1 << (count.bit_length() - 1)) - 1)
+
+
+def map_handle(cursor: Cursor, spec: StateSpec) -> MapState[Any, Any]:
+    """Return the handle of a map."""
+    return PagedMapState(cursor, spec) if spec.paged else MapState(cursor, spec)
+
+
+def list_handle(cursor: Cursor, spec: StateSpec) -> ListState[Any]:
+    """Return the handle of a list."""
+    return PagedListState(cursor, spec) if spec.paged else ListState(cursor, spec)

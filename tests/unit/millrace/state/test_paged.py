@@ -1,0 +1,270 @@
+"""Maps and lists in parts: what they hold is what a dict and a list hold, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from millrace import Context, KeyedProcess, arrival, list_state, map_state, side_output
+from millrace.host.memory import LiveStore, MemoryHost
+from millrace.host.runner import Runner
+from millrace.process import kept_states
+from millrace.state.backend import CommitMetrics
+from millrace.state.evolution import state_differences
+from millrace.state.layout import EntryLayout
+from millrace.state.paged import PART_ITEMS, owner_of, part_text
+from millrace.state.pages import PagedStore
+from millrace.state.schema import describe_state
+from millrace.testing import TestDriver
+
+CASES = int(os.environ.get("MILLRACE_CASES", "60"))
+
+
+class Do(msgspec.Struct):
+    """What is to be done."""
+
+    what: str
+    key: str = ""
+    value: int = 0
+    ttl: int = 0
+
+
+class Told(msgspec.Struct):
+    """What a process saw."""
+
+    text: str
+
+
+class Both(KeyedProcess[Do, str]):
+    """Does as it is told with a map and a list."""
+
+    order = arrival(in_order_per_key=True)
+    paged: ClassVar[bool] = True
+    seen = side_output(Told)
+    items = map_state(str, int, ttl="per_write", paged=True)
+    plain = map_state(str, int, paged=True)
+    row = list_state(int, ttl="per_write", paged=True)
+
+    def process(self, event: Do, ctx: Context) -> None:
+        items, plain, row = self.items, self.plain, self.row
+        more: dict[str, Any] = {"ttl": event.ttl} if event.ttl else {}
+        if event.what == "put":
+            items.put(event.key, event.value, **more)
+            plain.put(event.key, event.value)
+        elif event.what == "many":
+            for n in range(event.value):
+                items.put(f"{event.key}{n}", n, **more)
+                plain.put(f"{event.key}{n}", n)
+                row.append(n, **more)
+        elif event.what == "remove":
+            items.remove(event.key)
+            plain.remove(event.key)
+        elif event.what == "few":
+            for key in sorted(plain)[event.value :]:
+                plain.remove(key)
+                items.remove(key)
+        elif event.what == "clear":
+            items.clear()
+            plain.clear()
+            row.clear()
+        elif event.what == "append":
+            row.append(event.value, **more)
+        elif event.what == "replace":
+            row.replace(range(event.value), **more)
+        elif event.what == "fail":
+            items.put("failed", 1)
+            plain.clear()
+            row.append(-1)
+            raise ValueError("as told")
+        elif event.what == "wrong":
+            plain.put(event.key, "no number")  # type: ignore[arg-type]
+        found = items.get(event.key), event.key in items, plain.get(event.key, -1), event.key in plain
+        ctx.emit(f"{event.what} {event.key} {found} {len(items)} {len(plain)} {len(row)}")
+        if event.what == "look":
+            ctx.emit(f"{sorted(items.items())} {sorted(plain.items())} {list(row)}")
+
+
+class BothPlain(Both):
+    """The same with states that are not paged: what they hold is the truth."""
+
+    name = "Both"
+    items = map_state(str, int, ttl="per_write")
+    plain = map_state(str, int)
+    row = list_state(int, ttl="per_write")
+
+
+def random_events(rng: random.Random) -> list[tuple[str, int, Do]]:
+    at, events = 0, []
+    kinds = (
+        ["put"] * 8
+        + ["remove"] * 4
+        + ["append"] * 5
+        + ["many", "few", "replace", "clear", "look"]
+        + ["fail", "wrong"]
+    )
+    for _ in range(rng.randint(5, 60)):
+        at += rng.choice([0, 1, 1_000, 50_000, 400_000])
+        what = rng.choice(kinds)
+        value = rng.choice([0, 3, 70, 200]) if what in ("many", "few", "replace") else rng.randrange(9)
+        ttl = rng.choice([0, 0, 1_000, 100_000, 10_000_000])
+        late = rng.choice([0, 0, 0, 3_000])
+        events.append((rng.choice(["k", "other"]), at - late, Do(what, f"i{rng.randrange(40)}", value, ttl)))
+    return events
+
+
+def said(
+    process: KeyedProcess[Any, Any], events: list[Any], rng: random.Random
+) -> tuple[list[Any], MemoryHost]:
+    host = MemoryHost(process, out_of_orderness_ms=10_000)
+    found = []
+    left = list(events)
+    while left:
+        cut = rng.randint(1, 8)
+        batch, left = left[:cut], left[cut:]
+        found += host.run_batch(batch)
+        if rng.random() < 0.3:
+            before = host.store.pack()
+            host.store = LiveStore(host.runner.layout, before)
+    return [(e.output, e.key, e.event_time, strip(e.payload)) for e in found], host
+
+
+def strip(payload: bytes) -> Any:
+    told = msgspec.json.decode(payload)
+    return {k: v for k, v in told.items() if k != "error_digest"} if isinstance(told, dict) else told
+
+
+@pytest.mark.parametrize("start", range(0, CASES, max(1, CASES // 6)))
+def test_random_operations_give_what_plain_states_give(start: int) -> None:
+    for seed in range(start, min(CASES, start + max(1, CASES // 6))):
+        events = random_events(random.Random(seed))
+        paged, host = said(Both(), events, random.Random(seed))
+        plain, _ = said(BothPlain(), events, random.Random(seed))
+        assert paged == plain, seed
+        host.run_batch([("k", 10**9, Do("clear")), ("other", 10**9, Do("clear"))])
+        host.drain()
+        assert not host.store.cells, seed
+
+
+def test_a_part_says_whose_it_is() -> None:
+    for owner in ("6:card-7", "1:a2:bc", "2:\x1f1", "0:", "4:1:\x1fa"):
+        assert owner_of(owner) == (owner, None)
+        assert owner_of(part_text(owner, "seen", 12)) == (owner, ("seen", 12))
+
+
+def test_a_map_of_before_becomes_paged_and_does_not_go_back() -> None:
+    old = TestDriver(BothPlain())
+    old.send_batch([("k", 1, Do("many", "x", 300))])
+    new = MemoryHost(Both())
+    new.restore(old.host.snapshot())
+    emitted = new.run_batch([("k", 2, Do("put", "x7", 70)), ("k", 3, Do("look"))])
+    expected = old.host.run_batch([("k", 2, Do("put", "x7", 70)), ("k", 3, Do("look"))])
+    assert [e.payload for e in emitted] == [e.payload for e in expected]
+    (owner, *_), parts = [t for t in new.store.cells if owner_of(t)[1] is None], new.store.cells
+    assert len(parts) > 10
+    assert len(bytes(parts[owner].body)) < 200
+
+    def described(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
+        return {s.name: describe_state(s) for s in kept_states(process)}
+
+    assert state_differences(described(BothPlain()), described(Both())) == []
+    (plain, *_) = state_differences(described(Both()), described(BothPlain()))
+    assert plain.startswith("states.items was paged")
+
+
+class Bytes:
+    """A key group in memory that counts what is read."""
+
+    def __init__(self) -> None:
+        self.header: bytes | None = None
+        self.pages: dict[int, bytes] = {}
+        self.read = 0
+
+    def get_header(self) -> bytes | None:
+        return self.header
+
+    def put_header(self, header: bytes) -> None:
+        self.header = header
+
+    def get_page(self, page: int) -> bytes:
+        return self.get_pages([page])[0]
+
+    def get_pages(self, pages: Any) -> list[bytes]:
+        found = [self.pages[page] for page in pages]
+        self.read += sum(map(len, found))
+        return found
+
+    def put_page(self, page: int, data: bytes) -> None:
+        self.pages[page] = data
+
+    def delete_page(self, page: int) -> None:
+        self.pages.pop(page, None)
+
+    def clear(self) -> None:
+        self.header = None
+
+
+def one_batch(backend: Bytes, *events: Do) -> tuple[CommitMetrics, list[str]]:
+    """Run a batch over a store that is opened for it, as on Spark."""
+    runner = Runner(Both(), encode=msgspec.json.encode, decode=msgspec.json.Decoder(Do).decode)
+    store = PagedStore(backend, runner.layout)
+    from millrace.host.rows import Row
+
+    rows = [Row(n, msgspec.json.encode(e), f"m:0:{n}", e) for n, e in enumerate(events)]
+    runner.run_batch(store, {"1:k": rows}, -(2**62))
+    store.commit(-(2**62))
+    return store.metrics, [msgspec.json.decode(e.payload) for e in runner.emissions]
+
+
+def test_one_entry_of_many_costs_what_its_part_holds() -> None:
+    backend = Bytes()
+    one_batch(backend, Do("many", "x", 20_000))
+    stored = sum(map(len, backend.pages.values()))
+    assert stored > 500_000
+    backend.read = 0
+    runner = Runner(Both(), encode=msgspec.json.encode)
+    layout = EntryLayout(kept_states(Both()))
+    assert layout.schema == runner.layout.schema
+
+    class Only(Both):
+        name = "Both"
+
+        def process(self, event: Do, ctx: Context) -> None:
+            self.plain.put(event.key, event.value)
+            ctx.emit(f"{self.plain.get(event.key)}")
+
+    only = Runner(Only(), encode=msgspec.json.encode, decode=msgspec.json.Decoder(Do).decode)
+    store = PagedStore(backend, only.layout)
+    from millrace.host.rows import Row
+
+    only.run_batch(store, {"1:k": [Row(1, b"{}", None, Do("put", "x77", 5))]}, -(2**62))
+    store.commit(-(2**62))
+    assert backend.read < 60_000
+    assert store.metrics.pages_written <= 4
+    assert [e.payload for e in only.emissions] == [b'"5"']
+
+
+def test_what_cannot_be_kept_takes_its_event_aside_and_nothing_else() -> None:
+    driver = TestDriver(Both())
+    driver.send_batch(
+        [("k", 1, Do("many", "x", 100)), ("k", 2, Do("wrong", "x5")), ("k", 3, Do("put", "y", 1))]
+    )
+    assert driver.state("k")["plain"] == {**{f"x{n}": n for n in range(100)}, "y": 1}  # type: ignore[index]
+    assert [letter.reason for letter in driver.values("dead_letters")] == ["process_error"]
+
+
+def test_parts_grow_with_what_they_hold_and_shrink_again() -> None:
+    host = MemoryHost(Both())
+
+    def parts(state: str) -> int:
+        return sum(1 for t in host.store.cells if (owner_of(t)[1] or ("", 0))[0] == state)
+
+    host.run_batch([("k", 1, Do("many", "x", 5_000))])
+    assert 5_000 / PART_ITEMS <= parts("plain") <= 5_000 / 8
+    host.run_batch([("k", 2, Do("few", value=3))])
+    assert parts("plain") <= 3
+    host.run_batch([("k", 3, Do("few", value=0))])
+    assert parts("plain") == 0
