@@ -699,6 +699,23 @@ def sealing(
     report.write("sealing", bench.sealing(sizes), bench.configuration(sizes), out, markdown)
 
 
+@app.command("paged-state", epilog="Example: millrace bench paged-state --entries 1000000")
+def paged_state(
+    entries: Annotated[
+        int | None, typer.Option(min=1_000, help="Entries of the map in parts.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Read and write one entry of a map that has a million, in parts and as a whole; without Spark."""
+    from benchmarks import paged_map as bench
+    from benchmarks import report
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), entries=entries)
+    report.write("paged-state", bench.paged_state(sizes), bench.configuration(sizes), out, markdown)
+
+
 @app.command(epilog="Example: millrace bench generate --domain iot --to kafka --events 500000")
 def generate(
     domain: Annotated[

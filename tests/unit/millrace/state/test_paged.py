@@ -253,7 +253,7 @@ def test_what_cannot_be_kept_takes_its_event_aside_and_nothing_else() -> None:
         [("k", 1, Do("many", "x", 100)), ("k", 2, Do("wrong", "x5")), ("k", 3, Do("put", "y", 1))]
     )
     assert driver.state("k")["plain"] == {**{f"x{n}": n for n in range(100)}, "y": 1}  # type: ignore[index]
-    assert [letter.reason for letter in driver.values("dead_letters")] == ["process_error"]
+    assert [letter["reason"] for letter in driver.values("dead_letters")] == ["process_error"]
 
 
 def test_parts_grow_with_what_they_hold_and_shrink_again() -> None:
