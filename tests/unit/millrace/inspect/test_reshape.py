@@ -41,6 +41,7 @@ from millrace.runtime.contract import CheckpointInUse, owned
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, Cell, StateCorrupted, read_clock
 from millrace.state.keyring import configured_keys, write_key_file
 from millrace.state.layout import EntryLayout
+from millrace.state.paged import owner_of
 from millrace.state.pages import PagedStore
 from millrace.state.specs import StateTypeError
 from millrace.time import NEVER
@@ -415,3 +416,31 @@ def test_a_process_that_is_behind_the_stream_is_so_in_its_new_form_too() -> None
     assert cell.timer == layout.timer(entry) == 40_000, (
         "when the stream's timer is due by the process's clock"
     )
+
+
+class Wide(KeyedProcess[Visit, int]):
+    order = arrival(commutes=True)
+    pages = map_state(str, int, paged=True)
+
+    def process(self, event: Visit, ctx: Context) -> None:
+        for number in range(event.n):
+            self.pages.put(f"page-{number}", number)
+
+
+def test_parts_go_where_their_keys_go() -> None:
+    host = MemoryHost(Wide())
+    host.run_batch([(f"k{n}", 1_000, Visit(500)) for n in range(6)])
+    shape = GroupShape("Wide", 16, None, None)
+    schema = EntryLayout(kept_states(Wide())).schema
+    labels = group_labels(16)
+    whole = {group_labels(1)[0]: packed_group(host.store.cells, schema)}
+    made = reshaped(whole, shape, GroupPacker(shape, Shared(), schema))
+    found: dict[str, int] = {}
+    for label, group in made.items():
+        for _, cells, _ in group.cells():
+            for text in cells:
+                owner, _part = owner_of(text)
+                assert label == labels[key_group(owner, 16)]
+                found[owner] = found.get(owner, 0) + 1
+    assert len(found) == 6
+    assert all(parts > 8 for parts in found.values())
