@@ -179,7 +179,7 @@ MUTANTS: Final = (
         "    target.expiry = min(target.expiry, source.expiry)\n",
         "",
         "items of maps in parts",
-        (f"{_TESTS}/state/test_paged.py",),
+        (f"{_TESTS}/state/test_paged.py::test_items_expire_wherever_they_have_moved_and_leave_nothing",),
     ),
     Mutant(
         "paged: a part is rescaled by its own text",

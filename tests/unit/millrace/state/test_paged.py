@@ -268,3 +268,24 @@ def test_parts_grow_with_what_they_hold_and_shrink_again() -> None:
     assert parts("plain") <= 3
     host.run_batch([("k", 3, Do("few", value=0))])
     assert parts("plain") == 0
+
+
+class Short(KeyedProcess[Do, str]):
+    """Keeps items for a second."""
+
+    order = arrival(commutes=True)
+    items = map_state(str, int, ttl=1_000, paged=True)
+
+    def process(self, event: Do, ctx: Context) -> None:
+        for number in range(event.value):
+            self.items.put(f"i{number}", number)
+
+
+@pytest.mark.parametrize("count", [1, PART_ITEMS, PART_ITEMS + 1, 2 * PART_ITEMS + 3, 1_000])
+def test_items_expire_wherever_they_have_moved_and_leave_nothing(count: int) -> None:
+    host = MemoryHost(Short())
+    host.run_batch([("k", 1, Do("", value=count))])
+    assert host.store.cells
+    host.run_batch([("other", 10**7, Do(""))])
+    host.run_batch([("other", 2 * 10**7, Do(""))])
+    assert not host.store.cells
