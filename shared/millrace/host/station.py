@@ -37,7 +37,7 @@ from millrace.host.runner import Runner, StreamTime
 from millrace.process import KeyedProcess
 from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.keyring import KeyReference, Keyring
-from millrace.state.pages import PagedStore
+from millrace.state.pages import PAGE_BYTES, PagedStore
 from millrace.state.sealing import Place, seal, unseal
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockSettings, ClockState, ClockStatus
@@ -115,75 +115,54 @@ class Head(msgspec.Struct, array_like=True):
 
 
 class _Kept:
-    """What the store has, as far as it is at hand; values are in clear here and sealed there.
+    """The store of the running batch; values are in clear here and sealed there.
 
     Args:
         names: Names of the processes, which seals are bound to.
-        limit: So many bytes stay at hand.
     """
 
-    def __init__(self, names: Sequence[str], limit: int) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._limit = limit
-        self._values: dict[At, bytes | None] = {}
-        self._bytes = 0
+        self._fetched: dict[At, bytes | None] = {}
         self._store: StationStore | None = None
         self._ring: Keyring | None = None
 
-    def begin(self, store: StationStore, ring: Keyring | None, *, valid: bool) -> None:
+    def begin(self, store: StationStore, ring: Keyring | None) -> None:
         """Begin a batch.
 
         Args:
             store: Where everything is.
             ring: The keys; ``None``: values get a checksum.
-            valid: Whether the store has what is at hand.
         """
         self._store, self._ring = store, ring
-        if not valid:
-            self._values.clear()
-            self._bytes = 0
+        self._fetched.clear()
 
     def fetch(self, places: Iterable[At]) -> None:
-        """Have some values at hand, got at once."""
-        values = self._values
-        wanted = [place for place in dict.fromkeys(places) if place not in values]
-        if not wanted:
-            return
+        """Read values that are asked for next, all at once."""
+        wanted = list(places)
+        self._fetched.update(zip(wanted, self.read(wanted), strict=True))
+
+    def read(self, places: Sequence[At]) -> list[bytes | None]:
+        """Return some values; ``None`` where there is none."""
         assert self._store is not None  # noqa: S101  (begin() has been called)
-        for place, data in zip(wanted, self._store.read(wanted), strict=True):
-            self._keep(place, None if data is None else unseal(data, self._place(place), self._ring))
+        return [
+            None if data is None else unseal(data, self._place(place), self._ring)
+            for place, data in zip(places, self._store.read(places), strict=True)
+        ]
 
     def get(self, place: At) -> bytes | None:
         """Return a value; ``None`` where there is none."""
-        if place not in self._values:
-            self.fetch((place,))
-            return self._values.get(place)
-        # The latest used stand last: what is dropped is what nobody has asked for in a long time.
-        value = self._values[place] = self._values.pop(place)
-        return value
+        return self._fetched.pop(place) if place in self._fetched else self.read([place])[0]
 
     def put(self, place: At, data: bytes) -> None:
         """Write a value."""
         assert self._store is not None  # noqa: S101
-        self._keep(place, data)
         self._store.write(place, seal(data, self._place(place), self._ring))
 
     def remove(self, place: At) -> None:
         """Remove a value."""
         assert self._store is not None  # noqa: S101
-        self._keep(place, None)
         self._store.remove(place)
-
-    def trim(self) -> None:
-        """Drop what is too much, the least recently used first."""
-        values = self._values
-        while self._bytes > self._limit and values:
-            self._bytes -= len(values.pop(next(iter(values))) or b"")
-
-    def _keep(self, place: At, data: bytes | None) -> None:
-        before = self._values.pop(place, None)
-        self._bytes += len(data or b"") - len(before or b"")
-        self._values[place] = data
 
     def _place(self, at: At) -> Place:
         link, label, number = at
@@ -217,14 +196,15 @@ class _Group:
         self._kept.remove((self._link, self._label, HEADER))
 
     def get_page(self, page: int) -> bytes:
-        found = self._kept.get((self._link, self._label, page))
-        if found is None:
-            raise StateCorrupted(f"page {page} of key group {self._label} of link {self._link} is missing")
-        return found
+        return self.get_pages([page])[0]
 
     def get_pages(self, pages: Sequence[int]) -> list[bytes]:
-        self._kept.fetch((self._link, self._label, page) for page in pages)
-        return [self.get_page(page) for page in pages]
+        link, label = self._link, self._label
+        found = self._kept.read([(link, label, page) for page in pages])
+        for page, data in zip(pages, found, strict=True):
+            if data is None:
+                raise StateCorrupted(f"page {page} of key group {label} of link {link} is missing")
+        return found  # type: ignore[return-value]
 
     def put_page(self, page: int, data: bytes) -> None:
         self._kept.put((self._link, self._label, page), data)
@@ -246,7 +226,8 @@ class Station:
         self, links: Sequence[StationLink], keys: KeyReference | None = None, *, kept_bytes: int = KEPT_BYTES
     ) -> None:
         self._keys = keys
-        self._kept = _Kept([link.process.name for link in links], kept_bytes)
+        self._kept = _Kept([link.process.name for link in links])
+        self._most_pages = kept_bytes // PAGE_BYTES // len(links)
         self._links = [
             _RunningLink(place, link, self._kept, last=place == len(links) - 1)
             for place, link in enumerate(links)
@@ -271,7 +252,7 @@ class Station:
         head = Head(b"", [None] * len(self._links)) if stored is None else read_head(stored)
         known = bool(token) and head.token == token
         ring = None if self._keys is None else self._keys.ring()
-        self._kept.begin(store, ring, valid=known)
+        self._kept.begin(store, ring)
         if not known:
             self._kept.fetch(place for link in self._links for place in link.beginning())
             for link, tick in zip(self._links, head.ticks, strict=True):
@@ -298,7 +279,8 @@ class Station:
         head.ticks = [None if link.tick == NO_WATERMARK else link.tick for link in self._links]
         store.write(TOKEN, encode(head))
         store.flush()
-        self._kept.trim()
+        for link in self._links:
+            link.trim(self._most_pages)
         self._token = head.token
         for output, emissions in out.items():
             for low in range(0, len(emissions), _RECORDS):
@@ -342,6 +324,8 @@ class _RunningLink:
         self._broadcast: bytes | None = None
         #: When each key group has something to do that no row brings.
         self._wake: dict[int, Wake] = {}
+        #: The key groups that are at hand.
+        self._stores: dict[int, PagedStore] = {}
         self._begins = True
 
     def beginning(self) -> Iterator[At]:
@@ -365,6 +349,7 @@ class _RunningLink:
         self.tick = NO_WATERMARK if tick is None else tick
         self._broadcast = self._kept.get((self._place, SHARED, BROADCAST)) if self._has_broadcast else None
         self._wake.clear()
+        self._stores.clear()
         # Which groups have something to do is known when all have been looked at.
         self._begins = True
 
@@ -410,7 +395,7 @@ class _RunningLink:
             wanted = [*of_group, *(label for label in due if label not in of_group)]
         self._begins = False
         for label in wanted:
-            store = PagedStore(_Group(self._kept, self._place, label), runner.layout, label=label)
+            store = self._store(label)
             if tells:
                 store.tell_again()
             rows_of = of_group.get(label) or {}
@@ -427,6 +412,25 @@ class _RunningLink:
         if late:
             status = msgspec.structs.replace(status, control_late=status.control_late + late)
         return status
+
+    def _store(self, label: int) -> PagedStore:
+        """Return the store of a key group, with the pages that it has read and written in batches before."""
+        store = self._stores.pop(label, None)
+        if store is None:
+            store = PagedStore(_Group(self._kept, self._place, label), self._runner.layout, label=label)
+        # The latest used stand last.
+        self._stores[label] = store
+        return store
+
+    def trim(self, most_pages: int) -> None:
+        """Let go of the key groups that nobody has come to in a long time, until so few pages are left."""
+        pages = {label: store.pages_at_hand for label, store in self._stores.items()}
+        total = sum(pages.values())
+        for label, count in pages.items():
+            if total <= most_pages:
+                return
+            del self._stores[label]
+            total -= count
 
     def _take_controls(self, brought: Brought, watermark: int) -> bytes | None:
         """Take control events; return what is to be kept of them so far."""

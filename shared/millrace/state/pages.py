@@ -290,6 +290,11 @@ class PagedStore:
             keys.extend(key for key, at in times if at is not None and at <= processing_time)
         return keys
 
+    @property
+    def pages_at_hand(self) -> int:
+        """How many of its pages have been read or written since it was opened."""
+        return len(self._loaded)
+
     def wakes(self) -> tuple[int | None, int | None, int | None, int | None]:
         """Return when the group has something to do next that no row brings; ``None``: never.
 
