@@ -72,8 +72,8 @@ MUTANTS: Final = (
     Mutant(
         "station: a page that is missing is an empty one",
         _STATION,
-        '        if found is None:\n            raise StateCorrupted(f"page {page}',
-        '        if found is None and not page:\n            raise StateCorrupted(f"page {page}',
+        "            if data is None:\n                raise StateCorrupted(",
+        "            if data is None and not page:\n                raise StateCorrupted(",
         "lost state stops the query",
         (f"{_TESTS}::test_a_page_that_is_missing_stops_the_batch",),
     ),
