@@ -16,7 +16,7 @@ import msgspec
 
 from apps.fraud.card_history import counted, links_of
 from apps.fraud.events import Transaction, to_cents
-from apps.fraud.history import DAY_MS, History, Look, link_of
+from apps.fraud.history import DAY_MS, HORIZON_MS, MAX_KEPT, History
 from apps.fraud.label_fields import NOTHING_SAID
 from apps.fraud.rulebook import (
     ENTITIES,
@@ -30,6 +30,7 @@ from apps.fraud.rulebook import (
     text_of,
 )
 from millrace.errors import UserError
+from millrace.parts.lookback import Look, link_of
 from millrace.rules import Match, Rule, RuleSet
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class _Stages:
                     if history is None:
                         history = self.kept[key] = History(since=time)
                     history.add(time, cents, (link_of(tx.card_id),))
-                history.prune(time)
+                history.prune(time - HORIZON_MS, MAX_KEPT)
         return found
 
 

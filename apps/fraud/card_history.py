@@ -10,14 +10,14 @@ import msgspec
 from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures
 from apps.fraud.geo import Place, distance_km, speed_kmh
-from apps.fraud.history import DAY_MS, HORIZON_MS, History, Look, link_of
+from apps.fraud.history import DAY_MS, HORIZON_MS, History
+from millrace.parts.lookback import Look, link_of
 
 MINUTE_MS: Final = 60_000
 _TEN_MINUTES_MS: Final = 10 * MINUTE_MS
 _WEEK_MS: Final = 7 * DAY_MS
-#: Places of a purchase's links in a card's history, and how many there are.
+#: Places of a purchase's links in a card's history.
 TERMINALS, DEVICES, IPS = range(3)
-LINKS: Final = 3
 Links = tuple[int, int, int]
 NOBODY: Final[Links] = (0, 0, 0)
 
@@ -43,7 +43,7 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         links: Of a purchase whom it has to do with (see :func:`links_of`), else nobody.
     """
     # This runs for every transaction: where a comparison tells the answer nothing is searched or copied.
-    this, end, times, time = 1 if cents else 0, look.end, look.times, look.time
+    this, end, times, time = 1 if cents else 0, look.end, look.times, look.at
     terminal, device, ip = links
     km = kmh = fastest = None
     if place is not None:
@@ -59,14 +59,14 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
             None, median, this, total, this, total, this, total, None, None, this, this,
             1 if device else 0, 1 if ip else 0, *known, km, kmh, fastest, False,
         )  # fmt: skip
-    totals, amounts = look.totals, look.cents
+    totals, amounts = look.totals, look.amounts
     start = 0 if times[0] > time - HORIZON_MS else bisect_right(times, time - HORIZON_MS, 0, end)
     start_7d = start if times[start] > time - _WEEK_MS else bisect_right(times, time - _WEEK_MS, start, end)
     upto = totals[end] + cents
     terminals, devices, ips = (
-        look.column(start, TERMINALS, LINKS),
-        look.column(start, DEVICES, LINKS),
-        look.column(start, IPS, LINKS),
+        look.link(start, TERMINALS),
+        look.link(start, DEVICES),
+        look.link(start, IPS),
     )
     start_10m, least = end, None
     terminals_24h, ips_24h = this, 1 if ip else 0
@@ -99,7 +99,7 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         km,
         kmh,
         fastest,
-        look.history is not None and look.history.dropped > 0,
+        look.kept is not None and look.kept.dropped > 0,
     )
 
 
@@ -136,7 +136,5 @@ def counted(history: History | None, tx: Transaction, cents: int, links: Links) 
     """Return the card's history with a purchase more."""
     if history is None:
         history = History(since=tx.event_time_ms)
-    elif tx.event_time_ms < history.since:
-        history.since = tx.event_time_ms
     history.add(tx.event_time_ms, cents, links)
     return history

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.history import DAY_MS, HORIZON_MS, History, Look
+from apps.fraud.history import DAY_MS, HORIZON_MS, History
+from millrace.parts.lookback import Look
 
 HOUR_MS: Final = 3_600_000
-#: How many links a purchase has in an entity's history: the card.
-LINKS: Final = 1
 
 
 def look_at(history: History, time: int, card: int) -> EntityFeatures:
@@ -26,9 +25,9 @@ def look_at(history: History, time: int, card: int) -> EntityFeatures:
     look = Look(history, time)
     start_30d, start_24h, start_1h = (look.start(w) for w in (HORIZON_MS, DAY_MS, HOUR_MS))
     end = look.end
-    cards = look.links(start_30d, LINKS)
+    cards = look.links(start_30d)
     count = end - start_30d
-    day = look.amounts(start_24h)
+    day = look.amounts_from(start_24h)
     return EntityFeatures(
         end - start_1h,
         look.total_from(start_1h) / 100,

@@ -14,7 +14,7 @@ from apps.fraud.entity import look_at
 from apps.fraud.events import Decision, Label, Transaction, to_cents
 from apps.fraud.feature_types import EntityFeatures
 from apps.fraud.handbook.habits import is_high
-from apps.fraud.history import History, Look, link_of
+from apps.fraud.history import HORIZON_MS, MAX_KEPT, History
 from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
@@ -25,6 +25,7 @@ from apps.fraud.stages import Enriched, Stage
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
+from millrace.parts.lookback import Look, link_of
 
 
 class _Later(Stage):
@@ -85,7 +86,7 @@ class _Entity(_Later):
         card = link_of(tx.card_id)
         if bought:
             history.add(ctx.event_time, cents, (card,))
-        history.prune(ctx.watermark)
+        history.prune(ctx.watermark - HORIZON_MS, MAX_KEPT)
         self.history.value = history
         return look_at(history, ctx.event_time, card)
 

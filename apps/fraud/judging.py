@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from apps.fraud.events import Decision, Label
-from apps.fraud.history import link_of
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.outcomes import STEPS, Outcome
 from apps.fraud.scorer import Observed
+from millrace.parts.lookback import link_of
 
 #: Whose scores are judged, in the order in which they are kept.
 ROLES: Final = ("rules", "champion", "challenger")

@@ -12,7 +12,7 @@ from apps.fraud.card_history import NOBODY, card_features, counted, links_of, mo
 from apps.fraud.events import Correction, Decision, Label, LateTransaction, Transaction, to_cents
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
-from apps.fraud.history import MAX_KEPT_OF_CARD, History, Look
+from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
 from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
@@ -20,6 +20,7 @@ from apps.fraud.scoring import action_for, assess, thresholds_with
 from apps.fraud.stages import Enriched, Stage, UnknownThreshold
 from apps.fraud.windows import CardWindows
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace.parts.lookback import Look
 
 __all__ = ["CardMonitor", "CardStage", "UnknownThreshold"]
 
@@ -102,7 +103,8 @@ class _Cards(Stage):
         said = None if words is None else words.risk(ctx.event_time)
         self.hand_on(new_observed((event, own, card, None, None, None, None, windows, said, None)), ctx)
         if purchase and history is not None:
-            history.prune(ctx.watermark, MAX_KEPT_OF_CARD)  # at last: rules look at what it removes
+            # At last: rules look at what it removes.
+            history.prune(ctx.watermark - HORIZON_MS, MAX_KEPT_OF_CARD)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Decide, or hand on to the next stage."""

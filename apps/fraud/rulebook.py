@@ -9,13 +9,14 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from apps.fraud.card_history import DEVICES, IPS, LINKS, TERMINALS
+from apps.fraud.card_history import DEVICES, IPS, TERMINALS
 from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
-from apps.fraud.history import HORIZON_MS, Look, link_of
+from apps.fraud.history import HORIZON_MS
 from apps.fraud.label_fields import NOTHING_SAID, TERMINAL_LABELS, NothingSaid, label_fields
 from apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace.parts.lookback import Look, link_of
 from millrace.rules import (
     Constant,
     Entry,
@@ -291,11 +292,11 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
             return lambda look, tx, cents: 1.0
         column, of = _COLUMNS[what], attrgetter(ENTITIES[what])
         return lambda look, tx, cents: _different(
-            look.column(look.start(window), column, LINKS), link_of(of(tx)) if cents else 0
+            look.link(look.start(window), column), link_of(of(tx)) if cents else 0
         )
     if what == "card":
         return lambda look, tx, cents: _different(
-            look.links(look.start(window), 1), link_of(tx.card_id) if cents else 0
+            look.links(look.start(window)), link_of(tx.card_id) if cents else 0
         )
     return lambda look, tx, cents: None
 
@@ -307,7 +308,7 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
 def _count(window: int) -> Callable[[Look, Transaction, int], float]:
     def compute(look: Look, tx: Transaction, cents: int) -> float:
         end = look.end
-        return end - bisect_right(look.times, look.time - window, 0, end) + (cents > 0)
+        return end - bisect_right(look.times, look.at - window, 0, end) + (cents > 0)
 
     return compute
 
@@ -315,7 +316,7 @@ def _count(window: int) -> Callable[[Look, Transaction, int], float]:
 def _sum(window: int) -> Callable[[Look, Transaction, int], float]:
     def compute(look: Look, tx: Transaction, cents: int) -> float:
         end, totals = look.end, look.totals
-        return (totals[end] - totals[bisect_right(look.times, look.time - window, 0, end)] + cents) / 100
+        return (totals[end] - totals[bisect_right(look.times, look.at - window, 0, end)] + cents) / 100
 
     return compute
 
@@ -323,7 +324,7 @@ def _sum(window: int) -> Callable[[Look, Transaction, int], float]:
 def _mean(window: int) -> Callable[[Look, Transaction, int], float | None]:
     def compute(look: Look, tx: Transaction, cents: int) -> float | None:
         end, totals = look.end, look.totals
-        start = bisect_right(look.times, look.time - window, 0, end)
+        start = bisect_right(look.times, look.at - window, 0, end)
         n = end - start + (cents > 0)
         return (totals[end] - totals[start] + cents) / n / 100 if n else None
 
@@ -333,8 +334,8 @@ def _mean(window: int) -> Callable[[Look, Transaction, int], float | None]:
 def _largest(window: int) -> Callable[[Look, Transaction, int], float]:
     def compute(look: Look, tx: Transaction, cents: int) -> float:
         end = look.end
-        start = bisect_right(look.times, look.time - window, 0, end)
-        return max(max(look.cents[start:end], default=0), cents) / 100
+        start = bisect_right(look.times, look.at - window, 0, end)
+        return max(max(look.amounts[start:end], default=0), cents) / 100
 
     return compute
 
@@ -347,10 +348,10 @@ def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction
         if not link:
             return None
         start = look.start(window)
-        links = look.column(start, column, LINKS)
+        links = look.link(start, column)
         if name == "count":
             return links.count(link) + (cents > 0)
-        same = (a for a, of in zip(look.amounts(start), links, strict=True) if of == link)
+        same = (a for a, of in zip(look.amounts_from(start), links, strict=True) if of == link)
         return (sum(same) + cents) / 100
 
     return compute

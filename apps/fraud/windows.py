@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from apps.fraud.events import Transaction
-from apps.fraud.history import Look
 from apps.fraud.rulebook import PAIRS, Windows, asked, entity_of, text_of
+from millrace.parts.lookback import Look
 from millrace.rules import Use
 
 Values = list[float | None]
@@ -69,7 +69,7 @@ class Plan:
             tx: The transaction.
             cents: Its amount if it is a purchase, else 0.
         """
-        times, time, start, end = look.times, look.time, 0, look.end
+        times, time, start, end = look.times, look.at, 0, look.end
         starts = []
         for length in self._lengths:
             start = bisect_right(times, time - length, start, end)
@@ -107,7 +107,7 @@ def _means(look: Look, starts: list[int], cents: int) -> Values:
 
 
 def _largest(look: Look, starts: list[int], cents: int) -> Values:
-    amounts, before, most = look.cents, look.end, cents
+    amounts, before, most = look.amounts, look.end, cents
     found: Values = []
     for start in reversed(starts):
         if start < before:
@@ -119,7 +119,7 @@ def _largest(look: Look, starts: list[int], cents: int) -> Values:
 
 
 def _smallest(look: Look, starts: list[int], cents: int) -> Values:
-    amounts, before = look.cents, look.end
+    amounts, before = look.amounts, look.end
     least = cents or None
     found: Values = []
     for start in reversed(starts):

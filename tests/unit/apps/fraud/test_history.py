@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.fraud.card_history import LINKS, card_features, counted, links_of
+from apps.fraud.card_history import card_features, counted, links_of
 from apps.fraud.events import Decision, Transaction
 from apps.fraud.features import Features
-from apps.fraud.history import HORIZON_MS, Columns, History, Look
+from apps.fraud.history import History
 from apps.fraud.rulebook import NO_WINDOWS, Windows, asked
+from millrace.parts.lookback import Look
 from millrace.rules import Use
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
-
-ADD = st.tuples(
-    st.just("add"), st.integers(0, 40 * DAY), st.sampled_from([1, 99, 2**32 - 1, 2**32]), st.integers(0, 3)
-)
-PRUNE = st.tuples(st.just("prune"), st.integers(0, 80 * DAY), st.integers(1, 6), st.just(0))
-RESTORE = st.tuples(st.just("restore"), st.just(0), st.just(0), st.just(0))
 
 
 def restored(history: History) -> History:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(history), type=History)
-
-
-def shown(columns: Columns) -> tuple[Any, ...]:
-    """What the columns say; of running totals that is what stands between them."""
-    sums = [b - a for a, b in zip(columns.totals, columns.totals[1:], strict=False)]
-    return columns.times, columns.cents, columns.links, sums
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(ADD, ADD, ADD, PRUNE, RESTORE), max_size=30))
-def test_columns_follow_what_is_added_and_removed(steps: list[tuple[str, int, int, int]]) -> None:
-    history = History(since=0)
-    purchases: list[tuple[int, int, int]] = []
-    for what, time, number, link in steps:
-        if what == "add":
-            history.add(time, number, (link, link + 7))
-            purchases = sorted([*purchases, (time, number, link)], key=lambda p: p[0])
-        elif what == "prune":
-            history.prune(time, number)
-            purchases = [p for p in purchases if p[0] > time - HORIZON_MS][-number:]
-        else:
-            history = restored(history)
-        columns = history.columns
-        assert columns is history.columns
-        assert shown(columns) == shown(restored(history).columns)
-        assert columns.times == [time for time, _, _ in purchases]
-        assert columns.cents == [cents for _, cents, _ in purchases]
-        assert columns.links == [one for _, _, link in purchases for one in (link, link + 7)]
-        assert len(history) == len(purchases)
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,7 +45,7 @@ def test_a_look_stays_the_same_when_its_own_purchase_is_added(times: list[int], 
     counted(history, tx, 7000, links_of(tx))
     assert [asked(use)(look, tx, 7000) for use in uses] == wanted
     assert card_features(look, tx, 7000, None, links_of(tx)) == features
-    assert look.links(0, LINKS) == restored(history).columns.links[: look.end * LINKS]
+    assert look.links(0) == restored(history).columns.links[: look.end * 3]
 
 
 def test_a_card_without_purchases_of_30_days_still_has_its_usual_gap() -> None:

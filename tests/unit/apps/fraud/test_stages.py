@@ -13,10 +13,11 @@ from apps.fraud.desk import decide
 from apps.fraud.entity_stages import stages
 from apps.fraud.events import Decision, SetThreshold
 from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.history import MAX_KEPT, History, Look, link_of
+from apps.fraud.history import HORIZON_MS, MAX_KEPT, History
 from apps.fraud.rulebook import LANGUAGE, make_rules, text_of
 from apps.fraud.scorer import Observed
 from millrace.host.memory_chain import MemoryChain
+from millrace.parts.lookback import Look, link_of
 from millrace.rules import (
     ApproveRule,
     InForce,
@@ -380,7 +381,7 @@ def test_a_history_is_bounded_and_says_so() -> None:
     history = History(since=0)
     for n in range(MAX_KEPT + 10):
         history.add(n, 100, (link_of("c"),))
-        history.prune(-(10**15))
+        history.prune(-(10**15) - HORIZON_MS, MAX_KEPT)
     assert (len(history), history.dropped) == (MAX_KEPT, 10)
     assert Look(history, MAX_KEPT + 9).total(DAY) == MAX_KEPT * 100
 
@@ -405,9 +406,9 @@ def test_a_history_in_any_order_and_with_any_amounts_is_a_list_of_purchases(
     start = look.start(width)
     assert look.count(width) == len(inside)
     assert look.total(width) == sum(cents for _, cents, _ in inside)
-    assert look.amounts(start) == [cents for _, cents, _ in inside]
-    assert look.links(start, 2)[::2] == [link for *_, link in inside]
-    assert look.links(start, 2)[1::2] == [link + 7 for *_, link in inside]
+    assert look.amounts_from(start) == [cents for _, cents, _ in inside]
+    assert look.links(start)[::2] == [link for *_, link in inside]
+    assert look.links(start)[1::2] == [link + 7 for *_, link in inside]
     kept = msgspec.msgpack.decode(msgspec.msgpack.encode(history), type=History)
     assert kept == history
 

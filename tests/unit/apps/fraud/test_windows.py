@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from apps.fraud.history import GAPS, HORIZON_MS, History, Look
+from apps.fraud.history import HORIZON_MS, History
 from apps.fraud.rulebook import LANGUAGE, Windows, asked, entity_of, text_of
 from apps.fraud.windows import CardWindows, Plan
+from millrace.parts.lookback import GAPS, Look
 from millrace.rules import Match, Rule, RuleSet, Use
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
 
@@ -98,7 +99,7 @@ def test_the_usual_gap_follows_what_is_added_inserted_and_removed(seed: int) -> 
         at += random.choice([0, 1, 1, 7, MINUTE, HOUR, DAY])
         history.add(max(0, at - random.choice([0] * 9 + [HOUR])), 100, (1, 2, 3))
         if random.random() < 0.1:
-            history.prune(at, most=random.choice([2 * GAPS, GAPS, 10, 1]))
+            history.prune(at - HORIZON_MS, most=random.choice([2 * GAPS, GAPS, 10, 1]))
         for end in (len(history), random.randint(0, len(history))):
             times = history.columns.times[:end][-GAPS - 1 :]
             gaps = sorted(after - before for before, after in pairwise(times))
