@@ -299,7 +299,7 @@ class MachineMonitor(Watch):
             self._count_status(machine, event, ctx)
         elif isinstance(event, Maintenance):
             for running in machine.running.values():
-                running.maintained()
+                running.begin_extremes()
         if isinstance(event, MachineError):
             rules = self._rules(at)
             if rules.errors:

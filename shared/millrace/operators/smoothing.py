@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from millrace.operators.base import (
     Names,
@@ -19,64 +16,11 @@ from millrace.operators.base import (
     name_for,
     names_of,
 )
+from millrace.parts.moving import Weighted
 from millrace.process import Context
 from millrace.state import ValueState
 from millrace.windows.assigners import Duration, duration_ms
 from millrace.windows.fields import Of
-
-
-class Weighted(msgspec.Struct, array_like=True, gc=False):
-    """Weighted statistics of the values so far.
-
-    Attributes:
-        at: Event time of the last value, ms.
-        n: How many values there were.
-        weight: Sum of their weights, the newest value's being 1 (``alpha`` where not adjusted).
-        squares: Sum of the squares of their weights.
-        mean: Their weighted mean.
-        spread: The weighted sum of the squares of their distances from it.
-    """
-
-    at: int = 0
-    n: int = 0
-    weight: float = 0.0
-    squares: float = 0.0
-    mean: float = 0.0
-    spread: float = 0.0
-
-    def add(self, value: float, at: int, decay: float, weight: float) -> None:
-        """Add a value.
-
-        The mean and the sum of squares are updated together (West 1979, "Updating Mean and Variance
-        Estimates"), so that nothing large is subtracted from something large.
-
-        Args:
-            value: The value.
-            at: Its event time, ms.
-            decay: What the weights of all before are multiplied by.
-            weight: Its own weight.
-        """
-        if not self.n:
-            weight = 1.0
-        self.weight = self.weight * decay + weight
-        self.squares = self.squares * decay * decay + weight * weight
-        self.spread *= decay
-        far = value - self.mean
-        self.mean += far * (weight / self.weight)
-        self.spread += weight * far * (value - self.mean)
-        self.at, self.n = at, self.n + 1
-        if not math.isfinite(self.spread):
-            raise OverflowError(f"ewm: {value} is too large to be squared")
-
-    def variance(self) -> float | None:
-        """Return the unbiased variance; ``None`` where there is one value only."""
-        freedom = self.weight - self.squares / self.weight
-        return max(self.spread / freedom, 0.0) if self.n > 1 and freedom > 0 else None
-
-    def score(self, value: float) -> float | None:
-        """Return how many standard deviations a value is above the mean, ``None`` where there is none."""
-        variance = self.variance() if self.n else None
-        return (value - self.mean) / math.sqrt(variance) if variance else None
 
 
 @dataclass(frozen=True, kw_only=True)

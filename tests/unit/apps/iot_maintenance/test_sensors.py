@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
-import pandas as pd
+import msgspec
 import pytest
 
 from apps.iot_maintenance.quality import Limits, Sensor
-from apps.iot_maintenance.running import ALPHA, COUNT, LEARN, PANE_MS, PANES, Running
+from apps.iot_maintenance.running import Running
 
 SECOND = 1_000
 
@@ -101,45 +100,10 @@ def test_a_gap_is_told_by_the_reading_after_it() -> None:
     assert (after.quality, after.fault, after.value) == ("uncertain", "gap", 10.0)
 
 
-def test_statistics_are_those_of_pandas() -> None:
-    rng = random.Random(8)
-    times = sorted(rng.sample(range(40 * 60_000), 600))
-    values = [rng.gauss(5, 2) for _ in times]
-    running = Running()
-    series = pd.Series(values)
-    ewm = series.ewm(alpha=ALPHA, adjust=False)
-    mean, variance = ewm.mean(), ewm.var(bias=True)
-    for i, (at, value) in enumerate(zip(times, values, strict=True)):
-        zscore = running.add(at, value)
-        assert running.average == pytest.approx(series[max(0, i - COUNT + 1) : i + 1].mean())
-        panes = [v for t, v in zip(times[: i + 1], values, strict=False)
-                 if t // PANE_MS > at // PANE_MS - PANES]  # fmt: skip
-        assert running.average_by_time == pytest.approx(np.mean(panes))
-        assert (running.low, running.high) == (min(values[: i + 1]), max(values[: i + 1]))
-        assert (running.mean, running.variance) == (pytest.approx(mean[i]), pytest.approx(variance[i]))
-        if i >= LEARN:
-            assert zscore == pytest.approx((value - mean[i - 1]) / variance[i - 1] ** 0.5)
-        else:
-            assert zscore is None
-
-
-def test_the_trend_is_a_weighted_line_through_the_panes() -> None:
-    rng = random.Random(9)
-    running = Running()
-    times = sorted(rng.sample(range(PANES * PANE_MS), 300))
-    values = [2.0 * at / 3_600_000 + rng.gauss(0, 0.001) for at in times]
-    for at, value in zip(times, values, strict=True):
-        running.add(at, value)
-    running.add(PANES * PANE_MS, 1.0)  # a pane begins: the line through those before it is drawn
-    frame = pd.DataFrame({"pane": [at // PANE_MS for at in times], "value": values})
-    means = frame.groupby("pane")["value"].agg(["mean", "size"])
-    line = np.polyfit(means.index, means["mean"], 1, w=np.sqrt(means["size"]))
-    assert running.trend == pytest.approx(line[0] * 60)
-    assert running.trend == pytest.approx(2.0, rel=0.05)
-
-
-def test_a_silence_longer_than_the_panes_begins_them_anew() -> None:
-    running = Running()
-    running.add(0, 1.0)
-    running.add(100 * PANE_MS, 3.0)
-    assert (running.average_by_time, running.trend, running.average) == (3.0, None, 2.0)
+def test_iots_statistics_are_packed_as_they_were_before_they_were_a_part() -> None:
+    kept = Running()
+    for minute in range(3):
+        kept.add(minute * 60 * SECOND, 1.5 * minute)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(kept)) == [
+        3, [0.0, 1.5, 3.0], 2, [0.0, 1.5, 3.0], [1, 1, 1], 0.0, 3.0, kept.mean, kept.variance, 90.0,
+    ]  # fmt: skip
