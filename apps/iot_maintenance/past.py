@@ -8,12 +8,13 @@ kind corrects a reading once.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import Final
 
 import msgspec
 
+from millrace.parts.versions import add_version, forget_versions, next_change, place_at
 from millrace.time import NEVER
 
 DAY_MS: Final = 86_400_000
@@ -74,13 +75,13 @@ class Past(msgspec.Struct, array_like=True, dict=True):
         Of two of one instant the greater text is taken, whichever comes first.
         """
         self.__dict__.clear()
-        return _put(self.statuses, (at, status))
+        return add_version(self.statuses, (at, status))
 
     def put_equipment(self, at: int, kind: str, attributes: dict[str, str]) -> bool:
         """Add master data valid from ``at`` (ms); return whether it is news."""
         self.__dict__.clear()
         packed = msgspec.json.encode(attributes, order="deterministic").decode()
-        return _put(self.equipment, (at, kind, packed))
+        return add_version(self.equipment, (at, kind, packed))
 
     def put_maintenance(self, at: int, component: str) -> bool:
         """Add a replacement; return whether it is news."""
@@ -104,15 +105,12 @@ class Past(msgspec.Struct, array_like=True, dict=True):
 
     def status_at(self, at: int) -> str | None:
         """Return the status that held at ``at`` (ms)."""
-        statuses = self.statuses
-        if statuses and statuses[-1][0] <= at:
-            return statuses[-1][1]
-        place = bisect_right(statuses, at, key=_at)
-        return statuses[place - 1][1] if place else None
+        place = place_at(self.statuses, at)
+        return self.statuses[place - 1][1] if place else None
 
     def kind_at(self, at: int) -> str:
         """Return the kind of machine that held at ``at`` (ms), empty if nobody has said."""
-        place = bisect_right(self.equipment, at, key=_at)
+        place = place_at(self.equipment, at)
         return self.equipment[place - 1][1] if place else ""
 
     def as_of(self, at: int) -> Known:
@@ -126,14 +124,12 @@ class Past(msgspec.Struct, array_like=True, dict=True):
 
     def _find(self, at: int) -> Known:
         statuses = self.statuses
-        place = bisect_right(statuses, at, key=_at)
+        place = place_at(statuses, at)
         since, status = statuses[place - 1] if place else (None, None)
         kind, attributes = "", _NONE
-        if self.equipment:
-            place = bisect_right(self.equipment, at, key=_at)
-            if place:
-                _, kind, packed = self.equipment[place - 1]
-                attributes = msgspec.json.decode(packed, type=dict[str, str])
+        if place := place_at(self.equipment, at):
+            _, kind, packed = self.equipment[place - 1]
+            attributes = msgspec.json.decode(packed, type=dict[str, str])
         last = {}
         for component, times in self.replaced.items():
             place = len(times) if times[-1] < at else bisect_left(times, at)
@@ -143,26 +139,20 @@ class Past(msgspec.Struct, array_like=True, dict=True):
 
     def _until(self, at: int) -> int:
         """Return the first time (ms) after ``at`` at which something else may hold."""
-        until = NEVER
-        for versions in (self.statuses, self.equipment, self.errors):
-            place = bisect_right(versions, at, key=_at)
-            if place < len(versions):
-                until = min(until, versions[place][0])
+        until = min(next_change(versions, at) for versions in (self.statuses, self.equipment, self.errors))
         for times in self.replaced.values():
             place = bisect_left(times, at)
             if place < len(times):  # strictly before: it holds only for what comes after it
                 until = min(until, times[place] + 1)
-        place = bisect_right(self.errors, at - ERRORS_MS, key=_at)
-        if place < len(self.errors):
-            until = min(until, self.errors[place][0] + ERRORS_MS)
-        return until
+        counted = next_change(self.errors, at - ERRORS_MS)
+        return until if counted == NEVER else min(until, counted + ERRORS_MS)
 
     def _errors(self, at: int) -> dict[str, int]:
         errors = self.errors
         if not errors:
             return {}
         counts: dict[str, int] = {}
-        for place in range(bisect_right(errors, at, key=_at) - 1, -1, -1):
+        for place in range(place_at(errors, at) - 1, -1, -1):
             found, code, _ = errors[place]
             if found <= at - ERRORS_MS:
                 break
@@ -172,8 +162,8 @@ class Past(msgspec.Struct, array_like=True, dict=True):
     def prune(self, before: int) -> None:
         """Forget what no reading at or after ``before`` (ms) can ask for."""
         self.__dict__.clear()
-        _keep_from(self.statuses, before)
-        _keep_from(self.equipment, before)
+        forget_versions(self.statuses, before)
+        forget_versions(self.equipment, before)
         for times in self.replaced.values():
             # Strictly before: of times before the bound the last one is still the answer.
             del times[: max(bisect_left(times, before) - 1, 0)]
@@ -181,25 +171,3 @@ class Past(msgspec.Struct, array_like=True, dict=True):
 
 
 _NONE: Final[dict[str, str]] = {}
-
-
-def _put(versions: list[tuple], item: tuple) -> bool:  # type: ignore[type-arg]
-    """Add a version; the greatest of one instant stays. Return whether it is news."""
-    if not versions or versions[-1][0] < item[0]:
-        versions.append(item)
-        return True
-    place = bisect_left(versions, item[0], key=_at)
-    if place < len(versions) and versions[place][0] == item[0]:
-        if versions[place] >= item:
-            return False
-        versions[place] = item
-        return True
-    insort(versions, item)
-    return True
-
-
-def _keep_from(versions: list[tuple], before: int) -> None:  # type: ignore[type-arg]
-    """Drop versions that were replaced at or before ``before`` (ms)."""
-    place = bisect_right(versions, before, key=_at)
-    if place > 1:
-        del versions[: place - 1]

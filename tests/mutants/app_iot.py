@@ -137,8 +137,8 @@ MUTANTS: Final = (
     Mutant(
         "iot: a status of this very instant does not hold yet",
         f"{_APP}/past.py",
-        "        place = bisect_right(statuses, at, key=_at)\n        since, status",
-        "        place = bisect_left(statuses, at, key=_at)\n        since, status",
+        "        place = place_at(statuses, at)\n        since, status",
+        "        place = place_at(statuses, at - 1)\n        since, status",
         "the status as of a reading",
         (
             f"{_TESTS}/test_join.py"

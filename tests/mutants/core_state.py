@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _RUNNER: Final = "shared/millrace/host/runner.py"
 _CONTROLS: Final = "shared/millrace/host/controls.py"
 _STATE: Final = "shared/millrace/state"
+_PARTS: Final = "shared/millrace/parts"
 _TESTS: Final = "tests/unit/millrace"
 
 MUTANTS: Final = (
@@ -272,17 +273,17 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: a version is valid only after its own instant",
-        f"{_STATE}/versions.py",
-        "        place = bisect_right(versions, at, key=_valid_from) - 1\n",
-        "        place = bisect_left(versions, at, key=_valid_from) - 1\n",
+        f"{_PARTS}/versions.py",
+        "    return bisect_right(versions, at, key=_from)\n",
+        "    return bisect_left(versions, at, key=_from)\n",
         "reads as of a time include that time",
         (f"{_TESTS}/state/test_versioned.py::test_puts_in_any_order_are_read_as_of_any_time",),
     ),
     Mutant(
         "state: history is forgotten a version too early",
-        f"{_STATE}/slots.py",
-        "    while keep + 1 < len(versions) and versions[keep + 1][0] <= horizon:\n",
-        "    while keep + 1 < len(versions) and versions[keep][0] <= horizon:\n",
+        f"{_PARTS}/versions.py",
+        "    keep = max(place_at(versions, before) - 1, 0)\n",
+        "    keep = place_at(versions, before)\n",
         "what the history still reaches is kept",
         (f"{_TESTS}/state/test_versioned.py::test_reads_are_those_of_a_plain_timeline",),
     ),

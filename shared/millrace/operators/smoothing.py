@@ -121,6 +121,7 @@ def ewm(
         WindowDefinitionError: The event has no such field, or a time is none.
 
     Example:
+        >>> import msgspec
         >>> from millrace.testing import TestDriver
         >>> class Reading(msgspec.Struct):
         ...     celsius: float

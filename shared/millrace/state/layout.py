@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace.parts.versions import forget_versions
 from millrace.state.schema import schema_of
 from millrace.state.slots import (
     empty_slot,
     expire_slot,
-    forget_versions,
     next_forgetting,
     slot_field,
     versions_of,

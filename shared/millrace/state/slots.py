@@ -116,18 +116,6 @@ def versions_of(spec: StateSpec, slot: Any) -> list[tuple[int, Any]] | None:
     return None if slot is None else slot[1]
 
 
-def forget_versions(versions: list[tuple[int, Any]], horizon: int) -> None:
-    """Drop the versions that no read at or after ``horizon`` (ms) can return."""
-    keep = 0
-    while keep + 1 < len(versions) and versions[keep + 1][0] <= horizon:
-        keep += 1
-    # A deletion that is the first of all says nothing any more.
-    if keep < len(versions) and versions[keep][1] is None and versions[keep][0] <= horizon:
-        keep += 1
-    if keep:
-        del versions[:keep]
-
-
 def next_forgetting(versions: list[tuple[int, Any]], history_ms: int) -> int:
     """Return when (ms) the observed time makes the first version go, ``NEVER`` if it stays."""
     if versions and versions[0][1] is None:

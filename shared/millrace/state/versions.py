@@ -8,17 +8,15 @@ measured from the newest time the key has seen, are gone. The newest version sta
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, bisect_right
 from datetime import timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from millrace.parts.versions import forget_versions, place_at, put_version
 from millrace.state.cursor import Cursor, Life, refuse_ttl
-from millrace.state.slots import forget_versions, next_forgetting
+from millrace.state.slots import next_forgetting
 from millrace.state.specs import StateSpec
 
 T = TypeVar("T")
-
-_valid_from = operator.itemgetter(0)
 
 
 class Version(NamedTuple, Generic[T]):
@@ -67,11 +65,7 @@ class VersionedState(Generic[T]):
         versions = self._versions()
         if at < self._horizon(versions):
             return False
-        place = bisect_left(versions, at, key=_valid_from)
-        if place < len(versions) and versions[place][0] == at:
-            versions[place] = (at, value)
-        else:
-            versions.insert(place, (at, value))
+        put_version(versions, (at, value))
         self._keep(versions, ttl)
         return True
 
@@ -84,7 +78,7 @@ class VersionedState(Generic[T]):
         """
         at = self._cursor.now if at is None else at
         versions = self._versions(read=True)
-        place = bisect_right(versions, at, key=_valid_from) - 1
+        place = place_at(versions, at) - 1
         if place < 0 or versions[place][1] is None:
             return None
         newest = place + 1 == len(versions)
