@@ -6,12 +6,14 @@ is not an item (categories, devices, sources, visitors) is counted by many and a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from apps.clickstream.acts import Act
+from millrace.parts.panes import forget_panes, next_end, pane_at, panes_between, sums_of
+from millrace.parts.top import best
 
 MINUTE_MS: Final = 60_000
 _HOUR: Final = 60
@@ -53,23 +55,23 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
             item, numbers = act.subject, _NUMBERS[act.stage]
             self.categories[item] = act.category
             for panes, size in ((self.minutes, 1), (self.fives, 5), (self.hours, 60)):
-                pane = panes.setdefault(minute - minute % size, {})
+                pane: Pane = pane_at(panes, minute, size, dict)
                 sums = pane.get(item)
                 if sums is None:
                     sums = pane[item] = [0, 0, 0]
                 sums[numbers] += act.quantity
                 sums[2] += act.cents
         if act.device:
-            there = self.there.setdefault(minute, {})
+            there: dict[str, int] = pane_at(self.there, minute, 1, dict)
             there[act.device] = there.get(act.device, 0) + 1
             for end in range(act.lo_ms // MINUTE_MS, act.hi_ms // MINUTE_MS + 1):
-                now = self.now.setdefault(end, {})
+                now: dict[str, int] = pane_at(self.now, end, 1, dict)
                 now[act.device] = now.get(act.device, 0) + 1
 
     def visit(self, act: Act) -> None:
         """Add a visit that is over."""
-        hour = act.at_ms // MINUTE_MS // _HOUR * _HOUR
-        sums = self.visits.setdefault(hour, {}).setdefault(act.subject, [0] * 6)
+        visits: dict[str, Numbers] = pane_at(self.visits, act.at_ms // MINUTE_MS, _HOUR, dict)
+        sums = visits.setdefault(act.subject, [0] * 6)
         counts = act.counts
         new = (1, counts["engaged"], counts["converted"], counts["orders"], counts["views"], act.cents)
         for place, number in enumerate(new):
@@ -79,17 +81,14 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         """Return the sums of the window that ends at a minute."""
         length, _ = SPANS[span]
         panes, size = {"5m": (self.minutes, 1), "1h": (self.fives, 5), "24h": (self.hours, 60)}[span]
-        found = [panes[start] for start in range(end - length, end, size) if start in panes]
-        return _added(found)
+        return sums_of(panes_between(panes, end - length, end, size))
 
     def forget(self, before: int) -> None:
         """Drop the panes that no window after a minute needs."""
         for panes, length in ((self.minutes, 5), (self.fives, 60), (self.hours, 1440)):
-            for start in [s for s in panes if s < before - length]:
-                del panes[start]
+            forget_panes(panes, before - length)
         for kept in (self.there, self.now, self.visits):
-            for start in [s for s in kept if s < before - _HOUR]:
-                del kept[start]
+            forget_panes(kept, before - _HOUR)
         if not self.hours:
             self.categories.clear()
 
@@ -97,11 +96,9 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         """Return the next minute at which a window with something in it ends, or something can be dropped."""
         ends = []
         for span, panes, size in (("5m", self.minutes, 1), ("1h", self.fives, 5), ("24h", self.hours, 60)):
-            length, every = SPANS[span]
-            # Of the panes that some window to come still has, the oldest; ends and panes are aligned.
-            first = min((start for start in panes if start + length > after), default=None)
-            if first is not None:
-                ends.append(-(-max(after + 1, first + size) // every) * every)
+            end = next_end(panes, size, *SPANS[span], after)
+            if end is not None:
+                ends.append(end)
         ends += [start + 1 for start in self.there if start >= after]
         ends += [end for end in self.now if end > after]
         ends += [start + _HOUR for start in self.visits if start + _HOUR > after]
@@ -160,21 +157,7 @@ def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
 _NUMBERS: Final = {"view": 0, "sold": 1}
 
 
-def _added(panes: Iterable[Pane]) -> Pane:
-    sums: Pane = {}
-    for pane in panes:
-        for item, (views, sold, cents) in pane.items():
-            mine = sums.get(item)
-            if mine is None:
-                sums[item] = [views, sold, cents]
-            else:
-                mine[0] += views
-                mine[1] += sold
-                mine[2] += cents
-    return sums
-
-
-def best(window: Pane, place: int) -> list[tuple[str, int]]:
+def best_of(window: Pane, place: int) -> dict[str, int]:
     """Return the items with the largest numbers, of equals the lesser name first.
 
     Args:
@@ -182,12 +165,10 @@ def best(window: Pane, place: int) -> list[tuple[str, int]]:
         place: Which number counts.
 
     Example:
-        >>> best({"b": [2, 0, 0], "a": [2, 1, 0], "c": [1, 0, 0]}, 0)[:2]
-        [('a', 2), ('b', 2)]
+        >>> best_of({"b": [2, 0, 0], "a": [2, 1, 0], "c": [1, 0, 0]}, 0)
+        {'a': 2, 'b': 2, 'c': 1}
     """
-    found = [(item, numbers[place]) for item, numbers in window.items() if numbers[place]]
-    found.sort(key=lambda entry: (-entry[1], entry[0]))
-    return found[:PLACES]
+    return dict(best(((item, numbers[place]) for item, numbers in window.items() if numbers[place]), PLACES))
 
 
 def tell(shard: Shard, name: str, end: int, revision: int) -> Iterator[Act]:
@@ -205,8 +186,8 @@ def tell(shard: Shard, name: str, end: int, revision: int) -> Iterator[Act]:
         window = shard.window(span, end)
         if not window:
             continue
-        yield from _told(name, f"views/{span}", dict(best(window, 0)), end, length, revision)
-        yield from _told(name, f"sold/{span}", dict(best(window, 1)), end, length, revision)
+        yield from _told(name, f"views/{span}", best_of(window, 0), end, length, revision)
+        yield from _told(name, f"sold/{span}", best_of(window, 1), end, length, revision)
         categories: dict[str, Numbers] = {}
         for item, numbers in window.items():
             sums = categories.setdefault(shard.categories.get(item, ""), [0, 0, 0])

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 
 from apps.clickstream.acts import Act
+from millrace.parts.panes import forget_panes, panes_between
+from millrace.parts.top import best
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
@@ -80,8 +82,7 @@ class Person(msgspec.Struct, array_like=True, gc=False):
         counts = self.hours.get(hour)
         if counts is None:
             counts = self.hours[hour] = [0] * len(_EVENTS)
-            for old in [h for h in self.hours if h < hour - ROLLING_MS // HOUR_MS]:
-                del self.hours[old]
+            forget_panes(self.hours, hour - ROLLING_MS // HOUR_MS)
         counts[place] += 1
         if act.kind == "view" and act.subject:
             insort(self.items, (act.at_ms, act.subject))
@@ -189,8 +190,8 @@ def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
     if deleted:
         return Profile(name, [], 0, 0, 0, 0, 0, 0, [], "", 0, 0, person.revision, True)
     hour = person.seen_ms // HOUR_MS
-    day = [counts for h, counts in person.hours.items() if hour - 24 < h <= hour]
-    top = min(person.categories.items(), key=lambda e: (-e[1], e[0]), default=("", 0))[0]
+    day = panes_between(person.hours, hour - 23, hour + 1, 1)
+    top = best(person.categories.items(), 1)
     return Profile(
         name,
         sorted(person.visitors),
@@ -201,7 +202,7 @@ def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
         person.orders,
         person.spent_cents,
         [item for _, item in reversed(person.items)],
-        top,
+        top[0][0] if top else "",
         person.viewed_cents // person.viewed if person.viewed else 0,
         person.seen_ms,
         person.revision,

@@ -39,6 +39,7 @@ from millrace.dashboard.views import (
     Tone,
     View,
 )
+from millrace.parts.top import best
 
 #: Severity, or health of an asset → how its row is meant.
 TONES: Final[dict[str, Tone]] = {
@@ -215,7 +216,7 @@ def top_alarms(data: AppData) -> View | None:
     if windows is None or not windows.top:
         return None
     total = sum(sum(counts) for counts in windows.counts.values())
-    most = sorted(windows.top.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
+    most = best(windows.top.items(), 10)
     bars = (
         Bar(name, n, f"{n / total:.0%} of all" + (", chatters" if name in windows.chattering else ""))
         for name, n in most

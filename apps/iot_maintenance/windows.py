@@ -15,6 +15,8 @@ import msgspec
 
 from apps.iot_maintenance.alarms.rule import SEVERITIES
 from apps.iot_maintenance.records import digest_of
+from millrace.parts.panes import forget_panes, pane_at
+from millrace.parts.top import best
 
 WINDOW_MS: Final = 600_000
 DAY_MS: Final = 86_400_000
@@ -157,7 +159,7 @@ class Windows(msgspec.Struct):
         for span, size in _SPANS:
             start = at - at % size
             if start + size - 1 > closed:
-                self.open.setdefault(span, {}).setdefault(start, Count()).add(alarm, severity, at)
+                pane_at(self.open.setdefault(span, {}), at, size, Count).add(alarm, severity, at)
         ten = self.open.get("10min", {}).get(at - at % WINDOW_MS)
         day = self.open.get("day", {}).get(at - at % DAY_MS)
         if ten is not None and day is not None and ten.alarms == FLOOD + 1:
@@ -204,9 +206,7 @@ class Windows(msgspec.Struct):
         """Tell windows for good, and forget them, and what nobody asks for any more."""
         rows = self.tell(plant, upto)
         for span, size in _SPANS:
-            of_span = self.open.get(span, {})
-            for start in [start for start in of_span if start + size - 1 <= upto]:
-                del of_span[start]
+            forget_panes(self.open.get(span, {}), upto - size + 2)  # those whose last ms is not behind it
         if self.ended:
             self.ended = [one for one in self.ended if one.until - 1 > upto]
         return rows
@@ -242,7 +242,7 @@ class Windows(msgspec.Struct):
         last = end - 1
         stood = [(name, since) for name, (since, _) in self.standing.items() if since <= last]
         stood += [(one.alarm, one.since) for one in self.ended if one.since <= last < one.until]
-        top = dict(sorted(count.of.items(), key=lambda item: (-item[1], item[0]))[:_TOP])
+        top = dict(best(count.of.items(), _TOP))
         total = max(count.alarms, 1)
         is_flood = count.alarms > FLOOD
         return AlarmKpi(

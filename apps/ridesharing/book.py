@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from heapq import heappop, heappush, heapreplace
+from heapq import heappush
 
 import msgspec
 
 from apps.ridesharing.geo import DEMAND_RESOLUTION, cell_of
+from millrace.parts.deadlines import take_due
 
 #: Demand below this weight is forgotten.
 _LEAST_DEMAND = 0.02
@@ -208,17 +209,18 @@ class Book(msgspec.Struct, array_like=True):
         Returns:
             What for (a :class:`Due`), about what, and the mark.
         """
-        deadlines, cars = self.deadlines, self.cars
-        while deadlines and deadlines[0][0] <= now_ms:
-            _, due, about, mark = deadlines[0]
+        cars = self.cars
+
+        def later(deadline: tuple[int, int, str, int]) -> int:
+            at, due, about, mark = deadline
             if due == _STALE:
                 car = cars.get(about)
                 if car is not None and car.entered_ms == mark and car.seen_ms + ttl_ms > now_ms:
-                    heapreplace(deadlines, (_whole_second(car.seen_ms + ttl_ms), due, about, mark))
-                    continue
-            heappop(deadlines)
-            return due, about, mark
-        return None
+                    return _whole_second(car.seen_ms + ttl_ms)
+            return at
+
+        due = take_due(self.deadlines, now_ms, later)
+        return None if due is None else due[1:]
 
     def ask(self, lat: float, lon: float, now_ms: int, half_life_ms: int) -> None:
         """Count a request as demand."""

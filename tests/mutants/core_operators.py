@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _OPERATORS: Final = "shared/millrace/operators"
+_PARTS: Final = "shared/millrace/parts"
 _TESTS: Final = "tests/unit/millrace/operators"
 
 MUTANTS: Final = (
@@ -39,17 +40,17 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operators: of equals that which came first is ranked first",
-        f"{_OPERATORS}/ranking.py",
-        "    return -entry[1], entry[0]\n",
-        "    return -entry[1], 0\n",
+        f"{_PARTS}/top.py",
+        "    return -item[1], item[0]\n",
+        "    return -item[1], 0\n",
         "a ranking hangs on its events alone",
         (f"{_TESTS}/test_top_n.py::test_of_equals_the_smaller_item_is_first",),
     ),
     Mutant(
         "operators: an item that falls keeps its place",
-        f"{_OPERATORS}/ranking.py",
-        "        if sinks and len(before) == self._n:\n",
-        "        if sinks and len(before) > self._n:\n",
+        f"{_PARTS}/top.py",
+        "        if not ranked or place_of(item) > place_of(old):\n",
+        "        if not ranked:\n",
         "who was not among the best may take a place",
         (
             f"{_TESTS}/test_top_n.py"

@@ -14,6 +14,7 @@ import msgspec
 
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.metrics import CARDS_A_DAY
+from millrace.parts.top import best
 
 #: Scores are kept in thousandths: two that differ by less are a tie.
 STEPS: Final = 1_000
@@ -220,4 +221,4 @@ def _add(counts: dict[K, int], key: K, n: int) -> None:
 
 def top_cards(day: Day) -> list[tuple[str, int]]:
     """Return the most suspicious cards of a day, of equal ones the first by name."""
-    return sorted(day.cards.items(), key=lambda found: (-found[1], found[0]))[:CARDS_A_DAY]
+    return best(day.cards.items(), CARDS_A_DAY)

@@ -6,7 +6,6 @@ those of windows; what differs is that a result is a row per rank.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from millrace.operators.base import (
     record_type,
     whole,
 )
+from millrace.parts.top import best, rise_or_fall
 from millrace.process import Context, arrival
 from millrace.windows.aggregates import Aggregate, BoundAggregate, count
 from millrace.windows.assigners import CalendarDays, Duration, Global, Hopping, whole_ms
@@ -78,7 +78,7 @@ class Best(Aggregate):
 
         def result(acc: dict[Any, Any]) -> Ranking:
             valued = [(which, each.result(part)) for which, part in acc.items()]
-            return tuple(heapq.nsmallest(n, filter(_is_ranked, valued), key=_place))
+            return tuple(best(valued, n))
 
         entry = tuple_of(chosen.type, value_type(each))
         return BoundAggregate(
@@ -101,15 +101,6 @@ def value_type(each: BoundAggregate) -> Any:
 
 def _dict_of(key: Any, value: Any) -> Any:
     return dict[key, value]
-
-
-def _is_ranked(entry: tuple[Any, Any]) -> bool:
-    value = entry[1]
-    return value is not None and value == value  # what is no number (NaN) has no place
-
-
-def _place(entry: tuple[Any, Any]) -> tuple[Any, Any]:
-    return -entry[1], entry[0]
 
 
 @dataclass(frozen=True)
@@ -198,13 +189,8 @@ class RankedWindows(RangeWindows):
     def _after(self, before: Ranking, which: Any, accs: dict[Any, Any]) -> Ranking:
         """Return the ranking after the value of one item has changed."""
         new = (which, self._value_of(accs[which]))
-        others = [entry for entry in before if entry[0] != which]
-        old = next((entry for entry in before if entry[0] == which), None)
-        sinks = old is not None and (not _is_ranked(new) or _place(new) > _place(old))
-        if sinks and len(before) == self._n:
-            return tuple(self._results[0](accs))  # an item that was not there may be better now
-        ranked = [*others, new] if _is_ranked(new) else others
-        return tuple(sorted(ranked, key=_place)[: self._n])
+        after = rise_or_fall(before, new, self._n)
+        return tuple(self._results[0](accs) if after is None else after)
 
     def _say(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
         ranking = tuple(self._results[0](cell.accs[0]))
