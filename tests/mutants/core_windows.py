@@ -162,8 +162,8 @@ MUTANTS: Final = (
     Mutant(
         "windows: a sliding window loses its first instant",
         f"{_WINDOWS}/per_event.py",
-        "        self._fifo.drop_before(queue, last - self._width)\n",
-        "        self._fifo.drop_before(queue, last - self._width + 1)\n",
+        "        self._queue.prune(queue, last - self._width)\n",
+        "        self._queue.prune(queue, last - self._width + 1)\n",
         "both ends belong to a sliding window",
         (f"{_TESTS}/test_sliding.py::test_sliding_windows_agree_with_all_ranges_tried_one_by_one",),
     ),

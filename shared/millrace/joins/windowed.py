@@ -14,9 +14,9 @@ import msgspec
 from millrace.joins.definition import WindowJoinDefinition
 from millrace.joins.process import LEFT, RIGHT, JoinProcess, register
 from millrace.joins.records import Column, Merge
+from millrace.parts.accumulators import BoundAggregate
 from millrace.process import Context, arrival
 from millrace.time import NEVER
-from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import Assigner, Hopping, Session
 from millrace.windows.definition import Pane, WindowDefinition
 from millrace.windows.fields import list_of

@@ -20,9 +20,10 @@ from millrace.operators.base import (
     record_type,
     whole,
 )
+from millrace.parts.accumulators import BoundAggregate
 from millrace.parts.top import best, rise_or_fall
 from millrace.process import Context, arrival
-from millrace.windows.aggregates import Aggregate, BoundAggregate, count
+from millrace.windows.aggregates import Aggregate, count
 from millrace.windows.assigners import CalendarDays, Duration, Global, Hopping, whole_ms
 from millrace.windows.definition import Change, Pane, WindowDefinition
 from millrace.windows.fields import Of, list_of, select, tuple_of

@@ -15,9 +15,10 @@ from millrace.operators.base import (
     name_for,
     names_of,
 )
+from millrace.parts.accumulators import BoundAggregate, together
 from millrace.process import Context
 from millrace.state import ValueState
-from millrace.windows.aggregates import Aggregate, BoundAggregate, together
+from millrace.windows.aggregates import Aggregate
 from millrace.windows.assigners import Duration, count_sliding
 from millrace.windows.building import Window, window
 from millrace.windows.process import accumulators

@@ -21,7 +21,7 @@ from millrace.windows.assigners import (
     sliding,
     tumbling,
 )
-from millrace.windows.building import Window, window
+from millrace.windows.building import Window, queue_of, window
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import WindowDefinitionError
 from millrace.windows.picks import collect, count_distinct, custom, first, last, reduce, top_n
@@ -54,6 +54,7 @@ __all__ = [
     "mean",
     "min_of",
     "quantile",
+    "queue_of",
     "reduce",
     "session",
     "sliding",

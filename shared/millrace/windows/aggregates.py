@@ -12,46 +12,20 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from millrace.parts.accumulators import Add, BoundAggregate
 from millrace.windows.exact import add_all, add_exact, add_square, rounded, spread, subtract_all
 from millrace.windows.fields import Of, Selected, WindowDefinitionError, or_none, select
 
 _MOST: Final = 1 << 63
 #: Types of which no value is NaN, and of which equal values are the same to the last bit.
 _NEVER_NAN: Final = (int, str, bool, bytes)
-#: Adds one event to an accumulator: (accumulator, event, event time in ms) → accumulator.
-Add = Callable[[Any, Any, int], Any]
-
-
-@dataclass(frozen=True)
-class BoundAggregate:
-    """An aggregate at work on one type of events.
-
-    Attributes:
-        accumulator: Type of the accumulator; msgpack keeps it.
-        result_type: Type of the result.
-        create: Makes the accumulator of nothing.
-        add: Adds one event; may change the accumulator in place, and returns it.
-        merge: Returns the accumulator of both; changes neither.
-        result: Returns the result; changes nothing.
-        subtract: Takes the oldest part out of the whole; may change the whole in place, and returns it.
-        commutes: Whether the order of adding and merging makes no difference to the result.
-    """
-
-    accumulator: Any
-    result_type: Any
-    create: Callable[[], Any]
-    add: Add
-    merge: Callable[[Any, Any], Any]
-    result: Callable[[Any], Any]
-    subtract: Callable[[Any, Any], Any] | None = None
-    commutes: bool = True
 
 
 class Aggregate:
@@ -113,23 +87,6 @@ def is_missing(value: Any) -> bool:
     (True, True, False, False)
     """
     return value is None or (isinstance(value, float | Decimal) and value != value)
-
-
-def together(adds: Sequence[Add]) -> Callable[[Sequence[Any], Any, int], list[Any]]:
-    """Return a function that adds one event to several accumulators and returns them.
-
-    It is called for every event and window, so the usual numbers of aggregates are written out.
-    """
-    if len(adds) == 1:
-        (a,) = adds
-        return lambda accs, event, at: [a(accs[0], event, at)]
-    if len(adds) == 2:
-        a, b = adds
-        return lambda accs, event, at: [a(accs[0], event, at), b(accs[1], event, at)]
-    if len(adds) == 3:
-        a, b, c = adds
-        return lambda accs, event, at: [a(accs[0], event, at), b(accs[1], event, at), c(accs[2], event, at)]
-    return lambda accs, event, at: [add(acc, event, at) for add, acc in zip(adds, accs, strict=True)]
 
 
 def needs_type(selected: Selected, what: str) -> Any:

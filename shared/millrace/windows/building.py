@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millrace.parts.queue import AggregateQueue
 from millrace.windows.aggregates import Aggregate
 from millrace.windows.assigners import Assigner, Duration, whole_ms
 from millrace.windows.definition import Emit, OrderMode, WindowDefinition
@@ -26,6 +27,21 @@ class Window:
             WindowDefinitionError: Something contradicts itself, or does not fit the type of events.
         """
         return build(replace(self.definition, aggregates=tuple(aggregates.items())))
+
+
+def queue_of(event_type: Any, *aggregates: Aggregate) -> AggregateQueue:
+    """Return a queue of events with aggregates over it, for a process of one's own.
+
+    It is what sliding, look-back and count windows stand on; see :mod:`millrace.parts.queue`.
+
+    Args:
+        event_type: Type of the events.
+        aggregates: What is told of the events in the queue, in this order.
+
+    Raises:
+        WindowDefinitionError: An aggregate does not fit the type of events.
+    """
+    return AggregateQueue([aggregate.bind_sliding(event_type) for aggregate in aggregates])
 
 
 def window(

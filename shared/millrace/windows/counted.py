@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+from millrace.parts.accumulators import BoundAggregate
+from millrace.parts.queue import AggregateQueue
 from millrace.process import Context, Timer
 from millrace.state import ValueState, value_state
-from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import CountBased
 from millrace.windows.definition import WindowDefinition
-from millrace.windows.fifo import FifoAggregates
 from millrace.windows.process import TIMER, WindowProcess, array_struct, register
 
 
@@ -30,14 +30,14 @@ class CountWindows(WindowProcess):
         self._panes = kind.size // self._pane
         self._leaving = kind.step // self._pane
         self._idle = kind.idle_ms
-        self._fifo = FifoAggregates(bound)
+        self._queue = AggregateQueue(bound)
 
     @classmethod
     def declare(cls, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> dict[str, Any]:
         """Return the states of the process."""
         kept = array_struct(
             "Counted",
-            [("queue", FifoAggregates(bound).type), ("panes", int, 0), ("filled", int, 0), ("last", int, 0)],
+            [("queue", AggregateQueue(bound).type), ("panes", int, 0), ("filled", int, 0), ("last", int, 0)],
         )
         return {"kept_type": kept, "counted": value_state(kept)}
 
@@ -46,8 +46,8 @@ class CountWindows(WindowProcess):
         at = ctx.event_time
         kept = self.counted.value
         if kept is None:
-            kept = self.counted.value = self.kept_type(self._fifo.new())
-        self._fifo.add(kept.queue, at, event, new_pane=kept.filled == 0)
+            kept = self.counted.value = self.kept_type(self._queue.new())
+        self._queue.add(kept.queue, at, event, new_pane=kept.filled == 0)
         kept.filled += 1
         kept.last = at
         if kept.filled == self._pane:
@@ -59,11 +59,11 @@ class CountWindows(WindowProcess):
             self.wake(at + self._idle, ctx)
 
     def _emit_window(self, kept: Any, at: int, ctx: Context) -> None:
-        times = self._fifo.times(kept.queue)
+        times = self._queue.times(kept.queue)
         start = at if times is None else times[0]
-        ctx.emit(self._record(*self.key_parts(ctx), start, at + 1, *self._fifo.results(kept.queue)))
+        ctx.emit(self._record(*self.key_parts(ctx), start, at + 1, *self._queue.value(kept.queue)))
         for _ in range(self._leaving):
-            self._fifo.drop_oldest(kept.queue)
+            self._queue.drop_oldest(kept.queue)
         kept.panes -= self._leaving
         if not kept.panes:
             self.counted.clear()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from millrace.parts.accumulators import BoundAggregate, together
 from millrace.process import Context, Timer
 from millrace.state import MapState, map_state
 from millrace.time import NEVER
-from millrace.windows.aggregates import BoundAggregate, together
 from millrace.windows.assigners import Global
 from millrace.windows.definition import Pane, WindowDefinition
 from millrace.windows.fields import or_none, tuple_of

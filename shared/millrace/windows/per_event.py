@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from typing import Any, ClassVar, Final
 
+from millrace.parts.accumulators import BoundAggregate
+from millrace.parts.queue import AggregateQueue
 from millrace.process import Context, Timer
 from millrace.state import ValueState, value_state
-from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import Lookback, Sliding
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import fields_of, list_of, or_none, tuple_of
-from millrace.windows.fifo import FifoAggregates
 from millrace.windows.process import TIMER, WindowProcess, array_struct, register
 
 
@@ -31,20 +31,20 @@ class SlidingWindows(WindowProcess):
         if not isinstance(kind, Sliding):
             raise TypeError(f"not a sliding window: {kind!r}")
         self._width = kind.width_ms
-        self._fifo = FifoAggregates(bound)
+        self._queue = AggregateQueue(bound)
 
     @classmethod
     def declare(cls, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> dict[str, Any]:
         """Return the states of the process."""
-        return {"queue": value_state(FifoAggregates(bound).type)}
+        return {"queue": value_state(AggregateQueue(bound).type)}
 
     def process(self, event: Any, ctx: Context) -> None:
         """Add an event; the window that ends with it is complete when its time is over."""
         at = ctx.event_time
         queue = self.queue.value
         if queue is None:
-            queue = self.queue.value = self._fifo.new()
-        self._fifo.add(queue, at, event)
+            queue = self.queue.value = self._queue.new()
+        self._queue.add(queue, at, event)
         self.wake(at, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
@@ -53,20 +53,20 @@ class SlidingWindows(WindowProcess):
         queue = self.queue.value
         if queue is None:
             return
-        self._fifo.drop_before(queue, last - self._width)
-        times = self._fifo.times(queue)
+        self._queue.prune(queue, last - self._width)
+        times = self._queue.times(queue)
         if times is None:
             self.queue.clear()
             return
         start, end = last - self._width, last + 1
-        record = self._record(*self.key_parts(ctx), start, end, *self._fifo.results(queue))
+        record = self._record(*self.key_parts(ctx), start, end, *self._queue.value(queue))
         ctx.emit(record, identity=f"{start}:{end}")
         # The oldest event leaves in the window that begins just after it.
         ctx.timers.at(times[0] + 1 + self._width, TIMER)
 
     def last_due(self, latest: int) -> int:
         """Return when (ms) the last event has left the windows."""
-        times = None if self.queue.value is None else self._fifo.times(self.queue.value)
+        times = None if self.queue.value is None else self._queue.times(self.queue.value)
         return latest if times is None else times[1] + 1 + self._width
 
 
@@ -93,7 +93,7 @@ class LookbackWindows(WindowProcess):
         # How long an event is looked back to; its last instant itself must be over where it counts.
         self._stay = kind.width_ms + (0 if self._open_end else 1)
         self._keep = [operator.attrgetter(name) for name in kind.keep]
-        self._fifo = FifoAggregates(bound)
+        self._queue = AggregateQueue(bound)
 
     @classmethod
     def declare(cls, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class LookbackWindows(WindowProcess):
         kept = array_struct(
             "Looking",
             [
-                ("queue", FifoAggregates(bound).type),
+                ("queue", AggregateQueue(bound).type),
                 ("waiting", list_of(kept_fields), []),
                 ("at", or_none(int), None),
                 ("values", or_none(results), None),
@@ -122,12 +122,12 @@ class LookbackWindows(WindowProcess):
         at = ctx.event_time
         kept = self.looking.value
         if kept is None:
-            kept = self.looking.value = self.kept_type(self._fifo.new())
+            kept = self.looking.value = self.kept_type(self._queue.new())
         own = tuple([get(event) for get in self._keep])
         if self._before_event:
             if kept.at != at:
-                self._fifo.drop_before(kept.queue, at - self._width)
-                kept.at, kept.values = at, tuple(self._fifo.results(kept.queue))
+                self._queue.prune(kept.queue, at - self._width)
+                kept.at, kept.values = at, tuple(self._queue.value(kept.queue))
             ctx.emit(self._record(*self.key_parts(ctx), at, *own, *kept.values))
             if ctx.timers.pending(FORGET) is None:
                 ctx.timers.at(at + self._stay, FORGET)
@@ -135,7 +135,7 @@ class LookbackWindows(WindowProcess):
             if not kept.waiting:
                 ctx.timers.at(at, TIMER)
             kept.waiting.append(own)
-        self._fifo.add(kept.queue, at, event)
+        self._queue.add(kept.queue, at, event)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Emit the results of the events of this time; forget what no later event looks back to."""
@@ -143,9 +143,9 @@ class LookbackWindows(WindowProcess):
         kept = self.looking.value
         if kept is None:
             return
-        self._fifo.drop_before(kept.queue, now - self._width + self._open_end)
+        self._queue.prune(kept.queue, now - self._width + self._open_end)
         if timer.name == TIMER:
-            parts, values = self.key_parts(ctx), self._fifo.results(kept.queue)
+            parts, values = self.key_parts(ctx), self._queue.value(kept.queue)
             for own in kept.waiting:
                 ctx.emit(self._record(*parts, now, *own, *values))
             kept.waiting = []
@@ -153,7 +153,7 @@ class LookbackWindows(WindowProcess):
             if ctx.timers.pending(FORGET) is None:
                 ctx.timers.at(now + self._stay, FORGET)
             return
-        times = self._fifo.times(kept.queue)
+        times = self._queue.times(kept.queue)
         if times is None or times[1] + self._stay <= now:
             self.looking.clear()
         else:
@@ -161,7 +161,7 @@ class LookbackWindows(WindowProcess):
 
     def last_due(self, latest: int) -> int:
         """Return when (ms) no event looks back to the last one any more."""
-        times = None if self.looking.value is None else self._fifo.times(self.looking.value.queue)
+        times = None if self.looking.value is None else self._queue.times(self.looking.value.queue)
         return latest if times is None else times[1] + self._stay
 
 

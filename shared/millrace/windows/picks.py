@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
+from millrace.parts.accumulators import BoundAggregate
 from millrace.state.declare import Aggregator
-from millrace.windows.aggregates import Aggregate, BoundAggregate, is_missing, needs_type, skipping
+from millrace.windows.aggregates import Aggregate, is_missing, needs_type, skipping
 from millrace.windows.fields import Of, WindowDefinitionError, list_of, or_none, select, set_of, tuple_of
 
 _bytes = msgspec.msgpack.Encoder(order="deterministic").encode

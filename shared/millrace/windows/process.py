@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from millrace.defined import DefinedProcess, class_for
+from millrace.parts.accumulators import BoundAggregate
 from millrace.process import Context, arrival
-from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import tuple_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from millrace.parts.accumulators import BoundAggregate
 from millrace.process import Context
 from millrace.time import NO_WATERMARK
-from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import CalendarDays, Global, Hopping
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.panes import CellWindows

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from millrace.parts.accumulators import BoundAggregate
+from millrace.parts.sessions import meeting
 from millrace.process import Context
 from millrace.time import NO_WATERMARK, ms
-from millrace.windows.aggregates import BoundAggregate
 from millrace.windows.assigners import Session
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.panes import CellWindows
@@ -57,12 +58,7 @@ class SessionWindows(CellWindows):
         at = ctx.event_time
         end = self.end_of(event, at)
         inside = self.closing_ms
-        start = at
-        touched = []
-        for other, cell in self.windows.items():
-            if other <= end - inside and at <= cell.end - inside:
-                touched.append((other, cell))
-                start, end = min(start, other), max(end, cell.end)
+        start, end, touched = meeting(self.windows.items(), at, end, inside)
         if end - inside + self._lateness <= line:
             return False
         if not touched:

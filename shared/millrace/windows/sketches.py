@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from millrace.windows.aggregates import Aggregate, BoundAggregate, needs_type, skipping
+from millrace.parts.accumulators import BoundAggregate
+from millrace.windows.aggregates import Aggregate, needs_type, skipping
 from millrace.windows.fields import Of, Selected, WindowDefinitionError, list_of, or_none, select
 from millrace.windows.picks import counting
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.parts.accumulators import BoundAggregate
 from millrace.state import Aggregator
 from millrace.windows import (
     Aggregate,
@@ -41,7 +42,6 @@ from millrace.windows import (
     variance,
     window,
 )
-from millrace.windows.aggregates import BoundAggregate
 from tests.unit.millrace.windows.cases import At, Ev, examples, play
 
 Events = list[tuple[int, Ev]]

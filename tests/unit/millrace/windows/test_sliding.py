@@ -208,15 +208,15 @@ def test_an_event_costs_a_fixed_number_of_steps_however_many_there_are() -> None
         merges += 1
         return max(a, b)
 
+    from millrace.parts.queue import AggregateQueue
     from millrace.windows import reduce
-    from millrace.windows.fifo import FifoAggregates
 
-    fifo = FifoAggregates([reduce(larger, "v").bind_sliding(Ev)])
+    fifo = AggregateQueue([reduce(larger, "v").bind_sliding(Ev)])
     queue = fifo.new()
     for at in range(5_000):
         fifo.add(queue, at, Ev(at % 97), new_pane=True)
-        fifo.drop_before(queue, at - 1_000)
-        fifo.results(queue)
+        fifo.prune(queue, at - 1_000)
+        fifo.value(queue)
     assert merges <= 4 * 5_000
 
 

@@ -11,12 +11,12 @@ Sliding-Window Aggregation in Worst-Case Constant Time").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import GenericAlias
 from typing import Any, Final
 
 import msgspec
 
-from millrace.windows.aggregates import BoundAggregate, together
-from millrace.windows.fields import list_of, tuple_of
+from millrace.parts.accumulators import BoundAggregate, together
 
 _COMPACT_FROM: Final = 32
 
@@ -28,13 +28,13 @@ class _Totals:
         self._bound = bound
         self._update = together([b.add for b in bound])
         self._subtracts = [b.subtract for b in bound if b.subtract is not None]
-        accs = tuple_of(*(b.accumulator for b in bound))
+        accs = _tuple_of([b.accumulator for b in bound])
         self.type: Any = msgspec.defstruct(
             "Totals",
             [
                 ("total", accs),
                 ("head", int, 0),
-                ("panes", list_of(tuple_of(int, accs)), msgspec.field(default_factory=list)),
+                ("panes", _list_of(_tuple_of([int, accs])), msgspec.field(default_factory=list)),
             ],
             array_like=True,
         )
@@ -94,8 +94,8 @@ class _Stacks:
         self._bound = bound
         self._update = together([b.add for b in bound])
         self._merges = [b.merge for b in bound]
-        accs = tuple_of(*(b.accumulator for b in bound))
-        stack: Any = (list_of(tuple_of(int, accs)), msgspec.field(default_factory=list))
+        accs = _tuple_of([b.accumulator for b in bound])
+        stack: Any = (_list_of(_tuple_of([int, accs])), msgspec.field(default_factory=list))
         self.type: Any = msgspec.defstruct(
             "Stacks", [("total", accs), ("front", *stack), ("back", *stack)], array_like=True
         )
@@ -145,13 +145,32 @@ class _Stacks:
         return self._merged(kept.front[-1][1], kept.total)
 
 
-class FifoAggregates:
-    """Several aggregates over one queue of panes.
+class AggregateQueue:
+    """Several aggregates over one queue of panes: the definition of a part, whose state is :attr:`type`.
 
-    A pane is one event, or several that leave together. The queue itself is typed data, :attr:`type`.
+    A pane is one event, or several that leave together. :func:`millrace.windows.queue_of` makes one of the
+    aggregates of windows.
 
     Args:
         bound: The aggregates, bound by ``bind_sliding``.
+
+    Attributes:
+        type: Type of the queue, to be kept in ``value_state``.
+
+    Example:
+        >>> import msgspec
+        >>> from millrace.windows import count, max_of, queue_of
+        >>> class Reading(msgspec.Struct):
+        ...     celsius: float
+        >>> recent = queue_of(Reading, count(), max_of("celsius"))
+        >>> queue = recent.new()
+        >>> for at, celsius in [(0, 21.0), (40_000, 19.5), (70_000, 20.0)]:
+        ...     recent.add(queue, at, Reading(celsius))
+        >>> recent.value(queue)
+        [3, 21.0]
+        >>> recent.prune(queue, 10_000)
+        >>> recent.value(queue)
+        [2, 20.0]
     """
 
     def __init__(self, bound: Sequence[BoundAggregate]) -> None:
@@ -163,7 +182,6 @@ class FifoAggregates:
             self._parts.append(("totals", subtracting, _Totals([bound[i] for i in subtracting])))
         if merging:
             self._parts.append(("stacks", merging, _Stacks([bound[i] for i in merging])))
-        #: Type of the queue.
         self.type: Any = msgspec.defstruct(
             "Fifo", [(name, part.type) for name, _, part in self._parts], array_like=True
         )
@@ -194,12 +212,12 @@ class FifoAggregates:
         for name, _, part in self._parts:
             part.drop_oldest(getattr(queue, name))
 
-    def drop_before(self, queue: Any, time: int) -> None:
-        """Drop the panes before ``time`` (ms)."""
+    def prune(self, queue: Any, before: int) -> None:
+        """Drop the panes before ``before`` (ms)."""
         for name, _, part in self._parts:
-            part.drop_before(getattr(queue, name), time)
+            part.drop_before(getattr(queue, name), before)
 
-    def results(self, queue: Any) -> list[Any]:
+    def value(self, queue: Any) -> list[Any]:
         """Return the results over all panes, in the order of the aggregates."""
         if len(self._parts) == 1:
             name, _, part = self._parts[0]
@@ -209,3 +227,11 @@ class FifoAggregates:
             for place, acc in zip(places, part.totals(getattr(queue, name)), strict=True):
                 results[place] = self._results[place](acc)
         return results
+
+
+def _tuple_of(parts: Sequence[Any]) -> Any:
+    return GenericAlias(tuple, tuple(parts))
+
+
+def _list_of(item: Any) -> Any:
+    return GenericAlias(list, (item,))
