@@ -12,7 +12,7 @@ A pattern is written part by part, made a process, and any host runs it::
 
 from millrace.patterns.conditions import PatternDefinitionError
 from millrace.patterns.definition import Part, Pattern, begin
-from millrace.patterns.process import Detection, PatternProcess, build, detect
+from millrace.patterns.process import Detection, PatternProcess, build, detect, matcher_of
 from millrace.patterns.skip import Skip, no_skip, skip_past_last, skip_to_first, skip_to_last, skip_to_next
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "begin",
     "build",
     "detect",
+    "matcher_of",
     "no_skip",
     "skip_past_last",
     "skip_to_first",

@@ -202,21 +202,13 @@ def build(detection: Detection) -> PatternProcess:
     Raises:
         PatternDefinitionError: The definition contradicts itself.
     """
-    automaton = compile_pattern(detection.pattern)
-    detection.check(automaton)
+    automaton, matcher = _compiled(detection)
     matched: Any = dict[str, list[detection.event_type]]  # type: ignore[name-defined]
     times: list[tuple[str, Any]] = [("start_ms", int), ("end_ms", int)]
     match_type = detection.record("Match", [("matched", matched), *times])
     timed_out = detection.record("TimedOut", [("matched", matched), *times, ("deadline_ms", int)])
     overflow = detection.record(
         "Overflow", [("dropped", int), ("start_ms", int), ("last_start_ms", int), ("at_ms", int)]
-    )
-    matcher = Matcher(
-        automaton,
-        detection.event_type,
-        detection.after_match,
-        detection.pattern.within_ms,
-        detection.max_partial_matches,
     )
     cls = class_for(
         PatternProcess,
@@ -231,6 +223,63 @@ def build(detection: Detection) -> PatternProcess:
     )
     process: PatternProcess = cls(detection, automaton, matcher)
     return process
+
+
+def _compiled(detection: Detection) -> tuple[Automaton, Matcher]:
+    automaton = compile_pattern(detection.pattern)
+    detection.check(automaton)
+    matcher = Matcher(
+        automaton,
+        detection.event_type,
+        detection.after_match,
+        detection.pattern.within_ms,
+        detection.max_partial_matches,
+    )
+    return automaton, matcher
+
+
+def matcher_of(
+    event_type: Any,
+    pattern: Pattern,
+    *,
+    after_match: Skip | None = None,
+    max_partial_matches: int = 1_000,
+    keep_forever: bool = False,
+) -> Matcher:
+    """Return what looks for a pattern, for a process of one's own that keeps the partial matches.
+
+    What is kept is of the type ``matcher.type``, ``None`` for nothing. ``take`` adds an event, in order of
+    event time; ``expire`` ends what time has ended, at the latest at ``deadline``; ``limit`` keeps to
+    ``max_partial_matches`` and is asked after ``take``. :func:`detect` is a process around it.
+
+    Args:
+        event_type: Type of the events.
+        pattern: What to look for.
+        after_match: Which partial matches a match ends: ``no_skip()`` unless given.
+        max_partial_matches: Most partial matches that ``limit`` leaves.
+        keep_forever: Let partial matches of a pattern without ``within`` stay until they are matched.
+
+    Raises:
+        PatternDefinitionError: The pattern contradicts itself.
+
+    Example:
+        >>> import msgspec
+        >>> from millrace.patterns import begin
+        >>> class Login(msgspec.Struct):
+        ...     ok: bool
+        >>> twice = begin("failed").where(lambda e: not e.ok).times(2).within(60_000)
+        >>> matcher = matcher_of(Login, twice)
+        >>> kept, found = matcher.take(None, Login(False), 1_000)
+        >>> found, matcher.deadline(kept)
+        ([], 60999)
+        >>> kept, found = matcher.take(kept, Login(False), 2_000)
+        >>> [(match.start_ms, match.end_ms, len(match.matched["failed"])) for match in found]
+        [(1000, 2000, 2)]
+    """
+    skip = after_match or no_skip()
+    return _compiled(
+        Detection(event_type, pattern, skip, None, None, max_partial_matches, keep_forever, ("key",), "")
+    )[1]
 
 
 def detect(
