@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from millrace.time import ms
 from millrace.windows.calendars import DAY_MS, day_ranges, zone
@@ -24,8 +24,50 @@ BEGIN_OF_TIME: Final = -62_135_596_800_000
 END_OF_TIME: Final = 253_402_300_800_000
 
 
+class Assigner:
+    """A kind of windows, as plain data: a new kind is a frozen dataclass of this, with a process.
+
+    The process is registered by :func:`millrace.windows.process.register`.
+    """
+
+    #: Whether a window has an end: where it has none, its result comes at the end of the input.
+    ends: ClassVar[bool] = True
+    #: Whether a window has one final result: no allowed lateness, no trigger, no updates.
+    has_one_result: ClassVar[bool] = False
+    #: Whether a result belongs to an event, and has its time in place of a window's start and end.
+    is_per_event: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """How windows of this kind are called in names."""
+        raise NotImplementedError
+
+    @property
+    def in_order(self) -> bool:
+        """Whether events must come in order of event time."""
+        return False
+
+    @property
+    def kept_fields(self) -> tuple[str, ...]:
+        """Fields of the event that results carry."""
+        return ()
+
+    @property
+    def refuses_lateness(self) -> str:
+        """Why there is no allowed lateness, empty where there is."""
+        return ""
+
+
+class Ranges(Assigner):
+    """Windows that begin and end where it is known beforehand."""
+
+    def ranges(self, at: int) -> list[tuple[int, int]]:
+        """Return the windows, start and end (ms), that a time (ms) is in, by start."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Hopping:
+class Hopping(Ranges):
     """Windows of one length, a new one at every step; with step = size they tumble.
 
     Attributes:
@@ -59,7 +101,7 @@ class Hopping:
 
 
 @dataclass(frozen=True)
-class CalendarDays:
+class CalendarDays(Ranges):
     """Windows of whole days in a time zone: 23 or 25 hours where the clock is changed.
 
     Attributes:
@@ -86,12 +128,19 @@ class CalendarDays:
 
 
 @dataclass(frozen=True)
-class Global:
+class Global(Ranges):
     """One window for all time; it ends with the input."""
+
+    ends: ClassVar[bool] = False
 
     def ranges(self, at: int) -> list[tuple[int, int]]:
         """Return the one window."""
         return [(BEGIN_OF_TIME, END_OF_TIME)]
+
+    @property
+    def refuses_lateness(self) -> str:
+        """Why there is no allowed lateness."""
+        return "nothing is late for the global window: leave out allowed_lateness"
 
     @property
     def label(self) -> str:
@@ -100,7 +149,7 @@ class Global:
 
 
 @dataclass(frozen=True)
-class Session:
+class Session(Assigner):
     """Windows of activity: from the first event to the last plus the gap.
 
     Attributes:
@@ -114,20 +163,39 @@ class Session:
     exact_gap: ExactGap = "merge"
 
     @property
+    def in_order(self) -> bool:
+        """Whether events must come in order of event time: a session that is cut hangs on it."""
+        return self.max_length_ms is not None
+
+    @property
+    def refuses_lateness(self) -> str:
+        """Why there is no allowed lateness, empty where there is."""
+        if self.max_length_ms is None:
+            return ""
+        return "sessions with max_length take no allowed_lateness: a late event could move every cut"
+
+    @property
     def label(self) -> str:
         """How windows of this kind are called in names."""
         return "session" if callable(self.gap) else f"session_{self.gap}ms"
 
 
 @dataclass(frozen=True)
-class Sliding:
+class Sliding(Assigner):
     """Windows that slide from event to event; see :func:`sliding`.
 
     Attributes:
         width_ms: Distance of the first and the last event that can be in one window, ms.
     """
 
+    has_one_result: ClassVar[bool] = True
+
     width_ms: int
+
+    @property
+    def in_order(self) -> bool:
+        """Whether events must come in order of event time."""
+        return True
 
     @property
     def label(self) -> str:
@@ -136,7 +204,7 @@ class Sliding:
 
 
 @dataclass(frozen=True)
-class Lookback:
+class Lookback(Assigner):
     """A range before every event; see :func:`lookback`.
 
     Attributes:
@@ -145,9 +213,22 @@ class Lookback:
         keep: Fields of the event that its result carries.
     """
 
+    has_one_result: ClassVar[bool] = True
+    is_per_event: ClassVar[bool] = True
+
     width_ms: int
     closed: Closed = "right"
     keep: tuple[str, ...] = ()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether events must come in order of event time."""
+        return True
+
+    @property
+    def kept_fields(self) -> tuple[str, ...]:
+        """Fields of the event that results carry."""
+        return self.keep
 
     @property
     def label(self) -> str:
@@ -156,7 +237,7 @@ class Lookback:
 
 
 @dataclass(frozen=True)
-class CountBased:
+class CountBased(Assigner):
     """Windows of a number of events.
 
     Attributes:
@@ -165,17 +246,21 @@ class CountBased:
         idle_ms: What is kept of a key without events for this long (ms) is forgotten.
     """
 
+    has_one_result: ClassVar[bool] = True
+
     size: int
     step: int
     idle_ms: int | None = None
 
     @property
+    def in_order(self) -> bool:
+        """Whether events must come in order of event time."""
+        return True
+
+    @property
     def label(self) -> str:
         """How windows of this kind are called in names."""
         return f"count_{self.size}" + (f"_{self.step}" if self.step != self.size else "")
-
-
-Assigner = Hopping | CalendarDays | Global | Session | Sliding | Lookback | CountBased
 
 
 def tumbling(size: Duration, *, offset: Duration = 0, tz: str | None = None) -> Hopping | CalendarDays:

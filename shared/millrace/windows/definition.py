@@ -9,14 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from millrace.windows.aggregates import Aggregate
-from millrace.windows.assigners import (
-    Assigner,
-    CountBased,
-    Global,
-    Lookback,
-    Session,
-    Sliding,
-)
+from millrace.windows.assigners import Assigner
 from millrace.windows.fields import WindowDefinitionError, fields_of
 from millrace.windows.triggers import AT_WATERMARK, Trigger
 
@@ -63,10 +56,7 @@ class WindowDefinition:
     @property
     def in_order(self) -> bool:
         """Whether what is asked for hangs on events coming in order of event time."""
-        kind = self.assigner
-        return isinstance(kind, CountBased | Sliding | Lookback) or (
-            isinstance(kind, Session) and kind.max_length_ms is not None
-        )
+        return self.assigner.in_order
 
     def check(self) -> None:
         """Refuse what contradicts itself.
@@ -77,23 +67,17 @@ class WindowDefinition:
         self._check_names()
         self._check_modes()
         kind = self.assigner
-        if isinstance(kind, Lookback):
-            unknown = [n for n in kind.keep if n not in fields_of(self.event_type)]
-            if unknown:
-                raise WindowDefinitionError(f"lookback(keep=...): the event has no field '{unknown[0]}'")
-        if not self.in_order:
-            return
-        if self.order == "arrival":
+        unknown = [name for name in kind.kept_fields if name not in fields_of(self.event_type)]
+        if unknown:
+            raise WindowDefinitionError(f"lookback(keep=...): the event has no field '{unknown[0]}'")
+        if kind.in_order and self.order == "arrival":
             raise WindowDefinitionError(
                 f"{kind.label} windows take events in order of event time: leave out order="
             )
-        if isinstance(kind, Session):
-            if self.allowed_lateness_ms:
-                raise WindowDefinitionError(
-                    "sessions with max_length take no allowed_lateness: a late event could move every cut"
-                )
-            return
-        if self.allowed_lateness_ms or self.emit != "final" or self.trigger != AT_WATERMARK:
+        if self.allowed_lateness_ms and kind.refuses_lateness:
+            raise WindowDefinitionError(kind.refuses_lateness)
+        may_repeat = self.allowed_lateness_ms or self.emit != "final" or self.trigger != AT_WATERMARK
+        if kind.has_one_result and may_repeat:
             raise WindowDefinitionError(
                 f"{kind.label} windows have one final result: leave out allowed_lateness, trigger and emit"
             )
@@ -105,7 +89,7 @@ class WindowDefinition:
         for name, aggregate in self.aggregates:
             if not isinstance(aggregate, Aggregate):
                 raise WindowDefinitionError(f"{name}= is an aggregate such as count(), not {aggregate!r}")
-        kept = self.assigner.keep if isinstance(self.assigner, Lookback) else ()
+        kept = self.assigner.kept_fields
         taken = [*self.key, *COLUMNS, *kept]
         for name in (*names, *self.key, *kept):
             if not name.isidentifier() or keyword.iskeyword(name):
@@ -131,8 +115,6 @@ class WindowDefinition:
             raise WindowDefinitionError(
                 "a changelog corrects what a window said before, and discard=True begins anew: choose one"
             )
-        if isinstance(self.assigner, Global) and self.allowed_lateness_ms:
-            raise WindowDefinitionError("nothing is late for the global window: leave out allowed_lateness")
 
     def record_type(self, results: list[tuple[str, Any]]) -> type[msgspec.Struct]:
         """Return the type of result records.
@@ -141,12 +123,12 @@ class WindowDefinition:
             results: Name and type of each aggregate's result.
         """
         fields: list[tuple[str, Any]] = [(name, str) for name in self.key]
-        if isinstance(self.assigner, Lookback):
-            there = fields_of(self.event_type)
+        if self.assigner.is_per_event:
             fields.append(("event_time_ms", int))
-            fields += [(name, there[name]) for name in self.assigner.keep]
         else:
             fields += [("window_start_ms", int), ("window_end_ms", int)]
+        there = fields_of(self.event_type) if self.assigner.kept_fields else {}
+        fields += [(name, there[name]) for name in self.assigner.kept_fields]
         fields += results
         if self.may_repeat:
             fields += [("revision", int), ("pane", Pane)]

@@ -11,7 +11,6 @@ from millrace.parts.accumulators import BoundAggregate, together
 from millrace.process import Context, Timer
 from millrace.state import MapState, map_state
 from millrace.time import NEVER
-from millrace.windows.assigners import Global
 from millrace.windows.definition import Pane, WindowDefinition
 from millrace.windows.fields import or_none, tuple_of
 from millrace.windows.process import TIMER, WindowProcess, accumulators, array_struct
@@ -63,7 +62,7 @@ class CellWindows(WindowProcess):
         self._quiet = not self._eager
         self._changelog = definition.emit == "changelog"
         self._many = definition.may_repeat
-        self._ends = not isinstance(definition.assigner, Global)
+        self._ends = definition.assigner.ends
 
     @classmethod
     def declare(cls, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from millrace.defined import DefinedProcess, class_for
 from millrace.parts.accumulators import BoundAggregate
 from millrace.process import Context, arrival
 from millrace.windows.definition import WindowDefinition
-from millrace.windows.fields import tuple_of
+from millrace.windows.fields import WindowDefinitionError, tuple_of
 
 #: Name of the one timer that a key's windows share: it stands at the earliest moment that any of them
 #: wants, so that its cost does not grow with their number.
@@ -70,7 +70,11 @@ def build(definition: WindowDefinition) -> WindowProcess:
         WindowDefinitionError: The definition contradicts itself or does not fit its type of events.
     """
     definition.check()
-    operator = _KINDS[type(definition.assigner)](definition.assigner)
+    choose = _KINDS.get(type(definition.assigner))
+    if choose is None:
+        kind = type(definition.assigner).__name__
+        raise WindowDefinitionError(f"no process is registered for {kind}: import the module that has it")
+    operator = choose(definition.assigner)
     bind = "bind_sliding" if operator.slides else "bind"
     bound = tuple(getattr(aggregate, bind)(definition.event_type) for _, aggregate in definition.aggregates)
     results = [(name, b.result_type) for (name, _), b in zip(definition.aggregates, bound, strict=True)]

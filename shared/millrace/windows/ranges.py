@@ -7,7 +7,7 @@ from typing import Any
 from millrace.parts.accumulators import BoundAggregate
 from millrace.process import Context
 from millrace.time import NO_WATERMARK
-from millrace.windows.assigners import CalendarDays, Global, Hopping
+from millrace.windows.assigners import CalendarDays, Global, Hopping, Ranges
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.panes import CellWindows
 from millrace.windows.process import register
@@ -18,7 +18,10 @@ class RangeWindows(CellWindows):
 
     def __init__(self, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> None:
         super().__init__(definition, bound)
-        self._ranges = definition.assigner.ranges  # type: ignore[union-attr]
+        kind = definition.assigner
+        if not isinstance(kind, Ranges):
+            raise TypeError(f"not windows that are known beforehand: {kind!r}")
+        self._ranges = kind.ranges
 
     def process(self, event: Any, ctx: Context) -> None:
         """Add an event that is on time: none of its windows has closed."""

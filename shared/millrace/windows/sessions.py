@@ -104,7 +104,7 @@ class CappedSessionWindows(SessionWindows):
     def __init__(self, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> None:
         super().__init__(definition, bound)
         kind = definition.assigner
-        self._limit: int = kind.max_length_ms  # type: ignore[assignment,union-attr]
+        self._limit: int = kind.max_length_ms  # type: ignore[attr-defined] # it has one
 
     def join(self, event: Any, ctx: Context, line: int) -> bool:
         """Add an event to the session that it is in, or begin one; return whether it was in time."""
