@@ -716,6 +716,16 @@ def paged_state(
     report.write("paged-state", bench.paged_state(sizes), bench.configuration(sizes), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench parts --out parts.json")
+def parts(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> None:
+    """State logic that apps keep of their own beside the parts that could take its place, without Spark."""
+    from benchmarks import parts as bench
+    from benchmarks import report
+
+    sizes = bench.QUICK if quick else bench.Sizes()
+    report.write("parts", bench.parts(sizes), bench.configuration(sizes), out, markdown)
+
+
 @app.command(epilog="Example: millrace bench generate --domain iot --to kafka --events 500000")
 def generate(
     domain: Annotated[

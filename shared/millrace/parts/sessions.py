@@ -93,7 +93,11 @@ class Sessions(msgspec.Struct, Generic[T], array_like=True):
             merge: Makes one of what is kept of the older and of the newer; the event is the newest.
         """
         start, end, met = meeting(self.kept.items(), at, end)
-        self._join(start, end, met, what, merge)
+        if len(met) == 1 and met[0][0] == start:  # nearly always
+            session = met[0][1]
+            session.end, session.what = end, merge(session.what, what)
+        else:
+            self._join(start, end, met, what, merge)
 
     def merge(self, other: Sessions[T], merge: Callable[[T, T], T]) -> None:
         """Take over the sessions of another, which is not to be used any more."""

@@ -248,6 +248,15 @@ def test_memory_host_runs_from_the_command_line(tmp_path: Path) -> None:
     assert found["configuration"]["events"] == 2_000
 
 
+def test_parts_and_what_apps_keep_of_their_own_say_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = CliRunner().invoke(app, ["parts", "--quick", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())
+    assert found["correct"] is True
+    assert found["labels_of_a_terminal"]["bytes"]["own"] < found["labels_of_a_terminal"]["bytes"]["part"]
+
+
 def test_more_due_timers_than_there_are_is_refused_in_one_line() -> None:
     from millrace.errors import UserError
 

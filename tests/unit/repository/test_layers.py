@@ -95,6 +95,24 @@ def test_apps_do_not_import_each_other_nor_the_generators() -> None:
         ("topology", {"millrace.runtime", "millrace.host.spark", "millrace.connectors", "millrace.testing"}),
         ("state", {"millrace.host", "millrace.runtime", "millrace.topology"}),
         ("time", {"millrace.host", "millrace.runtime", "millrace.state", "millrace.topology"}),
+        (
+            "parts",
+            {
+                f"millrace.{name}"
+                for name in (
+                    "host",
+                    "runtime",
+                    "process",
+                    "state",
+                    "windows",
+                    "operators",
+                    "joins",
+                    "patterns",
+                    "topology",
+                    "testing",
+                )
+            },
+        ),
         ("windows", {"millrace.host", "millrace.runtime", "millrace.joins", "millrace.patterns"}),
         ("testing", {"millrace.cli"}),
     ],
