@@ -90,6 +90,7 @@ MUTANTS: Final = (
         "what is due is told",
         (f"{_TESTS}/test_deadlines.py::test_a_deadline_that_is_not_put_off_beyond_now_is_due",),
         hangs=True,
+        limit_s=20,
     ),
     Mutant(
         "parts: sessions that meet at the gap stay two",
