@@ -246,7 +246,7 @@ class Station:
         self, links: Sequence[StationLink], keys: KeyReference | None = None, *, kept_bytes: int = KEPT_BYTES
     ) -> None:
         self._keys = keys
-        self._kept = _Kept([link.process.name for link in links], kept_bytes)
+        self._kept = _Kept([link.process.stored_as for link in links], kept_bytes)
         self._links = [
             _RunningLink(place, link, self._kept, last=place == len(links) - 1)
             for place, link in enumerate(links)
