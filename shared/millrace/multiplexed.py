@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -26,7 +26,13 @@ from millrace.side_outputs import OutputTag
 _TIMER = ":"
 
 
-def multiplex(members: Mapping[str, KeyedProcess[Any, Any]], *, name: str) -> Multiplex:
+def multiplex(
+    members: Mapping[str, KeyedProcess[Any, Any]],
+    *,
+    name: str,
+    stored_as: str = "",
+    members_stored_as: Mapping[str, str] | None = None,
+) -> Multiplex:
     """Return one process that is several: an operator, a shuffle and a batch's overhead for all of them.
 
     An event goes to the member whose input it comes by; what a member keeps, which timers it sets and what it
@@ -42,6 +48,8 @@ def multiplex(members: Mapping[str, KeyedProcess[Any, Any]], *, name: str) -> Mu
     Args:
         members: Name → process. All of them have one order, and no clocks of keys.
         name: Name of the whole in contracts and identities.
+        stored_as: The name by which checkpoints and identities go on, where the whole was renamed.
+        members_stored_as: The same of members that were renamed: name → the name it is stored as.
 
     Raises:
         ProcessDefinitionError: Members do not fit together.
@@ -79,9 +87,17 @@ def multiplex(members: Mapping[str, KeyedProcess[Any, Any]], *, name: str) -> Mu
     controls = {process.control_type for process in members.values() if process.control_type is not None}
     if len(controls) > 1:
         raise ProcessDefinitionError(f"{name}: the members take different control events")
+    stored = {member: member for member in members} | dict(members_stored_as or {})
+    if odd := sorted(stored.keys() - members.keys()):
+        raise ProcessDefinitionError(
+            f"{name} has no member {odd[0]} that could be stored as {stored[odd[0]]}"
+        )
+    if len(set(stored.values())) < len(stored):
+        raise ProcessDefinitionError(f"{name}: two members are stored under one name")
     cls = class_for(
         Multiplex,
         name=name,
+        stored_as=stored_as or name,
         version=sum(process.version for process in members.values()),
         output_type=type(None),
         order=first,
@@ -89,10 +105,10 @@ def multiplex(members: Mapping[str, KeyedProcess[Any, Any]], *, name: str) -> Mu
         control_type=next(iter(controls), None),
         stream_timers=any(process.stream_timers for process in members.values()),
         processing_time=any(process.processing_time for process in members.values()),
-        **_states(name, members),
-        **_outputs(name, members),
+        **_states(name, members, stored),
+        **_outputs(name, members, stored),
     )
-    made: Multiplex = cls(dict(members), name)
+    made: Multiplex = cls(dict(members), stored)
     return made
 
 
@@ -101,17 +117,18 @@ class Multiplex(DefinedProcess):
 
     Args:
         members: Name → process.
-        name: Name of the whole.
+        stored: Name → the name that the member is stored as.
     """
 
-    def __init__(self, members: dict[str, KeyedProcess[Any, Any]], name: str) -> None:
+    def __init__(self, members: dict[str, KeyedProcess[Any, Any]], stored: dict[str, str]) -> None:
         self._members = members
-        self._whole = name
+        self._stored = stored
+        self._by_stored = {kept: member for member, kept in stored.items()}
         #: Input → the member that takes it, and its name there.
         self._taken = {
             full: (member, own)
             for member, process in members.items()
-            for full, own in _names(member, process).items()
+            for full, own in _names(member, list(process.inputs)).items()
         }
         self._running: dict[str, KeyedProcess[Any, Any]] | None = None
         self._contexts: dict[str, _MemberContext] = {}
@@ -122,13 +139,24 @@ class Multiplex(DefinedProcess):
         return new
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _made, (self._members, self._whole)
+        return _made, (self._members, self.name, self.stored_as, self._stored)
 
     def describe(self) -> dict[str, Any]:
         """Return the members as a checkpoint's contract has them."""
         return {
-            "members": {member: {"process": p.name, **p.describe()} for member, p in self._members.items()}
+            "members": {
+                self._stored[member]: {"process": p.stored_as, **p.describe()}
+                for member, p in self._members.items()
+            }
         }
+
+    def stored_inputs(self) -> list[str]:
+        """Return the names of the inputs as a checkpoint's contract has them."""
+        return [
+            full
+            for member, process in self._members.items()
+            for full in _names(self._stored[member], process.stored_inputs())
+        ]
 
     def process(self, event: Any, ctx: Context) -> None:
         """Handle an event: its input's member does."""
@@ -142,7 +170,8 @@ class Multiplex(DefinedProcess):
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Handle a timer: the member's that set it."""
-        member, _, name = timer.name.partition(_TIMER)
+        stored, _, name = timer.name.partition(_TIMER)
+        member = self._by_stored[stored]
         running = self._all()[member]
         running.on_timer(msgspec.structs.replace(timer, name=name), self._within(member, "", ctx))
 
@@ -174,7 +203,7 @@ class Multiplex(DefinedProcess):
         """Return what a member sees: made once, since a host has one context for all its callbacks."""
         found = self._contexts.get(member)
         if found is None or found.of is not ctx:
-            found = self._contexts[member] = _MemberContext(ctx, member)
+            found = self._contexts[member] = _MemberContext(ctx, member, self._stored[member])
         found.input = own
         return found
 
@@ -184,10 +213,10 @@ class _MemberContext:
 
     __slots__ = ("_main", "_member", "input", "of", "processing_timers", "timers")
 
-    def __init__(self, of: Context, member: str) -> None:
+    def __init__(self, of: Context, member: str, stored: str) -> None:
         self.of, self._member, self.input = of, member, ""
         self._main: OutputTag[Any] = OutputTag(None, member)
-        lead = f"{member}{_TIMER}"
+        lead = f"{stored}{_TIMER}"
         self.timers = _MemberTimers(of.timers, lead)
         self.processing_timers = _MemberTimers(of.processing_timers, lead)
 
@@ -237,19 +266,21 @@ class _MemberTimers:
         return self._lead + name
 
 
-def _made(members: dict[str, KeyedProcess[Any, Any]], name: str) -> Multiplex:
-    return multiplex(members, name=name)
+def _made(
+    members: dict[str, KeyedProcess[Any, Any]], name: str, stored_as: str, stored: dict[str, str]
+) -> Multiplex:
+    return multiplex(members, name=name, stored_as=stored_as, members_stored_as=stored)
 
 
-def _names(member: str, process: KeyedProcess[Any, Any]) -> dict[str, str]:
+def _names(member: str, inputs: list[str]) -> dict[str, str]:
     """Return the inputs of a member: their names in the whole, and its own."""
-    return {f"{member}_{own}": own for own in process.inputs} if process.inputs else {member: ""}
+    return {f"{member}_{own}": own for own in inputs} if inputs else {member: ""}
 
 
 def _inputs(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for member, process in members.items():
-        for full, own in _names(member, process).items():
+        for full, own in _names(member, list(process.inputs)).items():
             if full in found:
                 raise ProcessDefinitionError(f"{name}: two members have the input {full}")
             found[full] = process.inputs[own] if own else process.event_type
@@ -258,7 +289,9 @@ def _inputs(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[st
     return found
 
 
-def _states(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[str, Any]:
+def _states(
+    name: str, members: Mapping[str, KeyedProcess[Any, Any]], stored: Mapping[str, str]
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for member, process in members.items():
         for state in process.states:
@@ -266,23 +299,21 @@ def _states(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[st
             if full in found or not full.isidentifier():
                 raise ProcessDefinitionError(f"{name}: a state cannot be called {full}, rename the member")
             own = found[full] = copy.copy(state)
-            own.aliases = tuple(f"{member}_{old}" for old in state.aliases)
+            own.stored_as = f"{stored[member]}_{state.stored_name}"
+            own.aliases = tuple(f"{stored[member]}_{old}" for old in state.aliases)
     return found
 
 
-def _outputs(name: str, members: Mapping[str, KeyedProcess[Any, Any]]) -> dict[str, Any]:
-    tags: dict[str, Any] = {}
+def _outputs(
+    name: str, members: Mapping[str, KeyedProcess[Any, Any]], stored: Mapping[str, str]
+) -> dict[str, Any]:
+    tags: dict[str, OutputTag[Any]] = {}
     for member, process in members.items():
-        for output, tp in _tags(member, process):
-            if output in tags or output in ("main", "late", "dead_letters"):
+        main: OutputTag[Any] = OutputTag(process.output_type, member, stored[member])
+        for tag in (main, *process.side_outputs):
+            if tag.name in tags or tag.name in ("main", "late", "dead_letters"):
                 raise ProcessDefinitionError(
-                    f"{name}: two outputs are called {output}: give one another name"
+                    f"{name}: two outputs are called {tag.name}: give one another name"
                 )
-            tags[output] = tp
-    return {f"_out_{number}": OutputTag(tp, output) for number, (output, tp) in enumerate(tags.items())}
-
-
-def _tags(member: str, process: KeyedProcess[Any, Any]) -> Iterable[tuple[str, Any]]:
-    yield member, process.output_type
-    for tag in process.side_outputs:
-        yield tag.name, tag.type
+            tags[tag.name] = OutputTag(tag.type, tag.name, tag.stored_name)
+    return {f"_out_{number}": tag for number, tag in enumerate(tags.values())}

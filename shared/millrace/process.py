@@ -507,8 +507,10 @@ class KeyedProcess(Generic[E, O]):
     processing_time: ClassVar[bool] = False
     #: Whether the process sets timers with ``clock="stream"``.
     stream_timers: ClassVar[bool] = False
-    #: Name in contracts and output identities; the class name unless given.
+    #: Its name: the class's, unless given.
     name: ClassVar[str] = ""
+    #: The name in checkpoints and identities of outputs: its own, unless the process was renamed.
+    stored_as: ClassVar[str] = ""
     #: Raised by hand when the meaning of the state changes.
     version: ClassVar[int] = 1
     #: Type of control events, for processes that override :meth:`process_broadcast`.
@@ -525,6 +527,7 @@ class KeyedProcess(Generic[E, O]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.name = cls.__dict__.get("name") or cls.__name__
+        cls.stored_as = cls.__dict__.get("stored_as") or cls.name
         if cls.__dict__.get("order") == "event_time":
             cls.order = EVENT_TIME_ORDER
         states: dict[str, StateSpec] = {s.name: s for s in cls.states}
@@ -539,6 +542,9 @@ class KeyedProcess(Generic[E, O]):
         for reserved in ("main", "late", "dead_letters"):
             if reserved in tags:
                 raise ProcessDefinitionError(f"{cls.__name__}: the output name '{reserved}' is reserved")
+        _refuse_shared_names(cls.__name__, "states", [s.stored_name for s in cls.states])
+        stored = ["main", "late", "dead_letters", *(tag.stored_name for tag in cls.side_outputs)]
+        _refuse_shared_names(cls.__name__, "outputs", stored)
         for base in getattr(cls, "__orig_bases__", ()):
             if typing.get_origin(base) is KeyedProcess:
                 cls.event_type, cls.output_type = typing.get_args(base)
@@ -622,6 +628,16 @@ class KeyedProcess(Generic[E, O]):
         """Return what a checkpoint depends on besides name, version, order and states, as plain data."""
         return {}
 
+    def stored_inputs(self) -> list[str]:
+        """Return the names of the inputs as a checkpoint's contract has them."""
+        return list(self.inputs)
+
+    @classmethod
+    def stored_outputs(cls) -> dict[str, str]:
+        """Return the outputs: name → the name that identities and contracts have."""
+        own = {tag.name: tag.stored_name for tag in cls.side_outputs}
+        return {**{name: name for name in ("main", "late", "dead_letters")}, **own}
+
     @classmethod
     def needs_ticks(cls) -> bool:
         """Return whether the process depends on processing time, which only ticks bring."""
@@ -631,6 +647,13 @@ class KeyedProcess(Generic[E, O]):
     def keeps_broadcast(cls) -> bool:
         """Return whether the process takes control events, or has state that only they change."""
         return cls.control_type is not None or any(s.kind == "broadcast" for s in cls.states)
+
+
+def _refuse_shared_names(owner: str, what: str, names: list[str]) -> None:
+    """Refuse two things that would be stored under one name."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ProcessDefinitionError(f"{owner}: two {what} are stored as '{twice}'")
 
 
 def check_process(process: KeyedProcess[Any, Any]) -> None:

@@ -354,4 +354,31 @@ MUTANTS: Final = (
         "a key's events stay in the order of their source",
         (f"{_TESTS}/host/test_packing.py::test_every_event_reaches_the_group_of_its_key_in_its_order",),
     ),
+    Mutant(
+        "state: a description from a contract's file is of the kind that its first name says",
+        f"{_STATE}/evolution.py",
+        '    kind = next((name for name in _KINDS if name in described), "")\n',
+        "    kind = next(iter(described))\n",
+        "a contract that was read compares as one that was made",
+        (
+            f"{_TESTS}/runtime/test_contract.py"
+            "::test_a_struct_that_the_state_can_take_is_taken_over_from_the_file_too",
+        ),
+    ),
+    Mutant(
+        "state: a renamed state stands under its new name in the schema",
+        f"{_STATE}/schema.py",
+        "slots.append([spec.stored_name, ",
+        "slots.append([spec.name, ",
+        "stored_as: bytes do not change with a rename",
+        (f"{_TESTS}/test_stored_as.py::test_bytes_and_identities_of_a_renamed_process_are_those_of_before",),
+    ),
+    Mutant(
+        "state: identities of a renamed output are made of its new name",
+        _RUNNER,
+        "event_id(self._common, cause, self._outputs[output], index, revision)",
+        "event_id(self._common, cause, output, index, revision)",
+        "stored_as: identities do not change with a rename",
+        (f"{_TESTS}/test_stored_as.py::test_bytes_and_identities_of_a_renamed_process_are_those_of_before",),
+    ),
 )

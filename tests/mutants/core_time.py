@@ -286,8 +286,8 @@ MUTANTS: Final = (
     Mutant(
         "identity: two dead letters of an event are one",
         _RUNNER,
-        'make_event_id(self._name, key or "", root, "dead_letters", index)',
-        'make_event_id(self._name, key or "", root, "dead_letters", 0)',
+        'make_event_id(self._stored, key or "", root, "dead_letters", index)',
+        'make_event_id(self._stored, key or "", root, "dead_letters", 0)',
         "dead letters have identities of their own",
         (f"{_TESTS}/host/test_runner.py::test_two_dead_letters_of_one_event_have_different_identities",),
     ),

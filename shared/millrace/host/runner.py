@@ -135,7 +135,9 @@ class Runner:
         self._ctx = _RunningContext(timers, processing_timers, self._emit, self._reject)
         self._ctx.emit = self._emit_main  # type: ignore[method-assign]
         self._process = self.process.process
-        self._outputs = {"main", "late", *(tag.name for tag in process.side_outputs)}
+        #: Outputs that a callback may emit to → the names that identities have.
+        self._outputs = process.stored_outputs()
+        del self._outputs["dead_letters"]
         self._in_order = order.in_order_per_key
         self._waits = order.mode == "event_time"
         #: What control events make of the broadcast state.
@@ -149,7 +151,7 @@ class Runner:
             raise ProcessDefinitionError(f"{process.name}: process_batch is for processes in arrival order")
         self._lives = Lives(process.states)
         self._paged = any(spec.paged for spec in process.states)
-        self._name = process.name
+        self._name, self._stored = process.name, process.stored_as
         self._inputs = inputs_of(process)
         self._name_of = None if self._inputs is None else self._inputs.name_of
         # The state of the callback that is running.
@@ -266,7 +268,7 @@ class Runner:
         for output, records, of in done.emitted:
             if output not in self._outputs:
                 raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
-            common = [common_of(self._name, key) for key in together.keys]
+            common = [common_of(self._stored, key) for key in together.keys]
             seen: dict[int, int] = {}
             for place, record in zip(range(len(records)) if of is None else of, records, strict=True):
                 row, key = together.rows[place], together.key_of[place]
@@ -341,7 +343,9 @@ class Runner:
             timestamp_ms=kept.timestamp_ms,
         )
         root = cause or timer_cause
-        identity = None if root is None else make_event_id(self._name, key or "", root, "dead_letters", index)
+        identity = (
+            None if root is None else make_event_id(self._stored, key or "", root, "dead_letters", index)
+        )
         self.emissions.append(
             Emission("dead_letters", identity, key or "", event_time or 0, False, self._encode(letter))
         )
@@ -377,7 +381,7 @@ class Runner:
         cursor.soonest = self._soonest(entry)
         cursor.soonest_processing = soonest(entry.processing_timers_) if entry.processing_timers_ else NEVER
         self._key = key
-        self._common = common_of(self._name, key)
+        self._common = common_of(self._stored, key)
         ctx.key = context_key(key)
         ctx.watermark, ctx.stream_watermark = watermark, self._time.before
         try:
@@ -827,7 +831,7 @@ class Runner:
         self._index[place] = index + 1
         found = None
         if cause is not None:
-            found = event_id(self._common, cause, output, index, revision)
+            found = event_id(self._common, cause, self._outputs[output], index, revision)
         payload = self._encode(record)
         at = self._ctx.event_time
         judged: int = self._on_time if on_time is None else on_time

@@ -183,7 +183,7 @@ class KeyGroupProcessor(StatefulProcessor):
         # Not in init(): Spark calls that on the driver too, and hangs when it raises there.
         ring = None if self._keys is None else self._keys.ring()
         stored = _Backend(self._client, self._header, self._pages)
-        backend = SealedBackend(stored, self._process.name, label, ring)
+        backend = SealedBackend(stored, self._process.stored_as, label, ring)
         store = PagedStore(backend, runner.layout, label=label)
         kept = None if stored.clock is None else backend.unseal_clock(stored.clock)
         before = ClockState() if kept is None else read_clock(kept)

@@ -226,7 +226,7 @@ class Station:
         self, links: Sequence[StationLink], keys: KeyReference | None = None, *, kept_bytes: int = KEPT_BYTES
     ) -> None:
         self._keys = keys
-        self._kept = _Kept([link.process.name for link in links])
+        self._kept = _Kept([link.process.stored_as for link in links])
         self._most_pages = kept_bytes // PAGE_BYTES // len(links)
         self._links = [
             _RunningLink(place, link, self._kept, last=place == len(links) - 1)

@@ -88,7 +88,7 @@ def bootstrap(
     cells = table.select(*columns).mapInArrow(lambda batches: fill(batches), CELLS_SCHEMA)
     keys = stream.state_keys
     in_station = stream.front.plan == "station"
-    shape = GroupShape(stream.process.name, stream.key_groups[0], keys, clock, in_station=in_station)
+    shape = GroupShape(stream.process.stored_as, stream.key_groups[0], keys, clock, in_station=in_station)
     pack = GroupPacker(shape, Shared(), EntryLayout(kept_states(stream.process)).schema)
     if clock is not None and not in_station:  # every group has it, also those without keys
         cells = with_every_group(cells, shape.key_groups)

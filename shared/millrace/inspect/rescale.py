@@ -207,7 +207,7 @@ def rekey_owned(
                     key_groups or stage.key_groups,
                     keys if reseal else view.keys,
                     next(iter(view.clocks().values()), started_at),
-                    process if process is not None and process.name == stage.process else None,
+                    process if process is not None and process.stored_as == stage.process else None,
                     to_station,
                 )
                 rows, shared = _reshaped(view, shape)

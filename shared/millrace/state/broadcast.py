@@ -143,7 +143,7 @@ class BroadcastLayout:
         kept = {} if body is None else self._names.decode(body)
         maps: dict[str, BroadcastMap] = {}
         for spec in self.specs:
-            packed = next((kept[name] for name in (spec.name, *spec.aliases) if name in kept), None)
+            packed = next((kept[name] for name in (spec.stored_name, *spec.aliases) if name in kept), None)
             maps[spec.name] = BroadcastMap(() if packed is None else self._decoders[spec.name].decode(packed))
         return maps
 
@@ -159,7 +159,7 @@ class BroadcastLayout:
 
     def encode(self, maps: Mapping[str, BroadcastMap], waiting: Sequence[PendingRow] = ()) -> bytes:
         """Pack the maps, and the control events that wait for their time."""
-        packed: dict[str, Any] = {s.name: maps[s.name] for s in self.specs}
+        packed: dict[str, Any] = {s.stored_name: maps[s.name] for s in self.specs}
         if waiting:
             packed[_WAITING] = waiting
         return msgspec.msgpack.encode(packed)

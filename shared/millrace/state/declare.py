@@ -42,6 +42,7 @@ def value_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
 ) -> ValueState[T]:
     """Declare one value per key.
 
@@ -54,6 +55,7 @@ def value_state(
         ttl_time: The clock of ``ttl``: ``"event_time"``, or ``"processing_time"`` (its ticks).
         refresh: What starts the time to live anew: ``"write"``, or ``"read_write"``.
         alias: The name, or names, this state had in earlier versions of the process.
+        stored_as: The name that it is kept under, where that is not the attribute's.
 
     Returns:
         A declaration; inside callbacks the attribute is a :class:`~millrace.state.ValueState`.
@@ -77,6 +79,7 @@ def value_state(
         ttl_time=ttl_time,
         refresh=refresh,
         alias=alias,
+        stored_as=stored_as,
         default=default_maker(default, default_factory),
     )
     return cast("ValueState[T]", spec)
@@ -90,6 +93,7 @@ def map_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
     paged: bool = False,
 ) -> MapState[K, V]:
     """Declare one map per key; each of its entries has a time to live of its own.
@@ -101,6 +105,7 @@ def map_state(
         ttl_time: The clock of ``ttl``.
         refresh: What starts an entry's time to live anew.
         alias: The name, or names, this state had in earlier versions of the process.
+        stored_as: The name that it is kept under, where that is not the attribute's.
         paged: For thousands of entries and more: they stand in parts of about 64, and reading or writing one
             costs what its part holds. Iteration goes part by part, not in order of insertion, and reads
             all of them; so does ``len``. A map may become paged later, and stays so.
@@ -125,6 +130,7 @@ def map_state(
         ttl_time=ttl_time,
         refresh=refresh,
         alias=alias,
+        stored_as=stored_as,
         key_type=key,
         default=dict,
         paged=paged,
@@ -139,6 +145,7 @@ def list_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
     paged: bool = False,
 ) -> ListState[T]:
     """Declare one list per key; each of its elements has a time to live of its own.
@@ -149,6 +156,7 @@ def list_state(
         ttl_time: The clock of ``ttl``.
         refresh: What starts an element's time to live anew.
         alias: The name, or names, this state had in earlier versions of the process.
+        stored_as: The name that it is kept under, where that is not the attribute's.
         paged: For thousands of elements and more: they stand in parts of 64, and appending costs what the
             last one holds. Iteration and ``len`` read all. A list may become paged later, and stays so.
 
@@ -171,6 +179,7 @@ def list_state(
         ttl_time=ttl_time,
         refresh=refresh,
         alias=alias,
+        stored_as=stored_as,
         default=list,
         paged=paged,
     )
@@ -185,6 +194,7 @@ def reducing_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
 ) -> ReducingState[T]:
     """Declare one value per key that everything added is combined into.
 
@@ -195,6 +205,7 @@ def reducing_state(
         ttl_time: The clock of ``ttl``.
         refresh: What starts the time to live anew.
         alias: The name, or names, this state had in earlier versions of the process.
+        stored_as: The name that it is kept under, where that is not the attribute's.
 
     Returns:
         A declaration; inside callbacks the attribute is a :class:`~millrace.state.ReducingState`.
@@ -210,7 +221,16 @@ def reducing_state(
     """
     if not callable(reduce):
         raise StateDeclarationError(f"reducing_state needs a function of two values, not {reduce!r}")
-    spec = make_spec("reducing", tp, ttl=ttl, ttl_time=ttl_time, refresh=refresh, alias=alias, reduce=reduce)
+    spec = make_spec(
+        "reducing",
+        tp,
+        ttl=ttl,
+        ttl_time=ttl_time,
+        refresh=refresh,
+        alias=alias,
+        stored_as=stored_as,
+        reduce=reduce,
+    )
     return cast("ReducingState[T]", spec)
 
 
@@ -275,6 +295,7 @@ def aggregating_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
 ) -> AggregatingState[In, Acc, Out]: ...
 
 
@@ -290,6 +311,7 @@ def aggregating_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
 ) -> AggregatingState[In, Acc, Out]: ...
 
 
@@ -304,6 +326,7 @@ def aggregating_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
 ) -> Any:
     """Declare an aggregate per key whose input, accumulator and result may differ in type.
 
@@ -317,6 +340,7 @@ def aggregating_state(
         ttl_time: The clock of ``ttl``.
         refresh: What starts the time to live anew.
         alias: The name, or names, this state had in earlier versions of the process.
+        stored_as: The name that it is kept under, where that is not the attribute's.
 
     Returns:
         A declaration; inside callbacks the attribute is a :class:`~millrace.state.AggregatingState`.
@@ -344,6 +368,7 @@ def aggregating_state(
         ttl_time=ttl_time,
         refresh=refresh,
         alias=alias,
+        stored_as=stored_as,
         aggregator=aggregator,
     )
 
@@ -356,6 +381,7 @@ def versioned_state(
     ttl_time: TimeDomain = "event_time",
     refresh: Refresh = "write",
     alias: Alias = None,
+    stored_as: str = "",
 ) -> VersionedState[T]:
     """Declare one value per key that can be read as of an earlier time.
 
@@ -367,6 +393,7 @@ def versioned_state(
         ttl_time: The clock of ``ttl``.
         refresh: What starts the time to live anew.
         alias: The name, or names, this state had in earlier versions of the process.
+        stored_as: The name that it is kept under, where that is not the attribute's.
 
     Returns:
         A declaration; inside callbacks the attribute is a :class:`~millrace.state.VersionedState`.
@@ -384,12 +411,21 @@ def versioned_state(
     if kept is None:
         raise StateDeclarationError("versioned_state needs a history: how far back a version can be read")
     spec = make_spec(
-        "versioned", tp, ttl=ttl, ttl_time=ttl_time, refresh=refresh, alias=alias, history_ms=kept
+        "versioned",
+        tp,
+        ttl=ttl,
+        ttl_time=ttl_time,
+        refresh=refresh,
+        alias=alias,
+        stored_as=stored_as,
+        history_ms=kept,
     )
     return cast("VersionedState[T]", spec)
 
 
-def broadcast_state(key: type[K], value: type[V], *, alias: Alias = None) -> BroadcastState[K, V]:
+def broadcast_state(
+    key: type[K], value: type[V], *, alias: Alias = None, stored_as: str = ""
+) -> BroadcastState[K, V]:
     """Declare a global map that control events change and every key reads.
 
     It is written in ``process_broadcast`` only and takes effect from the batch that brings the
@@ -399,10 +435,13 @@ def broadcast_state(key: type[K], value: type[V], *, alias: Alias = None) -> Bro
         key: Type of the map's keys (str, int or bool).
         value: Type of the map's values.
         alias: The name, or names, this state had in earlier versions of the process.
+        stored_as: The name that it is kept under, where that is not the attribute's.
 
     Returns:
         A declaration; inside callbacks the attribute is a :class:`~millrace.state.BroadcastState`.
     """
     check_key_type(key, "broadcast_state")
-    spec = StateSpec("broadcast", value, key_type=key, default=dict, aliases=aliases(alias))
+    spec = StateSpec(
+        "broadcast", value, key_type=key, default=dict, aliases=aliases(alias), stored_as=stored_as
+    )
     return cast("BroadcastState[K, V]", spec)

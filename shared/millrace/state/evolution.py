@@ -11,9 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from millrace.state.schema import CONSTRAINTS
+
+#: What a description (:func:`millrace.state.schema.describe_type`) can be of.
+_KINDS: Final = (
+    "scalar", "struct", "within", "union", "enum", "literal", "list", "set", "frozenset", "tuple", "tuple_of",
+    "dict", "custom",
+)  # fmt: skip
 
 
 def state_differences(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -192,7 +198,9 @@ def _members(described: Any) -> list[Any]:
 def _kind(described: Any) -> str:
     if not isinstance(described, dict):
         return str(described)
-    return str(described["scalar"]) if "scalar" in described else next(iter(described))
+    # By name: a description that was read from a contract has its parts in another order.
+    kind = next((name for name in _KINDS if name in described), "")
+    return str(described["scalar"]) if kind == "scalar" else kind
 
 
 def _limits(at: str, kept: Any, now: Any) -> list[str]:

@@ -45,14 +45,14 @@ class OlderLayout:
         except (ValueError, TypeError) as error:
             raise StateCorrupted(f"a schema of the kept state cannot be read: {error}") from error
         kept = {name: state for name, _, state in slots}
-        differences = state_differences(kept, {s.name: describe_state(s) for s in layout.specs})
+        differences = state_differences(kept, {s.stored_name: describe_state(s) for s in layout.specs})
         if differences:
             raise StateSchemaMismatch(
                 f"{layout.owner} cannot read the state that was kept: {'; '.join(differences)}. "
                 "Go back to the declarations that wrote it, or give the state a new name"
             )
         forms = {name: form for name, form, _ in slots}
-        sources = {s.name: source_name(s.name, s.aliases, kept) for s in layout.specs}
+        sources = {s.name: source_name(s.stored_name, s.aliases, kept) for s in layout.specs}
         #: State → the name it was kept under, and the form it was packed in.
         self._moves = [(s, old, forms[old]) for s in layout.specs if (old := sources[s.name]) is not None]
         #: Whether a state lives for a limited time now and did not: then also what nobody touches

@@ -50,6 +50,7 @@ def extent_of(spec: StateSpec) -> StateSpec:
         Extent,
         ttl_ms=spec.ttl_ms,
         name=f"{spec.name}{EXTENT}",
+        stored_as=f"{spec.stored_name}{EXTENT}",
         per_write=spec.per_write,
         ttl_time=spec.ttl_time,
         refresh=spec.refresh,
@@ -189,11 +190,11 @@ class _Paged:
             return found
         old = getattr(self._outer.entry, self._spec.name)
         if not old:
-            return 0, 0, self._spec.name
+            return 0, 0, self._spec.stored_name
         setattr(self._outer.entry, self._spec.name, type(old)())
         count = self._spread(old)
-        self._say((0, count, self._spec.name), None if self._time is None else _latest(old))
-        return 0, count, self._spec.name
+        self._say((0, count, self._spec.stored_name), None if self._time is None else _latest(old))
+        return 0, count, self._spec.stored_name
 
     def _spread(self, items: Any) -> int:
         """Put what an earlier version kept in the owner's entry into parts; return how many."""
@@ -201,7 +202,7 @@ class _Paged:
 
     def _new(self, number: int) -> Any:
         """Return the slot of a part for what comes from the owner's entry."""
-        opened = self._outer.parts.open(self._spec.name, number)
+        opened = self._outer.parts.open(self._spec.stored_name, number)
         opened.expiry = min(opened.expiry, self._outer.min_expiry)
         opened.processing_expiry = min(opened.processing_expiry, self._outer.min_processing_expiry)
         return self._slot(opened)

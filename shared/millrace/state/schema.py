@@ -121,5 +121,5 @@ def schema_of(specs: Iterable[StateSpec]) -> bytes:
     for spec in specs:
         state = describe_state(spec)
         kept = {k: v for k, v in state.items() if k not in ("ttl_ms", "history_ms", "alias")}
-        slots.append([spec.name, slot_form(spec), kept])
+        slots.append([spec.stored_name, slot_form(spec), kept])
     return json.dumps(slots, separators=(",", ":"), default=repr).encode()

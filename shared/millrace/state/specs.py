@@ -53,6 +53,7 @@ class StateSpec:
         ttl_time: The clock that the time to live is measured on.
         refresh: What starts the time to live anew: a write, or a read as well.
         aliases: Names this state had before; what was kept under one of them is read.
+        stored_as: The name it is kept under, where that is not the attribute's.
         history_ms: How long replaced versions of a versioned state can be read, event-time ms.
         reduce: Combines what is kept with what is added.
         aggregator: Makes, fills and reads the accumulator.
@@ -73,9 +74,15 @@ class StateSpec:
     reduce: Callable[[Any, Any], Any] | None = None
     aggregator: Any = None
     paged: bool = False
+    stored_as: str = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+
+    @property
+    def stored_name(self) -> str:
+        """The name it is kept under."""
+        return self.stored_as or self.name
 
     @property
     def expires(self) -> bool:

@@ -380,8 +380,9 @@ def _bounded(check: _Check) -> list[Emission]:
 def _one_by_one(check: _Check) -> _Check:
     """Return the check of the same process without its ``process_batch``."""
     process = check.process
-    name, hook = process.name, KeyedProcess.process_batch
-    plain: Any = type(type(process).__name__, (type(process),), {"name": name, "process_batch": hook})
+    names = {"name": process.name, "stored_as": process.stored_as}
+    hook = KeyedProcess.process_batch
+    plain: Any = type(type(process).__name__, (type(process),), {**names, "process_batch": hook})
     made = plain.__new__(plain)
     made.__dict__.update(process.__dict__)
     found = object.__new__(_Check)

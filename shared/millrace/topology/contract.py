@@ -51,10 +51,10 @@ def joined_names(keys: Sequence[Sequence[Any]]) -> tuple[str, ...]:
 def _of_link(topology: Topology, link: Link, key_groups: int) -> dict[str, Any]:
     process = link.process
     return {
-        "process": process.name,
+        "process": process.stored_as,
         "version": process.version,
         "key": list(key_names(topology, link)),
-        **({"inputs": list(process.inputs)} if _by_one_stream(topology, link) else {}),
+        **({"inputs": process.stored_inputs()} if _by_one_stream(topology, link) else {}),
         "key_groups": key_groups,
         "hash": "crc32",
         "encoding": ENCODING_VERSION,
@@ -62,7 +62,7 @@ def _of_link(topology: Topology, link: Link, key_groups: int) -> dict[str, Any]:
         "order": order_of(process).mode,
         **({"time": "key"} if order_of(process).by_key else {}),
         **({"definition": described} if (described := process.describe()) else {}),
-        "states": {s.name: describe_state(s) for s in kept_states(process)},
+        "states": {s.stored_name: describe_state(s) for s in kept_states(process)},
         **({"takes": _taken(topology, link)} if link.takes else {}),
     }
 
@@ -77,7 +77,13 @@ def _by_one_stream(topology: Topology, link: Link) -> bool:
 def _taken(topology: Topology, link: Link) -> str | dict[str, str]:
     """Return what a link takes: of the link before it by the output's own name, of others led by theirs."""
     before = topology.links[[one.name for one in topology.links].index(link.name) - 1].name
-    named = {t.input: t.output if t.link == before else f"{t.link}.{t.output}" for t in link.takes}
+    inputs = dict(zip(link.process.inputs, link.process.stored_inputs(), strict=True))
+    named = {}
+    for taken in link.takes:
+        of = topology.link(taken.link).process
+        output = of.stored_outputs()[taken.output]
+        stored = output if taken.link == before else f"{of.stored_as}.{output}"
+        named[inputs.get(taken.input, taken.input)] = stored
     return named[""] if list(named) == [""] else named
 
 

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 
 from millrace.runtime.contract import (
@@ -24,6 +25,8 @@ from millrace.runtime.contract import (
     with_own_clock,
 )
 from millrace.state.layout import ENCODING_VERSION
+from millrace.state.schema import describe_state
+from millrace.state.specs import StateSpec
 from millrace.time.clock import CLOCK_VERSION
 
 CONTRACT: dict[str, Any] = {
@@ -181,6 +184,36 @@ def test_a_change_that_the_state_can_take_is_taken_over(tmp_path: Path, now: dic
     kept = json.loads((tmp_path / CONTRACT_FILE).read_text())
     assert {name: kept[name] for name in now} == now
     assert check_contract(tmp_path, now) == incarnation
+
+
+class Seen(msgspec.Struct, array_like=True):
+    at: int
+    of: Annotated[list[str], msgspec.Meta(max_length=9)] = []
+    worth: int | None = None
+    kind: Literal["a", "b"] = "a"
+
+
+class SeenNow(msgspec.Struct, array_like=True):
+    """The same, widened, with a field more."""
+
+    at: float
+    of: Annotated[list[str], msgspec.Meta(max_length=9)] = []
+    worth: float | str | None = None
+    kind: Literal["a", "b", "c"] = "a"
+    more: frozenset[int] = frozenset()
+
+
+def test_a_struct_that_the_state_can_take_is_taken_over_from_the_file_too(tmp_path: Path) -> None:
+    """The file sorts names, so that a description comes back with its parts in another order."""
+
+    def of(tp: Any) -> dict[str, Any]:
+        spec = StateSpec("value", tp, name="last")
+        return changed(states={"last": describe_state(spec)})
+
+    incarnation = check_contract(tmp_path, of(dict[str, Seen]))
+    assert check_contract(tmp_path, of(dict[str, SeenNow])) == incarnation
+    with pytest.raises(ContractMismatch, match=r"states\.last\.type\[\]\.at was \"float\", is now \"int\""):
+        check_contract(tmp_path, of(dict[str, Seen]))
 
 
 def test_a_state_that_comes_back_must_read_what_its_first_time_left(tmp_path: Path) -> None:
