@@ -68,7 +68,7 @@ def _read(path: Path, stream: str) -> Iterator[tuple[int, int, int, str, str, by
 
 def evaluate_shop(
     folder: Path, *, ledger: Path | None = None, batch: int = 50_000, bound: str = "2m",
-    profile: str = "throughput", sets: tuple[str, ...] = (), say: Callable[[str], None] = lambda _: None,
+    sets: tuple[str, ...] = (), say: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Any], list[Check]]:  # fmt: skip
     """Run a shop's events through the app and compare with the ledger.
 
@@ -77,7 +77,6 @@ def evaluate_shop(
         ledger: The generator's ledger.
         batch: Messages per batch.
         bound: ``stream.out_of_orderness``.
-        profile: ``stream.profile``.
         sets: Further settings.
         say: Told what goes on.
 
@@ -91,7 +90,7 @@ def evaluate_shop(
     from millrace.runtime.settings import load_settings
     from millrace.testing.world_ledger import read_world_ledger
 
-    overrides = ["spark.quick_start=true", f"stream.out_of_orderness={bound}", f"stream.profile={profile}"]
+    overrides = ["spark.quick_start=true", f"stream.out_of_orderness={bound}"]
     settings = load_settings(ClickstreamSettings, app=app.name, overrides=[*overrides, *sets])
     names = settings.topics
 

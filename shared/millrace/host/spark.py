@@ -12,13 +12,12 @@ keep the clock themselves (:mod:`millrace.time.clock`). Event decoding and all m
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -61,9 +60,6 @@ if TYPE_CHECKING:
 
     from millrace.host.spark_sink import Target
 
-#: How events travelled to the state operator: they are always packed now; see :func:`keyed`.
-Profile = Literal["latency", "throughput"]
-_NO_PROFILES: Final = "`profile` has no effect: events are always packed by key group before the shuffle"
 #: A key: one part of it, or several.
 Key = KeyPart | Sequence[KeyPart]
 
@@ -95,7 +91,6 @@ def keyed(
     follow: Follow = "furthest",
     idle_after: str | int | timedelta | None = None,
     plan: Plan = "chain",
-    profile: Profile | None = None,
 ) -> KeyedStream:
     """Give a DataFrame a key and an event time.
 
@@ -153,7 +148,6 @@ def keyed(
             there are shuffle partitions, for much data; ``station``: all processes run in one task, one after
             the other, for little delay. A station needs ``spark.sql.shuffle.partitions`` to be 1 when its
             query starts, and a checkpoint is of one plan.
-        profile: Accepted and without effect: events are always packed by key group before the shuffle.
 
     Raises:
         KeyingError: A named column is missing, or the arguments contradict each other.
@@ -184,8 +178,6 @@ def keyed(
         raise KeyingError(f"key_groups must be at least 1, not {key_groups}")
     if plan not in ("chain", "station"):
         raise KeyingError(f"plan is `chain` or `station`, not {plan!r}")
-    if profile is not None:
-        warnings.warn(_NO_PROFILES, FutureWarning, stacklevel=2)
     given, arrived = _column(headers), _column(arrived_at)
     if arrived is None and _is_kafka(df):
         arrived = F.col("timestamp")

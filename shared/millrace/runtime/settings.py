@@ -254,9 +254,6 @@ class StreamSettings(Section):
         description="station: all processes in one task, for little delay; chain: an operator for each, in "
         "as many tasks as there are partitions, for much data; auto: what the checkpoint has, or what fits",
     )
-    profile: Literal["latency", "throughput"] | None = Field(
-        default=None, description="without effect: events are always packed before the shuffle"
-    )
     driver_records: int = Field(
         default=DRIVER_RECORDS,
         ge=0,

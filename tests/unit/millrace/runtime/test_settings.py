@@ -342,10 +342,6 @@ class TestClock:
         assert (stream.follow, stream.full_batches) == ("slowest", 4)
         assert stream.source_idle_after == timedelta(minutes=5)
 
-    def test_the_profile_of_before_is_accepted_and_changes_nothing(self) -> None:
-        assert load().stream.profile is None
-        assert load("stream.profile=throughput").stream.model_copy(update={"profile": None}) == load().stream
-
 
 class TestOptionMaps:
     def test_options_of_all_sources_are_merged_key_by_key(self) -> None:
