@@ -23,7 +23,9 @@ from millrace.state.cursor import Cursor, Life
 from millrace.state.entry_store import EntryStore
 from millrace.state.handles import MapState
 from millrace.state.page import OpenEntry
+from millrace.state.slots import UNSTARTED, started
 from millrace.state.specs import StateSpec
+from millrace.time import NEVER
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -193,7 +195,8 @@ class _Paged:
             return 0, 0, self._spec.stored_name
         setattr(self._outer.entry, self._spec.name, type(old)())
         count = self._spread(old)
-        self._say((0, count, self._spec.stored_name), None if self._time is None else _latest(old))
+        expiry = None if self._time is None else _latest(old, self._outer.processing_now)
+        self._say((0, count, self._spec.stored_name), expiry)
         return 0, count, self._spec.stored_name
 
     def _spread(self, items: Any) -> int:
@@ -205,7 +208,9 @@ class _Paged:
         opened = self._outer.parts.open(self._spec.stored_name, number)
         opened.expiry = min(opened.expiry, self._outer.min_expiry)
         opened.processing_expiry = min(opened.processing_expiry, self._outer.min_processing_expiry)
-        return self._slot(opened)
+        slot = self._slot(opened)
+        slot.clear()
+        return slot
 
     def _say(self, extent: Extent | None, expiry: int | None) -> None:
         kept = extent if self._time is None or extent is None else (expiry, extent)
@@ -218,6 +223,11 @@ class _Paged:
             slot = getattr(self._outer.entry, self._beside)
             expiry = self._time.until(ttl) if slot is None else self._time.longer(slot[0], ttl)
         self._say(extent, expiry)
+
+    def _was_read(self) -> None:
+        """Keep which parts there are for as long as what has been read, where a read starts a life anew."""
+        if self._time is not None and self._time.on_read:
+            self._lives(self.extent(), None)
 
     def _resized(self, extent: Extent) -> None:
         """Keep which parts there are as long as before."""
@@ -242,11 +252,13 @@ class _Paged:
 
     def _is_large(self, opened: OpenEntry) -> bool:
         items = len(self._slot(opened))
-        stored = 0 if opened.before is None else len(opened.before.body)
-        return items > PART_ITEMS or (items > _LEAST and stored > PART_BYTES)
+        return items > PART_ITEMS or (items > _LEAST and _stored(opened) > PART_BYTES)
 
     def _each(self) -> Iterator[OpenEntry]:
-        """Yield every part, the inner handle pointed to it."""
+        """Yield every part, the inner handle pointed to it.
+
+        Nothing that a process does may come in between: it could move items to parts that are behind.
+        """
         first, end, name = self.extent()
         for low in range(first, end, _AT_ONCE):
             numbers = range(low, min(low + _AT_ONCE, end))
@@ -261,6 +273,12 @@ class _Paged:
         for opened in self._each():
             self._slot(opened).clear()
         self._say(None, None)
+
+    def __len__(self) -> int:
+        return sum(len(self._inner) for _ in self._each())
+
+    def __bool__(self) -> bool:
+        return any(len(self._inner) for _ in self._each())
 
 
 class PagedMapState(_Paged, MapState[K, V]):
@@ -278,13 +296,17 @@ class PagedMapState(_Paged, MapState[K, V]):
         opened = self._at(name, _part_of(key, count))
         found: V | None = self._inner.get(key, default)
         self._done(opened)
+        if key in self._inner:
+            self._was_read()
         return found
 
     def put(self, key: K, value: V, *, ttl: timedelta | int | None = None) -> None:
         """Write the value at ``key``; see :meth:`MapState.put`."""
         _, count, name = self.extent()
-        count = count or 1
-        opened = self._at(name, _part_of(key, count))
+        opened = self._at(name, _part_of(key, count or 1))
+        if not count:
+            self._slot(opened).clear()  # what was left by a state of that name which was declared away since
+            count = 1
         before = len(self._slot(opened))
         self._inner.put(key, value, ttl=ttl)
         self._done(opened)
@@ -299,9 +321,10 @@ class PagedMapState(_Paged, MapState[K, V]):
         if not count:
             return
         opened = self._at(name, _part_of(key, count))
+        before = len(self._slot(opened))
         self._inner.remove(key)
         self._done(opened)
-        if len(self._slot(opened)) < PART_ITEMS // 4:
+        if before > len(self._slot(opened)) < PART_ITEMS // 4:
             self._merge()
 
     def clear(self) -> None:
@@ -310,8 +333,10 @@ class PagedMapState(_Paged, MapState[K, V]):
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Iterate over the entries that are visible now, part by part; each part is read."""
-        for _ in self._each():
-            yield from list(self._inner.items())
+        found = [item for _ in self._each() for item in self._inner.items()]
+        if found:
+            self._was_read()
+        yield from found
 
     def __contains__(self, key: object) -> bool:
         _, count, name = self.extent()
@@ -319,9 +344,6 @@ class PagedMapState(_Paged, MapState[K, V]):
             return False
         self._at(name, _part_of(key, count))
         return key in self._inner
-
-    def __len__(self) -> int:
-        return sum(len(self._inner) for _ in self._each())
 
     def _spread(self, items: dict[Any, Any]) -> int:
         count = max(1, 2 * len(items) // PART_ITEMS)
@@ -337,27 +359,37 @@ class PagedMapState(_Paged, MapState[K, V]):
         target = self._outer.parts.open(name, count)
         mask = (1 << count.bit_length()) - 1
         items, moved = self._slot(source), self._slot(target)
+        moved.clear()
         for key in [key for key in items if _hash(key) & mask == count]:
             moved[key] = items.pop(key)
         _earlier(target, source)
         self._resized((0, count + 1, name))
 
     def _merge(self) -> None:
-        """Put the last part back to the one that it was split from, where both have little."""
+        """Put the last parts back to those that they were split from, as long as both have little.
+
+        All that can be: whoever removes everything part by part empties the last one last, and no removal
+        would come after it.
+        """
         _, count, name = self.extent()
-        if count < 2:
-            if not self._slot(self._outer.parts.open(name, 0)):
-                self._say(None, None)
-            return
-        last = count - 1
-        source = self._outer.parts.open(name, last)
-        target = self._outer.parts.open(name, last - (1 << (last.bit_length() - 1)))
-        items, kept = self._slot(source), self._slot(target)
-        if len(items) + len(kept) <= PART_ITEMS // 2:
+        before = count
+        while count > 1:
+            last = count - 1
+            source = self._outer.parts.open(name, last)
+            target = self._outer.parts.open(name, last - (1 << (last.bit_length() - 1)))
+            items, kept = self._slot(source), self._slot(target)
+            of_both = len(items) + len(kept)
+            is_little = of_both <= PART_ITEMS // 2 and _stored(source) + _stored(target) <= PART_BYTES
+            if not is_little and items and of_both > _LEAST:
+                break
             kept.update(items)
             items.clear()
             _earlier(target, source)
-            self._resized((0, last, name))
+            count = last
+        if count == 1 and not self._slot(self._outer.parts.open(name, 0)):
+            self._say(None, None)
+        elif count < before:
+            self._resized((0, count, name))
 
 
 class PagedListState(_Paged, ListState[T]):
@@ -370,13 +402,16 @@ class PagedListState(_Paged, ListState[T]):
     def append(self, value: T, *, ttl: timedelta | int | None = None) -> None:
         """Add one element at the end; see :meth:`ListState.append`."""
         first, end, name = self.extent()
-        end = max(end, first + 1)
-        opened = self._at(name, end - 1)
-        if self._is_large(opened) or len(self._slot(opened)) == PART_ITEMS:
+        opened = self._at(name, max(end - 1, first))
+        if end == first:
+            self._slot(opened).clear()  # see PagedMapState.put
+            end += 1
+        elif self._is_large(opened) or len(self._slot(opened)) == PART_ITEMS:
             while first < end and not self._slot(self._outer.parts.open(name, first)):
                 first += 1
             end += 1
             opened = self._at(name, end - 1)
+            self._slot(opened).clear()
         self._inner.append(value, ttl=ttl)
         self._done(opened)
         self._lives((first, end, name), ttl)
@@ -393,16 +428,23 @@ class PagedListState(_Paged, ListState[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over the elements that are visible now, in order; each part is read."""
-        return (value for _ in self._each() for value in list(self._inner))
+        found = [value for _ in self._each() for value in self._inner]
+        if found:
+            self._was_read()
+        return iter(found)
 
-    def __len__(self) -> int:
-        return sum(len(self._inner) for _ in self._each())
+
+def _latest(slot: Any, now: int) -> int:
+    """Return the latest expiry of some items; as long as its clock is not known, what is less is later."""
+    of_all = [item[0] for item in (slot.values() if isinstance(slot, dict) else slot)]
+    expiries = [started(expiry, now) for expiry in of_all]
+    waiting = [expiry for expiry in expiries if UNSTARTED < expiry < NEVER]
+    return min(waiting) if waiting and NEVER not in expiries else max(expiries)
 
 
-def _latest(slot: Any) -> int:
-    """Return the latest expiry of some items."""
-    latest: int = max(item[0] for item in (slot.values() if isinstance(slot, dict) else slot))
-    return latest
+def _stored(opened: OpenEntry) -> int:
+    """Return the bytes that a part had when it was read."""
+    return 0 if opened.before is None else len(opened.before.body)
 
 
 def _earlier(target: OpenEntry, source: OpenEntry) -> None:

@@ -48,6 +48,8 @@ class Both(KeyedProcess[Do, str]):
     items = map_state(str, int, ttl="per_write", paged=True)
     plain = map_state(str, int, paged=True)
     row = list_state(int, ttl="per_write", paged=True)
+    read = map_state(str, int, ttl=3_600_000, refresh="read_write", paged=True)
+    heard = list_state(int, ttl=3_600_000, refresh="read_write", paged=True)
 
     def process(self, event: Do, ctx: Context) -> None:
         items, plain, row = self.items, self.plain, self.row
@@ -55,11 +57,27 @@ class Both(KeyedProcess[Do, str]):
         if event.what == "put":
             items.put(event.key, event.value, **more)
             plain.put(event.key, event.value)
+            self.read.put(event.key, event.value)
+            self.heard.append(event.value)
         elif event.what == "many":
             for n in range(event.value):
                 items.put(f"{event.key}{n}", n, **more)
                 plain.put(f"{event.key}{n}", n)
                 row.append(n, **more)
+                self.read.put(f"{event.key}{n}", n)
+        elif event.what == "each":
+            for key, value in items.items():
+                items.put(f"{key}+"[:6], value, **more)
+                items.get(event.key)
+            for key in plain:
+                if event.value or plain.get(key, 0):
+                    plain.remove(key)
+            for value in row:
+                row.append(value, **more)
+            ctx.emit(f"{bool(items)} {bool(plain)} {bool(row)}")
+        elif event.what == "read":
+            ctx.emit(f"{self.read.get(event.key)} {sorted(self.read.items())[:3] if event.value else 0}")
+            ctx.emit(f"{list(self.heard) if event.value % 2 else 0}")
         elif event.what == "remove":
             items.remove(event.key)
             plain.remove(event.key)
@@ -71,6 +89,8 @@ class Both(KeyedProcess[Do, str]):
             items.clear()
             plain.clear()
             row.clear()
+            self.read.clear()
+            self.heard.clear()
         elif event.what == "append":
             row.append(event.value, **more)
         elif event.what == "replace":
@@ -95,6 +115,8 @@ class BothPlain(Both):
     items = map_state(str, int, ttl="per_write")
     plain = map_state(str, int)
     row = list_state(int, ttl="per_write")
+    read = map_state(str, int, ttl=3_600_000, refresh="read_write")
+    heard = list_state(int, ttl=3_600_000, refresh="read_write")
 
 
 def random_events(rng: random.Random) -> list[tuple[str, int, Do]]:
@@ -103,11 +125,12 @@ def random_events(rng: random.Random) -> list[tuple[str, int, Do]]:
         ["put"] * 8
         + ["remove"] * 4
         + ["append"] * 5
-        + ["many", "few", "replace", "clear", "look"]
+        + ["read"] * 4
+        + ["many", "few", "replace", "clear", "look", "each"]
         + ["fail", "wrong"]
     )
     for _ in range(rng.randint(5, 60)):
-        at += rng.choice([0, 1, 1_000, 50_000, 400_000])
+        at += rng.choice([0, 1, 1_000, 50_000, 400_000, 1_500_000])
         what = rng.choice(kinds)
         value = rng.choice([0, 3, 70, 200]) if what in ("many", "few", "replace") else rng.randrange(9)
         ttl = rng.choice([0, 0, 1_000, 100_000, 10_000_000])
@@ -289,3 +312,74 @@ def test_items_expire_wherever_they_have_moved_and_leave_nothing(count: int) -> 
     host.run_batch([("other", 10**7, Do(""))])
     host.run_batch([("other", 2 * 10**7, Do(""))])
     assert not host.store.cells
+
+
+class Walks(KeyedProcess[str, int]):
+    """Changes what it goes through."""
+
+    order = arrival(commutes=True)
+    items = map_state(str, int, paged=True)
+    row = list_state(int, paged=True)
+
+    def process(self, event: str, ctx: Context) -> None:
+        if event == "fill":
+            for number in range(2_000):
+                self.items.put(f"i{number}", number)
+                self.row.append(number)
+        elif event == "remove":
+            for key in self.items:
+                self.items.remove(key)
+        elif event == "put":
+            for key in self.items:
+                self.items.put(f"again {key}", 1)
+        elif event == "append":
+            for value in self.row:
+                self.row.append(value)
+        ctx.emit(len(self.items))
+        ctx.emit(len(self.row))
+
+
+def test_what_is_removed_while_it_is_gone_through_is_all_removed_and_leaves_nothing() -> None:
+    driver = TestDriver(Walks())
+    driver.send_batch([("k", 1, "fill")])
+    driver.send_batch([("k", 2, "remove")])
+    assert driver.values("main") == [2_000, 2_000, 0, 2_000]
+    assert not [t for t in driver.host.store.cells if (owner_of(t)[1] or ("", 0))[0] == "items"]
+    assert driver.state("k")["items"] == {}  # type: ignore[index]
+    (owner,) = [t for t in driver.host.store.cells if owner_of(t)[1] is None]
+    assert driver.host.runner.layout.decode(driver.host.store.cells[owner].body).items_parts_ is None
+
+
+def test_what_is_added_while_it_is_gone_through_is_not_seen() -> None:
+    driver = TestDriver(Walks())
+    driver.send_batch([("k", 1, "fill"), ("k", 2, "put"), ("k", 3, "append")])
+    assert driver.values("main") == [2_000, 2_000, 4_000, 2_000, 4_000, 4_000]
+
+
+class Refreshed(KeyedProcess[str, int]):
+    """Keeps what is read."""
+
+    order = arrival(commutes=True)
+    items = map_state(str, int, ttl=3_600_000, refresh="read_write", paged=True)
+    row = list_state(int, ttl=3_600_000, refresh="read_write", paged=True)
+
+    def process(self, event: str, ctx: Context) -> None:
+        if event == "put":
+            self.items.put("a", 1)
+            self.row.append(1)
+        elif event == "get":
+            ctx.emit((self.items.get("a") or 0) + sum(self.row))
+        elif event == "all":
+            ctx.emit(sum(self.items.values()) + sum(self.row))
+
+
+@pytest.mark.parametrize("how", ["get", "all"])
+def test_items_that_are_read_live_on_where_a_read_renews_them(how: str) -> None:
+    driver = TestDriver(Refreshed())
+    driver.send_batch([("k", 1, "put")])
+    for hour in range(1, 12):
+        driver.send_batch([("k", hour * 3_000_000, how)])
+    assert driver.values("main") == [2] * 11
+    for hour in range(100, 102):
+        driver.send_batch([("other", hour * 3_600_000, "")])
+    assert driver.is_empty()
