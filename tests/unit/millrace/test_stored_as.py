@@ -53,6 +53,7 @@ class Before(KeyedProcess[Ev, Ev]):
     total = value_state(int, default=0)
     seen = list_state(int, ttl=5_000)
     shops = map_state(str, int)
+    many = map_state(int, int, ttl=9_000, paged=True)
     rules = broadcast_state(str, int)
     alerts = side_output(Ev)
 
@@ -62,6 +63,7 @@ class Before(KeyedProcess[Ev, Ev]):
         self.total.value += event.n
         self.seen.append(event.n)
         self.shops.put(event.shop, event.n)
+        self.many.put(event.n, event.at)
         ctx.emit(event)
         if self.total.value > next((above for _, above in self.rules.items()), 20):
             ctx.output(self.alerts, event)
@@ -86,6 +88,7 @@ class After(KeyedProcess[Ev, Ev]):
     sum_of_all = value_state(int, default=0, stored_as="total")
     lately = list_state(int, ttl=5_000, stored_as="seen")
     places = map_state(str, int, stored_as="shops")
+    all_of_them = map_state(int, int, ttl=9_000, paged=True, stored_as="many")
     limits = broadcast_state(str, int, stored_as="rules")
     warnings = side_output(Ev, stored_as="alerts")
 
@@ -95,6 +98,7 @@ class After(KeyedProcess[Ev, Ev]):
         self.sum_of_all.value += event.n
         self.lately.append(event.n)
         self.places.put(event.shop, event.n)
+        self.all_of_them.put(event.n, event.at)
         ctx.emit(event)
         if self.sum_of_all.value > next((above for _, above in self.limits.items()), 20):
             ctx.output(self.warnings, event)
