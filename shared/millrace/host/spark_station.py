@@ -9,6 +9,7 @@ it needs: it is slower, and nothing else.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -40,7 +41,11 @@ BYTES_SCHEMA: Final = t.StructType([t.StructField("data", t.BinaryType())])
 _ENVIRONMENT: Final = "MILLRACE_STATION"
 #: Stations that a worker keeps; of one query it has one.
 _MOST: Final = 4
+#: So many pools of workers a session has at most: Spark ends none of them before the session ends, so that
+#: streams made later take turns with those of earlier ones.
+_POOLS: Final = 4
 
+_pool = itertools.cycle(range(_POOLS))
 _OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
 #: The stations of this worker, by identity and partition, with their clocks.
 _stations: dict[tuple[str, int], tuple[Station, BatchClock]] = {}
@@ -124,7 +129,7 @@ def run_station(
     """
     identity = uuid.uuid4().hex
     processor = StationProcessor(identity, cloudpickle.dumps((tuple(links), keys, clock)))  # type: ignore[no-untyped-call]
-    with _own_workers(rows.sparkSession, identity):
+    with _own_workers(rows.sparkSession, next(_pool)):
         return rows.groupBy("_group").transformWithState(
             statefulProcessor=processor,
             outputStructType=OUTPUT_SCHEMA,
@@ -134,14 +139,14 @@ def run_station(
 
 
 @contextlib.contextmanager
-def _own_workers(session: SparkSession, identity: str) -> Iterator[None]:
+def _own_workers(session: SparkSession, pool: int) -> Iterator[None]:
     """Have functions that are made in the block run in workers of their own, where Spark can say so."""
     context: SparkContext | None = getattr(session, "_sc", None)
     environment = getattr(context, "environment", None)
     if not isinstance(environment, dict):
         yield
         return
-    environment[_ENVIRONMENT] = identity
+    environment[_ENVIRONMENT] = str(pool)
     try:
         yield
     finally:
