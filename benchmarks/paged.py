@@ -10,7 +10,8 @@ from millrace import KeyedProcess
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.rows import Row
-from millrace.state.cells import encode, read_header, read_page
+from millrace.inspect.groups import StoredGroup
+from millrace.state.cells import encode
 from millrace.state.pages import PagedStore
 
 #: Key groups, as many as an app has by default.
@@ -51,12 +52,7 @@ class Stored:
         """Yield the key of each entry, and its bytes in its page, the key's included."""
         if self.header is None:
             return
-        header = read_header(self.header)
-        if header.inline is not None:
-            pages = [header.inline]
-        else:
-            pages = [read_page(self.pages[info.number], info.number) for info in header.pages]
-        for cells in pages:
+        for _, cells, _ in StoredGroup(self.header, self.pages).cells():
             for key, cell in cells.items():
                 yield key, len(encode(key)) + len(encode(cell))
 

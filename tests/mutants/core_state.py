@@ -298,8 +298,8 @@ MUTANTS: Final = (
     Mutant(
         "state: a page with a timer of this instant is not looked at",
         f"{_STATE}/pages.py",
-        "p for p in self._header.pages if p.timer is not None and p.timer <= watermark",
-        "p for p in self._header.pages if p.timer is not None and p.timer < watermark",
+        "self._index.known(lambda p: p.timer is not None and p.timer <= watermark)",
+        "self._index.known(lambda p: p.timer is not None and p.timer < watermark)",
         "timers are found by the header",
         (f"{_TESTS}/state/test_pages.py::test_a_timer_is_due_at_its_time_and_not_before",),
     ),

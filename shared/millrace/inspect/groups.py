@@ -6,7 +6,6 @@ Nothing here decodes an entry: what is moved to other groups stays as the proces
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,9 +19,11 @@ from millrace.state.cells import (
     read_header,
     read_page,
     read_schemas,
+    write_header,
 )
 from millrace.state.layout import ENCODING_VERSION
 from millrace.state.page import Page
+from millrace.state.page_index import listed_by
 from millrace.state.pages import PAGE_BYTES
 
 _MAX_DEPTH = 24
@@ -57,9 +58,13 @@ class StoredGroup:
 
     def page(self, number: int) -> dict[str, Cell]:
         """Return the cells of a page that the header lists."""
+        return read_page(self.bytes_of(number), number)
+
+    def bytes_of(self, number: int) -> bytes:
+        """Return a page that is listed."""
         if number not in self.pages:
             raise StateCorrupted(f"page {number} of a key group is not there")
-        return read_page(self.pages[number], number)
+        return self.pages[number]
 
     def cells(self) -> Iterator[tuple[PageInfo, dict[str, Cell], int]]:
         """Yield every page: what the header knows of it, the cells of its keys, its size in bytes."""
@@ -67,17 +72,8 @@ class StoredGroup:
         if header.inline is not None:
             yield header.pages[0], header.inline, len(self.header)
             return
-        for info in header.pages:
+        for info in listed_by(header, self.bytes_of):
             yield info, self.page(info.number), len(self.pages[info.number])
-
-
-def page_of(header: Header, key: str) -> PageInfo:
-    """Return the page that holds a key (as text, see :func:`millrace.host.groups.encode_key`)."""
-    bits = zlib.crc32(key.encode())
-    for info in header.pages:
-        if bits >> (32 - info.depth) == info.prefix:
-            return info
-    raise StateCorrupted("a key group's pages do not cover all keys")
 
 
 def packed_group(
@@ -118,7 +114,7 @@ def packed_group(
         header.inline = root.cells
     else:
         pages.update((number, data) for number, (_, data) in packed.items())
-    return StoredGroup(encode(header), pages, broadcast, clock)
+    return StoredGroup(write_header(header, infos), pages, broadcast, clock)
 
 
 def _split(page: Page, page_bytes: int) -> Iterator[tuple[Page, bytes]]:

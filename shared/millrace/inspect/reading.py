@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from millrace.host.groups import encode_key, group_labels, key_group
 from millrace.host.station import BROADCAST, HEADER, SHARED, TOKEN, VARIABLE, place_of, read_head
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.entries import KeptEntry, reader_of, whole_entries
-from millrace.inspect.groups import StoredGroup, page_of
+from millrace.inspect.groups import StoredGroup
 from millrace.inspect.reshape import Shared
 from millrace.inspect.stages import Stage, keys_for, stage_of
+from millrace.state.backend import CommitMetrics
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, read_clock, read_header
 from millrace.state.keyring import KeyReference
+from millrace.state.page_index import PageIndex
 from millrace.state.paged import part_text
 from millrace.state.sealing import Place, unseal
 from millrace.time.clock import ClockState
@@ -176,19 +178,23 @@ class StateView:
         ring = None if self.keys is None else self.keys.ring()
         stored = unseal(bytes(headers[0]), Place(self.stage.process, label, "header"), ring)
         header = read_header(stored, older=True)
-        group = StoredGroup(b"")
-        infos = {info.number: info for info in [page_of(header, text)]}
+        group = StoredGroup(stored)
 
-        def read(wanted: Iterable[int]) -> None:
-            """Read pages that are not at hand yet."""
+        def read(wanted: Sequence[int]) -> list[bytes]:
+            """Return pages, reading those that are not at hand yet."""
             missing = [number for number in wanted if number not in group.pages]
             for row in self.stored(of_group, F.col("number").isin(*missing)).collect() if missing else ():
                 if row.number >= 0:
                     place = Place(self.stage.process, label, "page", row.number)
                     group.pages[row.number] = unseal(bytes(row.data), place, ring)
+            return [group.bytes_of(number) for number in wanted]
+
+        def read_pages_of(texts: Sequence[str]) -> None:
+            numbers = {info.number for info in index.of_keys(texts)} if header.inline is None else set()
+            read([SCHEMA_PAGE, *numbers])
 
         def found(wanted: str) -> tuple[KeptEntry, int] | None:
-            info = page_of(header, wanted)
+            info = index.of_key(wanted)
             cell = (group.page(info.number) if header.inline is None else header.inline).get(wanted)
             if cell is None:
                 return None
@@ -197,15 +203,15 @@ class StateView:
             return reader_of(schema).read(cell.body), len(bytes(cell.body))
 
         extents: list[tuple[int, int, str]] = []
-        read([SCHEMA_PAGE, *(infos if header.inline is None else ())])
+        index = PageIndex(header, read, CommitMetrics())
+        read_pages_of([text])
         own = found(text)
         if own is None:
             return None
         parts = [
             part_text(text, name, number) for first, end, name in extents for number in range(first, end)
         ]
-        if parts and header.inline is None:
-            read({page_of(header, part).number for part in parts})
+        read_pages_of(parts)
         kept = [(text, *own), *((part, *one) for part in parts if (one := found(part)) is not None)]
         ((_, entry, size),) = whole_entries(kept)
         return entry, size

@@ -40,7 +40,8 @@ class PageInfo(msgspec.Struct, array_like=True, gc=False):
         expiry: No event-time expiry in it is before this, ms.
         processing_timer: Its earliest timer on processing time, ms.
         processing_expiry: No processing-time expiry in it is before this, ms.
-        schema: Place of its schema among those of the header.
+        schema: Place of its schema among those of the header; ``INDEX``: this is an index page, which lists
+            all pages of its prefix (see :mod:`millrace.state.page_index`), and the times are theirs.
     """
 
     prefix: int
@@ -53,7 +54,10 @@ class PageInfo(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def number(self) -> int:
-        """Its number in the backend: unique over all prefixes and depths, never 0."""
+        """Its number in the backend: unique over all prefixes and depths, never 0.
+
+        That of an index page is above ``INDEX_PAGES``.
+        """
         return (1 << self.depth) | self.prefix
 
 
@@ -69,6 +73,7 @@ class Header(msgspec.Struct, array_like=True):
         schemas: Digests of the schemas that its pages are written in; the schemas themselves stand in
             page 0.
         processing_time: The last tick of processing time that the group has seen, ms.
+        index_bits: First bits of the hashes that an index page is for, 0 where there are no index pages.
     """
 
     version: int
@@ -77,10 +82,15 @@ class Header(msgspec.Struct, array_like=True):
     broadcast: int = 0
     schemas: list[int] = []
     processing_time: int | None = None
+    index_bits: int = 0
 
 
 #: Bits of a key's hash, by the first of which it has its page.
 _HASH_BITS: Final = 32
+#: In the place of a page's schema: what it names is an index page.
+INDEX: Final = -1
+#: Numbers of index pages are above this, those of pages below.
+INDEX_PAGES: Final = 1 << 40
 #: The page that holds the group's schemas.
 SCHEMA_PAGE: Final = 0
 #: The page that holds the group's clock: it changes with every batch, and is small.
@@ -90,7 +100,7 @@ CLOCK_PAGE: Final = -3
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 encode: Final = msgspec.msgpack.Encoder().encode
-_decode_header = msgspec.msgpack.Decoder(Header).decode
+_decode_infos = msgspec.msgpack.Decoder(list[PageInfo]).decode
 _decode_page = msgspec.msgpack.Decoder(dict[str, Cell]).decode
 _decode_clock = msgspec.msgpack.Decoder(ClockState).decode
 _decode_schemas = msgspec.msgpack.Decoder(list[bytes]).decode
@@ -108,6 +118,28 @@ class _TimedHeader(msgspec.Struct, array_like=True):
     processing_time: int | None = None
 
 
+class _FlatHeader(msgspec.Struct, array_like=True):
+    """A header as it is kept where it lists all pages itself."""
+
+    version: int
+    pages: list[PageInfo]
+    inline: dict[str, Cell] | None = None
+    broadcast: int = 0
+    schemas: list[int] = []
+    processing_time: int | None = None
+
+
+class _IndexedHeader(msgspec.Struct, array_like=True):
+    """A header as it is kept where it lists index pages."""
+
+    version: int
+    pages: list[PageInfo]
+    index_bits: int
+    broadcast: int
+    schemas: list[int]
+    processing_time: int | None
+
+
 class _Versioned(msgspec.Struct, array_like=True):
     """The beginning of a header."""
 
@@ -117,6 +149,18 @@ class _Versioned(msgspec.Struct, array_like=True):
 _decode_first = msgspec.msgpack.Decoder(_Versioned).decode
 #: The version of headers when the engine kept the clock.
 _TIMED: Final = 2
+#: The version of headers that list index pages: an older millrace refuses them, none misreads them.
+_INDEXED: Final = -ENCODING_VERSION
+_decode_flat = msgspec.msgpack.Decoder(_FlatHeader).decode
+_decode_indexed = msgspec.msgpack.Decoder(_IndexedHeader).decode
+
+
+def write_header(header: Header, listed: list[PageInfo]) -> bytes:
+    """Return a header as it is kept, with what it lists: pages, and index pages in the place of others."""
+    beside = (header.broadcast, header.schemas, header.processing_time)
+    if header.index_bits:
+        return encode(_IndexedHeader(_INDEXED, listed, header.index_bits, *beside))
+    return encode(_FlatHeader(header.version, listed, header.inline, *beside))
 
 
 def read_header(stored: bytes, *, older: bool = False) -> Header:
@@ -136,18 +180,52 @@ def read_header(stored: bytes, *, older: bool = False) -> Header:
             beside = (before.inline, before.broadcast, before.schemas, before.processing_time)
             header = Header(ENCODING_VERSION, before.pages, *beside)
         elif version == ENCODING_VERSION:
-            header = _decode_header(stored)
+            flat = _decode_flat(stored)
+            beside = (flat.inline, flat.broadcast, flat.schemas, flat.processing_time)
+            header = Header(version, flat.pages, *beside)
+        elif version == _INDEXED:
+            long = _decode_indexed(stored)
+            beside = (None, long.broadcast, long.schemas, long.processing_time)
+            header = Header(ENCODING_VERSION, long.pages, *beside, index_bits=long.index_bits)
         else:
             raise StateCorrupted(
                 f"state was written with encoding version {version}, this is {ENCODING_VERSION}"
             )
     except UNREADABLE as error:
         raise StateCorrupted(f"a key group's header cannot be read: {error}") from error
-    if not header.pages or not all(0 <= p.schema < len(header.schemas) for p in header.pages):
+    if not header.pages or not all(
+        0 <= p.schema < len(header.schemas) or (p.schema == INDEX and p.depth == header.index_bits > 0)
+        for p in header.pages
+    ):
         raise StateCorrupted("a key group's header names no schema for its pages")
     if not all(0 <= p.depth <= _HASH_BITS and 0 <= p.prefix < 1 << p.depth for p in header.pages):
         raise StateCorrupted("a key group's header names pages that cannot be")
     return header
+
+
+def read_index(data: bytes, index: PageInfo, schemas: int) -> list[PageInfo]:
+    """Read an index page.
+
+    Args:
+        data: Its bytes.
+        index: What the header knows of it.
+        schemas: How many schemas the header has.
+
+    Raises:
+        StateCorrupted: The bytes are none, or it lists what cannot be.
+    """
+    try:
+        infos = _decode_infos(data)
+    except UNREADABLE as error:
+        raise StateCorrupted(f"an index page of a key group cannot be read: {error}") from error
+    if not infos or not all(
+        index.depth < p.depth <= _HASH_BITS
+        and p.prefix >> (p.depth - index.depth) == index.prefix
+        and 0 <= p.schema < schemas
+        for p in infos
+    ):
+        raise StateCorrupted("an index page of a key group lists pages that cannot be")
+    return infos
 
 
 def read_page(data: bytes, number: int) -> dict[str, Cell]:

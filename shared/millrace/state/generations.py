@@ -66,6 +66,8 @@ class Schemas:
 
     def used_by(self, pages: Iterable[PageInfo]) -> list[int]:
         """Forget the schemas that no page is in any more; return the digests of the others."""
+        if not self.several:
+            return self._digests  # of a long list not all pages are known, and none has to be
         pages = list(pages)
         used = sorted({p.schema for p in pages})
         if used != list(range(len(self._texts))):

@@ -14,8 +14,6 @@ Nothing here knows an engine: a :class:`GroupBackend` holds bytes, be it a dict 
 from __future__ import annotations
 
 import logging
-import zlib
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,6 +22,7 @@ import msgspec
 from millrace.errors import MillraceError
 from millrace.state.backend import CommitMetrics, GroupBackend
 from millrace.state.cells import (
+    INDEX,
     SCHEMA_PAGE,
     UNREADABLE,
     Cell,
@@ -35,10 +34,12 @@ from millrace.state.cells import (
     read_header,
     read_page,
     summarize,
+    write_header,
 )
 from millrace.state.generations import Schemas
 from millrace.state.layout import ENCODING_VERSION, EntryLayout
 from millrace.state.page import OpenEntry, Page, passed
+from millrace.state.page_index import PageIndex
 from millrace.time import NEVER, NO_WATERMARK
 
 __all__ = [
@@ -98,7 +99,6 @@ class PagedStore:
         self._processing_sweeps = layout.processing_sweeps.apart(label)
         self._open: dict[str, OpenEntry] = {}
         self._loaded: dict[int, Page] = {}
-        self._starts: list[int] | None = None
         #: The page of all keys, once it is loaded, of a group that has only one.
         self._only: Page | None = None
         self._watermark = self._processing_time = NO_WATERMARK
@@ -112,6 +112,9 @@ class PagedStore:
             self._header = read_header(self._stored)
         self._beside_before = self._beside()
         self._schemas = Schemas(layout, self._header.schemas, backend)
+        self._index = PageIndex(self._header, backend.get_pages, self.metrics)
+        if self._schemas.several:
+            self._index.all()  # any of them may be in an older schema
 
     def _beside(self) -> tuple[int, int | None]:
         """Return what the header keeps beside the pages."""
@@ -138,25 +141,10 @@ class PagedStore:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _info_of(self, key: str) -> PageInfo:
-        pages = self._header.pages
-        if len(pages) == 1:
-            return pages[0]
-        bits = zlib.crc32(key.encode())
-        try:
-            if self._starts is None:
-                self._starts = [p.prefix << (32 - p.depth) for p in pages]
-            info = pages[bisect_right(self._starts, bits) - 1]
-            if bits >> (32 - info.depth) == info.prefix:
-                return info
-        except ValueError:
-            pass  # a depth that is none
-        raise StateCorrupted("a key group's pages do not cover all keys")
-
     def fetch(self, keys: Iterable[str]) -> None:
         """Get the pages of some keys at once, which :meth:`open` would get one by one."""
         if len(self._header.pages) > 1:
-            self._fetch(map(self._info_of, keys))
+            self._fetch(self._index.of_keys(keys))
 
     def _fetch(self, infos: Iterable[PageInfo]) -> None:
         wanted = {info.number: info for info in infos}
@@ -207,7 +195,7 @@ class PagedStore:
         """Return the entry of ``key`` for reading and writing; a new one where there is none."""
         opened = self._open.get(key)
         if opened is None:
-            page = self._only or self._load(self._info_of(key))
+            page = self._only or self._load(self._index.of_key(key))
             cell = page.cells.get(key)
             entry = self._layout.type() if cell is None else self.decode(cell.body)
             opened = self._open[key] = OpenEntry(entry, cell, page)
@@ -260,7 +248,7 @@ class PagedStore:
 
     def tell_again(self) -> None:
         """Find anew when each key is due: how far the process is behind the stream's clock has changed."""
-        for page in self._pages_of(self._header.pages):
+        for page in self._pages_of(self._index.all()):
             for cell in page.cells.values():
                 timer = self._layout.timer(self.decode(cell.body))
                 if timer != cell.timer:
@@ -271,9 +259,7 @@ class PagedStore:
         """Return the keys that have a timer or a waiting row at or before ``watermark`` (ms)."""
         self._watermark = watermark
         keys: list[str] = []
-        for page in self._pages_of(
-            p for p in self._header.pages if p.timer is not None and p.timer <= watermark
-        ):
+        for page in self._pages_of(self._index.known(lambda p: p.timer is not None and p.timer <= watermark)):
             keys.extend(k for k, c in page.cells.items() if c.timer is not None and c.timer <= watermark)
         return keys
 
@@ -282,9 +268,9 @@ class PagedStore:
         self._processing_time = processing_time
         keys: list[str] = []
         for page in self._pages_of(
-            p
-            for p in self._header.pages
-            if p.processing_timer is not None and p.processing_timer <= processing_time
+            self._index.known(
+                lambda p: p.processing_timer is not None and p.processing_timer <= processing_time
+            )
         ):
             times = ((key, cell.processing_timer) for key, cell in page.cells.items())
             keys.extend(key for key, at in times if at is not None and at <= processing_time)
@@ -303,7 +289,9 @@ class PagedStore:
             time, ms.
         """
         pages = self._header.pages
-        if any(self._schemas.reader(p.schema).begins_lives for p in pages if p.schema != self._schemas.now):
+        if self._schemas.several and any(
+            self._schemas.reader(p.schema).begins_lives for p in pages if p.schema != self._schemas.now
+        ):
             return NO_WATERMARK, None, None, None  # at once: some pages are still to be brought over
         expiry = earliest(p.expiry for p in pages)
         processing_expiry = earliest(p.processing_expiry for p in pages)
@@ -316,7 +304,7 @@ class PagedStore:
 
     def entries(self) -> Iterator[tuple[str, Any]]:
         """Iterate over all stored entries (key, unpacked entry), for inspection."""
-        for info in self._header.pages:
+        for info in self._index.all():
             for key, cell in self._load(info).cells.items():
                 yield key, self.decode(cell.body)
 
@@ -379,11 +367,16 @@ class PagedStore:
             )
 
     def _bring_over(self) -> None:
-        """Renew some of the older pages in which a life must begin, though nobody touches them."""
+        """Renew some of the older pages in which a life must begin, though nobody touches them.
+
+        Where the list of pages is long, any: as long as there are some, each batch reads all of it.
+        """
         left = _RENEWED_PER_BATCH
         for info in self._header.pages:
             older = info.schema != self._schemas.now
-            if older and left and self._schemas.reader(info.schema).begins_lives:
+            if not (older and left):
+                continue
+            if self._header.index_bits or self._schemas.reader(info.schema).begins_lives:
                 self._load(info)
                 left -= 1
 
@@ -391,7 +384,7 @@ class PagedStore:
         """Remove expired values from pages that are due, also of keys never touched again."""
         line = self._sweeps.line(self._watermark)
         processing_line = self._processing_sweeps.line(self._processing_time)
-        for page in self._pages_of(p for p in self._header.pages if passed(p, line, processing_line)):
+        for page in self._pages_of(self._index.known(lambda p: passed(p, line, processing_line))):
             for key in [k for k, c in page.cells.items() if passed(c, line, processing_line)]:
                 self._expire(page, key, line, processing_line)
 
@@ -432,7 +425,7 @@ class PagedStore:
             del packed[number]
         for number in after - before - packed.keys():
             packed[number] = encode(self._loaded[number].cells)
-        self._starts = self._only = None
+        self._only = None
         return pages
 
     def _put(self, number: int, data: bytes) -> None:
@@ -442,6 +435,7 @@ class PagedStore:
     def _write_header(self, pages: list[PageInfo]) -> None:
         header, backend = self._header, self._backend
         header.pages = pages
+        listed = self._index.write(pages, backend)
         if len(pages) == 1:
             cells = self._load(pages[0]).cells
             if not cells and not header.broadcast and header.processing_time is None:
@@ -457,7 +451,7 @@ class PagedStore:
         header.schemas = self._schemas.used_by(pages)
         if self._schemas.changed:
             self._put(SCHEMA_PAGE, self._schemas.written())
-        data = encode(header)
+        data = write_header(header, listed)
         if data != self._stored:
             backend.put_header(data)
             self._stored = data
@@ -487,8 +481,8 @@ class PagedStore:
         merged = True
         while merged and len(pages) > 1:
             merged = False
-            by_place = {(p.depth, p.prefix): p for p in pages}
-            for info in pages:
+            by_place = {(p.depth, p.prefix): p for p in pages if p.schema != INDEX}
+            for info in by_place.values():
                 sibling = by_place.get((info.depth, info.prefix ^ 1))
                 if sibling is None or info.number not in emptied:
                     continue

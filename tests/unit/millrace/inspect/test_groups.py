@@ -26,9 +26,11 @@ from millrace.host.groups import encode_key, key_group
 from millrace.host.memory import MemoryHost, _Memory
 from millrace.inspect.entries import EntryReader, as_json, key_name
 from millrace.inspect.figures import added, figures_of_group
-from millrace.inspect.groups import StoredGroup, packed_group, page_of
+from millrace.inspect.groups import StoredGroup, packed_group
+from millrace.state.backend import CommitMetrics
 from millrace.state.cells import SCHEMA_PAGE, Cell, StateCorrupted, encode
 from millrace.state.layout import EntryLayout
+from millrace.state.page_index import PageIndex
 from millrace.state.pages import PagedStore
 from millrace.time import hours
 from millrace.time.clock import from_watermark
@@ -191,7 +193,7 @@ def test_every_key_is_in_the_page_where_the_store_looks_for_it(keys: list[str], 
     for who in keys:
         text = encode_key((who,))
         assert store.open(text).entry.total == 1
-        info = page_of(group.read_header, text)
+        info = PageIndex(group.read_header, lambda _: [], CommitMetrics()).of_key(text)
         assert any(text in cells for at, cells, _ in group.cells() if at.number == info.number)
 
 

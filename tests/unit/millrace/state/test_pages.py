@@ -6,22 +6,25 @@ group in every batch, and a model that says what must be kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.state import map_state, value_state
+from millrace.state import map_state, page_index, value_state
 from millrace.state import pages as pages_module
-from millrace.state.cells import SCHEMA_PAGE, earliest
+from millrace.state.cells import INDEX, INDEX_PAGES, SCHEMA_PAGE, PageInfo, earliest, read_header
 from millrace.state.layout import ENCODING_VERSION, EntryLayout, TimerRecord
+from millrace.state.page_index import listed_by
 from millrace.state.pages import EntryTooLarge, Header, PagedStore, StateCorrupted
 
 MINUTE = 60_000
+CASES = int(os.environ.get("MILLRACE_CASES", "100"))
 
 
 def layout() -> EntryLayout:
@@ -186,7 +189,7 @@ class Group:
         """When the header says that pages are to be looked at: never too late, a sweep at times too early."""
         if self.backend.header is None:
             return []
-        pages = msgspec.msgpack.decode(self.backend.header, type=Header).pages
+        pages = read_header(self.backend.header).pages
         sweeps = [SWEEPS.next(p.expiry) for p in pages if p.expiry is not None]
         return [*sweeps, *(p.timer for p in pages if p.timer is not None)]
 
@@ -204,16 +207,31 @@ class Group:
         if self.backend.header is None:
             assert self.backend.pages == {}
             return
-        header = msgspec.msgpack.decode(self.backend.header, type=Header)
+        header = read_header(self.backend.header)
+        pages = listed_by(header, self.backend.pages.__getitem__)
         if header.inline is not None:
             assert [p.number for p in header.pages] == [1]
             assert sorted(self.backend.pages) == [SCHEMA_PAGE]
             assert header.inline, "an empty group keeps a header"
         else:
-            assert sorted(self.backend.pages) == sorted([SCHEMA_PAGE, *(p.number for p in header.pages)])
-            assert sum(2.0**-p.depth for p in header.pages) == 1, "pages do not cover every key once"
-        for info in header.pages:
+            indexes = [p for p in header.pages if p.schema == INDEX]
+            numbers = [*(p.number for p in pages), *(INDEX_PAGES | p.number for p in indexes)]
+            assert sorted(self.backend.pages) == sorted([SCHEMA_PAGE, *numbers])
+            assert sum(2.0**-p.depth for p in pages) == 1, "pages do not cover every key once"
+            assert sum(2.0**-p.depth for p in header.pages) == 1, "items of the header do not, either"
+            for index in indexes:
+                self.check_index(index, pages)
+        for info in pages:
             self.check_page(info, header)
+
+    def check_index(self, index: PageInfo, pages: list[PageInfo]) -> None:
+        """Check what the header knows of an index page."""
+        of_it = [
+            p for p in pages if p.depth > index.depth and p.prefix >> p.depth - index.depth == index.prefix
+        ]
+        assert of_it, "an index page lists nothing"
+        for name in ("timer", "expiry", "processing_timer", "processing_expiry"):
+            assert getattr(index, name) == earliest(getattr(p, name) for p in of_it)
 
     def check_page(self, info: Any, header: Header) -> None:
         cells = header.inline
@@ -249,7 +267,19 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.fixture(params=["listed in the header", "listed in index pages"])
+def lists(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Pages as they are listed: index pages are there for groups of hundreds of pages, here of four."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "listed in index pages":
+            patch.setattr(page_index, "FLAT_PAGES", 3)
+            patch.setattr(page_index, "_FIRST_BITS", 1)
+            patch.setattr(page_index, "_LISTED", 3)
+        yield
+
+
+@pytest.mark.usefixtures("lists")
+@settings(max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BATCHES, st.sampled_from([60, 150, 400, 32_768]))
 def test_a_group_keeps_what_a_dictionary_keeps(batches: list[tuple[int, list[Op]]], page_bytes: int) -> None:
     group = Group(page_bytes)

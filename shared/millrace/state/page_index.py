@@ -1,0 +1,199 @@
+"""The list of a key group's pages, where it is long: parts of it stand in index pages of their own.
+
+The header lists the pages of a group, and is read and written with every batch. Beyond
+:data:`FLAT_PAGES` it lists *index pages* in their place, each with the earliest times of all it lists; a
+batch reads those of the keys that it touches and of what is due. An index page lists all pages whose
+hashes begin with the same bits, as many for the whole group, and one more when one of them has become long.
+A page that has no more bits than that stands in the header itself.
+
+What stands where follows from what is stored alone, never from what a batch has read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from millrace.state.backend import CommitMetrics, GroupBackend
+from millrace.state.cells import (
+    INDEX,
+    INDEX_PAGES,
+    Header,
+    PageInfo,
+    StateCorrupted,
+    earliest,
+    encode,
+    read_index,
+)
+
+#: More pages than this do not stand in the header.
+FLAT_PAGES: Final = 1_024
+#: Bits of the first index pages, and how many pages one may list, or as many as there may be of itself.
+_FIRST_BITS: Final = 5
+_LISTED: Final = 128
+
+
+class PageIndex:
+    """The pages of a group as far as they are known; those of an index page that was not read are one item.
+
+    Args:
+        header: The group's header; its ``pages`` are changed as index pages are read.
+        get_pages: Reads index pages by their numbers.
+        metrics: What was read and written.
+    """
+
+    def __init__(
+        self, header: Header, get_pages: Callable[[Sequence[int]], list[bytes]], metrics: CommitMetrics
+    ) -> None:
+        self._header = header
+        self._get_pages = get_pages
+        self._metrics = metrics
+        #: Index pages that were read or written: number → bytes.
+        self._known: dict[int, bytes] = {}
+        self._starts: list[int] | None = None
+
+    def changed(self) -> None:
+        """Take note that the list of pages is another one."""
+        self._starts = None
+
+    def known(self, wanted: Callable[[PageInfo], bool]) -> list[PageInfo]:
+        """Return the pages that are ``wanted``, judged by their times; reads what may list some."""
+        if self._header.index_bits:
+            self._read(p for p in self._header.pages if p.schema == INDEX and wanted(p))
+        return [p for p in self._header.pages if wanted(p) and p.schema != INDEX]
+
+    def all(self) -> list[PageInfo]:
+        """Return all pages, by prefix."""
+        return self.known(lambda _: True)
+
+    def of_key(self, key: str) -> PageInfo:
+        """Return the page that a key's text belongs to.
+
+        Raises:
+            StateCorrupted: There is none.
+        """
+        info = self._item(key)
+        if info.schema == INDEX:
+            self._read((info,))
+            info = self._item(key)
+        return info
+
+    def of_keys(self, keys: Iterable[str]) -> list[PageInfo]:
+        """Return the pages that some keys belong to; index pages that list them are read at once."""
+        if self._header.index_bits:
+            keys = list(keys)
+            self._read({p.number: p for p in map(self._item, keys) if p.schema == INDEX}.values())
+        return [self.of_key(key) for key in keys]
+
+    def _item(self, key: str) -> PageInfo:
+        pages = self._header.pages
+        if len(pages) == 1:
+            return pages[0]
+        bits = zlib.crc32(key.encode())
+        try:
+            if self._starts is None:
+                self._starts = [p.prefix << (32 - p.depth) for p in pages]
+            info = pages[bisect_right(self._starts, bits) - 1]
+            if bits >> (32 - info.depth) == info.prefix:
+                return info
+        except ValueError:
+            pass  # a depth that is none
+        raise StateCorrupted("a key group's pages do not cover all keys")
+
+    def _read(self, items: Iterable[PageInfo]) -> None:
+        """Put the pages that index pages list in the place of these."""
+        wanted = list(items)
+        if not wanted:
+            return
+        listed: dict[int, list[PageInfo]] = {}
+        found = self._get_pages([INDEX_PAGES | p.number for p in wanted])
+        for item, data in zip(wanted, found, strict=True):
+            listed[item.number] = read_index(data, item, len(self._header.schemas))
+            self._known[INDEX_PAGES | item.number] = data
+            self._metrics.pages_read += 1
+        self._header.pages = [
+            page
+            for item in self._header.pages
+            for page in (listed[item.number] if item.schema == INDEX and item.number in listed else (item,))
+        ]
+        self.changed()
+
+    def write(self, pages: list[PageInfo], backend: GroupBackend) -> list[PageInfo]:
+        """Write the index pages that have changed.
+
+        Args:
+            pages: The pages, by prefix, as they are now.
+            backend: Where to.
+
+        Returns:
+            What the header is to list.
+        """
+        header = self._header
+        header.pages = pages
+        bits = header.index_bits or (_FIRST_BITS if len(pages) > FLAT_PAGES else 0)
+        items, listed = _divided(pages, bits)
+        while any(len(of_one) > max(_LISTED, 1 << bits) for of_one in listed.values()):
+            bits += 1
+            items, listed = _divided(self.all(), bits)
+        if not any(item.schema == INDEX for item in items):
+            bits = 0
+        header.index_bits = bits
+        self.changed()
+        for number in self._known.keys() - listed.keys():
+            backend.delete_page(number)
+            del self._known[number]
+        for number, of_one in listed.items():
+            data = encode(of_one)
+            if data != self._known.get(number):
+                self._known[number] = data
+                backend.put_page(number, data)
+                self._metrics.pages_written += 1
+                self._metrics.bytes_written += len(data)
+        return items
+
+
+def _divided(pages: list[PageInfo], bits: int) -> tuple[list[PageInfo], dict[int, list[PageInfo]]]:
+    """Return what the header lists, and by its number what each index page does that is known."""
+    if not bits:
+        return pages, {}
+    items: list[PageInfo] = []
+    listed: dict[int, list[PageInfo]] = {}
+    for page in pages:
+        if page.depth <= bits:
+            items.append(page)
+            continue
+        prefix = page.prefix >> (page.depth - bits)
+        number = INDEX_PAGES | 1 << bits | prefix
+        if number not in listed:
+            listed[number] = []
+            items.append(PageInfo(prefix, bits, schema=INDEX))
+        listed[number].append(page)
+    for item in items:
+        if (of_one := listed.get(INDEX_PAGES | item.number)) is not None:
+            item.timer = earliest(p.timer for p in of_one)
+            item.expiry = earliest(p.expiry for p in of_one)
+            item.processing_timer = earliest(p.processing_timer for p in of_one)
+            item.processing_expiry = earliest(p.processing_expiry for p in of_one)
+    return items, listed
+
+
+def listed_by(header: Header, page: Callable[[int], bytes]) -> list[PageInfo]:
+    """Return all pages of a group.
+
+    Args:
+        header: The group's header.
+        page: Gives the bytes of an index page by its number.
+
+    Raises:
+        StateCorrupted: An index page cannot be read.
+    """
+    count = len(header.schemas)
+    return [
+        info
+        for item in header.pages
+        for info in (
+            read_index(page(INDEX_PAGES | item.number), item, count) if item.schema == INDEX else (item,)
+        )
+    ]
