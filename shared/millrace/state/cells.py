@@ -218,12 +218,12 @@ def read_index(data: bytes, index: PageInfo, schemas: int) -> list[PageInfo]:
         infos = _decode_infos(data)
     except UNREADABLE as error:
         raise StateCorrupted(f"an index page of a key group cannot be read: {error}") from error
-    if not infos or not all(
+    if not all(
         index.depth < p.depth <= _HASH_BITS
         and p.prefix >> (p.depth - index.depth) == index.prefix
         and 0 <= p.schema < schemas
         for p in infos
-    ):
+    ) or sum(1 << (_HASH_BITS - p.depth) for p in infos) != 1 << (_HASH_BITS - index.depth):
         raise StateCorrupted("an index page of a key group lists pages that cannot be")
     return infos
 

@@ -435,10 +435,10 @@ class PagedStore:
     def _write_header(self, pages: list[PageInfo]) -> None:
         header, backend = self._header, self._backend
         header.pages = pages
-        listed = self._index.write(pages, backend)
         if len(pages) == 1:
             cells = self._load(pages[0]).cells
             if not cells and not header.broadcast and header.processing_time is None:
+                self._index.write(pages, backend)
                 if self._stored is not None:
                     backend.delete_page(SCHEMA_PAGE)
                     backend.clear()
@@ -451,7 +451,7 @@ class PagedStore:
         header.schemas = self._schemas.used_by(pages)
         if self._schemas.changed:
             self._put(SCHEMA_PAGE, self._schemas.written())
-        data = write_header(header, listed)
+        data = write_header(header, self._index.write(pages, backend))
         if data != self._stored:
             backend.put_header(data)
             self._stored = data

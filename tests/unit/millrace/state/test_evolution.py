@@ -18,6 +18,7 @@ from millrace.state import (
     broadcast_state,
     list_state,
     map_state,
+    page_index,
     reducing_state,
     value_state,
     versioned_state,
@@ -226,6 +227,33 @@ def test_a_time_to_live_that_is_new_reaches_every_key_though_none_is_touched() -
         assert bed.metrics.pages_read <= 32
     bed.commit(HOUR + 10 + bed.layout.sweep_slack_ms)
     assert bed.backend.is_empty()
+
+
+def test_pages_of_a_long_list_are_all_brought_over_and_none_is_read_for_that_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page_index, "FLAT_PAGES", 20)
+    before = Bed(page_bytes=200, x=value_state(str), n=number())
+    for i in range(400):
+        with before.on(f"3:{i:03}", now=0) as s:
+            s.x.value, s.n.value = f"{i} {'x' * 20}", i
+    before.commit(0)
+    assert read_header(before.backend.header or b"").index_bits
+    bed = reopened(before, n=number(), y=value_state(int), x=value_state(str))
+    for batch in range(2):  # some are still as they were, in index pages
+        with bed.on(f"3:{batch:03}", now=0) as s:
+            s.y.value = batch
+        bed.commit(batch)
+        assert {k: (e.x, e.n) for k, e in bed.kept().items()} == {
+            f"3:{i:03}": (f"{i} {'x' * 20}", i) for i in range(400)
+        }
+    for batch in range(2, 12):
+        bed.commit(batch)
+    assert len(msgspec.msgpack.decode(bed.backend.pages[0])) == 1
+    bed.commit(12)
+    assert bed.metrics.pages_read == 0
+    kept = {k: (e.x, e.n, e.y) for k, e in bed.kept().items()}
+    assert kept == {f"3:{i:03}": (f"{i} {'x' * 20}", i, i if i < 2 else None) for i in range(400)}
 
 
 @pytest.mark.parametrize("kind", LIVING)

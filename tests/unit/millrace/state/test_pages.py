@@ -522,3 +522,57 @@ def test_an_entry_beyond_the_limit_is_refused_and_nothing_is_written(
     with pytest.raises(EntryTooLarge, match="the limit is 1,000"):
         store.commit(1)
     assert group.backend.header == before
+
+
+def test_of_a_thousand_pages_a_batch_reads_and_writes_few_and_a_short_header() -> None:
+    """Index pages come by themselves, and go again with what they list."""
+    backend = CheckedBackend()
+
+    def batch(watermark: int, texts: dict[str, str]) -> PagedStore:
+        store = PagedStore(backend, LAYOUT, page_bytes=80)
+        backend.forget_counts()
+        for key, text in texts.items():
+            store.open(key).entry.text = text
+        store.commit(watermark)
+        return store
+
+    keys = {f"5:k{n:04}": "x" * 70 for n in range(3_000)}
+    batch(1, keys)
+    assert backend.header is not None
+    header = read_header(backend.header)
+    pages = listed_by(header, backend.pages.__getitem__)
+    assert len(pages) > 2_000
+    assert len(header.pages) <= 1 << header.index_bits <= 128
+    assert len(backend.header) < 2_000
+
+    store = batch(2, {"5:k0077": "y" * 70})
+    read, written = list(backend.read), list(backend.written)
+    assert len(read) == 2, "an index page, and a page"
+    assert written == read[1:], "no time has changed"
+    assert store.metrics.pages_read == 2
+    found = {key: entry.text for key, entry in PagedStore(backend, LAYOUT).entries()}
+    assert found == {**keys, "5:k0077": "y" * 70}
+
+    batch(3, dict.fromkeys(keys, ""))
+    assert backend.header is None
+    assert backend.pages == {}
+
+
+@pytest.mark.parametrize("damage", ["bytes", "gone", "elsewhere", "schema", "nothing"])
+def test_an_index_page_that_cannot_be_stops(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    monkeypatch.setattr(page_index, "FLAT_PAGES", 3)
+    group = filled(300)
+    index = max(group.backend.pages)
+    assert index > INDEX_PAGES
+    listed = msgspec.msgpack.decode(group.backend.pages[index], type=list[PageInfo])
+    if damage == "elsewhere":
+        listed[0].prefix ^= 1 << listed[0].depth - 1
+    elif damage == "schema":
+        listed[0].schema = 1
+    elif damage == "gone":
+        del listed[0]
+    elif damage == "nothing":
+        listed = []
+    group.backend.pages[index] = b"\xc1" if damage == "bytes" else msgspec.msgpack.encode(listed)
+    with pytest.raises(StateCorrupted, match="key group"):
+        list(group.store().entries())
