@@ -54,7 +54,7 @@ def _states(target: str) -> list[dict[str, Any]]:
             "target": target,
             "process": process.__name__,
             "state": spec.name,
-            "kind": spec.kind,
+            "kind": f"paged {spec.kind}" if spec.paged else spec.kind,
             "type": type_name(spec.type),
             "ttl_ms": "per_write" if spec.per_write else spec.ttl_ms,
             "ttl_time": spec.ttl_time if spec.expires else None,

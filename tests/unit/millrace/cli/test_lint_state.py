@@ -107,3 +107,15 @@ def test_the_command_is_one_of_millrace() -> None:
 
     result = CliRunner().invoke(build(), ["lint-state", f"{__name__}:Bounded"])
     assert (result.exit_code, result.output) == (0, "1 states, 0 without a bound\n")
+
+
+class Large(KeyedProcess[str, str]):
+    """A map in parts, without a time to live."""
+
+    order = arrival(commutes=True)
+    items = map_state(str, int, paged=True)
+
+
+def test_a_paged_state_is_called_so_and_needs_a_bound_like_any_other() -> None:
+    result = lint(f"{__name__}:Large")
+    assert "Large.items (paged map of int): unbounded growth" in result.output
