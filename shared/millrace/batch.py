@@ -25,14 +25,15 @@ class Batch(Generic[E]):
     """Events of several keys, in n rows: each key's rows stand together, in order of event time.
 
     All of them are on time, and nothing happens between them: of these keys no timer is due, and no
-    value's life ends between two of a key's rows. Timers that are not due may be pending: an event that
-    sets, moves or deletes one is for ``process`` (raise where there is one).
+    value's life ends between two of a key's rows. Timers that are not due may be pending, and may be set,
+    moved and deleted (``timers``).
 
     Attributes:
         keys: The k keys, as ``ctx.key`` gives them.
         events: The n events.
         inputs: For each event the name of the input that it came by; empty where the process has one.
         watermark: The batch's watermark, ms.
+        timers: Sets timers on event time.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Batch(Generic[E]):
         self.events = events
         self.inputs = inputs
         self.watermark = watermark
+        self.timers = BatchTimers(len(events))
         self._times = times
         self._starts = starts
         self._read = read
@@ -142,6 +144,68 @@ class Batch(Generic[E]):
         if any(output == o for o, _, _ in self.emitted):
             raise ValueError(f"process_batch emits to '{output}' twice: all records of an output go at once")
         self.emitted.append((output, made, of))
+
+
+class BatchTimers:
+    """Sets timers of a batch's keys on event time, each as its row would: in the order of rows.
+
+    A timer that would fire before the key's next row is for ``process``: the events then go there.
+
+    Args:
+        rows: How many rows there are.
+
+    Example:
+        >>> from millrace import KeyedProcess, arrival, value_state
+        >>> from millrace.testing import TestDriver
+        >>> class Silent(KeyedProcess[int, str]):
+        ...     order = arrival(commutes=True)
+        ...     def process(self, event, ctx):
+        ...         ctx.timers.at(ctx.event_time + 100, "silent")
+        ...     def process_batch(self, batch):
+        ...         batch.timers.at(batch.event_times + 100, name="silent")
+        ...     def on_timer(self, timer, ctx):
+        ...         ctx.emit(f"{ctx.key} at {timer.at}")
+        >>> driver = TestDriver(Silent())
+        >>> driver.send_batch([("a", 1, 0), ("b", 2, 0), ("a", 5, 0)])
+        >>> driver.advance_watermark(103)
+        >>> driver.values()
+        ['b at 102']
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        #: What is to be done: row, what, time (ms), name.
+        self.asked: list[tuple[int, str, int, str]] = []
+
+    def at(self, when: Iterable[int], rows: Sequence[int] | None = None, *, name: str = "") -> None:
+        """Set a timer of each row's key, as ``ctx.timers.at`` does.
+
+        Args:
+            when: Event times, ms.
+            rows: The row of each; ``None``: all rows.
+            name: The timers' name.
+
+        Raises:
+            ValueError: There are more or fewer times than rows.
+        """
+        self._ask("at", when, rows, name)
+
+    def bring_forward(
+        self, when: Iterable[int], rows: Sequence[int] | None = None, *, name: str = ""
+    ) -> None:
+        """Set timers unless they are pending for an earlier time; the arguments are those of :meth:`at`."""
+        self._ask("bring_forward", when, rows, name)
+
+    def delete(self, rows: Sequence[int], *, name: str = "") -> None:
+        """Delete the timer of each row's key, where there is one."""
+        self._ask("delete", [0] * len(rows), rows, name)
+
+    def _ask(self, what: str, when: Iterable[int], rows: Sequence[int] | None, name: str) -> None:
+        times = _plain(when)
+        of = range(self._rows) if rows is None else [int(row) for row in rows]
+        if len(times) != len(of):
+            raise ValueError(f"{len(times)} times for {len(of)} rows")
+        self.asked += [(row, what, time, name) for row, time in zip(of, times, strict=True)]
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:

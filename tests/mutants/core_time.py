@@ -29,6 +29,46 @@ _AHEAD: Final = f"{_TESTS}/host/test_runner_ahead.py::test_a_batch_ends_at_the_w
 
 MUTANTS: Final = (
     Mutant(
+        "time: events of a key are taken together over a timer between them",
+        _RUNNER,
+        "                raise _TimerBetween\n",
+        "                pass\n",
+        "process_key gives what process gives",
+        (f"{_TESTS}/test_process_key.py::test_events_of_a_key_together_give_what_they_give_one_by_one",),
+    ),
+    Mutant(
+        "time: process_key begins where another key stood",
+        _RUNNER,
+        "        self._stand_at(rows[0], rows[0].on_time is not False)\n",
+        "",
+        "process_key gives what process gives",
+        (f"{_TESTS}/test_process_key.py::test_events_of_a_key_together_give_what_they_give_one_by_one",),
+    ),
+    Mutant(
+        "time: process_key goes over the end of a life",
+        _RUNNER,
+        "                oldest < newest\n",
+        "                oldest > newest\n",
+        "process_key gives what process gives",
+        (f"{_TESTS}/test_process_key.py::test_events_of_a_key_together_give_what_they_give_one_by_one",),
+    ),
+    Mutant(
+        "time: a timer that process_batch sets and that is due is not fired",
+        _RUNNER,
+        "                soon.append(together.keys[together.key_of[row]])\n",
+        "                pass\n",
+        "process_batch gives what process gives",
+        (f"{_TESTS}/host/test_runner_together.py",),
+    ),
+    Mutant(
+        "time: a timer of process_batch that is due at once fires later",
+        _RUNNER,
+        "                raise _TimerInBatch\n",
+        "                pass\n",
+        "process_batch gives what process gives",
+        (f"{_TESTS}/test_process_batch.py::test_timers_of_a_batch_are_those_of_its_events",),
+    ),
+    Mutant(
         "time: an event at the watermark is on time",
         _RUNNER,
         "            late = row.event_time <= watermark and not on_time\n",
@@ -427,8 +467,8 @@ MUTANTS: Final = (
     Mutant(
         "batch: keys whose own events fire their timers are handled together too",
         _TOGETHER,
-        "        if fires or (oldest < newest and lives.end_between(opened, oldest, newest)):\n",
-        "        if oldest < newest and lives.end_between(opened, oldest, newest):\n",
+        "        if fires or ends:\n",
+        "        if ends:\n",
         "process_batch gives what its events give one by one",
         (
             f"{_TESTS}/test_process_batch.py"
@@ -446,8 +486,8 @@ MUTANTS: Final = (
     Mutant(
         "batch: what expires between two rows of a key is read as before the first",
         _TOGETHER,
-        "        if opened.expiry > last:\n",
-        "        if opened.expiry > first:\n",
+        "        if expiry > last:\n",
+        "        if expiry > first:\n",
         "process_batch reads what process reads",
         (f"{_TESTS}/host/test_runner_together.py",),
     ),

@@ -75,6 +75,8 @@ TIMERS: Final[dict[Domain, str]] = {
 _CLOCKS: Final[dict[Domain, str]] = {
     "event_time": "timer", "processing_time": "processing-timer", "stream_time": "stream-timer",
 }  # fmt: skip
+#: In place of an event, where there is none.
+_NO_EVENT: Final = object()
 #: In place of a hash: a timer that has to be told apart was set by an event without an identity.
 _UNKNOWN: Final = -1
 
@@ -150,6 +152,10 @@ class Runner:
         if self._batched and self._waits:
             raise ProcessDefinitionError(f"{process.name}: process_batch is for processes in arrival order")
         self._lives = Lives(process.states)
+        #: What takes a key's events together, and what may expire between them.
+        by_key = type(process).process_key is not KeyedProcess.process_key
+        self._process_key = self.process.process_key if by_key else None
+        self._all_lives = Lives(process.states, all_kinds=True)
         self._paged = any(spec.paged for spec in process.states)
         self._name, self._stored = process.name, process.stored_as
         self._inputs = inputs_of(process)
@@ -167,8 +173,10 @@ class Runner:
         self._main = 0
         self._index: dict[str, int] = {}
         self._muted = False
-        #: How often ``process_batch`` failed, and its events went to ``process``.
+        #: How often ``process_batch`` or ``process_key`` failed, and its events went to ``process``.
         self.fallbacks = 0
+        #: How many events ``process_batch`` and ``process_key`` have handled.
+        self.together = 0
         #: How many timers, by name, were set at the end of the input for later than that, and do not fire.
         self.unfired: Counter[str] = Counter()
         #: Of a bounded input that is run at once: how far the watermark stays behind the events.
@@ -248,19 +256,42 @@ class Runner:
         try:
             done = together.run(self.process, self._cursor, watermark, self._inputs)
             emitted = self._emissions_of(done, together)
+            soon = self._set_timers(done, together, watermark)
             together.keep(store, done, self._cursor, self.process)
         except (StateCorrupted, ProcessDefinitionError):
             raise
         except Exception as error:
             # One of the events is at fault: one by one, the others are handled and it is put aside.
-            self.fallbacks += 1
-            if self.fallbacks == 1 and not isinstance(error, NotImplementedError):
-                log.warning("%s.process_batch fails (%s): its events are handled one by one", self._name,
-                            one_line(error))  # fmt: skip
+            if not isinstance(error, _TimerInBatch):
+                self._fell_back("process_batch", error)
             together.restore(store)
             return {**{key: list(map(self._anew, of_key)) for key, of_key in together.by_key()}, **left}
         self.emissions += emitted
+        self.together += len(together.rows)
+        due.update(dict.fromkeys(soon))
         return left
+
+    def _set_timers(self, done: Batch[Any], together: Together, watermark: int) -> list[str]:
+        """Set the timers that ``process_batch`` asked for; return the keys with one that this batch fires.
+
+        Raises:
+            _TimerInBatch: One fires before its key's next row.
+        """
+        soon = []
+        for row, what, when, name in sorted(done.timers.asked, key=lambda asked: asked[0]):
+            opened = together.opened_at(self._cursor, row)
+            self._stand_at(together.rows[row], True)
+            self._cursor.soonest = NEVER
+            if what == "delete":
+                self._ctx.timers.delete(name)
+                continue
+            getattr(self._ctx.timers, what)(when, name)
+            first = self._soonest(opened.entry)
+            if first <= watermark or (self._streams and first <= self._time.before):
+                raise _TimerInBatch
+            if first <= self._ahead:
+                soon.append(together.keys[together.key_of[row]])
+        return soon
 
     def _emissions_of(self, done: Batch[Any], together: Together) -> list[Emission]:
         made: list[Emission] = []
@@ -470,6 +501,8 @@ class Runner:
         due = max(watermark, self._stream_now) if self._streams else watermark
         if cursor.soonest <= due and from_source:
             self._fire(guard, watermark)
+        if self._process_key is not None and len(rows) > 1 and _on_time(rows, watermark):
+            rows = self._run_of_key(guard, rows, due)
         for row in rows:
             if cursor.soonest < row.event_time:
                 if row.on_time is not None:
@@ -482,10 +515,81 @@ class Runner:
             self._handle_row(guard, row, late, not late if on_time is None else on_time)
             if from_source and cursor.soonest <= due:
                 self._fire(guard, watermark)
-        if not from_source and cursor.soonest <= due:
+        if cursor.soonest <= due:
             self._fire(guard, watermark)
         if tick:
             self._fire_processing(guard, watermark)
+
+    def _run_of_key(self, guard: _Guard, rows: Sequence[Row], due: int) -> Sequence[Row]:
+        """Let ``process_key`` handle the rows of a key, none of which is late.
+
+        Args:
+            guard: What undoes it.
+            rows: Two or more rows, in order.
+            due: Timers up to this, ms, fire between the rows.
+
+        Returns:
+            The rows that are to be handled one by one: none, or all.
+        """
+        cursor, process_key = self._cursor, self._process_key
+        oldest, newest = rows[0].event_time, rows[-1].event_time
+        if (
+            process_key is None
+            or guard.packs
+            or self.controls.waiting
+            or self._fires_before(newest, due)
+            or (
+                oldest < newest
+                and self._all_lives.end_between(cursor.entry, cursor.min_expiry, oldest, newest)
+            )
+        ):
+            return rows
+        mark = len(self.emissions)
+        self._stand_at(rows[0], rows[0].on_time is not False)
+        events = self._each_of(rows, due)
+        try:
+            process_key(events, self._ctx)
+            if next(events, _NO_EVENT) is not _NO_EVENT:
+                raise ProcessDefinitionError(f"{self._name}.process_key returns before its last event")
+        except (StateCorrupted, ProcessDefinitionError):
+            raise
+        except (Exception, _TimerBetween) as error:
+            if not isinstance(error, _TimerBetween):
+                self._fell_back("process_key", error)
+            self._take_back(guard, mark)
+            return [self._anew(row) for row in rows]
+        guard.log += [(row, False, row.on_time is not False) for row in rows]
+        self.together += len(rows)
+        return ()
+
+    def _each_of(self, rows: Sequence[Row], due: int) -> Iterator[Any]:
+        """Yield the rows' events; the context, which is at the first, is at the one that was last yielded."""
+        cursor, first = self._cursor, rows[0]
+        yield first.event
+        for row in rows[1:]:
+            at = row.event_time
+            if (cursor.soonest <= due or cursor.soonest < at) and self._fires_before(at, due):
+                raise _TimerBetween
+            self._stand_at(row, row.on_time is not False)
+            yield row.event
+
+    def _fires_before(self, event_time: int, due: int) -> bool:
+        """Return whether a timer fires before the key's event of a time (ms); some do up to ``due``."""
+        cursor = self._cursor
+        if self._waits:
+            return cursor.soonest < event_time
+        if cursor.soonest <= due:
+            return True
+        if cursor.soonest >= event_time:
+            return False
+        return self._in_order and any(t.on_key_time and t.at < event_time for t in cursor.entry.timers_)
+
+    def _fell_back(self, hook: str, error: BaseException) -> None:
+        """Count and tell once that a hook failed: its events are handled one by one."""
+        self.fallbacks += 1
+        if self.fallbacks == 1 and not isinstance(error, NotImplementedError):
+            told = one_line(error)
+            log.warning("%s.%s fails (%s): its events are handled one by one", self._name, hook, told)
 
     def _run_all(self, guard: _Guard, rows: Sequence[Row], bound_ms: int) -> None:
         """Run a key from its first event to the end of time."""
@@ -553,7 +657,10 @@ class Runner:
         if passed or soon:
             ready = in_order(ready)
         due = max(watermark, self._stream_now) if self._streams else watermark
-        for row in ready:
+        left_over: Sequence[Row] = ready
+        if self._process_key is not None and len(ready) > 1:
+            left_over = self._run_of_key(guard, ready, due)
+        for row in left_over:
             if self._cursor.soonest < row.event_time:
                 self._fire(guard, watermark, row.event_time)
             self._handle_row(guard, row, False, row.on_time is not False)
@@ -605,6 +712,14 @@ class Runner:
             self._put_aside(row, "process_error", error)
 
     def _call(self, row: Row, late: bool, on_time: bool) -> None:
+        self._stand_at(row, on_time)
+        if late:
+            self.process.on_late(row.event, self._ctx)
+        else:
+            self._process(row.event, self._ctx)
+
+    def _stand_at(self, row: Row, on_time: bool) -> None:
+        """Let the context and the states be those of a row."""
         ctx, cursor = self._ctx, self._cursor
         cursor.now = ctx.event_time = row.event_time
         cursor.turn += 1
@@ -618,10 +733,6 @@ class Runner:
         self._on_time = ctx.on_time = on_time
         if self._name_of is not None:
             ctx.input = self._name_of(row.raw)
-        if late:
-            self.process.on_late(row.event, ctx)
-        else:
-            self._process(row.event, ctx)
 
     def _fire(self, guard: _Guard, until: int, before: int = NEVER) -> None:
         """Fire what is due in order of time: by the process's clock up to ``until``, and by the stream's.
@@ -902,6 +1013,21 @@ class Runner:
         if self._cause is None:
             return _UNKNOWN
         return int.from_bytes(blake2b(self._cause.encode(), digest_size=7).digest(), "big") | 1
+
+
+class _TimerInBatch(Exception):
+    """A timer that ``process_batch`` sets is due at once."""
+
+
+class _TimerBetween(BaseException):
+    """A timer is due between two events of a key: no process is to catch it."""
+
+
+def _on_time(rows: Sequence[Row], watermark: int) -> bool:
+    """Return whether none of a key's rows, in order, is late."""
+    if rows[0].on_time is None:
+        return rows[0].event_time > watermark
+    return all(row.on_time or row.event_time > watermark for row in rows)
 
 
 class _RunningContext(Context):

@@ -91,6 +91,12 @@ class Together:
         cursor.min_expiry = opened.expiry
         cursor.min_processing_expiry = opened.processing_expiry
 
+    def opened_at(self, cursor: Cursor, row: int) -> OpenEntry:
+        """Point at the entry of a row's key, at the row's time; return the entry."""
+        opened = self._opened[self.key_of[row]]
+        self._point(cursor, opened, row)
+        return opened
+
     def restore(self, store: EntryStore) -> None:
         """Undo what the process may have changed in place in values that it read."""
         for opened in self._opened:
@@ -135,21 +141,34 @@ class Lives:
 
     Args:
         states: The states that the process declares.
+        all_kinds: Whether it may read others than value states.
     """
 
-    def __init__(self, states: Sequence[StateSpec]) -> None:
-        lived = [s for s in states if s.kind == "value" and s.expires and not s.on_processing_time]
-        self._names = [s.name for s in lived]
+    def __init__(self, states: Sequence[StateSpec], *, all_kinds: bool = False) -> None:
+        lived = [s for s in states if s.expires and not s.on_processing_time]
+        others = [s for s in lived if s.kind != "value"]
+        lived = [s for s in lived if s.kind == "value"] + (others if all_kinds else [])
+        self._names = [s.name for s in lived if s.kind == "value"]
+        self._others = all_kinds and bool(others)
         #: A row this much after another may find no more what that one wrote, ms.
         self._shortest = min([s.ttl_ms or NEVER for s in lived], default=NEVER)
 
-    def end_between(self, opened: OpenEntry, first: int, last: int) -> bool:
-        """Return whether a value of an entry is visible at ``first`` (ms) and may not be at ``last``."""
+    def end_between(self, entry: Any, expiry: int, first: int, last: int) -> bool:
+        """Return whether a value of an entry is visible at ``first`` (ms) and may not be at ``last``.
+
+        Args:
+            entry: The entry.
+            expiry: Nothing in it expires before this, ms.
+            first: Time of a key's first row.
+            last: Time of its last one.
+        """
         if last - first >= self._shortest:
             return True
-        if opened.expiry > last:
+        if expiry > last:
             return False
-        slots = [getattr(opened.entry, name) for name in self._names]
+        if self._others:
+            return True
+        slots = [getattr(entry, name) for name in self._names]
         return any(slot is not None and first < slot[0] <= last for slot in slots)
 
 
@@ -177,7 +196,8 @@ def split_batch(
         opened = store.open(key)
         oldest, newest = ordered[0].event_time, ordered[-1].event_time
         fires = any(t.on_key_time and t.at < newest for t in opened.entry.timers_)
-        if fires or (oldest < newest and lives.end_between(opened, oldest, newest)):
+        ends = oldest < newest and lives.end_between(opened.entry, opened.expiry, oldest, newest)
+        if fires or ends:
             left[key] = ordered
         else:
             together.add(key, ordered, opened)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,6 +86,19 @@ class RunningAggregates(PerEventProcess):
         accs = self.sofar.value = self._update(accs, event, ctx.event_time)
         if not self._before:
             self._emit(accs, event, ctx)
+
+    def process_key(self, events: Iterator[Any], ctx: Context) -> None:
+        """Add events, and emit what there is at each; what is kept is read and written once."""
+        accs, before, update = self.sofar.value, self._before, self._update
+        if accs is None:
+            accs = [create() for create in self._creates]
+        for event in events:
+            if before:
+                self._emit(accs, event, ctx)
+            accs = update(accs, event, ctx.event_time)
+            if not before:
+                self._emit(accs, event, ctx)
+        self.sofar.value = accs
 
     def _emit(self, accs: Any, event: Any, ctx: Context) -> None:
         values = [result(acc) for result, acc in zip(self._results, accs, strict=True)]

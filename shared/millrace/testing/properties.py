@@ -2,8 +2,9 @@
 
 :func:`invariant` runs the same events in other orders, cuts, with restarts and repetitions, :func:`leaks`
 looks at what is left when all is over, :func:`same_as_batch` compares the stream with a run over the
-bounded input. Append outputs are compared as multisets, outputs of ``upsert_by`` by the last record of
-each key; identities, the side output ``late`` and intermediate updates are no part of a result.
+bounded input, :func:`same_as_process` what handles events together with what handles them one by one.
+Append outputs are compared as multisets, outputs of ``upsert_by`` by the last record of each key;
+identities, the side output ``late`` and intermediate updates are no part of a result, but for the last.
 
 Nothing here needs hypothesis; with it, let it choose the events and the seed::
 
@@ -320,7 +321,8 @@ def same_as_batch(
 ) -> None:
     """Check that the stream gives what a run over the bounded input gives, and what an oracle says.
 
-    A process with ``process_batch`` is run without it too: it must give what ``process`` gives.
+    A process with ``process_batch`` or ``process_key`` is run without them too: they must give what
+    ``process`` gives. :func:`same_as_process` looks closer.
 
     Args:
         process: The process.
@@ -351,9 +353,9 @@ def same_as_batch(
     emissions = check.run(check.finest(range(len(check.events))))
     stream = check.result(emissions)
     others = {"the run over the bounded input": check.result(_bounded(check))}
-    if type(process).process_batch is not KeyedProcess.process_batch:
+    if hooks := _hooks(process):
         whole = Delivery((tuple(range(len(check.events))),))
-        others["process_batch over everything at once"] = check.result(check.run(whole))
+        others[f"{' and '.join(hooks)} over everything at once"] = check.result(check.run(whole))
         others["process, one by one"] = check.result(_one_by_one(check).run(whole))
     for name, found in others.items():
         if found != stream:
@@ -368,6 +370,108 @@ def same_as_batch(
             raise NotInvariant("\n".join([f"{process.name}: stream and oracle differ", *lines]))
 
 
+def same_as_process(
+    process: KeyedProcess[Any, Any],
+    events: Iterable[Event],
+    *,
+    bound_ms: int = 0,
+    runs: int = 10,
+    seed: int = 0,
+) -> None:
+    """Check that ``process_batch`` and ``process_key`` give just what ``process`` gives, one by one.
+
+    The same batches are run with and without them. All that comes out is compared, with its identities and
+    times, and what is kept of each key after every batch. Events come in any order: some of them late, some
+    batches with all, and not all keys' events fit to be handled together.
+
+    Args:
+        process: A process that has one of the two, or both.
+        events: Tuples of key, event time (ms) and event, in any order.
+        bound_ms: How far the watermark stays behind the newest event, ms.
+        runs: How many deliveries to try.
+        seed: Where the deliveries come from.
+
+    Raises:
+        NotInvariant: It shows the first batches that differ.
+        UnfitEvents: The process has neither, or of these events none could be handled together.
+
+    Example:
+        >>> from millrace import KeyedProcess, arrival, value_state
+        >>> class Last(KeyedProcess[str, str]):
+        ...     order = arrival(in_order_per_key=True)
+        ...     last = value_state(str, default="")
+        ...     def process(self, event, ctx):
+        ...         ctx.emit(self.last.value + event)
+        ...         self.last.value = event
+        ...     def process_key(self, events, ctx):
+        ...         for event in events:
+        ...             ctx.emit(self.last.value + event)
+        ...         self.last.value = event                                 # too late for the second
+        >>> events = [("a", 1, "x"), ("a", 2, "y"), ("a", 3, "z")]
+        >>> try:
+        ...     same_as_process(Last(), events)
+        ... except NotInvariant as error:
+        ...     print(error)
+        Last: process_key and process differ (run 0, seed 0), after batch 0:
+          batch 0: 'a' at 1: 'x'; 'a' at 2: 'y'; 'a' at 3: 'z'
+        only by process:
+          main of 'a' at 2, on time, 98e3ee6308ad9afba651b95efa17eb8b: "xy"
+          main of 'a' at 3, on time, 40693072b84f9a9e3c877c70c63f3be4: "yz"
+        only by process_key:
+          main of 'a' at 2, on time, 98e3ee6308ad9afba651b95efa17eb8b: "y"
+          main of 'a' at 3, on time, 40693072b84f9a9e3c877c70c63f3be4: "z"
+    """
+    hooks = " and ".join(_hooks(process))
+    if not hooks:
+        raise UnfitEvents(f"{process.name} has neither process_batch nor process_key")
+    check = _Check(process, events, bound_ms, None, ())
+    plain = _one_by_one(check)
+    rng, handled = random.Random(seed), 0
+    for number in range(runs):
+        taken = in_some_order(rng, check.events, bound_ms, 0, per_key=number % 2 == 0)
+        if number % 3 == 2:
+            rng.shuffle(taken)
+        delivery = cut(rng, taken, cuts=True, restarts=False) if number else Delivery((tuple(taken),))
+        hosts = [MemoryHost(of.process, out_of_orderness_ms=bound_ms) for of in (plain, check)]
+        for place, batch in enumerate(delivery.batches):
+            rows = [check.events[event] for event in batch]
+            wanted, found = (_exactly(host, host.run_batch(rows)) for host in hosts)
+            if found != wanted:
+                what = f"{hooks} and process differ (run {number}, seed {seed}), after batch {place}:"
+                shown = Delivery(delivery.batches[: place + 1]).describe(check.events)
+                lines = _difference(wanted, found, "by process", f"by {hooks}")
+                raise NotInvariant("\n".join([f"{process.name}: {what}", *shown, *lines]))
+        handled += hosts[1].runner.together
+    if not handled:
+        raise UnfitEvents(f"{process.name}: {hooks} handled none of these events, which show nothing")
+
+
+def _exactly(host: MemoryHost, emissions: Iterable[Emission]) -> Counter[str]:
+    """Return all that came out, and what is kept of each key."""
+    found: Counter[str] = Counter()
+    for e in emissions:
+        record = msgspec.json.decode(e.payload)
+        if e.output == "dead_letters":
+            del record["error_digest"]
+        said = msgspec.json.encode(record).decode()
+        timed = "on time" if int(e.on_time) == 1 else f"on time: {int(e.on_time)}"
+        identity = "" if e.event_id is None else f", {e.event_id}"
+        found[f"{e.output} of {context_key(e.key)!r} at {e.event_time}, {timed}{identity}: {said}"] += 1
+    layout = host.runner.layout
+    for key, cell in host.store.cells.items():
+        entry = layout.decode(cell.body)
+        kept = {s.name: getattr(entry, s.name) for s in layout.specs}
+        timers = [*entry.timers_, *entry.processing_timers_, *getattr(entry, "stream_timers_", ())]
+        found[f"kept of {key}: {kept}, {timers}, {entry.pending_}"] += 1
+    return found
+
+
+def _hooks(process: KeyedProcess[Any, Any]) -> list[str]:
+    """Return which of the two the process has."""
+    names = ("process_batch", "process_key")
+    return [name for name in names if getattr(type(process), name) is not getattr(KeyedProcess, name)]
+
+
 def _bounded(check: _Check) -> list[Emission]:
     """Run the events as the batch mode of the Spark host does."""
     host = MemoryHost(check.process)
@@ -378,11 +482,12 @@ def _bounded(check: _Check) -> list[Emission]:
 
 
 def _one_by_one(check: _Check) -> _Check:
-    """Return the check of the same process without its ``process_batch``."""
+    """Return the check of the same process without its ``process_batch`` and ``process_key``."""
     process = check.process
     names = {"name": process.name, "stored_as": process.stored_as}
-    hook = KeyedProcess.process_batch
-    plain: Any = type(type(process).__name__, (type(process),), {**names, "process_batch": hook})
+    hooks = {"process_batch": KeyedProcess.process_batch, "process_key": KeyedProcess.process_key}
+    plain: Any = type(type(process).__name__, (type(process),), {**names, **hooks})
+    plain.event_type, plain.output_type = process.event_type, process.output_type
     made = plain.__new__(plain)
     made.__dict__.update(process.__dict__)
     found = object.__new__(_Check)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from typing import Any
 
@@ -12,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace import Context, KeyedProcess, Timer, arrival, minutes, side_output, value_state
-from millrace.batch import Batch
+from millrace.batch import Batch, BatchTimers
 from millrace.process import ProcessDefinitionError
 from millrace.testing import TestDriver
+from millrace.testing.properties import UnfitEvents, same_as_process
 
 MINUTE = minutes(1)
+CASES = int(os.environ.get("MILLRACE_CASES", "150"))
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -115,6 +119,105 @@ def test_events_without_timers_and_failures_are_handled_together() -> None:
     batch = [(key, at, Reading(at)) for at in range(10) for key in "ab"]
     assert outcome(Together(), [batch]) == outcome(Totals(), [batch])
     assert Together.calls == before + 1
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What to do with a timer: ``when`` is how long after the event."""
+
+    do: str
+    when: int
+    name: str = ""
+
+
+class Alarms(KeyedProcess[Move, list[int]]):
+    """Sets, brings forward and deletes timers."""
+
+    order = arrival(in_order_per_key=True)
+    count = value_state(int, default=0)
+
+    def process(self, event: Move, ctx: Context) -> None:
+        self.count.value += 1
+        ctx.emit([ctx.event_time, self.count.value])
+        if event.do == "delete":
+            ctx.timers.delete(event.name)
+        elif event.do == "forward":
+            ctx.timers.bring_forward(ctx.event_time + event.when, event.name)
+        elif event.do == "at":
+            ctx.timers.at(ctx.event_time + event.when, event.name)
+        elif event.do == "own":
+            ctx.timers.at(ctx.event_time + abs(event.when), "own", on_key_time=True)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        self.count.value += 100
+        ctx.emit([timer.at, self.count.value, ctx.event_time])
+
+
+class AlarmsTogether(Alarms):
+    name = "Alarms"
+
+    def process_batch(self, batch: Batch[Move]) -> None:
+        if any(event.do == "own" for event in batch.events):
+            raise NotImplementedError
+        starts, counts = batch.starts.tolist(), []
+        for place, before in enumerate(batch.read(self.count)):
+            counts += [before + n + 1 for n in range(starts[place + 1] - starts[place])]
+        times = batch.event_times.tolist()
+        batch.emit([[at, count] for at, count in zip(times, counts, strict=True)])
+        batch.write(self.count, [counts[end - 1] for end in starts[1:]])
+        for row, event in enumerate(batch.events):
+            if event.do == "at":
+                batch.timers.at([times[row] + event.when], [row], name=event.name)
+            elif event.do == "forward":
+                batch.timers.bring_forward([times[row] + event.when], [row], name=event.name)
+            elif event.do == "delete":
+                batch.timers.delete([row], name=event.name)
+
+
+moves = st.lists(
+    st.tuples(
+        st.sampled_from("ab"),
+        st.integers(0, 2 * MINUTE),
+        st.builds(
+            Move,
+            st.sampled_from(["at", "at", "forward", "forward", "delete", "none", "own"]),
+            st.sampled_from([-MINUTE, 0, 1, 50, 1_000, MINUTE, 3 * MINUTE]),
+            st.sampled_from("xy"),
+        ),
+    ),
+    min_size=2,
+    max_size=14,
+)
+
+
+@given(moves, st.sampled_from([0, 50, MINUTE, 5 * MINUTE]), st.integers(0, 99))
+@settings(deadline=None, max_examples=CASES)
+def test_timers_of_a_batch_are_those_of_its_events(
+    events: list[tuple[str, int, Move]], bound: int, seed: int
+) -> None:
+    with contextlib.suppress(UnfitEvents):  # of some, none can be handled together
+        same_as_process(AlarmsTogether(), events, bound_ms=bound, runs=4, seed=seed)
+
+
+def test_timers_are_set_without_a_fallback_and_fire() -> None:
+    driver = TestDriver(AlarmsTogether(), out_of_orderness_ms=MINUTE)
+    driver.send_batch([(key, at, Move("at", 5, "x")) for at in range(4) for key in "ab"])
+    assert driver.host.runner.together == 8
+    assert driver.host.runner.fallbacks == 0
+    driver.drain()
+    assert sorted(v for v in driver.values() if len(v) == 3) == [[8, 104, 8], [8, 104, 8]]
+
+
+def test_a_timer_that_the_batch_itself_passes_fires_at_its_end() -> None:
+    driver = TestDriver(AlarmsTogether())
+    driver.send_batch([("a", 1, Move("at", 5, "x")), ("b", 50, Move("none", 0))])
+    assert [6, 101, 6] in driver.values()
+    assert driver.host.runner.together == 2
+
+
+def test_times_and_rows_that_do_not_fit_are_refused() -> None:
+    timers = BatchTimers(3)
+    with pytest.raises(ValueError, match="2 times for 3 rows"):
+        timers.at([1, 2])
 
 
 class Listing(KeyedProcess[int, list[int]]):

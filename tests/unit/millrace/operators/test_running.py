@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from millrace.errors import UserError
 from millrace.operators import ewm, moving, running
 from millrace.testing import TestDriver
-from millrace.testing.properties import invariant, leaks
+from millrace.testing.properties import UnfitEvents, invariant, leaks, same_as_process
 from millrace.windows import collect, count, max_of, mean, min_of, reduce, stddev, sum_of, variance
 from tests.unit.millrace.operators.cases import EVENTS, MINUTE, Ev, Event, examples, of_key, run
 
@@ -52,6 +53,17 @@ def test_running_aggregates_agree_with_pandas(events: list[Event], cut: int) -> 
         assert same([r.low for r in rows], so_far.min())
         exact = [values[: i + 1].dropna().var() for i in range(len(values))]
         assert same([r.var for r in rows], exact)
+
+
+@examples(15)
+@given(events=EVENTS, before=st.booleans(), seed=st.integers(0, 99))
+def test_running_aggregates_of_a_key_together_are_those_of_its_events(
+    events: list[Event], before: bool, seed: int
+) -> None:
+    begun = running(Ev, idle=IDLE, in_order=True, before=before)
+    process = begun.aggregate(n=count("x"), total=sum_of("x"), all=collect("id"))
+    with contextlib.suppress(UnfitEvents):  # of some, none can be handled together
+        same_as_process(process, events, bound_ms=200, seed=seed)
 
 
 def test_running_aggregates_of_what_was_before_leave_the_event_out() -> None:
