@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from apps.fraud.events import Alert, Control, Correction, Decision, Label, Transaction
 from apps.fraud.settings import FraudSettings
@@ -36,6 +37,13 @@ def topology(settings: FraudSettings) -> Topology:
     return wired(settings)
 
 
+def settle(
+    settings: FraudSettings, plan: Literal["station", "chain"], links: Sequence[str] | None
+) -> FraudSettings:
+    """Return the settings with the entities that decide with the card, where these were left to the plan."""
+    return settings.model_copy(update={"features": settings.features.settled(plan, links)})
+
+
 def prepare(records: DataFrame, settings: FraudSettings) -> DataFrame:
     """Return the records with tokens in place of card numbers, where a key for tokens is set."""
     if settings.privacy.token_key_file is None:
@@ -51,6 +59,7 @@ app = App(
     settings=FraudSettings,
     topology=topology,
     topics=topics,
+    settle=settle,
     prepare=prepare,
     demo="apps.fraud.demo:spec",
     dashboard="apps.fraud.dashboard:page",

@@ -339,10 +339,13 @@ def _checked(file: Path) -> list[Rule]:
 
 
 def _warn_of_reach(rules: list[Rule], settings: FraudSettings) -> None:
+    from apps.fraud.app import app
     from apps.fraud.rulebook import check_reach
+    from millrace.runtime.plans import settled
 
+    stages = settled(app, settings).features.stages
     for rule in rules:
-        for problem in check_reach(rule, settings.features.stages):
+        for problem in check_reach(rule, stages):
             typer.echo(f"warning: rule {rule.id!r}: {problem}", err=True)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -23,28 +25,59 @@ class FraudTopics(Section):
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
 
 
+#: Entities → the name of their stage.
+ENTITY_STAGES: Final = {
+    "account": "AccountMonitor",
+    "terminal": "TerminalMonitor",
+    "device": "DeviceMonitor",
+    "ip": "AddressMonitor",
+}
+
+
 class FeatureSettings(Section):
     """What is kept of whom."""
 
     entities: str = Field(
-        default="",
+        default="auto",
         description="entities with a stage of their own beside the card's, with commas, in this order: "
-        "account, terminal, device, ip; part of the checkpoint. Each adds a shuffle",
+        "account, terminal, device, ip; none. auto: those of the checkpoint; a new one has all of them as a "
+        "station, and none as a chain, where each adds a shuffle. Part of the checkpoint",
     )
 
     @field_validator("entities")
     @classmethod
     def _known(cls, value: str) -> str:
         named = names_of(value)
-        known = ("account", "terminal", "device", "ip")
-        if set(named) - set(known) or len(set(named)) < len(named):
-            raise ValueError(f"name each of {', '.join(known)} at most once")
-        return ",".join(named)
+        if named in (["auto"], ["none"]):
+            return named[0]
+        if set(named) - set(ENTITY_STAGES) or len(set(named)) < len(named):
+            raise ValueError(f"name each of {', '.join(ENTITY_STAGES)} at most once, or auto, or none")
+        return ",".join(named) or "none"
 
     @property
     def stages(self) -> list[str]:
-        """The entities with a stage of their own."""
-        return names_of(self.entities)
+        """The entities with a stage of their own; none as long as it is not settled."""
+        return [] if self.entities in ("auto", "none") else names_of(self.entities)
+
+    def settled(self, plan: Literal["station", "chain"], links: Sequence[str] | None) -> FeatureSettings:
+        """Return these settings with the entities named.
+
+        Args:
+            plan: How the topology runs.
+            links: The links of the checkpoint; ``None``: there is none.
+
+        >>> FeatureSettings().settled("station", None).entities
+        'account,terminal,device,ip'
+        >>> FeatureSettings().settled("station", ["CardMonitor", "DeviceMonitor", "DecisionDesk"]).entities
+        'device'
+        """
+        if self.entities != "auto":
+            return self
+        if links is None:
+            named = list(ENTITY_STAGES) if plan == "station" else []
+        else:
+            named = [entity for link in links for entity, stage in ENTITY_STAGES.items() if stage == link]
+        return self.model_copy(update={"entities": ",".join(named) or "none"})
 
 
 class LabelSettings(Section):

@@ -14,6 +14,7 @@ from apps.fraud.demo import checks
 from apps.fraud.settings import FraudSettings
 from millrace.demo import DemoRun
 from millrace.runtime.announced import announced_in
+from millrace.runtime.plans import kept_links, kept_plan
 from millrace.testing.ledger import read_ledger
 from tests.e2e.fraud_runs import MILLRACE, Command, table
 
@@ -37,6 +38,9 @@ def test_it_ends_by_itself_with_all_checks_held_and_says_so(demo: tuple[Path, st
     assert "\x1b" not in said, "no terminal, no colours"
     assert read_ledger(demo[0] / "ledger.jsonl").summary.sent > 5_000 * 0.9
     assert announced_in(demo[0]) == (), "its broker is gone"
+    assert kept_plan(demo[0]) == "station"
+    stages = ["AccountMonitor", "TerminalMonitor", "DeviceMonitor", "AddressMonitor"]
+    assert kept_links(demo[0]) == ["CardMonitor", *stages, "DecisionDesk"], "all entities decide"
 
 
 Change = Callable[[pa.Table], pa.Table]

@@ -48,13 +48,16 @@ def topology(
     """
     from millrace.errors import UserError
     from millrace.runtime.apps import load_app
+    from millrace.runtime.plans import settled
     from millrace.runtime.settings import load_settings
     from millrace.time.durations import to_ms
     from millrace.topology.contract import contract_of
     from millrace.topology.drawing import as_mermaid, as_text, page_with
 
     found = load_app(name)
-    settings = load_settings(found.settings, app=name, config=config, overrides=overrides or [])
+    settings = settled(
+        found, load_settings(found.settings, app=name, config=config, overrides=overrides or [])
+    )
     wired, bound_ms = found.topology(settings), to_ms(settings.stream.out_of_orderness)
     if write is None:
         if form is Form.contract:

@@ -7,7 +7,7 @@ package may add one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from millrace.runtime.installed import APPS_GROUP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from millrace.host.spark_input import Plan
     from millrace.runtime.settings import AppSettings
     from millrace.topology import Topology
 
@@ -81,6 +82,9 @@ class App:
         topology: Settings → its :class:`~millrace.topology.Topology`: inputs, links and outputs, without an
             engine. Called where the app is run or looked at, so that its modules are imported no sooner.
         topics: Settings → the topics it reads and writes.
+        settle: ``settle(settings, plan, links)`` → the settings, with what hangs on how the topology runs:
+            ``plan`` is ``station`` or ``chain``, ``links`` the names of the links that the checkpoint has,
+            ``None`` where there is none yet.
         prepare: ``prepare(records, settings)`` → the Kafka records (topic, key, value, headers, timestamp, …)
             as they are to be read: for what must not get any further, such as card numbers.
         demo: ``module:attribute`` of its :class:`~millrace.demo.DemoSpec`, if it has a demo.
@@ -95,6 +99,7 @@ class App:
     settings: type[AppSettings]
     topology: Callable[[Any], Topology]
     topics: Callable[[Any], Topics]
+    settle: Callable[[Any, Plan, Sequence[str] | None], Any] | None = None
     prepare: Callable[[DataFrame, Any], DataFrame] | None = None
     demo: str | None = None
     evaluate: str | None = None

@@ -28,7 +28,7 @@ from millrace.runtime.apps import App, Topic, app_version
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
-from millrace.runtime.plans import Backlog, Choice, choose
+from millrace.runtime.plans import Backlog, Choice, choose, settled, settled_what
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.wiring import outputs_of
@@ -135,7 +135,9 @@ class Job:
         """How the app's topology runs; chosen when it is first asked for."""
         if self._choice is None:
             self._choice = choose(self.settings, self.root, self._waiting)
-            self._on_plan(f"{self.app.name}: {self._choice}")
+            before = self.settings
+            self.settings = settled(self.app, before, self._choice.plan)
+            self._on_plan(f"{self.app.name}: {self._choice}{settled_what(before, self.settings)}")
         return self._choice.plan
 
     def _waiting(self) -> int:

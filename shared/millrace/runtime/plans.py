@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millrace.errors import UserError
-from millrace.host.spark_input import Plan
 from millrace.runtime.contract import CONTRACT_FILE, STATION
 from millrace.runtime.settings import AppSettings
+
+if TYPE_CHECKING:
+    from millrace.host.spark_input import Plan
+    from millrace.runtime.apps import App
 
 #: With more events than this waiting, a query begins as a chain: a station works them off in one task.
 BACKLOG: Final = 100_000
@@ -44,6 +47,52 @@ def kept_plan(root: Path) -> Plan | None:
     except (OSError, ValueError):
         return None  # whoever reads it next says what is wrong with it
     return "station" if isinstance(kept, Mapping) and STATION in kept else "chain"
+
+
+def kept_links(root: Path) -> list[str] | None:
+    """Return the names of the links of the checkpoint in a folder; ``None``: there is none."""
+    try:
+        kept = json.loads((root / CONTRACT_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return [str(link.get("process")) for link in kept.get("links") or [kept]]
+
+
+def settled(app: App, settings: Any, plan: Plan | None = None, *, anew: bool = False) -> Any:
+    """Return an app's settings with what hangs on how its topology runs.
+
+    Args:
+        app: The app.
+        settings: Its settings.
+        plan: How it runs; ``None``: as its checkpoint has it, as is set, or as ``auto`` begins where
+            little waits.
+        anew: Whether to look at no checkpoint.
+    """
+    if app.settle is None:
+        return settings
+    root = None if anew else settings.storage.local_root
+    if plan is None:
+        asked = settings.stream.plan
+        kept = None if root is None else kept_plan(root)
+        plan = kept or ("station" if asked == "auto" else asked)
+    return app.settle(settings, plan, None if root is None else kept_links(root))
+
+
+def settled_what(before: AppSettings, after: AppSettings) -> str:
+    """Return what was settled, as it would be set: ``; features.entities=terminal,ip``, or nothing.
+
+    >>> settled_what(AppSettings(), AppSettings())
+    ''
+    """
+    was, now = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
+    return "".join(f"; {name}={value}" for name, value in now.items() if was.get(name) != value)
+
+
+def _flat(settings: Mapping[str, Any], led: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value, f"{led}{name}.") if isinstance(value, Mapping) else {f"{led}{name}": value}
+    return found
 
 
 def choose(settings: AppSettings, root: Path, waiting: Callable[[], int]) -> Choice:

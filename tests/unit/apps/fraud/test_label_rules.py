@@ -146,7 +146,8 @@ def test_a_rule_on_labels_of_a_terminal_without_a_stage_is_told(tmp_path: Path) 
     ]
     path = tmp_path / "rules.yaml"
     path.write_text("- {id: a, when: 'terminal_labels.risk_7d > 0.2', action: review}")
-    said = CliRunner().invoke(app, ["rules", "validate", str(path)]).output
+    none = ["-s", "features.entities=none"]
+    said = CliRunner().invoke(app, ["rules", "validate", str(path), *none]).output
     assert "warning: rule 'a': the stage 'terminal' does not run: terminal_labels.risk_7d is missing" in said
     there = (
         CliRunner().invoke(app, ["rules", "validate", str(path), "-s", "features.entities=terminal"]).output

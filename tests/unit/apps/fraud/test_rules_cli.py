@@ -79,7 +79,9 @@ def test_a_file_is_checked_and_a_bad_rule_is_told_with_file_and_line(rules: str,
 def test_a_window_that_no_stage_computes_is_told(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("- {id: a, when: 'count(device, 1 h) > 3', action: review}")
-    assert "the stage 'device' does not run" in run("rules", "validate", str(path))
+    chain = ("-s", "stream.plan=chain")
+    assert "the stage 'device' does not run" in run("rules", "validate", str(path), *chain)
+    assert "warning" not in run("rules", "validate", str(path)), "as a station it has all stages"
     assert "warning" not in run("rules", "validate", str(path), "-s", "features.entities=device")
 
 

@@ -7,8 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from apps.fraud.app import app as fraud
+from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
-from millrace.runtime.plans import BACKLOG, FULL_BATCHES, SMALL_STATE_BYTES, Backlog, choose, kept_plan
+from millrace.runtime.plans import (
+    BACKLOG,
+    FULL_BATCHES,
+    SMALL_STATE_BYTES,
+    Backlog,
+    choose,
+    kept_links,
+    kept_plan,
+    settled,
+    settled_what,
+)
 from millrace.runtime.settings import AppSettings, load_settings
 
 
@@ -86,3 +98,53 @@ def test_a_station_that_does_not_keep_up_says_so_once() -> None:
     for _ in range(3 * FULL_BATCHES):
         backlog.see(is_full=True)
     assert len(told) == 1
+
+
+def with_links(root: Path, *names: str, station: bool) -> list[str]:
+    """Leave a contract with links of these names; return what makes it an app's."""
+    one = {"process": names[0]}
+    links = {"links": [{"process": name} for name in names]} if len(names) > 1 else {}
+    contract = {**one, **links, **({"station": {"broadcast": []}} if station else {})}
+    (root / "contract.json").write_text(json.dumps(contract))
+    return [f"storage.root={root}"]
+
+
+ALL = ["account", "terminal", "device", "ip"]
+
+
+@pytest.mark.parametrize(("plan", "entities"), [("station", ALL), ("auto", ALL), ("chain", [])])
+def test_fraud_decides_with_all_entities_where_that_costs_little(
+    tmp_path: Path, plan: str, entities: list[str]
+) -> None:
+    sets = [f"stream.plan={plan}", f"storage.root={tmp_path}"]
+    before = load_settings(FraudSettings, app="fraud", overrides=sets, env={})
+    after = settled(fraud, before)
+    assert after.features.stages == entities
+    assert [link.name for link in fraud.topology(after).links][1:-1] == [
+        {"account": "AccountMonitor", "terminal": "TerminalMonitor", "device": "DeviceMonitor",
+         "ip": "AddressMonitor"}[entity] for entity in entities
+    ]  # fmt: skip
+    assert settled_what(before, after) == f"; features.entities={','.join(entities) or 'none'}"
+
+
+@pytest.mark.parametrize("station", [False, True])
+@pytest.mark.parametrize(
+    ("links", "entities"),
+    [
+        (("CardMonitor",), []),
+        (("CardMonitor", "DecisionDesk"), []),
+        (("CardMonitor", "DeviceMonitor", "TerminalMonitor", "DecisionDesk"), ["device", "terminal"]),
+    ],
+)
+def test_a_checkpoint_of_fraud_keeps_its_stages_under_any_plan(
+    tmp_path: Path, links: tuple[str, ...], entities: list[str], station: bool
+) -> None:
+    sets = with_links(tmp_path, *links, station=station)
+    assert kept_links(tmp_path) == list(links)
+    for plan in ("auto", "station", "chain"):
+        of = load_settings(FraudSettings, app="fraud", overrides=[*sets, f"stream.plan={plan}"], env={})
+        assert settled(fraud, of).features.stages == entities
+        assert settled(fraud, of, "chain").features.stages == entities
+        named = of.model_copy(update={"features": of.features.model_copy(update={"entities": "ip"})})
+        assert settled(fraud, named).features.stages == ["ip"], "what is set holds"
+    assert settled(fraud, of, "station", anew=True).features.stages == ALL
