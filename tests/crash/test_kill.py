@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.runtime.plans import kept_plan
 from millrace.testing.kafka import TopicFactory
 from tests.crash.killed_run import POINTS
 from tests.e2e.fraud_runs import (
@@ -37,19 +38,32 @@ class Crashing:
         topics: Topics of its own.
         folder: An empty folder.
         writer: ``driver`` or ``spark``.
+        plan: How the topology runs: with all entities as a station, with the card's stage alone as a chain.
     """
 
-    def __init__(self, bootstrap: str, topics: FraudTopics, folder: Path, writer: str = "driver") -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: FraudTopics,
+        folder: Path,
+        writer: str = "driver",
+        plan: str = "station",
+    ) -> None:
         self.stream: FraudStream = ordered_stream(4_000, seed=2, cards=60, hours=40)
         self.stream.send(bootstrap, topics)
         self.root = folder / "app"
         self._bootstrap, self._topics = bootstrap, topics
         records = {"driver": 50_000, "spark": 0}[writer]
-        self._settings = [f"stream.max_offsets_per_trigger={BATCH}", f"stream.driver_records={records}"]
+        self._common = [f"stream.max_offsets_per_trigger={BATCH}", f"stream.driver_records={records}"]
+        self.plan = plan
+
+    @property
+    def settings(self) -> list[str]:
+        return [*self._common, f"stream.plan={self.plan}"]
 
     @property
     def arguments(self) -> list[str]:
-        return run_arguments(self._bootstrap, self._topics, self.root, self._settings)
+        return run_arguments(self._bootstrap, self._topics, self.root, self.settings)
 
     def die_at(self, point: str, batch: int) -> None:
         """Let it run up to this point of this batch."""
@@ -72,7 +86,8 @@ class Crashing:
         """Run to the end, and compare everything with what must come of the stream."""
         before = len(table(self.root, "transactions"))
         assert before < len(self.stream.decisions), "the last crash came too late to cut anything off"
-        run_to_end(self._bootstrap, self._topics, self.root, self._settings)
+        run_to_end(self._bootstrap, self._topics, self.root, self.settings)
+        assert kept_plan(self.root) == self.plan
         check_tables(self.stream, self._topics, self.root)
         check_topics(self._bootstrap, self._topics, self.root, repeats=True)
 
@@ -108,25 +123,45 @@ def test_one_stream_survives_crashes_in_its_batches(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("writer", ["driver", "spark"])
+@pytest.mark.parametrize(("writer", "plan"), [("driver", "station"), ("driver", "chain"), ("spark", "chain")])
 @pytest.mark.parametrize("batch", [0, 2])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_at_any_point_of_a_batch_loses_and_repeats_nothing(
-    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, point: str, batch: int, writer: str
+    kafka_bootstrap: str,
+    topic_factory: TopicFactory,
+    tmp_path: Path,
+    point: str,
+    batch: int,
+    writer: str,
+    plan: str,
 ) -> None:
-    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path, writer)
+    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path, writer, plan)
     app.die_at(point, batch)
     app.check()
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("writer", ["driver", "spark"])
+def test_crashes_between_plans_lose_and_repeat_nothing(
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    """Each start brings what the last one left to the other plan, and dies in its next batch."""
+    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path)
+    plans = ("station", "chain", "station", "chain")
+    for batch, (plan, point) in enumerate(zip(plans, ("table", "state", "tables"), strict=False), start=1):
+        app.plan = plan
+        app.die_at(point, batch)
+    app.plan = plans[-1]
+    app.check()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("writer", "plan"), [("driver", "station"), ("spark", "chain")])
 @pytest.mark.parametrize("attempt", range(5))
 def test_crashes_at_random_moments_lose_and_repeat_nothing(
-    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, attempt: int, writer: str
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, attempt: int, writer: str, plan: str
 ) -> None:
     moments = random.Random(f"{seed()}-{attempt}")
-    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path, writer)
+    app = Crashing(kafka_bootstrap, FraudTopics.make(topic_factory), tmp_path, writer, plan)
     for batch in (0, 2):
         app.die_after(batch, moments.uniform(0, 3))
     app.check()
