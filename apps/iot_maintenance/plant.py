@@ -8,12 +8,13 @@ the alarms that come most, and how they are spread over priorities. A window wit
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import SEVERITIES
+from apps.iot_maintenance.earlier import PLANT_OF_VERSION_1
 from apps.iot_maintenance.windows import DAY_MS, WINDOW_MS, AlarmKpi, Windows
 from millrace import Context, KeyedProcess, Timer, arrival, side_output, value_state
 from millrace.time import NO_WATERMARK
@@ -89,6 +90,7 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
     """
 
     version = 2
+    converts: ClassVar = {1: PLANT_OF_VERSION_1}
     order = arrival(corrects=True)
     stream_timers = True
     #: The same rows once more: they go to a table that has the newest of each alarm.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from apps.iot_maintenance.alarms.rule import ALARM_LANGUAGE, Facts
+from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Limits, Sensor
@@ -45,6 +46,9 @@ class MachineMonitor(Watch):
     Args:
         monitoring: What to do.
     """
+
+    version = 2
+    converts: ClassVar = {1: MACHINE_OF_VERSION_1}
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on."""

@@ -22,6 +22,7 @@ from millrace.process import (
     order_of,
 )
 from millrace.side_outputs import OutputTag
+from millrace.state.conversion import Conversion
 
 _TIMER = ":"
 
@@ -32,6 +33,7 @@ def multiplex(
     name: str,
     stored_as: str = "",
     members_stored_as: Mapping[str, str] | None = None,
+    converts: Mapping[int, Conversion] | None = None,
 ) -> Multiplex:
     """Return one process that is several: an operator, a shuffle and a batch's overhead for all of them.
 
@@ -50,6 +52,8 @@ def multiplex(
         name: Name of the whole in contracts and identities.
         stored_as: The name by which checkpoints and identities go on, where the whole was renamed.
         members_stored_as: The same of members that were renamed: name → the name it is stored as.
+        converts: What ``millrace convert`` does with the state of a version before (:class:`KeyedProcess`
+            has it, too); the whole's version is the sum of the members'.
 
     Raises:
         ProcessDefinitionError: Members do not fit together.
@@ -98,6 +102,7 @@ def multiplex(
         Multiplex,
         name=name,
         stored_as=stored_as or name,
+        converts=dict(converts or {}),
         version=sum(process.version for process in members.values()),
         output_type=type(None),
         order=first,
@@ -139,7 +144,7 @@ class Multiplex(DefinedProcess):
         return new
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _made, (self._members, self.name, self.stored_as, self._stored)
+        return _made, (self._members, self.name, self.stored_as, self._stored, self.converts)
 
     def describe(self) -> dict[str, Any]:
         """Return the members as a checkpoint's contract has them."""
@@ -267,9 +272,13 @@ class _MemberTimers:
 
 
 def _made(
-    members: dict[str, KeyedProcess[Any, Any]], name: str, stored_as: str, stored: dict[str, str]
+    members: dict[str, KeyedProcess[Any, Any]],
+    name: str,
+    stored_as: str,
+    stored: dict[str, str],
+    converts: Mapping[int, Conversion],
 ) -> Multiplex:
-    return multiplex(members, name=name, stored_as=stored_as, members_stored_as=stored)
+    return multiplex(members, name=name, stored_as=stored_as, members_stored_as=stored, converts=converts)
 
 
 def _names(member: str, inputs: list[str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from millrace.dead_letters import Reason
 from millrace.errors import UserError
 from millrace.inputs import MOST_INPUTS
 from millrace.side_outputs import OutputTag
+from millrace.state.conversion import Conversion
 from millrace.state.layout import OWN_CLOCK, STREAM_TIMERS, TimerRecord
 from millrace.state.paged import extent_of
 from millrace.state.specs import StateSpec
@@ -513,6 +514,8 @@ class KeyedProcess(Generic[E, O]):
     stored_as: ClassVar[str] = ""
     #: Raised by hand when the meaning of the state changes.
     version: ClassVar[int] = 1
+    #: Version of before → how ``millrace convert`` brings what it kept into the form that this one keeps.
+    converts: ClassVar[Mapping[int, Conversion]] = {}
     #: Type of control events, for processes that override :meth:`process_broadcast`.
     control_type: ClassVar[Any] = None
     #: Names of the inputs and the types of their events, for a process with several (``E`` is the union

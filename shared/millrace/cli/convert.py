@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from millrace.runtime.settings import AppSettings
+    from millrace.topology import Topology
 
 app = typer.Typer(help="Bring a checkpoint of an earlier version over to this one.", no_args_is_help=True)
 
@@ -16,24 +21,69 @@ def convert(
     key_file: Annotated[
         str | None, typer.Option("--key-file", help="The file of keys that opens the state.")
     ] = None,
+    process_class: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:CLASS", help="A process as it is now, of a query that is no app's."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file (default ./millrace.yaml).")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="A setting, as `millrace run` has it.")
+    ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
 ) -> None:
     """Write a stopped query's checkpoint anew; it stays as it was unless all goes well.
 
-    Earlier versions left the watermark to Spark. It becomes where the query's own clock begins, so that no
-    window comes twice. A savepoint is restored first, and what it was restored to is converted.
+    In earlier versions Spark kept the watermark, which becomes where the query's own clock begins, so that no
+    window comes twice. State that has become something else is brought into the form that it has now. An app
+    is told by the names of its processes. A savepoint is restored first, and what it was restored to is
+    converted.
 
     Example: millrace convert .millrace/fraud
     """
+    from millrace.errors import UserError
     from millrace.inspect.checkpoint import locate
+    from millrace.runtime.contract import links_of
 
-    checkpoint = locate(target)
+    sets = list(overrides or [])
+    named, topology = (None if Path(target).is_dir() else target), None
+    if named is None:
+        checkpoint = locate(target)
+        if not process_class:
+            named = _app_of({link["process"] for link in links_of(checkpoint.contract())}, config)
+    if named is not None:
+        settings, topology = _settings_and_topology(named, config, sets)
+        if named == target:
+            checkpoint = locate(str(settings.storage.path()))
+    elif sets:
+        raise UserError("--set is for an app's settings, and this is the checkpoint of none")
 
-    from millrace.inspect import rescale
+    from millrace.inspect.conversion import convert as bring_over
     from millrace.inspect.session import tool_session
+    from millrace.inspect.stages import load_process
 
     began = time.monotonic()
+    processes = [load_process(name) for name in process_class or ()]
     with tool_session(memory=memory) as spark:
-        done = rescale.convert(spark, checkpoint, key_file=key_file)
+        done = bring_over(spark, checkpoint, topology=topology, processes=processes, key_file=key_file)
     names = ", ".join(done.key_groups)
     typer.echo(f"{checkpoint.folder}: {names} converted; {time.monotonic() - began:.1f} s")
+
+
+def _settings_and_topology(app: str, config: Path | None, sets: list[str]) -> tuple[AppSettings, Topology]:
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.settings import load_settings
+
+    found = load_app(app)
+    settings = load_settings(found.settings, app=app, config=config, overrides=sets)
+    return settings, found.topology(settings)
+
+
+def _app_of(processes: set[str], config: Path | None) -> str | None:
+    """Return the app that has these processes, or some of them; ``None``: none has."""
+    from millrace.runtime.installed import list_apps
+
+    for name in list_apps():
+        topology = _settings_and_topology(name, config, [])[1]
+        if processes & {link.process.stored_as for link in topology.links}:
+            return name
+    return None

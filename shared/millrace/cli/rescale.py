@@ -73,7 +73,7 @@ def rescale(
                 checkpoint,
                 key_groups=key_groups,
                 partitions=partitions,
-                process=None if process_class is None else load_process(process_class),
+                processes=[] if process_class is None else [load_process(process_class)],
                 key_file=key_file,
                 keys=configured_keys(new_key_file, {}) if reseal else None,
                 reseal=reseal,

@@ -497,6 +497,8 @@ class Runner:
     def _run_arriving(self, guard: _Guard, rows: Sequence[Row], watermark: int, tick: bool) -> None:
         """Run the rows of a process in arrival order, with the timers that are due."""
         cursor, in_order = self._cursor, self._in_order
+        if cursor.entry.pending_:  # an earlier version took its events in order of time
+            self._run_waiting(guard, (), watermark, False)
         from_source = not rows or rows[0].on_time is None
         due = max(watermark, self._stream_now) if self._streams else watermark
         if cursor.soonest <= due and from_source:

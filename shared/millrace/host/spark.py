@@ -757,7 +757,7 @@ class ProcessedStream:
         plan: dict[str, Any] = {}
         if self.front.plan == "station":
             processes = [link.process for link in self.topology.links]
-            plan = {"station": {"broadcast": [p.name for p in processes if p.keeps_broadcast()]}}
+            plan = {"station": {"broadcast": [p.stored_as for p in processes if p.keeps_broadcast()]}}
         return {**contract_of(self.topology, self.key_groups), **plan, **encryption}
 
 

@@ -8,7 +8,8 @@ is encrypted with. All of it happens in a copy, which takes the place of the che
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,17 @@ from millrace.inspect.writer import (
     write_station,
 )
 from millrace.process import kept_states
-from millrace.runtime.contract import ENCRYPTION, RESTORED, STATION, is_older, owned, with_own_clock
+from millrace.runtime.contract import (
+    ENCRYPTION,
+    RESTORED,
+    STATION,
+    conversions_of,
+    is_older,
+    owned,
+    refuse_older,
+    with_own_clock,
+)
+from millrace.state.broadcast import renamed_maps
 from millrace.state.cells import SCHEMA_PAGE
 from millrace.state.keyring import CIPHER, KeyReference
 from millrace.state.layout import EntryLayout
@@ -90,6 +101,7 @@ def repartition(spark: SparkSession, checkpoint: Checkpoint, partitions: int) ->
         batch = _last_settled(checkpoint)
         if checkpoint.position(batch).partitions == partitions:
             raise RescaleError(f"the state in {checkpoint.folder} has {partitions} partitions already")
+        refuse_older(checkpoint.root)
         contract = checkpoint.contract()
         if STATION in contract:
             raise RescaleError(
@@ -136,7 +148,7 @@ def rekey(
     *,
     key_groups: int | None = None,
     partitions: int | None = None,
-    process: KeyedProcess[Any, Any] | None = None,
+    processes: Sequence[KeyedProcess[Any, Any]] = (),
     key_file: str | None = None,
     keys: KeyReference | None = None,
     reseal: bool = False,
@@ -149,7 +161,7 @@ def rekey(
         checkpoint: The checkpoint; it stays what it is unless all goes well.
         key_groups: How many; unless given, as many as there are.
         partitions: Into how many the state is divided; unless given, as now.
-        process: Where several versions of a process have written: the process as it is now, which
+        processes: Where several versions of a process have written: the process as it is now, which
             brings what earlier ones wrote into its form.
         key_file: The file of keys that opens the state, if it is encrypted.
         keys: With ``reseal``: the keys of which the first one encrypts from now on; ``None``: it is
@@ -162,12 +174,13 @@ def rekey(
         CheckpointInUse: The query runs.
     """
     with owned(checkpoint.root):
+        refuse_older(checkpoint.root, processes)
         return rekey_owned(
             spark,
             checkpoint,
             key_groups=key_groups,
             partitions=partitions,
-            process=process,
+            processes=processes,
             key_file=key_file,
             keys=keys,
             reseal=reseal,
@@ -181,15 +194,22 @@ def rekey_owned(
     *,
     key_groups: int | None = None,
     partitions: int | None = None,
-    process: KeyedProcess[Any, Any] | None = None,
+    processes: Sequence[KeyedProcess[Any, Any]] = (),
     key_file: str | None = None,
     keys: KeyReference | None = None,
     reseal: bool = False,
     plan: Plan | None = None,
+    becomes: Mapping[str, Any] | None = None,
 ) -> Rescaled:
-    """Do what :func:`rekey` does with a checkpoint that the caller owns already."""
+    """Do what :func:`rekey` does with a checkpoint that the caller owns already.
+
+    One of before becomes one of now. ``becomes`` is the contract that it has then, unless what it has with
+    the core's own clock.
+    """
     batch = _last_settled(checkpoint)
     contract = checkpoint.contract()
+    newest = {process.stored_as: process for process in processes}
+    conversions = conversions_of(contract, processes)
     started_at = _engine_clock(checkpoint, batch) if is_older(contract) else None
     position = checkpoint.position(batch)
     stages = stages_of(checkpoint, batch)
@@ -207,8 +227,9 @@ def rekey_owned(
                     key_groups or stage.key_groups,
                     keys if reseal else view.keys,
                     next(iter(view.clocks().values()), started_at),
-                    process if process is not None and process.stored_as == stage.process else None,
+                    newest.get(stage.process),
                     to_station,
+                    conversions.get(stage.process),
                 )
                 rows, shared = _reshaped(view, shape)
                 groups[stage.process] = shape.key_groups
@@ -226,7 +247,9 @@ def rekey_owned(
         if to_station:
             written[0] = write_station(spark, Path(work), ticks)
         made = new_contract(
-            _with_plan(with_own_clock(_with_groups(contract, groups)), stages, to_station=to_station),
+            _with_plan(
+                _with_groups(becomes or with_own_clock(contract), groups), stages, to_station=to_station
+            ),
             {**contract.get(RESTORED, {}), "rescaled_after": batch},
         )
         if reseal:
@@ -243,25 +266,6 @@ def rekey_owned(
     return Rescaled(checkpoint.last(), parts, groups, made["incarnation"])
 
 
-def convert(spark: SparkSession, checkpoint: Checkpoint, *, key_file: str | None = None) -> Rescaled:
-    """Bring the checkpoint of a stopped query, in which Spark kept the clock, to one that keeps its own.
-
-    The watermark stays what it was, so that no window comes twice.
-
-    Args:
-        spark: A session.
-        checkpoint: The checkpoint; it stays what it is unless all goes well.
-        key_file: The file of keys that opens the state, if it is encrypted.
-
-    Raises:
-        RescaleError: It keeps its own clock already, or a batch stands in a table only.
-        CheckpointInUse: The query runs.
-    """
-    if not is_older(checkpoint.contract()):
-        raise RescaleError(f"{checkpoint.folder} keeps its own clock already: there is nothing to convert")
-    return rekey(spark, checkpoint, key_file=key_file)
-
-
 def _engine_clock(checkpoint: Checkpoint, batch: int) -> ClockState | None:
     """Return the clock of a checkpoint in which the engine kept it: the watermark of its next batch.
 
@@ -271,7 +275,7 @@ def _engine_clock(checkpoint: Checkpoint, batch: int) -> ClockState | None:
     return from_watermark(watermark, 0) if watermark else None
 
 
-def _with_groups(contract: dict[str, Any], groups: dict[str, int]) -> dict[str, Any]:
+def _with_groups(contract: Mapping[str, Any], groups: dict[str, int]) -> dict[str, Any]:
     """Return a contract with other numbers of key groups."""
     if "links" not in contract:
         return {**contract, "key_groups": groups[contract["process"]]}
@@ -308,6 +312,8 @@ def _reshaped(view: StateView, shape: GroupShape) -> tuple[DataFrame, Shared]:
             "now with --process-class MODULE:CLASS, so that all of it is brought into its form"
         )
     shared = view.shared(headers)
+    if shape.conversion is not None and shared.broadcast is not None:
+        shared = replace(shared, broadcast=renamed_maps(shared.broadcast, shape.conversion.states))
     layout = None if shape.newest is None else EntryLayout(kept_states(shape.newest), owner=shape.process)
     cells = view.by_group(CellRows(shape, shared.processing_time), CELLS_SCHEMA)
     # What a group keeps beside its keys every group has, also those without keys.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from millrace.host.groups import group_labels, key_group
+from millrace.host.groups import decode_key, encode_key, group_labels, key_group
 from millrace.host.station import BROADCAST, HEADER, SHARED, place_of
 from millrace.inspect.groups import StoredGroup, packed_group
 from millrace.process import kept_states
-from millrace.state.cells import CLOCK_PAGE, Cell, encode, present
+from millrace.state.cells import CLOCK_PAGE, Cell, StateCorrupted, encode, present
+from millrace.state.conversion import Conversion, Converter
 from millrace.state.keyring import KeyReference
 from millrace.state.layout import EntryLayout
 from millrace.state.older import OlderLayout
@@ -82,6 +83,7 @@ class GroupShape:
         clock: How far its clock is; ``None``: it has not begun.
         newest: The process as it is now, where several versions have written.
         in_station: Whether what is the same for all key groups stands once, beside them.
+        conversion: What becomes of what an earlier version of it kept; with ``newest``.
     """
 
     process: str
@@ -90,6 +92,7 @@ class GroupShape:
     clock: ClockState | None
     newest: KeyedProcess[Any, Any] | None = None
     in_station: bool = False
+    conversion: Conversion | None = None
 
 
 class CellRows:
@@ -107,26 +110,47 @@ class CellRows:
         for info, cells, _ in group.cells():
             schema = schemas[info.schema]
             for key, cell in cells.items():
-                kept = self._renewed(schema, cell) if self._shape.newest is not None else cell
-                if kept is not None:
-                    label = labels[key_group(owner_of(key)[0], len(labels))]
-                    rows.append((label, key, schema, msgspec.msgpack.encode(kept)))
+                text, kept = key, cell
+                if self._shape.newest is not None:
+                    text, renewed = self._renewed(schema, key, cell)
+                    if renewed is None:
+                        continue
+                    kept = renewed
+                label = labels[key_group(owner_of(text)[0], len(labels))]
+                rows.append((label, text, schema, msgspec.msgpack.encode(kept)))
         return cell_rows(rows)
 
-    def _renewed(self, schema: bytes, cell: Cell) -> Cell | None:
-        """Return an entry in the form that the process has now; ``None`` if nothing is left of it."""
+    def _renewed(self, schema: bytes, text: str, cell: Cell) -> tuple[str, Cell | None]:
+        """Return key and entry in the form that the process has now; ``None`` if nothing is left of it."""
         assert self._shape.newest is not None  # noqa: S101  (the caller's)
         clock = self._shape.clock or ClockState()
         if not hasattr(self, "_layout"):
             self._layout = EntryLayout(kept_states(self._shape.newest), owner=self._shape.process)
             self._layout.lag_ms = clock.lag_ms
         layout = self._layout
+        if self._shape.conversion is not None:
+            owner, part = owner_of(text)
+            converter = self._converter(schema, self._shape.conversion, is_part=part is not None)
+            watermark = None if clock.watermark == NO_WATERMARK else clock.watermark
+            key = decode_key(owner)
+            now, entry = converter.convert(key, cell.body, watermark, clock.own(), self._processing_time)
+            return (text if now == key else encode_key(now)), new_cell(layout, entry)
         if schema == layout.schema:
-            return cell
+            return text, cell
         if schema not in layout.older:
             layout.older[schema] = OlderLayout(layout, schema)
         entry = layout.older[schema].decode(cell.body, clock.own(), self._processing_time)
-        return new_cell(layout, entry)
+        return text, new_cell(layout, entry)
+
+    def _converter(self, schema: bytes, conversion: Conversion, *, is_part: bool) -> Converter:
+        """Return what converts entries of a schema; a part of one has items alone, which only get names."""
+        place = schema + bytes([is_part])
+        if place not in self._layout.older:
+            if is_part:
+                conversion = replace(conversion, rewrite=None)
+            self._layout.older[place] = Converter(self._layout, schema, conversion)
+        found: Converter = self._layout.older[place]
+        return found
 
 
 class GroupPacker:
@@ -146,6 +170,8 @@ class GroupPacker:
         for text, of_key, packed in zip(*names, strict=True):
             if text is not None:
                 schema = schema if self._shape.newest is not None else of_key
+                if text in cells:
+                    raise StateCorrupted(f"two entries of {self._shape.process} would have the key {text}")
                 cells[text] = decode(packed)
         clock = None if self._shape.in_station else self._shape.clock
         group = packed_group(

@@ -10,14 +10,18 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.errors import UserError
 from millrace.state.evolution import state_differences
 from millrace.state.layout import ENCODING_VERSION
 from millrace.time.clock import CLOCK_VERSION
+
+if TYPE_CHECKING:
+    from millrace.process import KeyedProcess
+    from millrace.state.conversion import Conversion
 
 CONTRACT_FILE = "contract.json"
 OWNER_FILE = "owner.lock"
@@ -96,7 +100,7 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
         now[RESTORED] = {**restored, "started": True}
         kept[RESTORED] = restored
     _take_over_keys(folder, kept, now)
-    differences = _differences(_without_states(_with_time(kept, now)), _without_states(now))
+    differences = contract_differences(kept, now)
     for states in (kept.get("states", {}), *earlier):
         differences += [d for d in state_differences(states, now.get("states", {})) if d not in differences]
     if differences:
@@ -112,8 +116,48 @@ def check_contract(folder: Path, contract: dict[str, Any]) -> str:
 
 def is_older(contract: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is of the time when the engine kept the clock."""
-    links = contract.get("links") or [contract]
-    return any("time_domain" in link for link in links)
+    return any("time_domain" in link for link in links_of(contract))
+
+
+def links_of(contract: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a contract says of each process of a chain; of one by itself, the whole."""
+    links: list[dict[str, Any]] = contract.get("links") or [dict(contract)]
+    return links
+
+
+def conversions_of(
+    contract: Mapping[str, Any], processes: Iterable[KeyedProcess[Any, Any]]
+) -> dict[str, Conversion]:
+    """Return what is to be done with the state of a checkpoint, by process.
+
+    Args:
+        contract: The contract beside it.
+        processes: The processes as they are now; those are meant whose version was another one, which they
+            say how to convert.
+    """
+    of = {process.stored_as: process for process in processes}
+    found: dict[str, Conversion] = {}
+    for link in links_of(contract):
+        process = of.get(str(link.get("process")))
+        if process is not None and link["version"] != process.version:
+            conversion = process.converts.get(link["version"])
+            if conversion is not None:
+                found[process.stored_as] = conversion
+    return found
+
+
+def states_of(contract: Mapping[str, Any], process: str) -> dict[str, Any]:
+    """Return what a contract says of the states of a process, by their own names."""
+    states: dict[str, Any] = contract.get("states", {})
+    if "links" not in contract:
+        return states
+    lead = f"{process}."
+
+    def own(about: dict[str, Any]) -> dict[str, Any]:
+        names = {"alias": [old.removeprefix(lead) for old in about["alias"]]} if "alias" in about else {}
+        return {**about, **names}
+
+    return {name[len(lead) :]: own(about) for name, about in states.items() if name.startswith(lead)}
 
 
 def with_own_clock(contract: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,11 +172,16 @@ def with_own_clock(contract: Mapping[str, Any]) -> dict[str, Any]:
     return brought(contract)
 
 
-def refuse_older(folder: Path) -> None:
-    """Refuse a checkpoint of the time when the engine kept the clock; better before Spark is started.
+def refuse_older(folder: Path, processes: Iterable[KeyedProcess[Any, Any]] = ()) -> None:
+    """Refuse a checkpoint that is to be converted first; better before Spark is started.
+
+    Args:
+        folder: The folder that holds the contract.
+        processes: The processes as they are now.
 
     Raises:
-        ContractMismatch: It is one; the message names the command that converts it.
+        ContractMismatch: It is of the time when the engine kept the clock, or of a version of a process whose
+            state has become something else; the message names the command that converts it.
     """
     path = folder / CONTRACT_FILE
     try:
@@ -144,6 +193,16 @@ def refuse_older(folder: Path) -> None:
             f"the checkpoint in {folder} is of a version in which Spark kept the clock: bring it over with: "
             f"millrace convert {folder}"
         )
+    if isinstance(kept, dict) and (old := conversions_of(kept, processes)):
+        raise ContractMismatch(
+            f"the checkpoint in {folder} is of an earlier version of {', '.join(old)}: bring it over with: "
+            f"millrace convert {folder}"
+        )
+
+
+def contract_differences(kept: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return what of a checkpoint's contract is another now, a text each; states are not looked at."""
+    return _differences(_without_states(_with_time(kept, now)), _without_states(now))
 
 
 def _without_states(contract: dict[str, Any]) -> dict[str, Any]:

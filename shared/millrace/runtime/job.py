@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from millrace.process import KeyedProcess
     from millrace.runtime.monitor import QueryMonitor
     from millrace.time.clock import ClockStatus
 
@@ -194,7 +195,7 @@ class Job:
             QueryFailed: The query failed; the message is its first line, the log has the rest.
         """
         self._refuse_drained()
-        refuse_older(self.root)
+        refuse_older(self.root, self._processes())
         if self._wait_for_broker is None:
             self._check_broker()
         # A signal while Spark starts must not leave anything behind either.
@@ -237,7 +238,17 @@ class Job:
         partitions = None if self.plan == "station" else int(spark.conf.get(PARTITIONS_CONF) or 1)
         checkpoint = Checkpoint(self.root, self.root / "checkpoint")
         key_file = self.settings.state.encryption.key_file
-        rekey_owned(spark, checkpoint, plan=self.plan, partitions=partitions, key_file=key_file)
+        rekey_owned(
+            spark,
+            checkpoint,
+            plan=self.plan,
+            partitions=partitions,
+            key_file=key_file,
+            processes=self._processes(),
+        )
+
+    def _processes(self) -> list[KeyedProcess[Any, Any]]:
+        return [link.process for link in self.app.topology(self.settings).links]
 
     def _check_broker(self) -> None:
         from millrace.kafka.admin import TopicSpec, cluster_id, create_topics, topic_configs

@@ -23,6 +23,7 @@ from millrace.errors import UserError
 from millrace.host.system import Drain, encode_system
 from millrace.runtime.apps import App
 from millrace.runtime.clock_files import Epoch
+from millrace.runtime.contract import check_contract, refuse_older
 from millrace.runtime.settings import AppSettings
 from millrace.time.clock import ClockSettings
 
@@ -226,7 +227,9 @@ def run_records(
     Raises:
         UserError: No records, or the app has no control topic and ``drain`` is wanted.
         QueryFailed: The query failed.
+        ContractMismatch: There is a checkpoint of another version in the folder.
     """
+    refuse_older(folder, [link.process for link in app.topology(settings).links])
     source = batches if isinstance(batches, Path) else folder / "records"
     if not isinstance(batches, Path):
         _write_batches(app, settings, source, batches, drain=drain)
@@ -322,11 +325,12 @@ class _Run:
             spark.readStream.schema(_SPARK_RECORDS).option("maxFilesPerTrigger", 1).parquet(str(self._source))
         )
         outputs = outputs_of(self._app, with_source_id(records), self._settings)
+        incarnation = check_contract(self._folder, outputs.stream.contract())
         self._began = time.monotonic()
         writer = (
             outputs.stream.raw.writeStream.queryName(f"replay-{self._app.name}")
             .option("checkpointLocation", str(self._folder / "checkpoint"))
-            .foreachBatch(self._router(replace(outputs, topics={})))
+            .foreachBatch(self._router(replace(outputs, topics={}), incarnation))
             .trigger(availableNow=True)
         )
         with announced(spark, [Epoch(0, _clock_of_records(outputs.stream.clock))]):
@@ -350,7 +354,7 @@ class _Run:
             self._outputs,
         )
 
-    def _router(self, outputs: Any) -> Any:
+    def _router(self, outputs: Any, incarnation: str) -> Any:
         from millrace.connectors.driver_writer import DriverWriter
         from millrace.connectors.router import DeadLetterLimit, Router
         from millrace.connectors.spark_writer import SparkWriter
@@ -358,7 +362,7 @@ class _Run:
         def place(table: str) -> str:
             return str(self._folder / "tables" / table)
 
-        name, limit = f"replay:{self._app.name}", DeadLetterLimit(1.0)
+        name, limit = f"replay:{self._app.name}:{incarnation}", DeadLetterLimit(1.0)
         small = DriverWriter(outputs, place, {}, name, limit)
         small.prepare()
         large = SparkWriter(outputs, place, {}, name, limit)

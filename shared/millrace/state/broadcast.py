@@ -163,3 +163,15 @@ class BroadcastLayout:
         if waiting:
             packed[_WAITING] = waiting
         return msgspec.msgpack.encode(packed)
+
+
+def renamed_maps(body: bytes, names: Mapping[str, str]) -> bytes:
+    """Return packed broadcast state with other names of states.
+
+    >>> layout = BroadcastLayout([StateSpec("broadcast", int, key_type=str, name="limits")])
+    >>> body = msgspec.msgpack.encode({"rules": {"low": 3}})
+    >>> dict(layout.decode(renamed_maps(body, {"rules": "limits"}))["limits"])
+    {'low': 3}
+    """
+    kept = msgspec.msgpack.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.msgpack.encode({names.get(name, name): packed for name, packed in kept.items()})

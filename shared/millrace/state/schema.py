@@ -117,9 +117,12 @@ def schema_of(specs: Iterable[StateSpec]) -> bytes:
 
     Lengths of lives are not part of it: they may change, and the bytes stay what they are.
     """
-    slots = []
-    for spec in specs:
-        state = describe_state(spec)
-        kept = {k: v for k, v in state.items() if k not in ("ttl_ms", "history_ms", "alias")}
-        slots.append([spec.stored_name, slot_form(spec), kept])
+    slots = [described_slot(spec) for spec in specs]
     return json.dumps(slots, separators=(",", ":"), default=repr).encode()
+
+
+def described_slot(spec: StateSpec) -> tuple[str, str, dict[str, Any]]:
+    """Return what a slot is: the state's name, how it is packed, and what it holds."""
+    state = describe_state(spec)
+    kept = {k: v for k, v in state.items() if k not in ("ttl_ms", "history_ms", "alias")}
+    return spec.stored_name, slot_form(spec), kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millrace.process import kept_states, order_of
+from millrace.process import KeyedProcess, kept_states, order_of
 from millrace.state.layout import ENCODING_VERSION
 from millrace.state.schema import describe_state
 from millrace.time.clock import CLOCK_VERSION
@@ -27,7 +27,11 @@ def contract_of(topology: Topology, key_groups: Sequence[int]) -> dict[str, Any]
     return {
         "process": " > ".join(link["process"] for link in links),
         "links": [_without_states(link) for link in links],
-        "states": {name: about for link in links for name, about in _led(link).items()},
+        "states": {
+            name: about
+            for link in links
+            for name, about in led_states(link["process"], link["states"]).items()
+        },
     }
 
 
@@ -51,19 +55,26 @@ def joined_names(keys: Sequence[Sequence[Any]]) -> tuple[str, ...]:
 def _of_link(topology: Topology, link: Link, key_groups: int) -> dict[str, Any]:
     process = link.process
     return {
-        "process": process.stored_as,
-        "version": process.version,
+        **contract_of_process(process),
         "key": list(key_names(topology, link)),
         **({"inputs": process.stored_inputs()} if _by_one_stream(topology, link) else {}),
         "key_groups": key_groups,
         "hash": "crc32",
         "encoding": ENCODING_VERSION,
         "clock": CLOCK_VERSION,
+        **({"takes": _taken(topology, link)} if link.takes else {}),
+    }
+
+
+def contract_of_process(process: KeyedProcess[Any, Any]) -> dict[str, Any]:
+    """Return what a checkpoint depends on of a process, wherever it stands."""
+    return {
+        "process": process.stored_as,
+        "version": process.version,
         "order": order_of(process).mode,
         **({"time": "key"} if order_of(process).by_key else {}),
         **({"definition": described} if (described := process.describe()) else {}),
         "states": {s.stored_name: describe_state(s) for s in kept_states(process)},
-        **({"takes": _taken(topology, link)} if link.takes else {}),
     }
 
 
@@ -91,12 +102,11 @@ def _without_states(contract: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in contract.items() if name != "states"}
 
 
-def _led(link: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states of a link of several, led by its name."""
-    name = link["process"]
+def led_states(name: str, states: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states of one of several processes as a contract has them, led by its name."""
 
     def about(state: dict[str, Any]) -> dict[str, Any]:
         alias = {"alias": [f"{name}.{old}" for old in state["alias"]]} if "alias" in state else {}
         return {**state, **alias}
 
-    return {f"{name}.{state}": about(described) for state, described in link["states"].items()}
+    return {f"{name}.{state}": about(described) for state, described in states.items()}
