@@ -1,14 +1,15 @@
-"""Writes the ledger of truth while a stream is sent; :mod:`millrace.testing.ledger` reads it back."""
+"""Writes the ledger of truth while a stream is sent; :mod:`generators.ledger_records` reads it back."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 from generators.engine.message import Episode, Generated
 from generators.engine.message import Fault as MadeFault
 from generators.ledger_file import LedgerFile
-from millrace.testing.ledger import Fault, Ledger, LedgerError, Run, Summary, Truth, read_ledger
+from generators.ledger_records import Fault, Ledger, LedgerError, Run, Summary, Truth, read_ledger
 
 __all__ = ["Ledger", "LedgerError", "LedgerWriter", "read_ledger"]
 
@@ -41,6 +42,8 @@ class LedgerWriter(LedgerFile):
         parameters: Every parameter that decides the stream's bytes.
         resume: Go on with the file of a killed run.
     """
+
+    NAMES = MappingProxyType({"kind": "scenario", "id": "episode_id", "event_id": "transaction_id"})
 
     def __init__(
         self,

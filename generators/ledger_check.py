@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from generators.ledger_records import Ledger, read_ledger
 from millrace.errors import UserError
-from millrace.testing.ledger import Ledger, read_ledger
 from millrace.testing.record_file import read_records
 from millrace.testing.world_ledger import read_world_ledger
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -20,11 +21,16 @@ class LedgerFile:
         resume: Go on with the file of a killed run.
     """
 
+    #: Column of a Parquet ledger → the field of its records that is meant.
+    NAMES: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, path: Path | None, head: msgspec.Struct, *, resume: bool = False) -> None:
         self._first_ms: int | None = None
         self._newest_ms = 0
         self._encode = msgspec.json.Encoder().encode
-        self._file: Records | None = None if path is None else open_records(path, resume=resume)
+        self._file: Records | None = (
+            None if path is None else (open_records(path, resume=resume, names=self.NAMES))
+        )
         self._write(head)
         # A run that is killed can then be gone on with from its first message on.
         self.sync()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, TypeAlias
 
-from millrace.testing.ledger import Summary
+from generators.ledger_records import Summary
 from millrace.testing.world_ledger import WorldSummary
 
 #: Totals of a run, whichever domain it is of.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from generators.engine.message import Generated
@@ -43,6 +44,8 @@ class WorldLedger(LedgerFile):
         run: How the streams are made.
         resume: Go on with the file of a killed run.
     """
+
+    NAMES = MappingProxyType({"id": "truth_id"})
 
     def __init__(self, path: Path | None, run: WorldRun, *, resume: bool = False) -> None:
         self.sent = self.valid = 0

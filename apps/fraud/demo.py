@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from apps.fraud.events import Alert, to_cents
+from apps.fraud.ledger import Ledger, read_ledger
 from apps.fraud.settings import FraudSettings
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal
 from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.commands import app_rows
-
-if TYPE_CHECKING:
-    from millrace.testing.ledger import Ledger
 
 #: Share of the complete fraud episodes that must raise an alert.
 _CAUGHT = 0.9
@@ -132,12 +129,6 @@ def _caught(ledger: Ledger, alerted: set[str]) -> list[Check]:
     return found
 
 
-def _read_ledger(path: Path) -> Ledger:
-    from millrace.testing.ledger import read_ledger
-
-    return read_ledger(path)
-
-
 spec = DemoSpec(
     simulated=True,
     settings=settings,
@@ -145,6 +136,6 @@ spec = DemoSpec(
     alert_topic=lambda s: str(s.topics.alerts),
     alert_line=alert_line,
     checks=checks,
-    read_ledger=_read_ledger,
+    read_ledger=read_ledger,
     sent=lambda ledger: ledger.summary.sent + ledger.summary.labels,
 )

@@ -12,10 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from apps.fraud.demo import checks
 from apps.fraud.settings import FraudSettings
+from generators.ledger_records import read_ledger
 from millrace.demo import DemoRun
 from millrace.runtime.announced import announced_in
 from millrace.runtime.plans import kept_links, kept_plan
-from millrace.testing.ledger import read_ledger
 from tests.e2e.fraud_runs import MILLRACE, Command, table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -93,11 +93,11 @@ class LineRecords:
 class ParquetRecords:
     """One row per record: its fields of use in a query, and all of it as JSON in ``body``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, names: Mapping[str, str]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._path, self._rows, self._pa = path, list[dict[str, Any]](), pa
+        self._path, self._rows, self._pa, self._names = path, list[dict[str, Any]](), pa, dict(names)
         text, number = pa.string(), pa.int64()
         columns = [("record", text), ("kind", text), ("id", text), ("event_id", text), ("expected", text)]
         self._schema = pa.schema([*columns, ("event_time_ms", number), ("body", text)])
@@ -110,10 +110,7 @@ class ParquetRecords:
 
         row = msgspec.json.decode(record)
         names = ("record", "kind", "id", "event_id", "expected", "event_time_ms")
-        found = {name: row.get(name) for name in names}
-        found["kind"] = row.get("kind", row.get("scenario"))
-        found["id"] = row.get("id", row.get("truth_id", row.get("episode_id")))
-        found["event_id"] = row.get("event_id", row.get("transaction_id"))
+        found = {name: row.get(name, row.get(self._names.get(name, name))) for name in names}
         self._rows.append({**found, "body": record.decode()})
         if len(self._rows) >= _GROUP:
             self._flush()
@@ -134,8 +131,14 @@ class ParquetRecords:
             self._writer.close()
 
 
-def open_records(path: Path, *, resume: bool = False) -> Records:
+def open_records(path: Path, *, resume: bool = False, names: Mapping[str, str] | None = None) -> Records:
     """Return the file to write records to: Parquet if it is called so, else JSON lines.
+
+    Args:
+        path: The file.
+        resume: Go on with the file of a killed run.
+        names: Of Parquet: column (``kind``, ``id``, ``event_id``, …) → the field of records that is meant
+            where they have none of its name.
 
     Raises:
         UserError: If it cannot be written, or cannot be gone on with.
@@ -146,7 +149,7 @@ def open_records(path: Path, *, resume: bool = False) -> Records:
         raise UserError(
             "--resume needs a ledger of JSON lines: a Parquet file has no end before it is closed"
         )
-    return ParquetRecords(path)
+    return ParquetRecords(path, names or {})
 
 
 def read_records(path: Path) -> Iterator[bytes]:

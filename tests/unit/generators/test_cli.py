@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from generators.fraud import FraudProfile, simulate
+from generators.ledger_records import LedgerError, read_ledger
 from millrace.cli import main
-from millrace.testing.ledger import LedgerError, read_ledger
 
 START = "2026-01-01T00:00:00Z"
 COMMAND = [sys.executable, "-c", "from millrace.cli import main; main()", "generate", "fraud"]

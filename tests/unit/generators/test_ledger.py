@@ -12,9 +12,9 @@ import pytest
 
 from generators.fraud import FraudProfile, fraud_events
 from generators.ledger import LedgerWriter
+from generators.ledger_records import Ledger, LedgerError, read_ledger
 from generators.run import run
 from generators.sinks import LineSink
-from millrace.testing.ledger import Ledger, LedgerError, read_ledger
 
 SCHEMA = Path(__file__).parents[3] / "apps/fraud/schemas/transaction.v1.schema.json"
 PROFILE = FraudProfile(

@@ -12,13 +12,13 @@ import pytest
 from apps.fraud import demo
 from apps.fraud.entity_stages import stages
 from apps.fraud.events import Label, Transaction
+from apps.fraud.ledger import Ledger, read_ledger
 from apps.fraud.settings import FraudSettings
 from generators.fraud import DOMAIN, SCHEMA_VERSION, FraudProfile, fraud_events
 from generators.ledger import LedgerWriter
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.host.memory_chain import MemoryChain
-from millrace.testing.ledger import Ledger, read_ledger
 from tests.unit.apps.fraud.cases import MINUTE, START_MS
 from tests.unit.apps.fraud.chain import time_of
 

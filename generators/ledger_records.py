@@ -1,4 +1,4 @@
-"""The ledger of truth: what a generator put into a stream, read back to check what an app made of it.
+"""The ledger of payments: what the generator put into the stream, read back to check what an app made of it.
 
 A ledger is a JSONL file. Its first record says how the stream was made (``run``), then come what was broken
 on purpose (``fault``) and what really happened (``truth``), and the last is the ``summary``. Without a
