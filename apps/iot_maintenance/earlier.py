@@ -8,14 +8,23 @@ from apps.iot_maintenance.watch import LIVE, WATCH
 from apps.iot_maintenance.windows import DAY_MS, FLOOD, WINDOW_MS
 from millrace.state.conversion import Conversion, EarlierEntry
 from millrace.state.layout import TimerRecord
+from millrace.time import NEVER
 
 
 def _machine(entry: EarlierEntry) -> None:
-    """Bring a machine or gateway of version 1 over: what a silence is told by goes by the stream's clock now."""
+    """Bring a machine or gateway of version 1 over: silences are told by the stream's clock now.
+
+    Then a gateway's timer was not always brought forward to the device that is due first.
+    """
     known = {timer.name for timer in entry.stream_timers}
     moved = [timer for timer in entry.timers if timer.name in (LIVE, WATCH)]
     entry.timers[:] = [timer for timer in entry.timers if timer.name not in (LIVE, WATCH)]
     entry.stream_timers += [timer for timer in moved if timer.name not in known]
+    devices = entry.states.get("gateway", [{}])[0].values()
+    due = min((judge for _, judge, *_ in devices), default=NEVER)
+    for timer in entry.stream_timers:
+        if timer.name == LIVE:
+            timer.at = min(timer.at, due)
 
 
 MACHINE_OF_VERSION_1: Final = Conversion(rewrite=_machine)

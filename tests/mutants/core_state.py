@@ -239,8 +239,8 @@ MUTANTS: Final = (
     Mutant(
         "paged: a part is rescaled by its own text",
         "shared/millrace/inspect/reshape.py",
-        "labels[key_group(owner_of(key)[0], len(labels))]",
-        "labels[key_group(key, len(labels))]",
+        "labels[key_group(owner_of(text)[0], len(labels))]",
+        "labels[key_group(text, len(labels))]",
         "items of maps in parts",
         (f"{_TESTS}/inspect/test_reshape.py::test_parts_go_where_their_keys_go",),
     ),
@@ -422,8 +422,8 @@ MUTANTS: Final = (
     Mutant(
         "state: a renamed state stands under its new name in the schema",
         f"{_STATE}/schema.py",
-        "slots.append([spec.stored_name, ",
-        "slots.append([spec.name, ",
+        "return spec.stored_name, slot_form(spec), kept",
+        "return spec.name, slot_form(spec), kept",
         "stored_as: bytes do not change with a rename",
         (f"{_TESTS}/test_stored_as.py::test_bytes_and_identities_of_a_renamed_process_are_those_of_before",),
     ),

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from millrace.runtime.settings import AppSettings
-    from millrace.topology import Topology
 
 app = typer.Typer(help="Bring a checkpoint of an earlier version over to this one.", no_args_is_help=True)
 
@@ -42,7 +38,10 @@ def convert(
     """
     from millrace.errors import UserError
     from millrace.inspect.checkpoint import locate
+    from millrace.runtime.apps import load_app
     from millrace.runtime.contract import links_of
+    from millrace.runtime.plans import settled
+    from millrace.runtime.settings import load_settings
 
     sets = list(overrides or [])
     named, topology = (None if Path(target).is_dir() else target), None
@@ -51,9 +50,11 @@ def convert(
         if not process_class:
             named = _app_of({link["process"] for link in links_of(checkpoint.contract())}, config)
     if named is not None:
-        settings, topology = _settings_and_topology(named, config, sets)
+        found = load_app(named)
+        settings = load_settings(found.settings, app=named, config=config, overrides=sets)
         if named == target:
             checkpoint = locate(str(settings.storage.path()))
+        topology = found.topology(settled(found, settings, root=checkpoint.root))
     elif sets:
         raise UserError("--set is for an app's settings, and this is the checkpoint of none")
 
@@ -69,21 +70,17 @@ def convert(
     typer.echo(f"{checkpoint.folder}: {names} converted; {time.monotonic() - began:.1f} s")
 
 
-def _settings_and_topology(app: str, config: Path | None, sets: list[str]) -> tuple[AppSettings, Topology]:
-    from millrace.runtime.apps import load_app
-    from millrace.runtime.settings import load_settings
-
-    found = load_app(app)
-    settings = load_settings(found.settings, app=app, config=config, overrides=sets)
-    return settings, found.topology(settings)
-
-
 def _app_of(processes: set[str], config: Path | None) -> str | None:
     """Return the app that has these processes, or some of them; ``None``: none has."""
+    from millrace.runtime.apps import load_app
     from millrace.runtime.installed import list_apps
+    from millrace.runtime.plans import settled
+    from millrace.runtime.settings import load_settings
 
     for name in list_apps():
-        topology = _settings_and_topology(name, config, [])[1]
+        found = load_app(name)
+        settings = load_settings(found.settings, app=name, config=config, overrides=[])
+        topology = found.topology(settled(found, settings, "station", anew=True))
         if processes & {link.process.stored_as for link in topology.links}:
             return name
     return None

@@ -248,7 +248,8 @@ class Job:
         )
 
     def _processes(self) -> list[KeyedProcess[Any, Any]]:
-        return [link.process for link in self.app.topology(self.settings).links]
+        settings = self.settings if self._choice is not None else settled(self.app, self.settings)
+        return [link.process for link in self.app.topology(settings).links]
 
     def _check_broker(self) -> None:
         from millrace.kafka.admin import TopicSpec, cluster_id, create_topics, topic_configs

@@ -58,7 +58,9 @@ def kept_links(root: Path) -> list[str] | None:
     return [str(link.get("process")) for link in kept.get("links") or [kept]]
 
 
-def settled(app: App, settings: Any, plan: Plan | None = None, *, anew: bool = False) -> Any:
+def settled(
+    app: App, settings: Any, plan: Plan | None = None, *, anew: bool = False, root: Path | None = None
+) -> Any:
     """Return an app's settings with what hangs on how its topology runs.
 
     Args:
@@ -67,10 +69,11 @@ def settled(app: App, settings: Any, plan: Plan | None = None, *, anew: bool = F
         plan: How it runs; ``None``: as its checkpoint has it, as is set, or as ``auto`` begins where
             little waits.
         anew: Whether to look at no checkpoint.
+        root: The folder of the checkpoint, where it is not the one that is set.
     """
     if app.settle is None:
         return settings
-    root = None if anew else settings.storage.local_root
+    root = None if anew else root or settings.storage.local_root
     if plan is None:
         asked = settings.stream.plan
         kept = None if root is None else kept_plan(root)

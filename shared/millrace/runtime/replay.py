@@ -24,6 +24,7 @@ from millrace.host.system import Drain, encode_system
 from millrace.runtime.apps import App
 from millrace.runtime.clock_files import Epoch
 from millrace.runtime.contract import check_contract, refuse_older
+from millrace.runtime.plans import settled
 from millrace.runtime.settings import AppSettings
 from millrace.time.clock import ClockSettings
 
@@ -229,6 +230,7 @@ def run_records(
         QueryFailed: The query failed.
         ContractMismatch: There is a checkpoint of another version in the folder.
     """
+    settings = settled(app, settings, "chain", root=folder)
     refuse_older(folder, [link.process for link in app.topology(settings).links])
     source = batches if isinstance(batches, Path) else folder / "records"
     if not isinstance(batches, Path):
