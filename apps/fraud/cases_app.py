@@ -82,6 +82,21 @@ def topics(settings: FraudCasesSettings) -> Topics:
     )
 
 
+def processes(book: CaseBook, queue: ReviewQueue, topics: CaseTopics) -> Topology:
+    """Return the processes of the case work as they are wired, without what is written.
+
+    Args:
+        book: Makes cases of alerts.
+        queue: Ranks them.
+        topics: Names of the topics.
+    """
+    inputs = {
+        "alerts": Input(topics.alerts, "card_id"),
+        "dispositions": Input(topics.dispositions, "card_id", "at_ms"),
+    }
+    return read(inputs, control=topics.control).process(book).key_by("queue").process(queue)
+
+
 def topology(settings: FraudCasesSettings) -> Topology:
     """Return the topology of the case work.
 
@@ -92,27 +107,18 @@ def topology(settings: FraudCasesSettings) -> Topology:
         Tables ``cases`` and ``queue`` (a row per case), ``case_labels``, ``queue_days``,
         ``dead_letters`` and ``queue_dead_letters``; topics for labels and dead letters.
     """
-    names = settings.topics
-    inputs = {
-        "alerts": Input(names.alerts, "card_id"),
-        "dispositions": Input(names.dispositions, "card_id", "at_ms"),
-    }
-    return (
-        read(inputs, control=names.control)
-        .process(CaseBook(settings.cases.rules()))
-        .key_by("queue")
-        .process(ReviewQueue(settings.cases.capacity, most_waiting=settings.cases.most_waiting))
-        .write(
-            tables={
-                "main": Upsert("queue", key=("case_id",), newest="revision"),
-                "days": "queue_days",
-                "CaseBook.book": Upsert("cases", key=("case_id",), newest="revision"),
-                "CaseBook.labels": "case_labels",
-                "CaseBook.dead_letters": "dead_letters",
-                "dead_letters": "queue_dead_letters",
-            },
-            topics={"CaseBook.labels": names.labels, "CaseBook.dead_letters": names.dead_letters},
-        )
+    names, rules = settings.topics, settings.cases.rules()
+    queue = ReviewQueue(settings.cases.capacity, most_waiting=settings.cases.most_waiting)
+    return processes(CaseBook(rules), queue, names).write(
+        tables={
+            "main": Upsert("queue", key=("case_id",), newest="revision"),
+            "days": "queue_days",
+            "CaseBook.book": Upsert("cases", key=("case_id",), newest="revision"),
+            "CaseBook.labels": "case_labels",
+            "CaseBook.dead_letters": "dead_letters",
+            "dead_letters": "queue_dead_letters",
+        },
+        topics={"CaseBook.labels": names.labels, "CaseBook.dead_letters": names.dead_letters},
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from apps.fraud.cases import CaseBook, CaseRules
+from apps.fraud.cases_app import FraudCasesSettings, processes
 from apps.fraud.cases_events import AlertReason, AlertSeen, Case, CaseLabel, Disposition, QueueEntry
 from apps.fraud.cases_queue import ReviewQueue
 from millrace.host.memory_chain import MemoryChain
@@ -55,7 +56,8 @@ class LiveCases:
     """
 
     def __init__(self, rules: CaseRules | None = None, capacity: int = 100) -> None:
-        self._chain = MemoryChain(CaseBook(rules), ("queue", ReviewQueue(capacity)))
+        topics = FraudCasesSettings().topics
+        self._chain = MemoryChain(processes(CaseBook(rules), ReviewQueue(capacity), topics))
         self._waiting: list[tuple[str, int, Any, str]] = []
         self._dispositions: set[str] = set()
         self._newest = 0

@@ -14,6 +14,26 @@ from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
 _ABOUT = FirstOf(("driver_id", "request_id", RecordKey()))
 
 
+def processes(dispatcher: Dispatcher, settings: RidesharingSettings, *, audit: bool = True) -> Topology:
+    """Return the app's processes as they are wired, without what is written.
+
+    Args:
+        dispatcher: The dispatcher; the gate is told what it is.
+        settings: The app's settings.
+        audit: Whether the auditor stands behind it.
+    """
+    topics = settings.topics
+    inputs = {
+        name: Input(
+            getattr(topics, name), _ABOUT if name == "handovers" else RecordKey(), clock=name in CLOCKS
+        )
+        for name in STREAMS
+    }
+    made = read(inputs, control=topics.control).process(Gate(dispatcher.config)).key_by("region")
+    wired = made.process(dispatcher)
+    return wired.key_by("subject").process(Auditor()) if audit else wired
+
+
 def topology(settings: RidesharingSettings, config: DispatchConfig | None = None) -> Topology:
     """Return the app's topology.
 
@@ -22,47 +42,31 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
         config: What the processes are told, in place of what the settings say.
     """
     told, topics = config or settings.dispatch_config(), settings.topics
-    inputs = {
-        name: Input(
-            getattr(topics, name), _ABOUT if name == "handovers" else RecordKey(), clock=name in CLOCKS
-        )
-        for name in STREAMS
-    }
-    return (
-        read(inputs, control=topics.control)
-        .process(Gate(told))
-        .key_by("region")
-        .process(Dispatcher(told))
-        .key_by("subject")
-        .process(Auditor())
-        .write(
-            tables={
-                "main": "violations",
-                "Dispatcher.attempts": Upsert(
-                    "assignments", key=("request_id", "attempt"), newest="revision"
-                ),
-                "Dispatcher.trips": "trips",
-                "Dispatcher.offers": "offers",
-                "Dispatcher.releases": "releases",
-                "Dispatcher.windows": "windows",
-                "Dispatcher.operations": "operations",
-                "Dispatcher.ignored": "ignored",
-                "Dispatcher.drivers": "drivers",
-                "Dispatcher.handovers": "handovers",
-                "Dispatcher.supply": "supply",
-                "Gate.late": "late",
-                "Gate.dead_letters": "dead_letters",
-                "Dispatcher.dead_letters": "dispatcher_dead_letters",
-                "dead_letters": "auditor_dead_letters",
-            },
-            topics={
-                "main": topics.violations,
-                "Dispatcher.offers": topics.offers,
-                "Dispatcher.assignments": topics.assignments,
-                "Dispatcher.releases": topics.releases,
-                "Dispatcher.trips": topics.trips,
-                "Dispatcher.handovers": topics.handovers,
-                "Gate.dead_letters": topics.dead_letters,
-            },
-        )
+    return processes(Dispatcher(told), settings).write(
+        tables={
+            "main": "violations",
+            "Dispatcher.attempts": Upsert("assignments", key=("request_id", "attempt"), newest="revision"),
+            "Dispatcher.trips": "trips",
+            "Dispatcher.offers": "offers",
+            "Dispatcher.releases": "releases",
+            "Dispatcher.windows": "windows",
+            "Dispatcher.operations": "operations",
+            "Dispatcher.ignored": "ignored",
+            "Dispatcher.drivers": "drivers",
+            "Dispatcher.handovers": "handovers",
+            "Dispatcher.supply": "supply",
+            "Gate.late": "late",
+            "Gate.dead_letters": "dead_letters",
+            "Dispatcher.dead_letters": "dispatcher_dead_letters",
+            "dead_letters": "auditor_dead_letters",
+        },
+        topics={
+            "main": topics.violations,
+            "Dispatcher.offers": topics.offers,
+            "Dispatcher.assignments": topics.assignments,
+            "Dispatcher.releases": topics.releases,
+            "Dispatcher.trips": topics.trips,
+            "Dispatcher.handovers": topics.handovers,
+            "Gate.dead_letters": topics.dead_letters,
+        },
     )

@@ -18,9 +18,10 @@ from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.events import Signal
 from apps.ridesharing.fleet import Fleet
-from apps.ridesharing.gate import Gate
 from apps.ridesharing.matching import Policy, Problem
+from apps.ridesharing.pipeline import processes
 from apps.ridesharing.records import Assignment, Handover, Journal, Offer, Release, Violation
+from apps.ridesharing.settings import RidesharingSettings
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
@@ -158,12 +159,10 @@ class Chain:
 
 
 def memory_chain(dispatcher: Dispatcher, *, audit: bool = True) -> MemoryChain:
-    """Return the app's processes as a chain in memory, with or without the auditor at its end."""
-    links: list[tuple[str, Any]] = [("region", dispatcher)]
-    if audit:
-        links.append(("subject", Auditor()))
+    """Return the app's processes in memory, with or without the auditor at their end."""
+    wired = processes(dispatcher, RidesharingSettings(), audit=audit)
     # The watermark moves when it is told to, and not by itself after every batch.
-    return MemoryChain(Gate(dispatcher.config), *links, out_of_orderness_ms=_NEVER_MS)
+    return MemoryChain(wired, out_of_orderness_ms=_NEVER_MS)
 
 
 def run_replay(
