@@ -10,6 +10,7 @@ from tests.mutants import (
     app_iot,
     app_ridesharing,
     connectors,
+    core_conversion,
     core_joins,
     core_operators,
     core_parts,
@@ -25,6 +26,7 @@ from tests.mutants.mutant import Mutant
 
 #: Area → its mutants.
 AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
+    "core_conversion": core_conversion.MUTANTS,
     "core_state": core_state.MUTANTS,
     "core_station": core_station.MUTANTS,
     "core_time": core_time.MUTANTS,
