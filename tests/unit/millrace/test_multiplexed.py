@@ -114,6 +114,13 @@ class PersonsArriving(Persons):
     order = arrival(corrects=True)
 
 
+class PersonsInParts(Persons):
+    """Its map stands in parts of its own, beside the key's entry that it shares."""
+
+    name = "Persons"
+    total = map_state(int, int, paged=True)
+
+
 INPUTS = {"cart": ("cart", None), "person_seen": ("person", "seen"), "person_bought": ("person", "bought")}
 
 
@@ -145,7 +152,9 @@ def whole(output: str, payload: bytes) -> tuple[str, str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kinds", [(Carts, Persons), (CartsArriving, PersonsArriving)], ids=["waits", "arrives"]
+    "kinds",
+    [(Carts, Persons), (CartsArriving, PersonsArriving), (Carts, PersonsInParts)],
+    ids=["waits", "arrives", "in parts"],
 )
 def test_members_say_and_keep_what_they_do_alone(kinds: tuple[Any, Any]) -> None:
     late = timers = dead = 0
