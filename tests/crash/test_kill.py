@@ -59,7 +59,7 @@ class Crashing:
 
     @property
     def settings(self) -> list[str]:
-        return [*self._common, f"stream.plan={self.plan}"]
+        return [*self._common, f"stream.plan={self.plan}", "features.entities=auto"]
 
     @property
     def arguments(self) -> list[str]:
