@@ -93,8 +93,6 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
     converts: ClassVar = {1: PLANT_OF_VERSION_1}
     order = arrival(corrects=True)
     stream_timers = True
-    #: The same rows once more: they go to a table that has the newest of each alarm.
-    newest = side_output(AlarmEvent)
     kpis = side_output(AlarmKpi)
     health = side_output(AssetHealth)
     plant = value_state(PlantState)
@@ -102,7 +100,6 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
     def process(self, event: AlarmEvent, ctx: Context) -> None:
         """Take a change of an alarm."""
         ctx.emit(event)
-        ctx.output(self.newest, event)
         plant, alarm, at = self.plant.value, event.alarm_id, event.event_time_ms
         was = None if plant is None else plant.windows.standing.get(alarm)
         if not event.announced and was is None:

@@ -188,7 +188,7 @@ def test_an_app_goes_on_from_a_checkpoint_of_before_to_the_same_end(
     spark: SparkSession, tmp_path: Path, case: Case
 ) -> None:
     left = unpacked(case.name, tmp_path / "app")
-    sinks = {table_name(table): table for table in left.topology.tables.values()}
+    sinks = {table_name(table): table for _, table in left.topology.written}
     before = {table: left.rows(table) for table in sinks}
     watermark = int(left.checkpoint.commit(left.checkpoint.last())["nextBatchWatermarkMs"])
     for process in {*case.waits, *case.timers}:

@@ -96,7 +96,9 @@ def _in_memory(
 
     wired = topology(settings)
     host = MemoryChain(wired, out_of_orderness_ms=ms(settings.stream.out_of_orderness))
-    named = {output: table_name(table) for output, table in wired.tables.items()}
+    named: dict[str, list[str]] = {}
+    for output, one in wired.written:
+        named.setdefault(output, []).append(table_name(one))
     rows: dict[str, list[dict[str, Any]]] = {table: [] for table in tables}
     counts = dict.fromkeys(("dead_letters", "dead_alarms", "late"), 0)
     count, began = 0, time.perf_counter()
@@ -107,11 +109,11 @@ def _in_memory(
         else:
             emitted = host.drain()
         for e in emitted:
-            table = named.get(e.output, "")
-            if table in rows:
-                rows[table].append(msgspec.json.decode(e.payload))
-            elif table in counts:
-                counts[table] += 1
+            for table in named.get(e.output, ()):
+                if table in rows:
+                    rows[table].append(msgspec.json.decode(e.payload))
+                elif table in counts:
+                    counts[table] += 1
         told(number + 1, len(parts) + 1)
     took = time.perf_counter() - began
     return Result(rows, count, took, counts["dead_letters"] + counts["dead_alarms"], counts["late"])

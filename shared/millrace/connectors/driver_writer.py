@@ -22,6 +22,7 @@ from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
 from millrace.topology import Upsert
+from millrace.topology.sinks import Table, table_name
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -69,7 +70,6 @@ class DriverWriter:
         self._limit = limit
         self._stamp = dict(stamp or {})
         types = outputs.stream.types
-        self._names = outputs.table_names()
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
         self._delivery: Delivery | None = None
@@ -94,11 +94,11 @@ class DriverWriter:
             if output in rows:
                 self._produce(output, rows[output])
         # Tables are written beside each other, and while the broker is waited for.
-        written = [output for output in self._outputs.tables if output in rows]
-        at_work = [self._pool.submit(self._write_table, one, rows[one], batch_id) for one in written[1:]]
+        written = [(o, table, rows[o]) for o, table in self._outputs.written if o in rows]
+        at_work = [self._pool.submit(self._write_table, *one, batch_id) for one in written[1:]]
         try:
             if written:
-                self._write_table(written[0], rows[written[0]], batch_id)
+                self._write_table(*written[0], batch_id)
             self._flush()
         finally:
             # Nothing of this batch goes on behind whoever looks at what it left, or tries it again.
@@ -111,26 +111,26 @@ class DriverWriter:
 
     def prepare(self) -> None:
         """Create the tables that do not exist, so that readers find them empty rather than missing."""
-        for output in self._outputs.tables:
-            self._table(output)
+        for output, table in self._outputs.written:
+            self._table(output, table_name(table))
 
     # -- tables --------------------------------------------------------------------------------
 
-    def _write_table(self, output: str, rows: OutputChunk, batch_id: int) -> None:
+    def _write_table(self, output: str, to: Table, rows: OutputChunk, batch_id: int) -> None:
         from deltalake import CommitProperties, Transaction, write_deltalake
 
-        table, upsert = self._table(output), self._outputs.upsert(output)
-        app_id = f"{self._app_id}:{self._names[output]}"
+        name = table_name(to)
+        table, app_id = self._table(output, name), f"{self._app_id}:{name}"
         table.update_incremental()
         written = table.transaction_version(app_id)
         if written is not None and written >= batch_id:
             return
         columns = self.columns(output, rows)
         commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
-        if upsert is not None:
-            _merge(table, columns, upsert, commit)
+        if isinstance(to, Upsert):
+            _merge(table, columns, to, commit)
             return
-        if already := self._written.get(self._names[output]):
+        if already := self._written.get(name):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
         write_deltalake(table, columns, mode="append", commit_properties=commit)
 
@@ -143,13 +143,13 @@ class DriverWriter:
         """
         return self._typed[output].table(rows)
 
-    def _table(self, output: str) -> DeltaTable:
+    def _table(self, output: str, name: str) -> DeltaTable:
         from deltalake import DeltaTable
 
-        found = self._tables.get(output)
+        found = self._tables.get(name)
         if found is None:
-            path = self._table_path(self._names[output])
-            found = self._tables[output] = DeltaTable.create(
+            path = self._table_path(name)
+            found = self._tables[name] = DeltaTable.create(
                 path, schema=self._typed[output].schema, mode="ignore", configuration=TABLE_PROPERTIES
             )
             _add_columns(found, self._typed[output].schema)

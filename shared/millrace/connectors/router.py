@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millrace.connectors.records import is_dead_letters
 from millrace.errors import MillraceError
-from millrace.topology.sinks import Table, Upsert, table_name
+from millrace.topology.sinks import Table, Tables, each_table, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,22 +43,23 @@ class Outputs:
 
     Attributes:
         stream: The processed stream.
-        tables: Output → name of a Delta table that is appended to, or an :class:`Upsert`.
+        tables: Output → name of a Delta table that is appended to, an :class:`~millrace.topology.Upsert`, or
+            several of both.
         topics: Output → Kafka topic.
     """
 
     stream: ProcessedStream
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, Tables] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
 
-    def table_names(self) -> dict[str, str]:
-        """Return output → name of its table."""
-        return {o: table_name(t) for o, t in self.tables.items()}
+    @property
+    def written(self) -> list[tuple[str, Table]]:
+        """Each output that goes to a table, with that table."""
+        return [(output, table) for output, tables in self.tables.items() for table in each_table(tables)]
 
-    def upsert(self, output: str) -> Upsert | None:
-        """Return how an output is merged; None: it is appended."""
-        found = self.tables[output]
-        return found if isinstance(found, Upsert) else None
+    def table_names(self) -> dict[str, str]:
+        """Return the name of each table → its output."""
+        return {table_name(table): output for output, table in self.written}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from millrace.connectors.records import DEAD_LETTER_HEADERS, is_dead_letters
 from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
 from millrace.host.spark_sink import counted, not_written
 from millrace.topology import Upsert
+from millrace.topology.sinks import Table, table_name
 
 #: Column that tells which of two equal versions came last.
 _PLACE = "_place"
@@ -55,7 +56,7 @@ class SparkWriter:
             counts, status = counted(batch)
             self.limit.check(batch_id, counts)
             self._write_topics(batch, [o for o in self.outputs.topics if counts.get(o)])
-            self._write_tables(batch, [o for o in self.outputs.tables if counts.get(o)], batch_id)
+            self._write_tables(batch, [w for w in self.outputs.written if counts.get(w[0])], batch_id)
         finally:
             batch.unpersist()
         if status is not None and self.on_clock is not None:
@@ -89,14 +90,12 @@ class SparkWriter:
         key = F.coalesce("kafka_key", derived).alias("key")
         return letters.select(topic, key, "value", headers.alias("headers"))
 
-    def _write_tables(self, batch: DataFrame, outputs: list[str], batch_id: int) -> None:
-        names = self.outputs.table_names()
-
-        def write(output: str) -> None:
-            table, upsert = names[output], self.outputs.upsert(output)
-            rows = self.outputs.stream.select(batch, output)
-            if upsert is not None:
-                _merge(rows, upsert, self.table_path(table))
+    def _write_tables(self, batch: DataFrame, written: list[tuple[str, Table]], batch_id: int) -> None:
+        def write(one: tuple[str, Table]) -> None:
+            output, to = one
+            table, rows = table_name(to), self.outputs.stream.select(batch, output)
+            if isinstance(to, Upsert):
+                _merge(rows, to, self.table_path(table))
                 return
             if table in self.written:
                 rows = not_written(rows, str(self.written[table]))
@@ -104,8 +103,8 @@ class SparkWriter:
              .option("txnAppId", f"{self.app_id}:{table}").option("txnVersion", batch_id)
              .save(self.table_path(table)))  # fmt: skip
 
-        with ThreadPoolExecutor(max(1, len(outputs)), thread_name_prefix="millrace-write") as pool:
-            list(pool.map(write, outputs))
+        with ThreadPoolExecutor(max(1, len(written)), thread_name_prefix="millrace-write") as pool:
+            list(pool.map(write, written))
 
 
 def _merge(rows: DataFrame, upsert: Upsert, path: str) -> None:

@@ -358,7 +358,7 @@ class Job:
         kafka = self.settings.kafka
         limit = DeadLetterLimit(self.settings.stream.max_dead_letter_ratio)
         known = kept_ids(self.root)
-        places = {table: Path(self.table_path(table)) for table in outputs.table_names().values()}
+        places = {table: Path(self.table_path(table)) for table in outputs.table_names()}
         written = {table: known[place] for table, place in places.items() if place in known}
         stamp = {"dlq.app": self.app.name, "dlq.version": app_version(self.app.name)}
         small = DriverWriter(
@@ -525,4 +525,4 @@ def first_line(text: str) -> str:
 def table_types(outputs: Outputs) -> dict[str, Any]:
     """Return the record type of every table: name → type."""
     types = outputs.stream.types
-    return {table: types[output] for output, table in outputs.table_names().items()}
+    return {table: types[output] for table, output in outputs.table_names().items()}

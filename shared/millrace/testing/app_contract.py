@@ -38,7 +38,7 @@ from millrace.host.rows import Emission
 from millrace.runtime.settings import load_settings
 from millrace.testing.standing import Happened, Standing, merged
 from millrace.topology import Topology, Upsert
-from millrace.topology.sinks import table_name
+from millrace.topology.sinks import Table, table_name
 
 if TYPE_CHECKING:
     from millrace.runtime.apps import App
@@ -135,7 +135,7 @@ class AppInMemory(AppWorld):
         for one in topology.inputs.values():
             assert (reads[one.topic].event_time, reads[one.topic].clock) == (one.event_time, one.clock), one
         assert {*topology.topics.values()} <= {topic.name for topic in (*topics.writes, *topics.reads)}
-        tables = [table_name(table) for table in topology.tables.values()]
+        tables = [table_name(table) for _, table in topology.written]
         assert len(set(tables)) == len(tables), "two outputs have one table"
         for link in topology.links:
             full = topology.full_name(link.name, "dead_letters")
@@ -225,14 +225,14 @@ class AppOnSpark(AppWorld):
             emitted += chain.run_batch([(h.key, h.at_ms, h.event, h.input) for h in batch])
         emitted += chain.drain()
         found: dict[str, Any] = {}
-        for output, table in topology.tables.items():
+        for output, table in topology.written:
             name = table_name(table)
             if name == but or output.rpartition(".")[2] == "dead_letters":
                 continue
             there = (done.folder / "tables" / name).exists()
             rows = done.table(name).to_pylist() if there else []
             spark = Counter(self._bare(output, row) for row in rows)
-            memory = self._in_memory(topology, output, [e for e in emitted if e.output == output])
+            memory = self._in_memory(topology.types[output], output, table, emitted)
             if spark != memory:
                 found[name] = {
                     "only on Spark": list((spark - memory).elements())[:3],
@@ -240,16 +240,17 @@ class AppOnSpark(AppWorld):
                 }
         return found
 
-    def _in_memory(self, topology: Topology, output: str, emitted: Sequence[Emission]) -> Counter[bytes]:
+    def _in_memory(self, tp: Any, output: str, table: Table, emissions: Sequence[Emission]) -> Counter[bytes]:
+        """Return the rows that a table has after what was emitted."""
         from millrace.host.chunks import OutputChunk
         from millrace.host.spark_records import TypedColumns
 
+        emitted = [e for e in emissions if e.output == output]
         if not emitted:
             return Counter()
         ids, keys, times = ([getattr(e, f) for e in emitted] for f in ("event_id", "key", "event_time"))
         chunk = OutputChunk(ids, keys, times, bytes(e.on_time for e in emitted), [e.payload for e in emitted])
-        rows = TypedColumns(topology.types[output]).table(chunk).to_pylist()
-        table = topology.tables[output]
+        rows = TypedColumns(tp).table(chunk).to_pylist()
         if isinstance(table, Upsert):
             rows = merged(rows, table)
         return Counter(self._bare(output, row) for row in rows)
@@ -297,7 +298,7 @@ class AppOnSpark(AppWorld):
 
     def _table_of_dead_letters(self) -> str:
         topology = self.topology()
-        return table_name(topology.tables[topology.full_name(topology.links[0].name, "dead_letters")])
+        return table_name(topology.tables[topology.full_name(topology.links[0].name, "dead_letters")][0])
 
     def _replay(self, folder: Path, batches: Iterable[Iterable[Record]] | Path) -> Replayed:
         from millrace.runtime.replay import run_records

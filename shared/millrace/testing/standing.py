@@ -74,9 +74,24 @@ class Standing:
 
     @cached_property
     def upserted(self) -> dict[str, Upsert]:
-        """Output → table with one row per key; what comes out of the others is appended."""
-        tables = self.topology().tables
-        return {output: table for output, table in tables.items() if isinstance(table, Upsert)}
+        """Output → table with one row per key; what comes out of the others is appended.
+
+        Of an output that is appended to another table beside it: that table has the output's name here, and
+        the one with a row per key its own name behind it (``main:alarms``).
+        """
+        return {name: table for output in self._merged for name, table in self._merged[output].items()}
+
+    @cached_property
+    def _merged(self) -> dict[str, dict[str, Upsert]]:
+        """Output → what a table with one row per key is called here → the table."""
+        return {
+            output: {
+                output if len(tables) == 1 else f"{output}:{table.table}": table
+                for table in tables
+                if isinstance(table, Upsert)
+            }
+            for output, tables in self.topology().tables.items()
+        }
 
     @cached_property
     def events(self) -> list[Happened]:
@@ -150,9 +165,9 @@ class Standing:
         records: dict[str, list[dict[str, Any]]] = {name: [] for name in self.upserted}
         for e in emissions:
             record = msgspec.json.decode(e.payload)
-            if e.output in records:
-                records[e.output].append(record)
-            else:
+            for name in self._merged.get(e.output, ()):
+                records[name].append(record)
+            if e.output not in records:
                 bare = self._bare(e.output, record)
                 appended.setdefault(e.output, []).append([bare, e.event_time, bool(e.on_time)])
         standing: dict[str, list[Any]] = {

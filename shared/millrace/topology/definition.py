@@ -21,7 +21,7 @@ from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.specs import type_name
 from millrace.time import NO_WATERMARK, ms_of
 from millrace.topology.keys import KeyingError, KeyPart, field_of, key_types, parts_of, structs_of, text_of
-from millrace.topology.sinks import Table, Upsert
+from millrace.topology.sinks import Table, Tables, Upsert, each_table, table_name
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Topology:
         inputs: Name → input, in the order of the first process's; ``""`` of the only one.
         links: The links, each behind those that it takes from.
         control: The topic of control events, ticks and the end of the input; ``None``: there is none.
-        tables: Output → table.
+        tables: Output → its tables.
         topics: Output → Kafka topic.
 
     Example:
@@ -129,7 +129,7 @@ class Topology:
     inputs: Mapping[str, Input]
     links: tuple[Link, ...]
     control: str | None = None
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, tuple[Table, ...]] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -152,6 +152,11 @@ class Topology:
     def full_name(self, link: str, output: str) -> str:
         """Return what an output of a link (by its process's name) is called where all outputs are named."""
         return output if link == self.links[-1].name else f"{link}.{output}"
+
+    @property
+    def written(self) -> list[tuple[str, Table]]:
+        """Each output that goes to a table, with that table."""
+        return [(full, table) for full, tables in self.tables.items() for table in tables]
 
     def link(self, name: str) -> Link:
         """Return the link of a process by its name.
@@ -200,23 +205,28 @@ class Topology:
         return KeyedOutputs(self, tuple(takes), key_groups)
 
     def write(
-        self, *, tables: Mapping[str, Table] | None = None, topics: Mapping[str, str] | None = None
+        self, *, tables: Mapping[str, Tables] | None = None, topics: Mapping[str, str] | None = None
     ) -> Topology:
         """Say where outputs go.
 
         Args:
-            tables: Output → name of a Delta table that is appended to, or an :class:`Upsert`.
+            tables: Output → name of a Delta table that is appended to, an :class:`Upsert`, or several
+                of both.
             topics: Output → Kafka topic.
 
         Raises:
-            KeyingError: There is no such output, or a table has not the fields that it is merged by.
+            KeyingError: There is no such output, a table has not the fields that it is merged by, or two
+                outputs have one table.
         """
-        made = replace(
-            self, tables={**self.tables, **(tables or {})}, topics={**self.topics, **(topics or {})}
-        )
+        said = {output: each_table(of) for output, of in (tables or {}).items()}
+        made = replace(self, tables={**self.tables, **said}, topics={**self.topics, **(topics or {})})
         for full in (*made.tables, *made.topics):
             self._emitter(full)
-        for full, table in made.tables.items():
+        names: dict[str, str] = {}
+        for full, table in made.written:
+            if (name := table_name(table)) in names:
+                raise KeyingError(f"the table {name} is named twice, for {names[name]} and for {full}")
+            names[name] = full
             if isinstance(table, Upsert):
                 _check_upsert(full, made.types[full], table)
         return made

@@ -97,7 +97,7 @@ def as_mermaid(topology: Topology, bound_ms: int) -> str:
             said = f"{taken.output} by {', '.join(taken.key)}"
             lines.append(f"    {taken.link} -->|{_quoted([said])}| {link.name}")
         own = [full for full, (process, _) in topology.outputs.items() if process is link.process]
-        tables = [table_name(topology.tables[full]) for full in own if full in topology.tables]
+        tables = [table_name(table) for full in own for table in topology.tables.get(full, ())]
         if tables:
             lines.append(f"    {link.name} --> tables{number}[({_quoted(tables)})]")
         topics = [topology.topics[full] for full in own if full in topology.topics]
@@ -169,11 +169,11 @@ def _link(topology: Topology, link: Link, bound_ms: int) -> Iterator[str]:
 def _goes_to(topology: Topology, link: Link, output: str) -> Iterator[str]:
     """Say where an output of a link goes."""
     full = topology.full_name(link.name, output)
-    table = topology.tables.get(full)
-    if isinstance(table, Upsert):
-        yield f"table {table.table} (one row per {', '.join(table.key)})"
-    elif table is not None:
-        yield f"table {table}"
+    for table in topology.tables.get(full, ()):
+        if isinstance(table, Upsert):
+            yield f"table {table.table} (one row per {', '.join(table.key)})"
+        else:
+            yield f"table {table}"
     if full in topology.topics:
         yield f"topic {topology.topics[full]}"
     for later in topology.links:

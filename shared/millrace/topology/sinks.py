@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -40,6 +41,8 @@ class Upsert:
 
 #: A table by its name is appended to.
 Table = str | Upsert
+#: Where an output goes: to a table, or to several.
+Tables = Table | Sequence[Table]
 
 
 def table_name(table: Table) -> str:
@@ -49,3 +52,12 @@ def table_name(table: Table) -> str:
     ('late', 'sessions')
     """
     return table.table if isinstance(table, Upsert) else table
+
+
+def each_table(tables: Tables) -> tuple[Table, ...]:
+    """Return the tables of an output one by one.
+
+    >>> each_table("late"), each_table(("history", Upsert("sessions", ("id",))))
+    (('late',), ('history', Upsert(table='sessions', key=('id',), newest=None, deleted=None)))
+    """
+    return (tables,) if isinstance(tables, str | Upsert) else tuple(tables)

@@ -217,7 +217,7 @@ def test_a_plants_results_hang_on_the_events_alone_and_nothing_is_left() -> None
     events = []
     for at in range(0, 3 * HOUR, 2 * MINUTE):
         events.append(alarm(at, f"a{rng.randint(0, 5)}/q", rng.random() < 0.5))
-    rows = {"health": ("asset_id",), "kpis": ("span", "start_ms"), "newest": ("alarm_id",)}
+    rows = {"health": ("asset_id",), "kpis": ("span", "start_ms")}
     invariant(PlantMonitor(), events, bound_ms=MINUTE, runs=3, upsert_by=rows, ignore=("revision",))
     ended = [*events, *(alarm(4 * HOUR + n, f"a{n}/q", False) for n in range(6))]
     assert leaks(PlantMonitor(), ended) == []

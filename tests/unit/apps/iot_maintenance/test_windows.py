@@ -133,7 +133,7 @@ class Tables:
 
     def take(self, emissions: list[Emission]) -> None:
         for e in emissions:
-            assert e.output in ("main", "newest", "kpis", "health"), e
+            assert e.output in ("main", "kpis", "health"), e
             if e.output == "kpis":
                 row = msgspec.json.decode(e.payload, type=AlarmKpi)
                 before = self.kpis.get((row.span, row.start_ms))

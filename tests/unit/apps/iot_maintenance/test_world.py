@@ -215,7 +215,7 @@ class TestContract(IotWorld, AppInMemory):
 def assert_all_tables(standing: Standing) -> None:
     found = {name: rows.total() for name, rows in standing.expected().items()}
     first = {f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts")}
-    assert found.keys() == first | {"main", "newest", "kpis", "health"}
+    assert found.keys() == first | {"main", "main:alarms", "kpis", "health"}
     assert min(found.values()) >= 9
 
 
@@ -334,7 +334,7 @@ def test_rows_of_machines_that_are_behind_are_in_order_and_end_as_they_should(cl
     alarms: dict[str, list[AlarmEvent]] = defaultdict(list)
     revised = 0
     for e in said:
-        if e.output == "newest":
+        if e.output == "main":
             event = msgspec.json.decode(e.payload, type=AlarmEvent)
             place = event.event_time_ms, event.number
             assert place > last.get(event.alarm_id, (0, 0)), event

@@ -50,7 +50,7 @@ def table(tmp_path: Path) -> Path:
     """A table with four batches of a query: 0, 1-2, 3-4, 5-6."""
     old = writer(tmp_path, "app:old")
     for number, rows in enumerate([(0,), (1, 2), (3, 4), (5, 6)]):
-        old._write_table("main", batch(*rows), number)
+        old._write_table("main", "balances", batch(*rows), number)
     return tmp_path / "balances"
 
 
@@ -78,10 +78,10 @@ def test_what_a_table_has_already_is_left_out_of_the_batches_of_a_restored_query
     positions.keep_ids(tmp_path / "state", {table: ids})
     (known,) = positions.kept_ids(tmp_path / "state").items()
     new = writer(tmp_path, "app:new", {"balances": known[1]})
-    new._write_table("main", batch(3), 2)  # cut otherwise than before
-    new._write_table("main", batch(4, 5), 3)
-    new._write_table("main", batch(6, 7, 8), 4)
-    new._write_table("main", batch(6, 7, 8), 4)
+    new._write_table("main", "balances", batch(3), 2)  # cut otherwise than before
+    new._write_table("main", "balances", batch(4, 5), 3)
+    new._write_table("main", "balances", batch(6, 7, 8), 4)
+    new._write_table("main", "balances", batch(6, 7, 8), 4)
     assert totals(table) == list(range(9))
 
 

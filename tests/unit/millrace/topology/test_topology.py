@@ -18,6 +18,7 @@ from millrace.testing import TestDriver
 from millrace.time import hours
 from millrace.topology import FirstOf, Input, KeyingError, RecordKey, Upsert, read
 from millrace.topology.contract import contract_of
+from millrace.topology.drawing import as_mermaid, as_text
 from tests.unit.millrace.topology.shop import Audit, Back, Cards, Sale, Seen, Shops, Total, Turnover, shop
 
 EVENTS = [
@@ -50,6 +51,17 @@ class Plain(KeyedProcess[Turnover, int]):
 
     def process(self, event: Turnover, ctx: Context) -> None:
         ctx.emit(event.sales)
+
+
+def test_an_output_may_go_to_several_tables() -> None:
+    """Appended to one, and merged into another, say; what is written of it later replaces both."""
+    newest = Upsert("standing", ("shop",))
+    topology = shop().write(tables={"Shops.main": ("history", newest)})
+    assert topology.tables["Shops.main"] == ("history", newest)
+    assert [table for output, table in topology.written if output == "Shops.main"] == ["history", newest]
+    assert "table history; table standing (one row per shop)" in as_text(topology, 0)
+    assert "history<br/>standing" in as_mermaid(topology, 0)
+    assert topology.write(tables={"Shops.main": "other"}).tables["Shops.main"] == ("other",)
 
 
 def test_memory_brings_every_link_what_it_takes_by_its_inputs() -> None:
@@ -230,6 +242,9 @@ def sold() -> Any:
         (lambda: sold().write(tables={"mian": "x"}), "no output 'mian'; it has main"),
         (lambda: sold().write(topics={"Cards.main": "x"}), "no output 'Cards.main'"),
         (lambda: sold().write(tables={"main": Upsert("t", ("id",), "n")}), "merged by id, n, which main"),
+        (lambda: sold().write(tables={"main": ("a", Upsert("t", ("id",)))}), "merged by id, which main"),
+        (lambda: sold().write(tables={"main": ("t", "t")}), "t is named twice, for main and for main"),
+        (lambda: sold().write(tables={"main": "t", "late": "t"}), "t is named twice, for main and for late"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_anything_runs(make: Callable[[], Any], message: str) -> None:
