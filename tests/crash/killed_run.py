@@ -15,6 +15,7 @@ from millrace import cli
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.router import DeadLetterLimit, Router
 from millrace.connectors.spark_writer import SparkWriter
+from millrace.topology.sinks import Table
 
 #: Where a batch is cut off, in the order of its life: its offsets are written; its state is computed and
 #: kept; its records are in the topics; they are in the first of its tables; in all of its tables, and the
@@ -44,9 +45,9 @@ def plant(bomb: Bomb) -> None:
         routed(self, frame, batch_id)
         bomb.reached("tables")
 
-    def one_by_one(self: SparkWriter, frame: Any, outputs: list[str], batch_id: int) -> None:
-        for output in outputs:
-            written(self, frame, [output], batch_id)
+    def one_by_one(self: SparkWriter, frame: Any, tables: list[tuple[str, Table]], batch_id: int) -> None:
+        for output_and_table in tables:
+            written(self, frame, [output_and_table], batch_id)
             bomb.reached("table")
 
     routed, written = Router.__call__, SparkWriter._write_tables

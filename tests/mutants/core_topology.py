@@ -16,6 +16,30 @@ _MANY: Final = f"{_TESTS}/test_multiplexed.py::test_members_say_and_keep_what_th
 
 MUTANTS: Final = (
     Mutant(
+        "topology: a table named twice is taken",
+        f"{_CORE}/topology/definition.py",
+        "            if (name := table_name(table)) in names:\n",
+        "            if (name := table_name(table)) in names and not names:\n",
+        "a table has one output",
+        (_TOPOLOGY,),
+    ),
+    Mutant(
+        "topology: an output goes to the first of its tables only",
+        f"{_CORE}/topology/sinks.py",
+        "(tables,) if isinstance(tables, str | Upsert) else tuple(tables)",
+        "(tables,) if isinstance(tables, str | Upsert) else tuple(tables)[:1]",
+        "an output goes to all of its tables",
+        (f"{_TESTS}/connectors/test_upsert.py",),
+    ),
+    Mutant(
+        "testing: of an output's tables the standing looks at the first one with a row per key",
+        f"{_CORE}/testing/standing.py",
+        "            for table in tables\n            if isinstance(table, Upsert)\n        ]",
+        "            for table in tables[:1]\n            if isinstance(table, Upsert)\n        ]",
+        "each table of an output is held to its rows",
+        (f"{_TESTS}/test_standing.py",),
+    ),
+    Mutant(
         "topology: what is taken is lost to the table that wants it",
         f"{_CORE}/topology/definition.py",
         "                if full in wanted or not self._is_taken(link.name, name):\n",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millrace.connectors.records import is_dead_letters
 from millrace.errors import MillraceError
-from millrace.topology.sinks import Table, Tables, each_table, table_name
+from millrace.topology.sinks import Table, Tables, table_name, written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,7 +55,7 @@ class Outputs:
     @property
     def written(self) -> list[tuple[str, Table]]:
         """Each output that goes to a table, with that table."""
-        return [(output, table) for output, tables in self.tables.items() for table in each_table(tables)]
+        return written(self.tables)
 
     def table_names(self) -> dict[str, str]:
         """Return the name of each table → its output."""

@@ -76,21 +76,28 @@ class Standing:
     def upserted(self) -> dict[str, Upsert]:
         """Output → table with one row per key; what comes out of the others is appended.
 
-        Of an output that is appended to another table beside it: that table has the output's name here, and
-        the one with a row per key its own name behind it (``main:alarms``).
+        Of an output that goes to several tables: one that is appended to has the output's name here, one
+        with a row per key its own name behind it (``main:alarms``).
         """
-        return {name: table for output in self._merged for name, table in self._merged[output].items()}
+        return {name: table for _, name, table in self._merged}
 
     @cached_property
-    def _merged(self) -> dict[str, dict[str, Upsert]]:
-        """Output → what a table with one row per key is called here → the table."""
-        return {
-            output: {
-                output if len(tables) == 1 else f"{output}:{table.table}": table
-                for table in tables
-                if isinstance(table, Upsert)
-            }
+    def _merged(self) -> list[tuple[str, str, Upsert]]:
+        """Of each table with one row per key: its output, what it is called here, and itself."""
+        return [
+            (output, output if len(tables) == 1 else f"{output}:{table.table}", table)
             for output, tables in self.topology().tables.items()
+            for table in tables
+            if isinstance(table, Upsert)
+        ]
+
+    @cached_property
+    def _only_merged(self) -> set[str]:
+        """Outputs that go to tables with one row per key and to no other."""
+        return {
+            output
+            for output, tables in self.topology().tables.items()
+            if all(isinstance(table, Upsert) for table in tables)
         }
 
     @cached_property
@@ -161,21 +168,18 @@ class Standing:
 
     def tables(self, emissions: Iterable[Emission]) -> dict[str, Counter[bytes]]:
         """Return what stands in the tables."""
+        records: dict[str, list[dict[str, Any]]] = {}
         appended: dict[str, list[Any]] = {}
-        records: dict[str, list[dict[str, Any]]] = {name: [] for name in self.upserted}
         for e in emissions:
             record = msgspec.json.decode(e.payload)
-            for name in self._merged.get(e.output, ()):
-                records[name].append(record)
-            if e.output not in records:
+            records.setdefault(e.output, []).append(record)
+            if e.output not in self._only_merged:
                 bare = self._bare(e.output, record)
                 appended.setdefault(e.output, []).append([bare, e.event_time, bool(e.on_time)])
-        standing: dict[str, list[Any]] = {
-            name: [
-                self._bare(name, row) for row in merged(records[name], table) if self._is_wanted(name, row)
-            ]
-            for name, table in self.upserted.items()
-        }
+        standing: dict[str, list[Any]] = {}
+        for output, name, table in self._merged:
+            rows = merged(records.get(output, ()), table)
+            standing[name] = [self._bare(name, row) for row in rows if self._is_wanted(name, row)]
         return {name: Counter(map(_encode, found)) for name, found in (standing | appended).items()}
 
     def _is_wanted(self, output: str, row: dict[str, Any]) -> bool:

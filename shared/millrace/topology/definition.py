@@ -21,7 +21,7 @@ from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.specs import type_name
 from millrace.time import NO_WATERMARK, ms_of
 from millrace.topology.keys import KeyingError, KeyPart, field_of, key_types, parts_of, structs_of, text_of
-from millrace.topology.sinks import Table, Tables, Upsert, each_table, table_name
+from millrace.topology.sinks import Table, Tables, Upsert, each_table, table_name, written
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Topology:
     @property
     def written(self) -> list[tuple[str, Table]]:
         """Each output that goes to a table, with that table."""
-        return [(full, table) for full, tables in self.tables.items() for table in tables]
+        return written(self.tables)
 
     def link(self, name: str) -> Link:
         """Return the link of a process by its name.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -61,3 +61,12 @@ def each_table(tables: Tables) -> tuple[Table, ...]:
     (('late',), ('history', Upsert(table='sessions', key=('id',), newest=None, deleted=None)))
     """
     return (tables,) if isinstance(tables, str | Upsert) else tuple(tables)
+
+
+def written(tables: Mapping[str, Tables]) -> list[tuple[str, Table]]:
+    """Return each output that goes to a table, with that table.
+
+    >>> written({"late": "late", "main": ("history", "daily")})
+    [('late', 'late'), ('main', 'history'), ('main', 'daily')]
+    """
+    return [(output, table) for output, there in tables.items() for table in each_table(there)]

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.router import DeadLetterLimit, Outputs
-from millrace.host.chunks import OutputChunk, encode_emissions
+from millrace.host.chunks import encode_emissions
 from millrace.host.runner import Emission
 from millrace.topology import Upsert
-from millrace.topology.sinks import Tables, table_name
+from millrace.topology.sinks import Table, Tables, table_name
 
 
 class Session(msgspec.Struct):
@@ -31,28 +31,22 @@ class Session(msgspec.Struct):
 BY_REVISION = Upsert("sessions", key=("user", "n"), newest="revision", deleted="gone")
 
 
-class writer:
-    """Writes to the table as the driver does."""
-
-    def __init__(self, folder: Path, upsert: Upsert = BY_REVISION) -> None:
-        self._upsert, self._writer = upsert, made(folder, upsert)
-
-    def put(self, rows: OutputChunk, batch_id: int) -> None:
-        self._writer._write_table("main", self._upsert, rows, batch_id)
-
-
-def made(folder: Path, tables: Tables) -> DriverWriter:
+def writer(folder: Path, tables: Tables = BY_REVISION) -> DriverWriter:
     stream: Any = SimpleNamespace(types={"main": Session})
     return DriverWriter(
         Outputs(stream, {"main": tables}), lambda table: str(folder / table), {}, "a", DeadLetterLimit()
     )
 
 
-def batch(*sessions: Session) -> OutputChunk:
-    payloads = [msgspec.json.encode(s) for s in sessions]
-    n = len(payloads)
-    ids = [f"{s.user}-{s.n}-{s.revision}" for s in sessions]
-    return OutputChunk(ids, [f"1:{s.user}" for s in sessions], [1] * n, b"\x01" * n, payloads)
+def batch(*sessions: Session) -> Any:
+    """A batch as the state operator gives it."""
+    emissions = [
+        Emission("main", f"{s.user}-{s.n}-{s.revision}", f"1:{s.user}", 1, True, msgspec.json.encode(s))
+        for s in sessions
+    ]
+    outputs, counts, chunks = zip(*encode_emissions(emissions), strict=True)
+    table = pa.table({"output": outputs, "records": counts, "chunk": pa.array(chunks, pa.binary())})
+    return SimpleNamespace(toArrow=lambda: table)
 
 
 def rows(folder: Path) -> dict[tuple[str, int], tuple[int, int]]:
@@ -63,45 +57,45 @@ def rows(folder: Path) -> dict[tuple[str, int], tuple[int, int]]:
 
 def test_the_newest_version_of_a_row_stays(tmp_path: Path) -> None:
     into = writer(tmp_path)
-    into.put(batch(Session("a", 1, 2, 20), Session("a", 1, 1, 10), Session("b", 1, 1, 5)), 0)
-    into.put(batch(Session("a", 1, 1, 99), Session("b", 1, 2, 6), Session("a", 2, 1, 1)), 1)
+    into.write(batch(Session("a", 1, 2, 20), Session("a", 1, 1, 10), Session("b", 1, 1, 5)), 0)
+    into.write(batch(Session("a", 1, 1, 99), Session("b", 1, 2, 6), Session("a", 2, 1, 1)), 1)
 
     assert rows(tmp_path) == {("a", 1): (2, 20), ("b", 1): (2, 6), ("a", 2): (1, 1)}
 
 
 def test_a_version_that_comes_again_replaces_itself(tmp_path: Path) -> None:
     into = writer(tmp_path)
-    into.put(batch(Session("a", 1, 1, 10), Session("a", 1, 1, 11)), 0)
+    into.write(batch(Session("a", 1, 1, 10), Session("a", 1, 1, 11)), 0)
 
     assert rows(tmp_path) == {("a", 1): (1, 11)}
 
 
 def test_a_deleted_row_goes_and_one_that_never_was_is_not_made(tmp_path: Path) -> None:
     into = writer(tmp_path)
-    into.put(batch(Session("a", 1, 1, 10)), 0)
-    into.put(batch(Session("a", 1, 2, 0, gone=True), Session("b", 7, 1, 0, gone=True)), 1)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    into.write(batch(Session("a", 1, 2, 0, gone=True), Session("b", 7, 1, 0, gone=True)), 1)
     assert rows(tmp_path) == {}
 
 
 def test_an_old_deletion_does_not_remove_a_newer_row(tmp_path: Path) -> None:
     into = writer(tmp_path)
-    into.put(batch(Session("a", 1, 3, 10)), 0)
-    into.put(batch(Session("a", 1, 2, 0, gone=True)), 1)
+    into.write(batch(Session("a", 1, 3, 10)), 0)
+    into.write(batch(Session("a", 1, 2, 0, gone=True)), 1)
     assert rows(tmp_path) == {("a", 1): (3, 10)}
 
 
 def test_the_same_batch_again_makes_no_commit(tmp_path: Path) -> None:
     first = batch(Session("a", 1, 1, 10))
-    writer(tmp_path).put(first, 0)
+    writer(tmp_path).write(first, 0)
     version = DeltaTable(str(tmp_path / "sessions")).version()
-    writer(tmp_path).put(first, 0)
+    writer(tmp_path).write(first, 0)
     assert DeltaTable(str(tmp_path / "sessions")).version() == version
 
 
 def test_without_versions_the_record_that_comes_last_wins(tmp_path: Path) -> None:
     into = writer(tmp_path, Upsert("sessions", key=("user", "n")))
-    into.put(batch(Session("a", 1, 5, 1), Session("a", 1, 4, 2)), 0)
-    into.put(batch(Session("a", 1, 1, 3)), 1)
+    into.write(batch(Session("a", 1, 5, 1), Session("a", 1, 4, 2)), 0)
+    into.write(batch(Session("a", 1, 1, 3)), 1)
     assert rows(tmp_path) == {("a", 1): (1, 3)}
 
 
@@ -115,24 +109,13 @@ def test_any_cut_into_batches_leaves_the_newest_versions(tmp_path: Path, seed: i
     place = number = 0
     while place < len(sent):
         size = chance.randrange(1, 25)
-        into.put(batch(*sent[place : place + size]), number)
+        into.write(batch(*sent[place : place + size]), number)
         place, number = place + size, number + 1
 
     assert rows(tmp_path) == wanted
 
 
 # -- one output, several tables ------------------------------------------------------------------------
-
-
-def whole(*sessions: Session) -> Any:
-    """A batch as the state operator gives it."""
-    emissions = [
-        Emission("main", f"{s.user}-{s.n}-{s.revision}", f"1:{s.user}", 1, True, msgspec.json.encode(s))
-        for s in sessions
-    ]
-    outputs, counts, chunks = zip(*encode_emissions(emissions), strict=True)
-    table = pa.table({"output": outputs, "records": counts, "chunk": pa.array(chunks, pa.binary())})
-    return SimpleNamespace(toArrow=lambda: table)
 
 
 def history(folder: Path) -> list[tuple[str, int, int]]:
@@ -143,23 +126,24 @@ def history(folder: Path) -> list[tuple[str, int, int]]:
 def test_an_output_goes_to_all_its_tables_and_each_remembers_its_own_batches(tmp_path: Path) -> None:
     """Ended between the two tables, the batch comes again: what is there stays, what is missing comes."""
     tables = ("history", BY_REVISION)
-    first, second = whole(Session("a", 1, 1, 10)), whole(Session("a", 1, 2, 20), Session("b", 1, 1, 5))
-    into = made(tmp_path, tables)
+    first, second = batch(Session("a", 1, 1, 10)), batch(Session("a", 1, 2, 20), Session("b", 1, 1, 5))
+    into = writer(tmp_path, tables)
     into.prepare()
     assert (history(tmp_path), rows(tmp_path)) == ([], {})
     into.write(first, 0)
 
-    def ends_at(to: Any, *rest: Any) -> None:
+    write = into._write_table
+
+    def is_full(output: str, to: Table, *rest: Any) -> None:
         if table_name(to) == "sessions":
             raise OSError("the disk is full")
-        write("main", to, *rest)
+        write(output, to, *rest)
 
-    write = into._write_table
-    into._write_table = lambda output, *rest: ends_at(*rest)  # type: ignore[method-assign]
+    into._write_table = is_full  # type: ignore[method-assign]
     with pytest.raises(OSError, match="full"):
         into.write(second, 1)
     assert (len(history(tmp_path)), len(rows(tmp_path))) == (3, 1)
 
-    assert made(tmp_path, tables).write(second, 1) == {"main": 2}
+    assert writer(tmp_path, tables).write(second, 1) == {"main": 2}
     assert history(tmp_path) == [("a", 1, 1), ("a", 1, 2), ("b", 1, 1)]
     assert rows(tmp_path) == {("a", 1): (2, 20), ("b", 1): (1, 5)}
