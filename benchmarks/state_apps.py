@@ -193,18 +193,11 @@ def measure_devices(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def shop(_visitors: int) -> PagedChain:
     """Return the processes of visitors, of persons and carts, and of offers."""
-    from apps.clickstream.entities import Entities
-    from apps.clickstream.reactions import Reactions
+    from apps.clickstream.pipeline import topology
     from apps.clickstream.settings import ClickstreamSettings
-    from apps.clickstream.visitor import visitors
 
     settings = load_settings(ClickstreamSettings, app="clickstream", env={})
-    return PagedChain(
-        visitors(settings.visitor_rules()),
-        ("key", Entities(settings.entity_rules())),
-        ("key", Reactions(settings.offer_rules())),
-        out_of_orderness_ms=5_000,
-    )
+    return PagedChain(topology(settings), out_of_orderness_ms=5_000)
 
 
 def clicks(visitors: int) -> Iterator[Event]:

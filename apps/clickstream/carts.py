@@ -1,4 +1,4 @@
-"""Carts: which are left, after how long, how far they had come, and what they are worth."""
+"""The process of carts: which are left, after how long, how far they had come, and what they are worth."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.acts import Act
+from apps.clickstream.messages import CartChange, EraseCart, Shopping, ToCart
+from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 #: A cart is forgotten this long after anything last happened to it: later purchases still find it, ms.
 LIFE_MS: Final = 8 * 86_400_000
+#: A cart is left when nothing happens to it for longer than this, ms.
+CART_TIMEOUT_MS: Final = 30 * 60_000
+_IDLE: Final = "cart"
 
 
 class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
@@ -60,15 +64,18 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
     last_ms: int = 0
     told: int = 0
 
-    def take(self, act: Act) -> None:
-        """Take down an act; order makes no difference."""
-        step = Step(act.at_ms, act.cause, act.stage, act.cents, act.visitor, act.person, act.marketing)
+    def take(self, change: CartChange) -> None:
+        """Take down what happened; order makes no difference."""
+        at = change.at_ms
+        step = Step(
+            at, change.cause, change.stage, change.cents, change.visitor, change.person, change.marketing
+        )
         insort(self.steps, step)
-        if act.at_ms >= self.last_ms:
-            self.last_ms, self.visitor, self.person = act.at_ms, act.visitor, act.person
-            self.marketing = act.marketing
-        if act.stage == "bought" and (not self.bought_ms or act.at_ms < self.bought_ms):
-            self.bought_ms = act.at_ms
+        if at >= self.last_ms:
+            self.last_ms, self.visitor, self.person = at, change.visitor, change.person
+            self.marketing = change.marketing
+        if change.stage == "bought" and (not self.bought_ms or at < self.bought_ms):
+            self.bought_ms = at
 
     def left(self, until_ms: int, timeout_ms: int) -> list[tuple[Step, int]]:
         """Return the steps after which it lay idle for longer than a timeout, each once.
@@ -119,3 +126,79 @@ class Abandonment(msgspec.Struct, frozen=True, gc=False):
     visitor_id: str
     user_id: str | None
     time: int
+
+
+class Carts(KeyedProcess[ToCart, Shopping]):
+    """Tells which carts were left, and the person whose they were where that is allowed.
+
+    Args:
+        timeout_ms: A cart is left when nothing happens to it for longer than this, ms.
+    """
+
+    name = "Carts"
+    # A cart is judged when the watermark has passed what it is judged by.
+    order = arrival(commutes=True)
+    # Carts end by themselves; the time to live is for what nobody thought of.
+    cart = value_state(Cart, ttl=days(30))
+    abandonments = side_output(Abandonment)
+
+    def __init__(self, timeout_ms: int = CART_TIMEOUT_MS) -> None:
+        self._timeout_ms = timeout_ms
+
+    def process(self, event: ToCart, ctx: Context) -> None:
+        """Take down what happened to a cart, or forget it."""
+        if isinstance(event, EraseCart):
+            self.cart.clear()
+            ctx.timers.delete(_IDLE)
+            return
+        cart = self.cart.value or Cart()
+        cart.take(event)
+        self.cart.value = cart
+        due = cart.steps[0].at_ms + self._timeout_ms
+        pending = ctx.timers.pending(_IDLE)
+        if pending is None or due < pending or len(cart.steps) == 1:
+            ctx.timers.at(due, _IDLE)
+
+    def on_late(self, event: ToCart, ctx: Context) -> None:
+        """Forget a cart also late; a late purchase only keeps it from being told of again."""
+        if isinstance(event, EraseCart):
+            self.process(event, ctx)
+            return
+        cart = self.cart.value
+        if cart is not None and event.stage == "bought":
+            cart.bought_ms = cart.bought_ms or event.at_ms
+            self.cart.value = cart
+        self.emit_late(event, ctx)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Tell of the cart if it was left."""
+        cart = self.cart.value
+        if cart is None:
+            return
+        at = timer.at
+        for step, cents in cart.left(at, self._timeout_ms):
+            cart.told += 1
+            # As it was then: what the cart knows may be of later. A step kept by an earlier version has none.
+            who = step if step.person else cart
+            user = who.person[2:] if who.person.startswith("u:") else None
+            ctx.output(
+                self.abandonments,
+                Abandonment(ctx.key, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told),
+            )
+            if who.marketing:
+                ctx.emit(
+                    Shopping(who.person, "abandoned", at, step.cause, who.visitor, ctx.key,
+                             stage=step.stage, cents=cents)
+                )  # fmt: skip
+        if cart.steps:
+            ctx.timers.at(cart.steps[0].at_ms + self._timeout_ms, _IDLE)
+        elif cart.bought_ms or at >= cart.last_ms + LIFE_MS:
+            self.cart.clear()
+            return
+        else:
+            ctx.timers.at(max(cart.last_ms + LIFE_MS, at + 1), _IDLE)
+        self.cart.value = cart
+
+    def last_due(self, latest: int) -> int:
+        """Return what is later than the end of any cart."""
+        return latest + self._timeout_ms + LIFE_MS + 60_000

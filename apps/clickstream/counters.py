@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.acts import Act
+from apps.clickstream.messages import ItemCount, ShardWindow, VisitCount
 from millrace.parts.panes import forget_panes, next_end, pane_at, panes_between, sums_of
 from millrace.parts.top import best
 
@@ -48,32 +48,31 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     now: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
     visits: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
 
-    def count(self, act: Act) -> None:
-        """Add what an act says."""
-        minute = act.at_ms // MINUTE_MS
-        if act.quantity:
-            item, numbers = act.subject, _NUMBERS[act.stage]
-            self.categories[item] = act.category
+    def count(self, told: ItemCount) -> None:
+        """Add an item's views or sales, and who is there."""
+        minute = told.at_ms // MINUTE_MS
+        if told.quantity:
+            item, numbers = told.item, _NUMBERS[told.what]
+            self.categories[item] = told.category
             for panes, size in ((self.minutes, 1), (self.fives, 5), (self.hours, 60)):
                 pane: Pane = pane_at(panes, minute, size, dict)
                 sums = pane.get(item)
                 if sums is None:
                     sums = pane[item] = [0, 0, 0]
-                sums[numbers] += act.quantity
-                sums[2] += act.cents
-        if act.device:
+                sums[numbers] += told.quantity
+                sums[2] += told.cents
+        if told.device:
             there: dict[str, int] = pane_at(self.there, minute, 1, dict)
-            there[act.device] = there.get(act.device, 0) + 1
-            for end in range(act.lo_ms // MINUTE_MS, act.hi_ms // MINUTE_MS + 1):
+            there[told.device] = there.get(told.device, 0) + 1
+            for end in range(told.there_from_ms // MINUTE_MS, told.there_to_ms // MINUTE_MS + 1):
                 now: dict[str, int] = pane_at(self.now, end, 1, dict)
-                now[act.device] = now.get(act.device, 0) + 1
+                now[told.device] = now.get(told.device, 0) + 1
 
-    def visit(self, act: Act) -> None:
+    def visit(self, told: VisitCount) -> None:
         """Add a visit that is over."""
-        visits: dict[str, Numbers] = pane_at(self.visits, act.at_ms // MINUTE_MS, _HOUR, dict)
-        sums = visits.setdefault(act.subject, [0] * 6)
-        counts = act.counts
-        new = (1, counts["engaged"], counts["converted"], counts["orders"], counts["views"], act.cents)
+        visits: dict[str, Numbers] = pane_at(self.visits, told.at_ms // MINUTE_MS, _HOUR, dict)
+        sums = visits.setdefault(told.source, [0] * 6)
+        new = (1, int(told.engaged), int(told.converted), told.orders, told.views, told.cents)
         for place, number in enumerate(new):
             sums[place] += number
 
@@ -171,14 +170,13 @@ def best_of(window: Pane, place: int) -> dict[str, int]:
     return dict(best(((item, numbers[place]) for item, numbers in window.items() if numbers[place]), PLACES))
 
 
-def tell(shard: Shard, name: str, end: int, revision: int) -> Iterator[Act]:
+def tell(shard: Shard, name: str, end: int) -> Iterator[ShardWindow]:
     """Yield what the windows that end at a minute have to say to the boards.
 
     Args:
         shard: The shard.
-        name: Its key.
+        name: Its name.
         end: Minute since the epoch.
-        revision: Grows with every correction.
     """
     for span, (length, every) in SPANS.items():
         if end % every:
@@ -186,32 +184,34 @@ def tell(shard: Shard, name: str, end: int, revision: int) -> Iterator[Act]:
         window = shard.window(span, end)
         if not window:
             continue
-        yield from _told(name, f"views/{span}", best_of(window, 0), end, length, revision)
-        yield from _told(name, f"sold/{span}", best_of(window, 1), end, length, revision)
+        yield from _told(name, f"views/{span}", best_of(window, 0), end, length)
+        yield from _told(name, f"sold/{span}", best_of(window, 1), end, length)
         categories: dict[str, Numbers] = {}
         for item, numbers in window.items():
             sums = categories.setdefault(shard.categories.get(item, ""), [0, 0, 0])
             for place in range(3):
                 sums[place] += numbers[place]
         views = {c: n[0] for c, n in categories.items() if n[0]}
-        yield from _told(name, f"categories/{span}", views, end, length, revision)
+        yield from _told(name, f"categories/{span}", views, end, length)
         revenue = {c: n[2] for c, n in categories.items() if n[2]}
-        yield from _told(name, f"revenue/{span}", revenue, end, length, revision)
-    yield from _told(name, "visitors/1m", shard.there.get(end - 1, {}), end, 1, revision)
-    yield from _told(name, "visitors/now", shard.now.get(end, {}), end, 5, revision)
+        yield from _told(name, f"revenue/{span}", revenue, end, length)
+    yield from _told(name, "visitors/1m", shard.there.get(end - 1, {}), end, 1)
+    yield from _told(name, "visitors/now", shard.now.get(end, {}), end, 5)
     if end % _HOUR == 0:
         visits = shard.visits.get(end - _HOUR, {})
-        for place, name in enumerate(("visits", "engaged", "converted", "orders", "views", "revenue")):
+        for place, number in enumerate(("visits", "engaged", "converted", "orders", "views", "revenue")):
             counts = {source: numbers[place] for source, numbers in visits.items() if numbers[place]}
-            yield from _told(name, f"sources.{name}/1h", counts, end, _HOUR, revision)
+            yield from _told(name, f"sources.{number}/1h", counts, end, _HOUR)
 
 
-def _told(
-    name: str, board: str, counts: dict[str, int], end: int, length: int, revision: int
-) -> Iterator[Act]:
+def _told(name: str, board: str, counts: dict[str, int], end: int, length: int) -> Iterator[ShardWindow]:
     if counts:
-        hi = end * MINUTE_MS
-        yield Act(
-            f"b:{board}:{hi}", "window", hi - 1, visitor=name, subject=board,
-            lo_ms=hi - length * MINUTE_MS, hi_ms=hi, counts=dict(sorted(counts.items())), revision=revision,
-        )  # fmt: skip
+        end_ms = end * MINUTE_MS
+        yield ShardWindow(
+            f"{board}:{end_ms}",
+            board,
+            end_ms - length * MINUTE_MS,
+            end_ms,
+            name,
+            dict(sorted(counts.items())),
+        )

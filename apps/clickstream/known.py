@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.acts import share_of
 from apps.clickstream.events import Click
 from apps.clickstream.funnels import PURCHASE, Funnel
+from apps.clickstream.messages import share_of
 from apps.clickstream.rules import GA4, SessionRules
 from apps.clickstream.sessions import Session, SessionBook
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from apps.clickstream.acts import Act
+from apps.clickstream.messages import Shopping
 from millrace.errors import UserError
 from millrace.patterns import begin
 from millrace.time import ms
@@ -67,9 +67,9 @@ class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         if all(part is None for part in asked):
             raise OfferRuleError(f"offer rule {rule}: the condition on {self.field} asks nothing")
 
-    def holds(self, act: Act, matched: dict[str, list[Act]]) -> bool:
+    def holds(self, event: Shopping, matched: dict[str, list[Shopping]]) -> bool:
         """Tell whether it holds of an event, given what earlier steps have taken."""
-        value = value_of(act, self.field)
+        value = value_of(event, self.field)
         if self.is_ is not None and value != self.is_:
             return False
         if self.one_of is not None and value not in self.one_of:
@@ -159,8 +159,8 @@ class OfferRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 def _all(conditions: tuple[Condition, ...]) -> Callable[..., bool]:
     if any(c.not_as or c.as_ for c in conditions):
-        return lambda act, matched: all(c.holds(act, matched) for c in conditions)
-    return lambda act: all(c.holds(act, {}) for c in conditions)
+        return lambda event, matched: all(c.holds(event, matched) for c in conditions)
+    return lambda event: all(c.holds(event, {}) for c in conditions)
 
 
 def duration_ms(text: str) -> int:
@@ -175,13 +175,17 @@ def duration_ms(text: str) -> int:
         raise OfferRuleError(f"'{text}' is no length of time; write e.g. 30m or 7d") from error
 
 
-def value_of(act: Act, field: str) -> str | int:
+def value_of(event: Shopping, field: str) -> str | int:
     """Return a field of an event, or a feature of its person; 0 or empty where it is not known."""
     if field == "age":
-        return datetime.fromtimestamp(act.at_ms / 1_000, UTC).year - act.birth_year if act.birth_year else 0
+        return (
+            datetime.fromtimestamp(event.at_ms / 1_000, UTC).year - event.birth_year
+            if event.birth_year
+            else 0
+        )
     if field in PERSON_FIELDS:
-        return act.counts.get(field, 0)
-    value: str | int = getattr(act, field)
+        return event.counts.get(field, 0)
+    value: str | int = getattr(event, field)
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.acts import Act, share_of
+from apps.clickstream.messages import Shopping, share_of
 from apps.clickstream.offer_rules import OfferRule, duration_ms
 from millrace.patterns import skip_past_last
 from millrace.patterns.automaton import compile_pattern
@@ -98,7 +98,7 @@ class OfferState(msgspec.Struct, gc=False):
     withdrawn: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-Kept: Any = kept_type(Act)
+Kept: Any = kept_type(Shopping)
 
 
 class KeptOffers(OfferState, gc=False):
@@ -129,36 +129,36 @@ class OfferBook:
         for rule in rules:
             rule.check()
             automaton = compile_pattern(rule.pattern())
-            matcher = Matcher(automaton, Act, skip_past_last(), duration_ms(rule.within), _MOST)
+            matcher = Matcher(automaton, Shopping, skip_past_last(), duration_ms(rule.within), _MOST)
             cap, cool = duration_ms(rule.cap_within), duration_ms(rule.cool_down)
             self._compiled.append(_Compiled(rule, matcher, frozenset(rule.counts), cap, cool))
 
-    def take(self, state: KeptOffers, act: Act) -> Offer | None:
+    def take(self, state: KeptOffers, event: Shopping) -> Offer | None:
         """Let an event go on with every rule; return the offer that it completes.
 
         Args:
             state: What is kept of the person; changed in place.
-            act: The event.
+            event: The event.
         """
         made: Offer | None = None
         for one in self._compiled:
             rule = one.rule
-            if act.kind not in one.counts:
+            if event.kind not in one.counts:
                 continue
             if rule.skip_repeats:
-                this = f"{act.kind} {act.subject}"
+                this = f"{event.kind} {event.subject}"
                 if state.before.get(rule.name) == this:
                     continue
                 state.before[rule.name] = this
-            kept, found = one.matcher.take(state.partials.get(rule.name), act, act.at_ms)
+            kept, found = one.matcher.take(state.partials.get(rule.name), event, event.at_ms)
             if kept is not None and kept.live:
                 if len(kept.live) > _MOST:
                     one.matcher.limit(kept)
                 state.partials[rule.name] = kept
             else:
                 state.partials.pop(rule.name, None)
-            if found and made is None and self._allowed(one, state, act.at_ms):
-                made = self._make(one, state, act, found[0].matched)
+            if found and made is None and self._allowed(one, state, event.at_ms):
+                made = self._make(one, state, event, found[0].matched)
         return made
 
     def _allowed(self, one: _Compiled, state: KeptOffers, at_ms: int) -> bool:
@@ -167,10 +167,12 @@ class OfferBook:
         times = [t for t in state.made.get(one.rule.name, ()) if at_ms - t < one.cap_ms]
         return len(times) < one.rule.cap
 
-    def _make(self, one: _Compiled, state: KeptOffers, act: Act, matched: dict[str, list[Act]]) -> Offer:
-        rule, at = one.rule, act.at_ms
-        arm = "control" if share_of(act.person, rule.name) < rule.control else "offer"
-        names = "\0".join((rule.name, act.person, act.cause, act.kind))
+    def _make(
+        self, one: _Compiled, state: KeptOffers, event: Shopping, matched: dict[str, list[Shopping]]
+    ) -> Offer:
+        rule, at = one.rule, event.at_ms
+        arm = "control" if share_of(event.person, rule.name) < rule.control else "offer"
+        names = "\0".join((rule.name, event.person, event.cause, event.kind))
         identity = hashlib.blake2b(names.encode(), digest_size=12).hexdigest()
         state.made[rule.name] = [*(t for t in state.made.get(rule.name, ()) if at - t < one.cap_ms), at]
         state.last_ms = at
@@ -180,20 +182,21 @@ class OfferBook:
             rule.name,
             rule.offer,
             arm,
-            act.person,
-            act.visitor,
-            act.subject if act.kind == "abandoned" else None,
+            event.person,
+            event.visitor,
+            event.subject if event.kind == "abandoned" else None,
             at,
-            {step: ", ".join(_said(a) for a in acts) for step, acts in matched.items()},
+            {step: ", ".join(_said(taken) for taken in events) for step, events in matched.items()},
         )
 
     @staticmethod
-    def bought(state: KeptOffers, act: Act) -> list[OfferOutcome]:
+    def bought(state: KeptOffers, event: Shopping) -> list[OfferOutcome]:
         """Return the outcomes that a purchase decides."""
-        decided = [w for w in state.waiting if w.at_ms < act.at_ms <= w.at_ms + OUTCOME_MS]
+        decided = [w for w in state.waiting if w.at_ms < event.at_ms <= w.at_ms + OUTCOME_MS]
         state.waiting = [w for w in state.waiting if w not in decided]
         return [
-            OfferOutcome(w.offer_id, w.rule, w.arm, True, act.subject, act.cents, act.at_ms) for w in decided
+            OfferOutcome(w.offer_id, w.rule, w.arm, True, event.subject, event.cents, event.at_ms)
+            for w in decided
         ]
 
     @staticmethod
@@ -231,6 +234,6 @@ class OfferBook:
         return min(dues) if dues else None
 
 
-def _said(act: Act) -> str:
-    what = " ".join(part for part in (act.kind, act.category, act.subject) if part)
-    return f"{what} at {act.at_ms} ({act.cause})"
+def _said(event: Shopping) -> str:
+    what = " ".join(part for part in (event.kind, event.category, event.subject) if part)
+    return f"{what} at {event.at_ms} ({event.cause})"

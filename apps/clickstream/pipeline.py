@@ -2,12 +2,83 @@
 
 from __future__ import annotations
 
-from apps.clickstream.entities import Entities
+from typing import Any
+
+from apps.clickstream import earlier
+from apps.clickstream.boards import Boards
+from apps.clickstream.carts import CART_TIMEOUT_MS, Carts
 from apps.clickstream.events import INPUTS
-from apps.clickstream.reactions import Reactions
+from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from apps.clickstream.offering import Offers
+from apps.clickstream.orders import Orders
+from apps.clickstream.persons import Persons
 from apps.clickstream.settings import ClickstreamSettings
+from apps.clickstream.shards import Shards
 from apps.clickstream.visitor import visitors
+from millrace import KeyedProcess, multiplex
+from millrace.time import ms
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
+
+
+def entities(cart_timeout_ms: int = CART_TIMEOUT_MS) -> KeyedProcess[Any, Any]:
+    """Return the processes of carts, persons and shards, in one operator.
+
+    Args:
+        cart_timeout_ms: A cart is left when nothing happens to it for longer than this, ms.
+    """
+    return multiplex(
+        {"carts": Carts(cart_timeout_ms), "persons": Persons(), "shards": Shards()},
+        name="Entities",
+        converts={1: earlier.ENTITIES},
+    )
+
+
+def results(rules: tuple[OfferRule, ...] = DEFAULT_RULES) -> KeyedProcess[Any, Any]:
+    """Return the processes of offers, boards and orders, in one operator.
+
+    Args:
+        rules: Rules of offers.
+    """
+    return multiplex(
+        {"offers": Offers(rules), "boards": Boards(), "orders": Orders()},
+        name="Results",
+        stored_as="Reactions",
+        converts={1: earlier.RESULTS},
+    )
+
+
+def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess[Any, Any]) -> Topology:
+    """Return a topology of visitors with what follows from them.
+
+    Args:
+        visited: It ends with the visitors.
+        then: The process of :func:`entities`.
+        last: The process of :func:`results`.
+    """
+    return (
+        visited.key_by(
+            {"carts": "cart_id", "persons": "person", "shards": "shard"},
+            output={"carts": "carts", "persons": "main", "shards": "counts"},
+        )
+        .process(then)
+        .key_by(
+            {
+                "offers_persons": "person",
+                "offers_carts": "person",
+                "boards": "window",
+                "orders_placed": "order_id",
+                "orders_refunded": "order_id",
+            },
+            output={
+                "offers_persons": "persons",
+                "offers_carts": "carts",
+                "boards": "shards",
+                "orders_placed": "placed",
+                "orders_refunded": f"{visited.links[-1].name}.refunds",
+            },
+        )
+        .process(last)
+    )
 
 
 def topology(settings: ClickstreamSettings) -> Topology:
@@ -17,38 +88,31 @@ def topology(settings: ClickstreamSettings) -> Topology:
     # What the app sends itself has the key of its sender: whom it concerns stands in it.
     inputs["forget"] = Input(names.forget, FirstOf(("subject",)), clock=False)
     first = visitors(settings.visitor_rules())
-    return (
-        read(inputs, control=names.control)
-        .process(first)
-        .key_by("key")
-        .process(Entities(settings.entity_rules()))
-        .key_by("key")
-        .process(Reactions(settings.offer_rules()))
-        .write(
-            tables={
-                f"{first.name}.sessions": Upsert("sessions", ("session_id",), "revision", "deleted"),
-                f"{first.name}.funnels": Upsert("funnels", ("funnel", "session_id"), "revision", "deleted"),
-                f"{first.name}.identities": Upsert("identities", ("visitor_id",), "revision", "deleted"),
-                f"{first.name}.consents": "consents",
-                f"{first.name}.erasures": "erasures",
-                f"{first.name}.late": "late",
-                f"{first.name}.dead_letters": "dead_letters",
-                "Entities.abandonments": "abandonments",
-                "Entities.profiles": Upsert("profiles", ("person",), "revision", "deleted"),
-                "Entities.items": Upsert("items", ("item_id",), "as_of_ms"),
-                "Entities.late": "late_acts",
-                "Entities.dead_letters": "dead_acts",
-                "main": "offers",
-                "outcomes": Upsert("outcomes", ("offer_id",)),
-                "boards": Upsert("boards", ("board", "window_end_ms", "rank"), "revision", "deleted"),
-                "attributions": Upsert("attributions", ("order_id",), "revision"),
-                "late": "late_reactions",
-                "dead_letters": "dead_reactions",
-            },
-            topics={
-                "main": names.offers,
-                "Entities.forget": names.forget,
-                f"{first.name}.dead_letters": names.dead_letters,
-            },
-        )
+    visited = read(inputs, control=names.control).process(first)
+    return followed(visited, entities(ms(settings.cart_timeout)), results(settings.offer_rules())).write(
+        tables={
+            f"{first.name}.sessions": Upsert("sessions", ("session_id",), "revision", "deleted"),
+            f"{first.name}.funnels": Upsert("funnels", ("funnel", "session_id"), "revision", "deleted"),
+            f"{first.name}.identities": Upsert("identities", ("visitor_id",), "revision", "deleted"),
+            f"{first.name}.consents": "consents",
+            f"{first.name}.erasures": "erasures",
+            f"{first.name}.late": "late",
+            f"{first.name}.dead_letters": "dead_letters",
+            "Entities.abandonments": "abandonments",
+            "Entities.profiles": Upsert("profiles", ("person",), "revision", "deleted"),
+            "Entities.items": Upsert("items", ("item_id",), "as_of_ms"),
+            "Entities.late": "late_entities",
+            "Entities.dead_letters": "dead_entities",
+            "offers": "offers",
+            "outcomes": Upsert("outcomes", ("offer_id",)),
+            "boards": Upsert("boards", ("board", "window_end_ms", "rank"), "revision", "deleted"),
+            "orders": Upsert("attributions", ("order_id",), "revision"),
+            "late": "late_results",
+            "dead_letters": "dead_results",
+        },
+        topics={
+            "offers": names.offers,
+            "Entities.forget": names.forget,
+            f"{first.name}.dead_letters": names.dead_letters,
+        },
     )

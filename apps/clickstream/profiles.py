@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.acts import Act
+from apps.clickstream.messages import Activity, Link, Purchase
 from millrace.parts.panes import forget_panes, panes_between
 from millrace.parts.top import best
 
@@ -17,7 +17,10 @@ DAY_MS: Final = 86_400_000
 LAST_ITEMS: Final = 10
 #: Rolling counts are kept by the hour for so long, ms.
 ROLLING_MS: Final = 7 * DAY_MS
-_EVENTS: Final = {"view": 0, "search": 1, "add_to_cart": 2, "checkout": 3, "purchase": 4}
+_EVENTS: Final = {"view": 0, "search": 1, "add_to_cart": 2, "checkout": 3}
+_PURCHASE: Final = 4
+#: Views, searches, adds to the cart, steps of the checkout, purchases.
+_NUMBERS: Final = 5
 
 
 class Touch(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
@@ -58,7 +61,7 @@ class Person(msgspec.Struct, array_like=True, gc=False):
     visitors: dict[str, int] = msgspec.field(default_factory=dict)
     firsts: dict[str, Touch] = msgspec.field(default_factory=dict)
     lasts: dict[str, list[Touch]] = msgspec.field(default_factory=dict)
-    purchases: list[Act] = msgspec.field(default_factory=list)
+    purchases: list[Purchase] = msgspec.field(default_factory=list)
     carts: list[str] = msgspec.field(default_factory=list)
     gender: str = ""
     birth_year: int = 0
@@ -73,43 +76,46 @@ class Person(msgspec.Struct, array_like=True, gc=False):
     written_ms: int = 0
     revision: int = 0
 
-    def observe(self, act: Act) -> None:
-        """Let an act count for the profile; order makes no difference."""
-        place = _EVENTS.get(act.kind)
-        if place is None:
-            return
-        hour = act.at_ms // HOUR_MS
+    def observe(self, event: Activity) -> None:
+        """Let what was done count for the profile; order makes no difference."""
+        self._count(event.at_ms, _EVENTS[event.kind])
+        if event.kind == "view" and event.subject:
+            insort(self.items, (event.at_ms, event.subject))
+            del self.items[:-LAST_ITEMS]
+            self.categories[event.category] = self.categories.get(event.category, 0) + 1
+            self.viewed_cents += event.cents
+            self.viewed += 1
+
+    def bought(self, event: Purchase) -> None:
+        """Let a purchase count for the profile; order makes no difference."""
+        self._count(event.at_ms, _PURCHASE)
+        self.spent_cents += event.cents
+        self.orders += 1
+
+    def _count(self, at_ms: int, place: int) -> None:
+        hour = at_ms // HOUR_MS
         counts = self.hours.get(hour)
         if counts is None:
-            counts = self.hours[hour] = [0] * len(_EVENTS)
+            counts = self.hours[hour] = [0] * _NUMBERS
             forget_panes(self.hours, hour - ROLLING_MS // HOUR_MS)
         counts[place] += 1
-        if act.kind == "view" and act.subject:
-            insort(self.items, (act.at_ms, act.subject))
-            del self.items[:-LAST_ITEMS]
-            self.categories[act.category] = self.categories.get(act.category, 0) + 1
-            self.viewed_cents += act.cents
-            self.viewed += 1
-        elif act.kind == "purchase":
-            self.spent_cents += act.cents
-            self.orders += 1
-        if act.at_ms > self.seen_ms:
-            self.seen_ms = act.at_ms
+        if at_ms > self.seen_ms:
+            self.seen_ms = at_ms
 
-    def touched(self, act: Act) -> None:
+    def touched(self, link: Link) -> None:
         """Take down the touches of a browser."""
-        if act.first:
-            first = Touch(act.first_ms, act.first)
-            before = self.firsts.get(act.visitor)
-            self.firsts[act.visitor] = first if before is None else min(before, first)
-        if act.last:
-            lasts = self.lasts.setdefault(act.visitor, [])
-            last = Touch(act.last_ms, act.last)
+        if link.first:
+            first = Touch(link.first_ms, link.first)
+            before = self.firsts.get(link.visitor)
+            self.firsts[link.visitor] = first if before is None else min(before, first)
+        if link.last:
+            lasts = self.lasts.setdefault(link.visitor, [])
+            last = Touch(link.last_ms, link.last)
             if last not in lasts:
                 insort(lasts, last)
                 del lasts[:-4]  # one may be after a purchase that still waits
 
-    def attribution(self, purchase: Act) -> tuple[str, str]:
+    def attribution(self, purchase: Purchase) -> tuple[str, str]:
         """Return the first and last touch of a purchase, over all browsers known by then; empty for none."""
         firsts = dict(self.firsts)
         lasts = [touch for own in self.lasts.values() for touch in own]
@@ -129,7 +135,7 @@ class Person(msgspec.Struct, array_like=True, gc=False):
             now_ms: The moment, ms.
         """
         day = now_ms // HOUR_MS - 23
-        sums = [0] * len(_EVENTS)
+        sums = [0] * _NUMBERS
         for hour, counts in self.hours.items():
             if hour >= day:
                 for place, number in enumerate(counts):
@@ -183,7 +189,7 @@ def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
     """Return the row of a person.
 
     Args:
-        name: The person, as the part of a key after ``p:``.
+        name: The person: ``u:`` and the account, or ``v:`` and the browser.
         person: What is kept.
         deleted: Whether the row is to go.
     """

@@ -8,7 +8,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from apps.clickstream.entities import EntityRules
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
@@ -96,10 +95,6 @@ class ClickstreamSettings(AppSettings):
             control=self.offers.control,
             in_order=own.in_order,
         )
-
-    def entity_rules(self) -> EntityRules:
-        """Return what the process of persons, carts and shards is told."""
-        return EntityRules(cart_timeout_ms=ms(self.cart_timeout))
 
     def offer_rules(self) -> tuple[OfferRule, ...]:
         """Return the rules of offers."""

@@ -9,7 +9,6 @@ from zlib import crc32
 
 import msgspec
 
-from apps.clickstream.acts import Act, Kind, shard_of
 from apps.clickstream.bots import is_crawler
 from apps.clickstream.consent import WITHDRAWN, ConsentChange, changed, may_offer, may_stitch, names
 from apps.clickstream.events import (
@@ -33,6 +32,25 @@ from apps.clickstream.known import (
     campaign_of,
     newly_covered,
 )
+from apps.clickstream.messages import (
+    Activity,
+    ActivityKind,
+    CartChange,
+    Details,
+    EraseCart,
+    ErasePerson,
+    ItemCount,
+    Link,
+    MarketingConsent,
+    OrderRefunded,
+    Purchase,
+    ToCart,
+    ToPerson,
+    ToShard,
+    Unlink,
+    VisitCount,
+    shard_of,
+)
 from apps.clickstream.rows import Erased, Identity, SessionRow, digest_of
 from apps.clickstream.sessions import Session, SessionBook
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
@@ -41,15 +59,21 @@ from millrace.process import EVENT_TIME_ORDER
 _TICK: Final = "tick"
 #: So many sessions of a browser that nobody is known by are kept, to be given a name later.
 _PAST: Final = 5
-_TO_PERSON: Final = frozenset({"page_view", "search", "add_to_cart", "remove_from_cart", "checkout"})
-_KINDS: Final[dict[str, Kind]] = {"page_view": "view", "remove_from_cart": "view"}
+#: What of a browser's clicks profiles and offers look at.
+_ACTIVITIES: Final[dict[str, ActivityKind]] = {
+    "page_view": "view",
+    "search": "search",
+    "add_to_cart": "add_to_cart",
+    "remove_from_cart": "view",
+    "checkout": "checkout",
+}
 
 
 _NOTHING: Final = Known()
 
 
-class Visitors(KeyedProcess[ShopEvent, Act]):
-    """Keeps what is known of a browser, and tells the next process what concerns whom.
+class Visitors(KeyedProcess[ShopEvent, ToPerson]):
+    """Keeps what is known of a browser, and tells persons, carts, shards and orders what concerns them.
 
     Args:
         rules: What it is told; sessions must be such that order makes no difference to them.
@@ -66,6 +90,9 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
     consents = side_output(ConsentChange)
     identities = side_output(Identity)
     erasures = side_output(Erased)
+    carts = side_output(ToCart)
+    counts = side_output(ToShard)
+    refunds = side_output(OrderRefunded)
 
     def __init__(self, rules: VisitorRules | None = None) -> None:
         self._rules = rules or VisitorRules()
@@ -228,10 +255,11 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
                     self._write(past, known, ctx)
             known.past = []
         if touched and known.user_id is not None:
-            self._act(
-                ctx, f"p:u:{known.user_id}", "link", event.event_id, known,
-                first=known.first, first_ms=known.first_ms, last=known.last, last_ms=known.last_ms,
-            )  # fmt: skip
+            ctx.emit(
+                Link(
+                    f"u:{known.user_id}", at, ctx.key, known.first_ms, known.first, known.last_ms, known.last
+                )
+            )
 
     def _identity(self, known: Known, user: str, ctx: Context, *, deleted: bool = False) -> None:
         known.book.revision += 1
@@ -243,21 +271,6 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         return f"u:{known.user_id}" if known.user_id is not None else f"v:{visitor}"
 
     # -- what others are told ---------------------------------------------------------------------
-
-    def _act(
-        self, ctx: Context, key: str, kind: Kind, cause: str, known: Known, *,
-        subject: str = "", category: str = "", device: str = "", stage: str = "", cents: int = 0,
-        quantity: int = 0, first: str = "", first_ms: int = 0, last: str = "", last_ms: int = 0,
-        lo_ms: int = 0, hi_ms: int = 0, counts: dict[str, int] | None = None,
-    ) -> None:  # fmt: skip
-        # By position: names take longer to be matched, and most events come through here.
-        ctx.emit(
-            Act(
-                key, kind, ctx.event_time, cause, ctx.key, self.person(known, ctx.key), subject, category,
-                device, stage, cents, quantity, lo_ms, hi_ms, first_ms, first, last_ms, last,
-                may_offer(known.consent), "", 0, counts or {},
-            )
-        )  # fmt: skip
 
     def _count(self, event: Click, known: Known, ctx: Context) -> None:
         """Tell the shards what is viewed and sold, and who is there."""
@@ -274,42 +287,50 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         item, device = event.item_id, event.device if news else ""
         if kind == "page_view" and item is not None:
             # Presence goes along where there is a message anyway: shards are added up.
-            ctx.emit(
-                Act(shard_of(item), "count", at, cause, "", "", item, event.category or "", device, "view",
-                    0, 1, low, high)
-            )  # fmt: skip
+            ctx.output(
+                self.counts,
+                ItemCount(
+                    shard_of(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
+                ),
+            )
         elif news:
-            ctx.emit(Act(shard_of(ctx.key), "count", at, cause, "", "", "", "", device, "", 0, 0, low, high))
+            ctx.output(
+                self.counts, ItemCount(shard_of(ctx.key), at, cause, "", "", "view", 0, 0, device, low, high)
+            )
         if kind == "purchase":
             for line in event.lines:
                 cents = to_cents(line.price) * line.quantity
-                ctx.emit(
-                    Act(shard_of(line.item_id), "count", at, cause, "", "", line.item_id, line.category, "",
-                        "sold", cents, line.quantity)
+                ctx.output(
+                    self.counts,
+                    ItemCount(shard_of(line.item_id), at, cause, line.item_id, line.category, "sold",
+                              line.quantity, cents),
                 )  # fmt: skip
 
     def _tell(self, event: Click, known: Known, kind: str, ctx: Context) -> None:
         """Tell the cart and the person."""
-        cause, cents, quantity = event.event_id, 0, event.quantity or 1
+        at, cause, visitor = ctx.event_time, event.event_id, ctx.key
+        cents, quantity = 0, event.quantity or 1
         if kind == "purchase":
             cents, quantity = to_cents(event.amount or 0.0), sum(line.quantity for line in event.lines)
         elif event.price is not None:
             cents = to_cents(event.price)
+        cart, step = event.cart_id or "", event.step or ""
+        person, marketing = self.person(known, visitor), may_offer(known.consent)
         if event.cart_id is not None and kind in _CART:
             worth = cents * quantity * _CART[kind]
-            stage = event.step or _STAGE.get(kind, "cart")
-            self._act(ctx, f"c:{event.cart_id}", "cart", cause, known, stage=stage, cents=worth,
-                      subject=event.item_id or "")  # fmt: skip
-        key = f"p:{self.person(known, ctx.key)}"
+            stage = step or _STAGE.get(kind, "cart")
+            ctx.output(self.carts, CartChange(cart, at, cause, visitor, person, stage, worth, marketing))
+        # By position: names take longer to be matched, and most events come through here.
         if kind == "purchase":
-            self._act(ctx, key, "purchase", cause, known, subject=event.order_id or "", cents=cents,
-                      quantity=quantity, first=known.first, first_ms=known.first_ms, last=known.last,
-                      last_ms=known.last_ms, stage=event.cart_id or "")  # fmt: skip
-        elif may_stitch(known.consent) and kind in _TO_PERSON and (event.item_id or kind != "page_view"):
-            told: Kind = _KINDS.get(kind, kind)  # type: ignore[arg-type]
-            self._act(ctx, key, told, cause, known, subject=event.item_id or event.query or "",
-                      category=event.category or "", cents=cents, quantity=quantity,
-                      stage=event.step or event.cart_id or "", device=event.device)  # fmt: skip
+            ctx.emit(
+                Purchase(person, at, cause, visitor, event.order_id or "", cart, cents, quantity,
+                         known.first_ms, known.first, known.last_ms, known.last, marketing)
+            )  # fmt: skip
+        elif kind in _ACTIVITIES and may_stitch(known.consent) and (event.item_id or kind != "page_view"):
+            ctx.emit(
+                Activity(person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",
+                         event.category or "", event.device, step, cart, cents, quantity, marketing)
+            )  # fmt: skip
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -404,16 +425,13 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         """Count a visit that is over, in the hour in which it ended."""
         if session.bot:
             return
-        source = session.campaign or "direct"
-        counts = {
-            "engaged": int(session.engaged(self._rules.sessions)),
-            "converted": int(session.converted),
-            "orders": session.orders,
-            "views": session.views,
-        }
-        ctx.emit(
-            Act(shard_of(ctx.key), "visit", ctx.event_time, "", "", "", source, "", session.device, "",
-                session.cents, 1, counts=counts)
+        ctx.output(
+            self.counts,
+            VisitCount(
+                shard_of(ctx.key), ctx.event_time, session.campaign or "direct",
+                session.engaged(self._rules.sessions), session.converted, session.orders, session.views,
+                session.cents,
+            ),
         )  # fmt: skip
 
     # -- the other streams ------------------------------------------------------------------------
@@ -430,17 +448,11 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
         if isinstance(event, Consent):
             self._consent(event, known, ctx)
         elif isinstance(event, Customer):
-            ctx.emit(
-                Act(f"p:u:{event.user_id}", "customer", ctx.event_time, identity,
-                    gender=event.gender, birth_year=event.birth_year)
-            )  # fmt: skip
+            ctx.emit(Details(f"u:{event.user_id}", ctx.event_time, event.gender, event.birth_year))
         elif isinstance(event, Refund):
-            ctx.emit(
-                Act(f"o:{event.order_id}", "refund", ctx.event_time, identity,
-                    subject=identity, cents=to_cents(event.amount))
-            )  # fmt: skip
+            ctx.output(self.refunds, OrderRefunded(event.order_id, identity, to_cents(event.amount)))
         else:
-            ctx.emit(Act(f"p:u:{event.user_id}", "erase", ctx.event_time, identity, subject=identity))
+            ctx.emit(ErasePerson(f"u:{event.user_id}", ctx.event_time, identity))
 
     def _consent(self, event: Consent, known: Known, ctx: Context) -> None:
         before, identity = known.consent, event.consent_id
@@ -456,17 +468,16 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             known.consent = after = after | WITHDRAWN
         # Whoever is given leave for the first time has nothing that must be lifted.
         if may_offer(before) != may_offer(after) and after & WITHDRAWN:
-            self._act(ctx, f"p:{self.person(known, ctx.key)}", "consent", identity, known,
-                      stage="granted" if may_offer(after) else "withdrawn")  # fmt: skip
+            ctx.emit(MarketingConsent(self.person(known, ctx.key), ctx.event_time, ctx.key, may_offer(after)))
         if may_stitch(before) and not may_stitch(after):
             self._unlink(identity, known, ctx)
         self.known.value = known
 
     def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
-        self._act(ctx, f"p:v:{ctx.key}", "erase", cause, known, subject=cause)
+        ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause))
         if known.user_id is not None:
-            self._act(ctx, f"p:u:{known.user_id}", "link", cause, known, stage="withdrawn")
+            ctx.emit(Unlink(f"u:{known.user_id}", ctx.event_time, ctx.key))
             self._identity(known, known.user_id, ctx, deleted=True)
             known.user_id = None
 
@@ -478,8 +489,11 @@ class Visitors(KeyedProcess[ShopEvent, Act]):
             self._identity(known, known.user_id, ctx, deleted=True)
         self.known.clear()
         ctx.timers.delete(_TICK)
-        whole = subject if subject.startswith(("c:", "p:")) else f"p:v:{subject}"
-        ctx.emit(Act(whole, "erase", ctx.event_time, cause, subject=cause))
+        if subject.startswith("c:"):
+            ctx.output(self.carts, EraseCart(subject[2:], ctx.event_time, cause))
+        else:
+            person = subject[2:] if subject.startswith("p:") else f"v:{subject}"
+            ctx.emit(ErasePerson(person, ctx.event_time, cause))
 
 
 _CART: Final[dict[str, int]] = {"add_to_cart": 1, "remove_from_cart": -1, "checkout": 0, "purchase": 0}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from types import UnionType
+from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -31,11 +32,19 @@ class OutputTag(Generic[T]):
         return self.stored_as or self.name
 
 
-def side_output(tp: type[T], *, name: str = "", stored_as: str = "") -> OutputTag[T]:
+@overload
+def side_output(tp: type[T], *, name: str = "", stored_as: str = "") -> OutputTag[T]: ...
+
+
+@overload
+def side_output(tp: UnionType, *, name: str = "", stored_as: str = "") -> OutputTag[Any]: ...
+
+
+def side_output(tp: Any, *, name: str = "", stored_as: str = "") -> OutputTag[Any]:
     """Declare a side output for records of type ``tp``; emit with ``ctx.output(self.alerts, record)``.
 
     Args:
-        tp: Type of the records.
+        tp: Type of the records, or a union of tagged structs.
         name: Its name, where it is not to be that of the attribute.
         stored_as: For one that was renamed: the name by which identities of its records (``event_id``) and
             checkpoints of chains go on.

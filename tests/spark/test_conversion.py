@@ -52,6 +52,8 @@ class Case:
         timers: Processes of which timers are pending.
         in_time: Tables to which timers add rows after the stop.
         others: Table → how many rows are others than then, and how many rows of then do not come.
+        renamed: Table → its name then; both are left as they are, the new one begins empty.
+        wrong: Table → field, and what it begins with in rows that were wrong then; they are not compared.
     """
 
     name: str
@@ -61,6 +63,13 @@ class Case:
     timers: Sequence[str] = ()
     in_time: Sequence[str] = ()
     others: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def right(self, table: str, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows that were right then."""
+        name, lead = self.wrong.get(table, ("", ""))
+        return [row for row in rows if not name or not str(row[name]).startswith(lead)]
 
 
 CASES = [
@@ -91,8 +100,17 @@ CASES = [
             # The end of a session that two events set for one time has the time of the first of them.
             "sessions": ("_event_time",),
             "funnels": ("_event_time",),
-            # What waited then was packed with nothing in place of defaults.
-            "late_reactions": ("event",),
+            # Of processes with several inputs the event is text.
+            "late_entities": ("event", "input"),
+            "late_results": ("event", "input"),
+        },
+        # They showed one shard of sixteen.
+        wrong={"boards": ("board", "sources.")},
+        renamed={
+            "late_entities": "late_acts",
+            "dead_entities": "dead_acts",
+            "late_results": "late_reactions",
+            "dead_results": "dead_reactions",
         },
         # A purchase shows in its person's profile at once; one that waited to be attributed, with the next.
         others={"profiles": (0, 1)},
@@ -208,8 +226,8 @@ def test_an_app_goes_on_from_a_checkpoint_of_before_to_the_same_end(
 
     for table, sink in sinks.items():
         after, but = left.rows(table), case.changed.get(table, ())
-        told = bare(after, but) - bare(before[table], but)
-        wanted = bare(left.expected.get(table, ()), but)
+        told = bare(case.right(table, after), but) - bare(before[table], but)
+        wanted = bare(case.right(table, left.expected.get(case.renamed.get(table, table), ())), but)
         differ = (told - wanted).total(), (wanted - told).total()
         assert differ == case.others.get(table, (0, 0)), table
         if not isinstance(sink, Upsert):

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import UnionType
 from typing import Any, Literal
 
 import msgspec
@@ -96,7 +97,13 @@ class StateSpec:
 
 
 def type_name(tp: Any) -> str:
-    """Return a type as text that does not change between runs (``float``, ``list[int]``)."""
+    """Return a type as text that does not change between runs.
+
+    >>> type_name(float), type_name(list[int]), type_name(StateSpec | None)
+    ('float', 'list[int]', 'StateSpec | None')
+    """
+    if isinstance(tp, UnionType):
+        return " | ".join("None" if one is type(None) else type_name(one) for one in tp.__args__)
     if isinstance(tp, type) and not hasattr(tp, "__args__"):
         return tp.__qualname__
     return str(tp).replace("typing.", "")

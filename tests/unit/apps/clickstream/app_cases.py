@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from apps.clickstream.acts import Act
-from apps.clickstream.entities import Entities, EntityRules
 from apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
 from apps.clickstream.known import VisitorRules
+from apps.clickstream.messages import (
+    CartChange,
+    EraseCart,
+    ItemCount,
+    OrderRefunded,
+    ToCart,
+    ToPerson,
+    ToShard,
+    VisitCount,
+)
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
-from apps.clickstream.reactions import Reactions
+from apps.clickstream.pipeline import entities, followed, results
 from apps.clickstream.visitor import visitors
 from generators.clickstream import ClickstreamProfile, simulate
 from generators.engine.simulated import Simulated, Truth
+from millrace import Context, KeyedProcess, arrival, side_output
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
+from millrace.topology import Link, Topology
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 START = 1_767_225_600_000
@@ -108,23 +118,75 @@ class Run:
         return [row for row in newest.values() if not row.get("deleted")]
 
 
+def shop_chain(
+    rules: VisitorRules | None = None, offers: tuple[OfferRule, ...] = DEFAULT_RULES, *, bound_ms: int = 0
+) -> MemoryChain:
+    """The app's processes, its first given events by their keys."""
+    visited = Topology({}, (Link(visitors(rules or VisitorRules())),))
+    return MemoryChain(followed(visited, entities(), results(offers)), out_of_orderness_ms=bound_ms)
+
+
+class Told(KeyedProcess[Any, ToPerson]):
+    """Stands for the visitors: tells what it is told."""
+
+    name = "Visitors"
+    order = arrival(commutes=True)
+    inputs: ClassVar = {"persons": ToPerson, "carts": ToCart, "counts": ToShard, "refunds": OrderRefunded}
+    carts = side_output(ToCart)
+    counts = side_output(ToShard)
+    refunds = side_output(OrderRefunded)
+
+    def process(self, event: Any, ctx: Context) -> None:
+        """Tell it."""
+        if ctx.input == "persons":
+            ctx.emit(event)
+        else:
+            ctx.output(getattr(self, ctx.input), event)
+
+    def on_late(self, event: Any, ctx: Context) -> None:
+        """Tell it, as late."""
+        self.process(event, ctx)
+
+
+def told_chain(*, bound_ms: int = 0) -> MemoryChain:
+    """What follows from what visitors tell."""
+    visited = Topology({}, (Link(Told()),))
+    return MemoryChain(followed(visited, entities(), results()), out_of_orderness_ms=bound_ms)
+
+
+def as_told(events: Iterable[Any]) -> list[tuple[str, int, Any, str]]:
+    """What visitors tell, as :func:`told_chain` takes it; of a refund its time besides."""
+    found = []
+    for one in events:
+        event, at = one if isinstance(one, tuple) else (one, one.at_ms)
+        name = {"carts": "carts", "shards": "counts", "persons": "persons"}[_input_of(event)]
+        found.append(("any", at, event, "refunds" if isinstance(event, OrderRefunded) else name))
+    return found
+
+
+def as_entities_take(events: Iterable[Any]) -> list[tuple[str, int, Any, str]]:
+    """What visitors tell, as the process of carts, persons and shards takes it."""
+    keys = {"carts": "cart_id", "persons": "person", "shards": "shard"}
+    return [(getattr(e, keys[_input_of(e)]), e.at_ms, e, _input_of(e)) for e in events]
+
+
+def _input_of(event: Any) -> str:
+    if isinstance(event, CartChange | EraseCart):
+        return "carts"
+    return "shards" if isinstance(event, ItemCount | VisitCount) else "persons"
+
+
 def run_app(
     events: Events,
     *,
     batch: int = 5_000,
     bound_ms: int = 0,
     visitor_rules: VisitorRules | None = None,
-    entity_rules: EntityRules | None = None,
     offers: tuple[OfferRule, ...] = DEFAULT_RULES,
     drain: bool = True,
 ) -> Run:
     """Run the three processes over events in the order that they come."""
-    chain = MemoryChain(
-        visitors(visitor_rules or VisitorRules()),
-        ("key", Entities(entity_rules)),
-        ("key", Reactions(offers)),
-        out_of_orderness_ms=bound_ms,
-    )
+    chain = shop_chain(visitor_rules, offers, bound_ms=bound_ms)
     found: list[Any] = []
     for start in range(0, len(events), batch):
         found += chain.run_batch(events[start : start + batch])
@@ -159,7 +221,3 @@ def world(events: int = 4_500, **changes: Any) -> tuple[Simulated, ...]:
 def truths(simulated: Iterable[Simulated], kind: str) -> dict[str, Truth]:
     """The truths of a kind, by identity."""
     return {t.truth_id: t for s in simulated for t in s.truths if t.kind == kind}
-
-
-def act(key: str, kind: str, at: int, **fields: Any) -> Act:
-    return Act(key, kind, START + at, **fields)  # type: ignore[arg-type]

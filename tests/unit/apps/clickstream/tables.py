@@ -6,12 +6,13 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from apps.clickstream.boards import BoardRow
 from apps.clickstream.carts import Abandonment
 from apps.clickstream.consent import ConsentChange
 from apps.clickstream.funnels import PURCHASE, FunnelResult
 from apps.clickstream.offers import Offer, OfferOutcome
+from apps.clickstream.orders import Attribution
 from apps.clickstream.profiles import Profile
-from apps.clickstream.reactions import Attribution, BoardRow
 from apps.clickstream.rows import Erased, Identity, SessionRow
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 

@@ -125,5 +125,5 @@ def test_a_returning_visitors_session_ends_when_its_pause_is_over_and_its_visit_
     emitted = [e for e in emitted if e.key == "2:v1"]
     final = [e for e in emitted if e.output == "sessions" and b'"is_final":true' in e.payload]
     assert [e.event_time for e in final] == [again.event_time_ms + 30 * MINUTE]
-    visits = [e.event_time for e in emitted if e.output == "main" and b'"visit"' in e.payload]
+    visits = [e.event_time for e in emitted if e.output == "counts" and b'"visit"' in e.payload]
     assert visits == [again.event_time_ms + 30 * MINUTE]

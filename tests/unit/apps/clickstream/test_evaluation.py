@@ -13,13 +13,15 @@ from apps.clickstream.cli import app as operate
 from apps.clickstream.evaluate_cli import app as evaluate
 from apps.clickstream.evaluation import TEST_SUITE, expected_sessions, read_clicks, sessions_of
 from apps.clickstream.forget import Subject
+from apps.clickstream.messages import CartChange
 from apps.clickstream.rules import SNOWPLOW
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.snowplow_files import BadFile
 from millrace.contracts import folder_of, load_contracts
 from millrace.runtime.settings import load_settings
+from millrace.testing import TestDriver
 
-MINUTE = 60_000
+MINUTE, START = 60_000, 1_767_225_600_000
 
 
 def clicks(path: Path, *rows: tuple[int, int, int]) -> Path:
@@ -103,7 +105,13 @@ def test_settings_make_the_rules() -> None:
         overrides=["sessions.rules=universal", "sessions.zone=Europe/Berlin", "cart_timeout=15m"],
     )
     assert settings.visitor_rules().sessions.zone == "Europe/Berlin"
-    assert settings.entity_rules().cart_timeout_ms == 15 * MINUTE
+    target = TestDriver(app.topology(settings).link("Entities").process)
+    filled = CartChange("c1", START, "e1", "v1", "v:v1", "cart", 500)
+    target.send_batch([("c1", START, filled, "carts")])
+    target.advance_watermark(START + 15 * MINUTE - 1)
+    assert target.values("abandonments") == []
+    target.advance_watermark(START + 15 * MINUTE)
+    assert [left.noticed_ms - left.since_ms for left in target.values("abandonments")] == [15 * MINUTE]
 
 
 def test_every_contract_is_in_git_as_it_is() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pyspark import cloudpickle
 
-from apps.clickstream.acts import Act, share_of
+from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping, share_of
 from apps.clickstream.offer_rules import (
     DEFAULT_RULES,
     Condition,
@@ -20,7 +20,7 @@ from apps.clickstream.offer_rules import (
     OfferStep,
     read_rules,
 )
-from apps.clickstream.reactions import Reactions
+from apps.clickstream.offering import Offers
 from apps.clickstream.uplift import uplift_of, uplifts
 from generators.clickstream import ClickstreamProfile, responds
 from millrace.testing import TestDriver
@@ -30,7 +30,6 @@ from tests.unit.apps.clickstream.app_cases import (
     HOUR,
     MINUTE,
     START,
-    act,
     click,
     consent,
     keyed,
@@ -48,29 +47,34 @@ LEFT = OfferRule(
 
 
 def driver(*rules: OfferRule, bound: int = 0) -> TestDriver:
-    return TestDriver(Reactions(rules or DEFAULT_RULES), out_of_orderness_ms=bound)
+    return TestDriver(Offers(rules or DEFAULT_RULES), out_of_orderness_ms=bound)
 
 
-def view(at: int, category: str, item: str, *, person: str = "u:u1", **fields: Any) -> Act:
+def view(at: int, category: str, item: str, *, person: str = "u:u1", **fields: Any) -> Shopping:
     given = {"gender": "m", "birth_year": 1986, **fields}
-    return act(f"p:{person}", "view", at, subject=item, category=category, visitor="v1", person=person,
-               marketing=True, cause=f"{item}-{at}", **given)  # fmt: skip
+    return Shopping(person, "view", START + at, f"{item}-{at}", "v1", item, category, **given)
 
 
-def abandoned(at: int, person: str = "u:u1", cart: str = "c1") -> Act:
-    return act(f"p:{person}", "abandoned", at, subject=cart, visitor="v1", person=person, marketing=True,
-               cents=1000, stage="cart", cause=f"cart-{at}")  # fmt: skip
+def abandoned(at: int, person: str = "u:u1", cart: str = "c1") -> Shopping:
+    return Shopping(person, "abandoned", START + at, f"cart-{at}", "v1", cart, stage="cart", cents=1000)
 
 
-def bought(at: int, person: str = "u:u1") -> Act:
-    return act(f"p:{person}", "purchase", at, subject=f"o{at}", visitor="v1", person=person, marketing=True,
-               cents=1000, cause=f"buy-{at}")  # fmt: skip
+def bought(at: int, person: str = "u:u1") -> Shopping:
+    return Shopping(person, "purchase", START + at, f"buy-{at}", "v1", f"o{at}", cents=1000)
 
 
-def offers(target: TestDriver, *acts: Act) -> list[str]:
-    for one in acts:
-        target.send(one.key, one, at=one.at_ms)
-    target.advance_watermark(max(a.at_ms for a in acts) + MINUTE)
+def came(*events: Any) -> list[tuple[str, int, Any, str]]:
+    """What is told of persons, as the process of offers takes it."""
+    return [
+        (e.person, e.at_ms, e, "carts" if getattr(e, "kind", "") == "abandoned" else "persons")
+        for e in events
+    ]
+
+
+def offers(target: TestDriver, *events: Shopping) -> list[str]:
+    for one in events:
+        target.send_batch(came(one))
+    target.advance_watermark(max(e.at_ms for e in events) + MINUTE)
     return [offer.offer for offer in target.values()]
 
 
@@ -96,8 +100,8 @@ def test_clothes_shoes_and_other_clothes(
     walk: list[tuple[str, str]], who: dict[str, Any], offer: list[str]
 ) -> None:
     rules = tuple(msgspec.structs.replace(rule, control=0.0) for rule in DEFAULT_RULES)
-    acts = [view(n * MINUTE, category, item, **who) for n, (category, item) in enumerate(walk)]
-    assert offers(driver(*rules), *acts) == offer
+    events = [view(n * MINUTE, category, item, **who) for n, (category, item) in enumerate(walk)]
+    assert offers(driver(*rules), *events) == offer
 
 
 @pytest.mark.parametrize(("last", "offer"), [(30 * MINUTE - 1, ["offer1"]), (30 * MINUTE, [])])
@@ -138,14 +142,13 @@ def test_the_control_arm_gets_a_record_and_stays_the_same() -> None:
 
 def test_a_replay_in_other_batches_gives_the_same_offers_with_the_same_identities() -> None:
     draw = random.Random(4)
-    acts = []
+    events = []
     for n in range(40):
         person = f"u:{n % 7}"
         what = draw.choice([abandoned, bought])
-        acts.append(what(draw.randrange(3 * DAY), person))
-        acts.append(view(draw.randrange(DAY), draw.choice([C, S]), f"i{n % 5}", person=person))
-    events = [(a.key, a.at_ms, a) for a in acts]
-    invariant(Reactions((*DEFAULT_RULES, LEFT)), events, bound_ms=4 * DAY, seed=3)
+        events.append(what(draw.randrange(3 * DAY), person))
+        events.append(view(draw.randrange(DAY), draw.choice([C, S]), f"i{n % 5}", person=person))
+    invariant(Offers((*DEFAULT_RULES, LEFT)), came(*events), bound_ms=4 * DAY, seed=3)
 
 
 def test_what_was_bought_within_seven_days_came_of_the_offer() -> None:
@@ -169,13 +172,11 @@ def test_nothing_bought_is_an_outcome_after_seven_days_and_nothing_is_left() -> 
 
 def test_withdrawn_consent_stops_offers_from_the_next_event_also_of_those_on_their_way() -> None:
     walk = [view(0, C, "a"), view(MINUTE, S, "b"), view(3 * MINUTE, C, "c")]
-    withdrawn = act(
-        "p:u:u1", "consent", 2 * MINUTE, visitor="v1", person="u:u1", stage="withdrawn", cause="w"
-    )
+    withdrawn = MarketingConsent("u:u1", START + 2 * MINUTE, "v1", False)
     rules = tuple(msgspec.structs.replace(rule, control=0.0) for rule in DEFAULT_RULES)
     target = driver(*rules, bound=HOUR)
     for one in (*walk, withdrawn):  # the withdrawal comes last
-        target.send(one.key, one, at=one.at_ms)
+        target.send_batch(came(one))
     target.drain()
     assert target.values() == []
 
@@ -183,11 +184,10 @@ def test_withdrawn_consent_stops_offers_from_the_next_event_also_of_those_on_the
 def test_an_erased_person_leaves_no_state() -> None:
     target = driver(LEFT)
     offers(target, abandoned(0))
-    assert target.state("p:u:u1") is not None
-    gone = act("p:u:u1", "erase", MINUTE, subject="r", cause="r")
-    target.send(gone.key, gone, at=gone.at_ms)
+    assert target.state("u:u1") is not None
+    target.send_batch(came(ErasePerson("u:u1", START + MINUTE, "r")))
     target.advance_watermark(START + HOUR)
-    assert target.state("p:u:u1") is None
+    assert target.state("u:u1") is None
 
 
 # -- rules as data -----------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
 """
     )
     (rule,) = read_rules(path)
-    cart = act("p:u:u1", "add_to_cart", 0, subject="tea", cents=2500, visitor="v1", person="u:u1")
+    cart = Shopping("u:u1", "add_to_cart", START, visitor="v1", subject="tea", cents=2500)
     assert offers(driver(rule), cart, view(1, C, "mug"), view(2, C, "tea")) == ["free-delivery"]
     assert offers(driver(rule), cart, view(2, C, "tea", counts={"orders": 4})) == []
 
@@ -267,7 +267,7 @@ def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, t
         at = n * 1_000
         add = click(at + 2, "add_to_cart", visitor, cart_id=f"cart-{visitor}", price=20.0, quantity=1)
         filled += [consent(at, visitor=visitor), add]
-    made = run_app(keyed(*filled), offers=(rule,)).rows("main")
+    made = run_app(keyed(*filled), offers=(rule,)).rows("offers")
     assert Counter(o["visitor_id"] for o in made) == Counter(visitors)
     bought = []
     for offer in made:
@@ -277,7 +277,7 @@ def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, t
             bought.append(click(at, "purchase", visitor, cart_id=offer["cart_id"], order_id=f"o-{visitor}"))
     ordered = sorted([*filled, *bought], key=lambda e: e.event_time_ms)
     run = run_app(keyed(*ordered), offers=(rule,), batch=10_000)
-    assert [o["offer_id"] for o in run.rows("main")] == [o["offer_id"] for o in made]
+    assert [o["offer_id"] for o in run.rows("offers")] == [o["offer_id"] for o in made]
     (found,) = uplifts(run.rows("outcomes"))
     assert found.offered + found.control == len(visitors)
     assert found.low is not None
@@ -286,6 +286,6 @@ def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, t
 
 
 def test_the_process_travels_to_workers_by_its_rules() -> None:
-    there: Any = cloudpickle.loads(cloudpickle.dumps(Reactions((LEFT,))))
+    there: Any = cloudpickle.loads(cloudpickle.dumps(Offers((LEFT,))))
     target = TestDriver(there)
     assert offers(target, abandoned(0)) == ["ten"]

@@ -1,14 +1,16 @@
-"""What comes of acts: boards over all shards, and offers only where consent stands."""
+"""What comes of it: boards over all shards, and offers only where consent stands."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
+from apps.clickstream.boards import Board
+from apps.clickstream.messages import MarketingConsent, Shopping
 from apps.clickstream.offer_rules import DEFAULT_RULES
-from apps.clickstream.reactions import Board, Reactions
+from apps.clickstream.offering import Offers
 from millrace.testing import TestDriver
-from tests.unit.apps.clickstream.app_cases import MINUTE, act
+from tests.unit.apps.clickstream.app_cases import MINUTE, START
 
 CART_LEFT = tuple(
     msgspec.structs.replace(rule, control=0.0) for rule in DEFAULT_RULES if rule.name == "cart-left"
@@ -22,18 +24,16 @@ def test_of_equals_the_lesser_name_is_first_whichever_shard_it_comes_from() -> N
 
 
 @pytest.mark.parametrize(
-    ("stage", "browser", "offered"),
-    [("withdrawn", "v1", 0), ("withdrawn", "v2", 1), ("granted", "v1", 1)],
+    ("granted", "browser", "offered"),
+    [(False, "v1", 0), (False, "v2", 1), (True, "v1", 1)],
 )
 def test_what_comes_of_a_browser_after_its_consent_was_withdrawn_makes_no_offer(
-    stage: str, browser: str, offered: int
+    granted: bool, browser: str, offered: int
 ) -> None:
     """The cart was left while marketing was allowed, and is told after the withdrawal."""
-    target = TestDriver(Reactions(CART_LEFT))
-    said = act("p:u:u1", "consent", MINUTE, visitor=browser, person="u:u1", stage=stage, cause="w")
-    left = act("p:u:u1", "abandoned", 2 * MINUTE, subject="c1", visitor="v1", person="u:u1", marketing=True,
-               cents=1_000, stage="cart", cause="cart")  # fmt: skip
-    for one in (said, left):
-        target.send(one.key, one, at=one.at_ms)
+    target = TestDriver(Offers(CART_LEFT))
+    said = MarketingConsent("u:u1", START + MINUTE, browser, granted)
+    left = Shopping("u:u1", "abandoned", START + 2 * MINUTE, "cart", "v1", "c1", stage="cart", cents=1_000)
+    target.send_batch([("u:u1", said.at_ms, said, "persons"), ("u:u1", left.at_ms, left, "carts")])
     target.drain()
     assert len(target.values()) == offered

@@ -11,6 +11,16 @@ from apps.clickstream.bots import is_crawler
 from apps.clickstream.events import INPUTS, Erasure, Forget, Refund
 from apps.clickstream.funnels import Funnel, FunnelError, walk
 from apps.clickstream.known import VisitorRules, newly_covered
+from apps.clickstream.messages import (
+    Activity,
+    EraseCart,
+    ErasePerson,
+    ItemCount,
+    Link,
+    MarketingConsent,
+    OrderRefunded,
+    Unlink,
+)
 from apps.clickstream.rows import digest_of
 from apps.clickstream.visitor import Visitors
 from millrace.testing import TestDriver
@@ -32,8 +42,8 @@ def driver(bound: int = 0, **rules: Any) -> TestDriver:
     return TestDriver(Visitors(VisitorRules(**rules)), out_of_orderness_ms=bound)
 
 
-def acts(target: TestDriver, key: str) -> list[Any]:
-    return [a for a in target.values() if a.key == key]
+def told(target: TestDriver, person: str) -> list[Any]:
+    return [t for t in target.values() if t.person == person]
 
 
 def sessions(target: TestDriver) -> list[Any]:
@@ -119,7 +129,7 @@ def test_fifteen_events_in_less_than_ten_seconds_are_a_bots_from_then_on() -> No
         send(target, click(n * 700, item_id=f"i{n}"))
     target.drain()
     assert [r.bot for r in sessions(target)] == ["rate"]
-    assert len([a for a in target.values() if a.stage == "view"]) == 14
+    assert len([c for c in target.values("counts") if isinstance(c, ItemCount)]) == 14
 
 
 def test_fifteen_events_in_ten_seconds_or_more_are_a_persons() -> None:
@@ -163,8 +173,9 @@ def test_touches_from_before_the_login_go_to_the_person() -> None:
     send(target, click(0, utm_source="google", utm_medium="cpc"), consent(1))
     send(target, click(HOUR, utm_source="bing", utm_medium="cpc"))
     send(target, click(HOUR + 1, "login", user_id="u1"))
-    (link,) = acts(target, "p:u:u1")
-    assert (link.kind, link.first, link.last) == ("link", "google / cpc / (none)", "bing / cpc / (none)")
+    (link,) = told(target, "u:u1")
+    assert isinstance(link, Link)
+    assert (link.first, link.last) == ("google / cpc / (none)", "bing / cpc / (none)")
 
 
 def test_withdrawal_takes_effect_from_the_next_event_and_is_audited() -> None:
@@ -178,11 +189,12 @@ def test_withdrawal_takes_effect_from_the_next_event_and_is_audited() -> None:
         (True, ["analytics", "personalisation", "marketing"], False),
         (False, ["analytics", "marketing"], True),
     ]
-    views = [(a.key, a.subject) for a in target.values() if a.kind == "view"]
-    assert views == [("p:u:u1", "i1")]
+    views = [(a.person, a.kind, a.subject) for a in target.values() if isinstance(a, Activity)]
+    assert views == [("u:u1", "view", "i1")]
     assert [(i.user_id, i.deleted) for i in target.values("identities")] == [("u1", False), ("u1", True)]
-    assert ("p:v:v1", "erase") in [(a.key, a.kind) for a in target.values()]
-    assert [a.stage for a in target.values() if a.kind == "consent"] == ["withdrawn"]
+    assert told(target, "v:v1") == [ErasePerson("v:v1", START + 3, "consent-v1-3")]
+    ends = [t for t in told(target, "u:u1") if isinstance(t, MarketingConsent | Unlink)]
+    assert ends == [MarketingConsent("u:u1", START + 3, "v1", False), Unlink("u:u1", START + 3, "v1")]
 
 
 def test_withdrawal_of_marketing_leaves_the_profile() -> None:
@@ -190,7 +202,7 @@ def test_withdrawal_of_marketing_leaves_the_profile() -> None:
     send(target, consent(0))
     send(target, consent(1, ("marketing",), granted=False))
     send(target, click(2, item_id="i1"))
-    (view,) = [a for a in target.values() if a.kind == "view"]
+    (view,) = [a for a in target.values() if isinstance(a, Activity)]
     assert not view.marketing
 
 
@@ -211,14 +223,20 @@ def test_forgetting_a_browser_leaves_no_state_and_no_name() -> None:
     (audit,) = target.values("erasures")
     assert (audit.request_id, audit.subject_digest, audit.had_state) == ("r1", digest_of("v1"), True)
     assert "v1" not in msgspec.json.encode(audit).decode()
-    assert acts(target, "p:v:v1")[-1].kind == "erase"
+    assert told(target, "v:v1")[-1] == ErasePerson("v:v1", START + 2, "r1")
+
+
+def test_forgetting_a_cart_goes_to_the_cart_alone() -> None:
+    target = driver()
+    send(target, forget("c:cart-1", 2), forget("p:u:u1", 3))
+    assert target.values("carts") == [EraseCart("cart-1", START + 2, "r1")]
+    assert target.values() == [ErasePerson("u:u1", START + 3, "r1")]
 
 
 def test_an_accounts_erasure_goes_to_the_person() -> None:
     target = driver()
     send(target, Erasure("r2", "u1", START))
-    (told,) = acts(target, "p:u:u1")
-    assert (told.kind, told.subject) == ("erase", "r2")
+    assert told(target, "u:u1") == [ErasePerson("u:u1", START, "r2")]
 
 
 # -- late events -------------------------------------------------------------------------------------
@@ -373,7 +391,7 @@ def test_repeats_of_the_other_streams_are_told_too() -> None:
     for event in (consent(0), consent(0), refund, refund):
         send(target, event)
     assert len(target.values("consents")) == 1
-    assert len(acts(target, "o:o1")) == 1
+    assert target.values("refunds") == [OrderRefunded("o1", "r1", 500)]
     assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate"] * 2
 
 

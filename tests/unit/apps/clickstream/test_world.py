@@ -11,14 +11,9 @@ import pytest
 
 from apps.clickstream.app import app
 from apps.clickstream.consent import changed, may_stitch
-from apps.clickstream.entities import Entities
 from apps.clickstream.events import Click, Consent
 from apps.clickstream.funnels import PURCHASE, step_of
-from apps.clickstream.known import VisitorRules
 from apps.clickstream.ledger_checks import check_ledger
-from apps.clickstream.reactions import Reactions
-from apps.clickstream.visitor import visitors
-from millrace.host.memory_chain import MemoryChain
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
 from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
@@ -31,6 +26,7 @@ from tests.unit.apps.clickstream.app_cases import (
     Run,
     as_read,
     run_app,
+    shop_chain,
     truths,
     world,
 )
@@ -43,9 +39,9 @@ UPSERTED = {
     "Entities.profiles": ("person",),
     "Entities.items": ("item_id",),
     "boards": ("board", "window_end_ms", "rank"),
-    "attributions": ("order_id",),
+    "orders": ("order_id",),
 }
-APPENDED = ("Visitors.consents", "Entities.abandonments", "main", "outcomes")
+APPENDED = ("Visitors.consents", "Entities.abandonments", "offers", "outcomes")
 
 
 @cache
@@ -127,7 +123,7 @@ def test_no_cart_is_said_to_be_left_after_its_purchase() -> None:
 
 
 def test_orders_are_attributed_as_the_ledger_says_where_consent_allows_to_know() -> None:
-    rows = {row["order_id"]: row for row in reference().table("attributions", "order_id")}
+    rows = {row["order_id"]: row for row in reference().table("orders", "order_id")}
     told = [t for t in truths(world(), "attribution").values() if t.entity in rows]
     assert len(told) == len(rows) > 8
     for truth in told:
@@ -156,7 +152,7 @@ def test_browsers_are_stitched_where_they_may_be_and_nowhere_else() -> None:
 
 
 def test_nothing_is_offered_without_consent_and_nothing_twice() -> None:
-    made = reference().rows("main")
+    made = reference().rows("offers")
     assert len({o["offer_id"] for o in made}) == len(made) > 8
     allowed: dict[str, list[tuple[int, bool]]] = {}
     bits: dict[str, int] = {}
@@ -241,7 +237,7 @@ class ClickstreamWorld(AppWorld):
 class TestContract(ClickstreamWorld, AppInMemory):
     def test_all_tables_are_written(self) -> None:
         found = {name: rows.total() for name, rows in self.standing.expected().items()}
-        wanted = {*self.standing.upserted, "Entities.abandonments", "Visitors.consents", "main"}
+        wanted = {*self.standing.upserted, "Entities.abandonments", "Visitors.consents", "offers"}
         assert found.keys() >= wanted
         assert min(found["Visitors.sessions"], found["Visitors.funnels"], found["boards"]) > 80
 
@@ -266,14 +262,14 @@ def test_disorder_within_a_browsers_clicks_changes_no_table() -> None:
 
 
 def test_nothing_is_left_when_all_is_over() -> None:
-    chain = MemoryChain(visitors(VisitorRules()), ("key", Entities()), ("key", Reactions()))
+    chain = shop_chain()
     chain.run_batch(events()[:2_000])
     chain.advance_watermark(end_ms() + 800 * DAY)
     assert chain.is_empty()
 
 
 def test_a_visitor_at_rest_is_small() -> None:
-    chain = MemoryChain(visitors(VisitorRules()), ("key", Entities()), ("key", Reactions()))
+    chain = shop_chain()
     chain.run_batch(events())
     sizes = sorted(len(cell.body) for cell in chain.hosts[0].store.cells.values())
     assert sum(sizes) / len(sizes) < 700  # in the middle of its visit, for many
@@ -319,7 +315,7 @@ def rows_of(name: str) -> list[dict[str, Any]]:
     run = reference()
     if name == "dead_letters":
         return []
-    output = {"offers": "main", "attributions": "attributions", "sessions": "Visitors.sessions"}.get(name)
+    output = {"attributions": "orders"}.get(name, name)
     for known in (*UPSERTED, *APPENDED):
         if known == output or known.endswith(f".{name}"):
             return run.table(known, *UPSERTED[known]) if known in UPSERTED else run.rows(known)

@@ -1,0 +1,395 @@
+"""What the app's processes tell each other: a type for each thing, by the key of whom it concerns.
+
+The first process knows a browser by its cookie. What it learns goes to carts, to persons (``u:`` and the
+account, or ``v:`` and a browser that nobody is known by), to some shards that count, and to orders.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+from zlib import crc32
+
+import msgspec
+
+#: What a person does in the shop that profiles and offers look at.
+ActivityKind = Literal["view", "search", "add_to_cart", "checkout"]
+
+# -- to the shards -----------------------------------------------------------------------------------
+
+
+class ItemCount(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="item"):
+    """An item was viewed or sold, or a visitor is there; both where they come together.
+
+    Attributes:
+        shard: The shard that counts it.
+        at_ms: When, UTC ms.
+        cause: The click.
+        item: The item; empty where only somebody is there.
+        category: Its category.
+        what: Viewed, or sold.
+        quantity: How many times, or pieces.
+        cents: What they cost.
+        device: The visitor's kind of device, where it is newly there.
+        there_from_ms: The first full minute at which it newly is among those of the last five minutes.
+        there_to_ms: The last one; before the first where there is none.
+    """
+
+    shard: str
+    at_ms: int
+    cause: str
+    item: str = ""
+    category: str = ""
+    what: Literal["view", "sold"] = "view"
+    quantity: int = 0
+    cents: int = 0
+    device: str = ""
+    there_from_ms: int = 0
+    there_to_ms: int = 0
+
+
+class VisitCount(msgspec.Struct, frozen=True, gc=False, tag="visit"):
+    """A visit is over; it counts in the hour in which it ended.
+
+    Attributes:
+        shard: The shard that counts it.
+        at_ms: When it ended, UTC ms.
+        source: Its campaign, or ``direct``.
+        engaged: Whether it was engaged.
+        converted: Whether it converted.
+        orders: Its orders.
+        views: Its page views.
+        cents: What was bought.
+    """
+
+    shard: str
+    at_ms: int
+    source: str
+    engaged: bool
+    converted: bool
+    orders: int
+    views: int
+    cents: int
+
+
+# -- to the carts ------------------------------------------------------------------------------------
+
+
+class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="change"):
+    """Something happened to a cart.
+
+    Attributes:
+        cart_id: The cart.
+        at_ms: When, UTC ms.
+        cause: The click.
+        visitor: The browser.
+        person: Whom it is known to be.
+        stage: ``cart``, the step of the checkout that is done, or ``bought``.
+        cents: How much the cart's value changed.
+        marketing: Whether something may be offered there.
+    """
+
+    cart_id: str
+    at_ms: int
+    cause: str
+    visitor: str
+    person: str
+    stage: str
+    cents: int = 0
+    marketing: bool = False
+
+
+class EraseCart(msgspec.Struct, frozen=True, gc=False, tag="erase"):
+    """Nothing may be known of a cart any more.
+
+    Attributes:
+        cart_id: The cart.
+        at_ms: When it was asked for, UTC ms.
+        request_id: The request.
+    """
+
+    cart_id: str
+    at_ms: int
+    request_id: str
+
+
+# -- to the persons ----------------------------------------------------------------------------------
+
+
+class Activity(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="activity"):
+    """Somebody did something in the shop, and it may be known of whom.
+
+    Attributes:
+        person: Who.
+        kind: What; taking something out of the cart is a view.
+        at_ms: When, UTC ms.
+        cause: The click.
+        visitor: The browser.
+        subject: The item, or what was searched for.
+        category: Category of the item.
+        device: Kind of device.
+        step: Step of the checkout that is done.
+        cart_id: The cart.
+        cents: Price of a piece.
+        quantity: How many pieces.
+        marketing: Whether something may be offered.
+    """
+
+    person: str
+    kind: ActivityKind
+    at_ms: int
+    cause: str
+    visitor: str
+    subject: str = ""
+    category: str = ""
+    device: str = ""
+    step: str = ""
+    cart_id: str = ""
+    cents: int = 0
+    quantity: int = 0
+    marketing: bool = False
+
+
+class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="purchase"):
+    """Somebody bought something.
+
+    Attributes:
+        person: Who.
+        at_ms: When, UTC ms.
+        cause: The click.
+        visitor: The browser.
+        order_id: The order.
+        cart_id: The cart.
+        cents: Its value.
+        quantity: How many pieces.
+        first_ms: When the browser's first touch was.
+        first: Its first touch; empty for none.
+        last_ms: When its last touch was.
+        last: Its last touch.
+        marketing: Whether something may be offered.
+    """
+
+    person: str
+    at_ms: int
+    cause: str
+    visitor: str
+    order_id: str = ""
+    cart_id: str = ""
+    cents: int = 0
+    quantity: int = 0
+    first_ms: int = 0
+    first: str = ""
+    last_ms: int = 0
+    last: str = ""
+    marketing: bool = False
+
+
+class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="link"):
+    """A browser is known to be somebody's, and by what it came.
+
+    Attributes:
+        person: Whose it is.
+        at_ms: When that was known, UTC ms.
+        visitor: The browser.
+        first_ms: When its first touch was.
+        first: Its first touch; empty for none.
+        last_ms: When its last touch was.
+        last: Its last touch.
+    """
+
+    person: str
+    at_ms: int
+    visitor: str
+    first_ms: int = 0
+    first: str = ""
+    last_ms: int = 0
+    last: str = ""
+
+
+class Unlink(msgspec.Struct, frozen=True, gc=False, tag="unlink"):
+    """A browser is nobody's any more.
+
+    Attributes:
+        person: Whose it was.
+        at_ms: When, UTC ms.
+        visitor: The browser.
+    """
+
+    person: str
+    at_ms: int
+    visitor: str
+
+
+class Details(msgspec.Struct, frozen=True, gc=False, tag="details"):
+    """What somebody said of himself with an account.
+
+    Attributes:
+        person: Who.
+        at_ms: When, UTC ms.
+        gender: As stated.
+        birth_year: As stated.
+    """
+
+    person: str
+    at_ms: int
+    gender: str
+    birth_year: int
+
+
+class MarketingConsent(msgspec.Struct, frozen=True, gc=False, tag="consent"):
+    """From now on something may be offered in a browser, or may not.
+
+    Attributes:
+        person: Whom the browser is known to be.
+        at_ms: When, UTC ms.
+        visitor: The browser.
+        granted: Whether it may.
+    """
+
+    person: str
+    at_ms: int
+    visitor: str
+    granted: bool
+
+
+class ErasePerson(msgspec.Struct, frozen=True, gc=False, tag="erase"):
+    """Nothing may be known of somebody any more.
+
+    Attributes:
+        person: Who.
+        at_ms: When it was asked for, UTC ms.
+        request_id: The request.
+    """
+
+    person: str
+    at_ms: int
+    request_id: str
+
+
+# -- to the offers -----------------------------------------------------------------------------------
+
+
+class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="shopping"):
+    """What rules of offers look at: what somebody did, and what is known of the person at that moment.
+
+    Attributes:
+        person: Who.
+        kind: What; ``abandoned`` is a cart that was left.
+        at_ms: When, UTC ms.
+        cause: The click.
+        visitor: The browser.
+        subject: Item, search, order or cart.
+        category: Category of the item.
+        device: Kind of device.
+        stage: Step of the checkout that is done, or how far the cart that was left had come.
+        cents: Price of a piece, or worth of order or cart.
+        quantity: How many pieces.
+        gender: As stated with the account.
+        birth_year: As stated with the account.
+        counts: Features of the person by name.
+    """
+
+    person: str
+    kind: Literal["view", "search", "add_to_cart", "checkout", "purchase", "abandoned"]
+    at_ms: int
+    cause: str = ""
+    visitor: str = ""
+    subject: str = ""
+    category: str = ""
+    device: str = ""
+    stage: str = ""
+    cents: int = 0
+    quantity: int = 0
+    gender: str = ""
+    birth_year: int = 0
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+# -- to the boards -----------------------------------------------------------------------------------
+
+
+class ShardWindow(msgspec.Struct, frozen=True, gc=False):
+    """What a shard has counted for a board in a window.
+
+    Attributes:
+        window: The board and the window's end.
+        board: What is ranked.
+        start_ms: The window's start, UTC ms.
+        end_ms: Its end.
+        shard: The shard.
+        counts: Item, category, device or source → number.
+    """
+
+    window: str
+    board: str
+    start_ms: int
+    end_ms: int
+    shard: str
+    counts: dict[str, int]
+
+
+# -- to the orders -----------------------------------------------------------------------------------
+
+
+class OrderPlaced(msgspec.Struct, frozen=True, gc=False):
+    """An order, and by what the person came that made it.
+
+    Attributes:
+        order_id: The order.
+        at_ms: When, UTC ms.
+        cents: Its value.
+        first: First touch; empty for none.
+        last: Last touch before it.
+    """
+
+    order_id: str
+    at_ms: int
+    cents: int
+    first: str
+    last: str
+
+
+class OrderRefunded(msgspec.Struct, frozen=True, gc=False):
+    """Something of an order was paid back.
+
+    Attributes:
+        order_id: The order.
+        refund_id: The refund; it counts once.
+        cents: What was paid back.
+    """
+
+    order_id: str
+    refund_id: str
+    cents: int
+
+
+ToShard = ItemCount | VisitCount
+ToCart = CartChange | EraseCart
+ToPerson = Activity | Purchase | Link | Unlink | Details | MarketingConsent | ErasePerson
+ToOffers = Shopping | MarketingConsent | ErasePerson
+
+#: How many shards count; an item is always in the same one, so a ranking of all is one of their rankings.
+SHARDS: Final = 16
+
+
+def shard_of(name: str) -> str:
+    """Return the shard that counts something.
+
+    >>> shard_of("item-1") == shard_of("item-1")
+    True
+    """
+    return _SHARDS[crc32(name.encode()) % SHARDS]
+
+
+_SHARDS: Final = tuple(f"s:{number:02}" for number in range(SHARDS))
+
+
+def share_of(*names: str) -> float:
+    """Return a number in [0, 1) that hangs on some names alone: who is in which arm of an experiment.
+
+    >>> 0 <= share_of("person", "experiment") < 1
+    True
+    """
+    import hashlib
+
+    digest = hashlib.blake2b("\0".join(names).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

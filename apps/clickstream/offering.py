@@ -1,0 +1,98 @@
+"""The process of offers: made to persons by rules, within caps, and what came of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping, ToOffers
+from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from apps.clickstream.offers import KeptOffers, Offer, OfferBook, OfferOutcome
+from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
+
+_TIDY: Final = "tidy"
+#: Longer than an offer is waited for or capped, ms.
+_END_MS: Final = 366 * 86_400_000
+
+
+class Offers(KeyedProcess[ToOffers, Offer]):
+    """Makes offers, and says what came of each.
+
+    Args:
+        rules: The rules.
+    """
+
+    name = "Offers"
+    # Patterns, caps and withdrawn consent hang on the order of events.
+    order = "event_time"
+    inputs: ClassVar = {"persons": ToOffers, "carts": Shopping}
+    person = value_state(KeptOffers, ttl=days(30))
+    outcomes = side_output(OfferOutcome)
+
+    def __init__(self, rules: tuple[OfferRule, ...] = DEFAULT_RULES) -> None:
+        self._rules = rules
+        self._book = OfferBook(rules)
+
+    def __reduce__(self) -> tuple[type[Offers], tuple[tuple[OfferRule, ...]]]:
+        # What the rules are compiled to has functions and types that cannot travel: it is made anew.
+        return Offers, (self._rules,)
+
+    def process(self, event: ToOffers, ctx: Context) -> None:
+        """Let what somebody did go on with every rule."""
+        if isinstance(event, ErasePerson):
+            self.person.clear()
+            ctx.timers.delete(_TIDY)
+            return
+        state = self.person.value or KeptOffers()
+        if isinstance(event, MarketingConsent):
+            if event.granted:
+                state.withdrawn.pop(event.visitor, None)
+            else:
+                state.withdrawn[event.visitor] = event.at_ms
+                state.partials.clear()
+            self.person.value = state
+            return
+        if state.withdrawn.get(event.visitor, event.at_ms + 1) <= event.at_ms:
+            return
+        if event.kind == "purchase":
+            self._outcome(event, ctx, state)
+        offer = self._book.take(state, event)
+        if offer is not None:
+            ctx.emit(offer)
+        self._tidy(state, event.at_ms, ctx)
+
+    def on_late(self, event: ToOffers, ctx: Context) -> None:
+        """Withdrawals and erasures are never too late; an offer is."""
+        if isinstance(event, ErasePerson | MarketingConsent):
+            self.process(event, ctx)
+            return
+        if event.kind == "purchase":
+            self._outcome(event, ctx, self.person.value)
+        self.emit_late(event, ctx)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Say of which offers nothing came; drop what is over."""
+        state = self.person.value
+        if state is not None:
+            for outcome in self._book.over(state, timer.at):
+                ctx.output(self.outcomes, outcome)
+            self._tidy(state, timer.at, ctx)
+
+    def last_due(self, latest: int) -> int:
+        """Return what is later than all that follows: offers, caps and outcomes end by themselves."""
+        return latest + _END_MS
+
+    def _outcome(self, bought: Shopping, ctx: Context, state: KeptOffers | None) -> None:
+        if state is not None:
+            for outcome in self._book.bought(state, bought):
+                ctx.output(self.outcomes, outcome)
+            self.person.value = state
+
+    def _tidy(self, state: KeptOffers, now_ms: int, ctx: Context) -> None:
+        due = self._book.tidy(state, now_ms)
+        if due is None and not state.withdrawn and not state.before:
+            self.person.clear()
+            ctx.timers.delete(_TIDY)
+            return
+        self.person.value = state
+        if due is not None:
+            ctx.timers.at(max(due, now_ms + 1), _TIDY)

@@ -1,0 +1,80 @@
+"""The process of orders: by what they came, and what is left of them after refunds."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from apps.clickstream.messages import OrderPlaced, OrderRefunded
+from millrace import Context, KeyedProcess, days, value_state
+
+
+class Attribution(msgspec.Struct, frozen=True, gc=False):
+    """Where an order came from; a row by ``order_id``, the highest ``revision`` holds.
+
+    Attributes:
+        order_id: The order.
+        at_ms: When it was made, UTC ms.
+        first_touch: Source, medium and campaign that the person first came by; ``direct`` for none.
+        last_touch: Those it came by last before the order.
+        amount_cents: Its value.
+        refunded_cents: What was paid back.
+        net_cents: What is left.
+        revision: 0, and one more for every refund.
+    """
+
+    order_id: str
+    at_ms: int
+    first_touch: str
+    last_touch: str
+    amount_cents: int
+    refunded_cents: int
+    net_cents: int
+    revision: int
+
+
+class Order(msgspec.Struct, array_like=True, gc=False):
+    """An order and what came back of it; a refund may be known before the order."""
+
+    at_ms: int = 0
+    first: str = ""
+    last: str = ""
+    cents: int = 0
+    refunds: dict[str, int] = msgspec.field(default_factory=dict)
+    known: bool = False
+    revision: int = 0
+
+
+class Orders(KeyedProcess[OrderPlaced, Attribution]):
+    """Says what brought an order, and again with every refund."""
+
+    name = "Orders"
+    # Revisions count in order of time.
+    order = "event_time"
+    inputs: ClassVar = {"placed": OrderPlaced, "refunded": OrderRefunded}
+    bought = value_state(Order, ttl=days(60))
+
+    def process(self, event: OrderPlaced | OrderRefunded, ctx: Context) -> None:
+        """Take down an order or a refund; tell of the order if it is known."""
+        order = self.bought.value or Order()
+        if isinstance(event, OrderPlaced):
+            order.known, order.at_ms, order.cents = True, event.at_ms, event.cents
+            order.first, order.last = event.first or "direct", event.last or "direct"
+        elif event.refund_id in order.refunds:
+            return
+        else:
+            order.refunds[event.refund_id] = event.cents
+        if order.known:
+            back = sum(order.refunds.values())
+            row = Attribution(
+                ctx.key, order.at_ms, order.first, order.last, order.cents, back, order.cents - back,
+                order.revision,
+            )  # fmt: skip
+            ctx.emit(row, revision=order.revision)
+            order.revision += 1
+        self.bought.value = order
+
+    def on_late(self, event: OrderPlaced | OrderRefunded, ctx: Context) -> None:
+        """Orders and refunds are never too late."""
+        self.process(event, ctx)

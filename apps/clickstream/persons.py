@@ -1,0 +1,156 @@
+"""The process of persons: their profiles, and by what touch each of their orders came."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Final
+
+from apps.clickstream.events import Forget
+from apps.clickstream.messages import (
+    Activity,
+    Details,
+    ErasePerson,
+    Link,
+    MarketingConsent,
+    OrderPlaced,
+    Purchase,
+    Shopping,
+    ToOffers,
+    ToPerson,
+    Unlink,
+)
+from apps.clickstream.profiles import Person, Profile, profile_row
+from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+
+_BOUGHT: Final = "person"
+#: So many carts of a person are remembered, to be forgotten with it.
+_CARTS: Final = 10
+
+
+class Persons(KeyedProcess[ToPerson, ToOffers]):
+    """Keeps profiles, attributes purchases to touches, and tells the offers what a person does.
+
+    Args:
+        profile_every_ms: How often a profile's row is written, ms; at purchases always.
+    """
+
+    name = "Persons"
+    # Profiles are sums; a purchase is attributed when the watermark has passed it.
+    order = arrival(commutes=True)
+    person = value_state(Person, ttl=days(395))
+    profiles = side_output(Profile)
+    forget = side_output(Forget)
+    placed = side_output(OrderPlaced)
+
+    def __init__(self, profile_every_ms: int = 10 * 60_000) -> None:
+        self._profile_every_ms = profile_every_ms
+
+    def process(self, event: ToPerson, ctx: Context) -> None:
+        """Let an event count for the person whom it concerns."""
+        person = self.person.value or Person()
+        if isinstance(event, Activity):
+            if event.kind == "add_to_cart":
+                _remember(person, event.cart_id)
+            person.observe(event)
+            self._write(person, ctx)
+            self.person.value = person
+            if event.marketing:
+                ctx.emit(_done(event, person))
+        elif isinstance(event, Purchase):
+            self._purchase(event, person, ctx)
+        elif isinstance(event, ErasePerson):
+            self._erase(event, person, ctx)
+        else:
+            if isinstance(event, Link):
+                person.visitors.setdefault(event.visitor, event.at_ms)
+                person.touched(event)
+            elif isinstance(event, Unlink):
+                for kept in (person.visitors, person.firsts, person.lasts):
+                    kept.pop(event.visitor, None)
+            elif isinstance(event, Details):
+                person.gender, person.birth_year = event.gender, event.birth_year
+            self.person.value = person
+            if isinstance(event, MarketingConsent):
+                ctx.emit(event)
+
+    def on_late(self, event: ToPerson, ctx: Context) -> None:
+        """Nothing is too late for a person: what is late for offers they say themselves."""
+        self.process(event, ctx)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Attribute the purchases that all before is known of."""
+        person = self.person.value
+        if person is None:
+            return
+        while person.purchases and person.purchases[0].at_ms <= timer.at:
+            bought = person.purchases.pop(0)
+            first, last = person.attribution(bought)
+            ctx.output(self.placed, OrderPlaced(bought.order_id, timer.at, bought.cents, first, last))
+        if person.purchases:
+            ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
+        if _nobody(ctx.key) and not person.viewed and not person.purchases:
+            self.person.clear()  # without consent nothing else is kept of it
+            return
+        self.person.value = person
+
+    def last_due(self, latest: int) -> int:
+        """Return what is later than any purchase that waits."""
+        return latest + 60_000
+
+    def _purchase(self, event: Purchase, person: Person, ctx: Context) -> None:
+        insort(person.purchases, event, key=lambda p: (p.at_ms, p.cause))
+        ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
+        _remember(person, event.cart_id)
+        # Of a browser whose owner has allowed no profile, nothing comes but purchases.
+        if not _nobody(ctx.key) or event.marketing:
+            person.bought(event)
+        # At once, and not when a purchase is attributed: what came by then hangs on the batches.
+        if not _nobody(ctx.key) or person.viewed > 0:
+            self._write(person, ctx, at_once=True)
+        elif event.marketing:
+            self._write(person, ctx)
+        self.person.value = person
+        if event.marketing:
+            ctx.emit(_done(event, person))
+
+    def _write(self, person: Person, ctx: Context, *, at_once: bool = False) -> None:
+        if not at_once and person.seen_ms - person.written_ms < self._profile_every_ms:
+            return
+        person.written_ms = person.seen_ms
+        person.revision += 1
+        ctx.output(self.profiles, profile_row(ctx.key, person), revision=person.revision)
+
+    def _erase(self, event: ErasePerson, person: Person, ctx: Context) -> None:
+        person.revision += 1
+        ctx.output(self.profiles, profile_row(ctx.key, person, deleted=True), revision=person.revision)
+        for visitor in sorted(person.visitors):
+            ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
+        for cart in person.carts:
+            ctx.output(self.forget, Forget(event.request_id, f"c:{cart}", event.at_ms))
+        self.person.clear()
+        ctx.timers.delete(_BOUGHT)
+        ctx.emit(event)
+
+
+def _nobody(key: str) -> bool:
+    """Return whether a person is a browser that nobody is known by."""
+    return key.startswith("v:")
+
+
+def _remember(person: Person, cart: str) -> None:
+    if cart and cart not in person.carts:
+        person.carts = [*person.carts[1 - _CARTS :], cart]
+
+
+def _done(event: Activity | Purchase, person: Person) -> Shopping:
+    """Return what somebody did, with what rules of offers may ask about the person."""
+    known = (person.gender, person.birth_year, person.features(event.at_ms))
+    if isinstance(event, Purchase):
+        return Shopping(
+            event.person, "purchase", event.at_ms, event.cause, event.visitor, event.order_id, "", "", "",
+            event.cents, event.quantity, *known,
+        )  # fmt: skip
+    return Shopping(
+        event.person, event.kind, event.at_ms, event.cause, event.visitor, event.subject, event.category,
+        event.device, event.step, event.cents, event.quantity, *known,
+    )  # fmt: skip
