@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,12 +31,20 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "abandonments": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
     "profiles": {"person": "person"},
     "offers": {"visitor_id": "visitor", "person": "person"},
-    "late": {"event['visitor_id']": "visitor", "event['user_id']": "user"},
+    "dead_letters": {"key": "key"},
+    "dead_entities": {"key": "key"},
+    "dead_results": {"key": "key"},
+    # As earlier versions have left them.
     "late_acts": {"event['visitor']": "visitor", "event['person']": "person"},
     "late_reactions": {"event['visitor']": "visitor", "event['person']": "person"},
-    "dead_letters": {"key": "key"},
     "dead_acts": {"key": "key"},
     "dead_reactions": {"key": "key"},
+}
+#: Table with events as JSON → fields of them that name a person, and by what.
+_EVENTS: Final[dict[str, dict[str, str]]] = {
+    "late": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
+    "late_entities": {"visitor": "visitor", "person": "person", "cart_id": "cart"},
+    "late_results": {"visitor": "visitor", "person": "person"},
 }
 
 
@@ -76,9 +84,18 @@ class Subject:
         for column, kind in _COLUMNS[table].items():
             values = self.names(kind)
             if values:
-                quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-                parts.append(f"{column} IN ({quoted})")
+                parts.append(f"{column} IN ({_quoted(values)})")
         return " OR ".join(parts)
+
+    def is_named(self, event: str, fields: Mapping[str, str]) -> bool:
+        """Return whether an event, as JSON, is about it.
+
+        Args:
+            event: The event.
+            fields: Its fields that name somebody → by what.
+        """
+        given = msgspec.json.decode(event)
+        return any(given.get(field) in self.names(kind) for field, kind in fields.items())
 
 
 def app_settings(bootstrap: str | None, sets: Sequence[str]) -> ClickstreamSettings:
@@ -116,7 +133,18 @@ def delete_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, in
         predicate = subject.predicate(name)
         if table is not None and predicate:
             gone[name] = int(table.delete(predicate)["num_deleted_rows"])
+    for name, fields in _EVENTS.items():
+        table = open_table(settings, name)
+        if table is not None:
+            rows = table.to_pyarrow_table(columns=["_event_id", "event"]).to_pylist()
+            ids = [row["_event_id"] for row in rows if subject.is_named(row["event"], fields)]
+            found = table.delete(f"_event_id IN ({_quoted(ids)})") if ids else {"num_deleted_rows": 0}
+            gone[name] = int(found["num_deleted_rows"])
     return gone
+
+
+def _quoted(values: Iterable[str]) -> str:
+    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
 
 
 def left_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, int]:

@@ -2,6 +2,9 @@
 
 The first process knows a browser by its cookie. What it learns goes to carts, to persons (``u:`` and the
 account, or ``v:`` and a browser that nobody is known by), to some shards that count, and to orders.
+
+What is told of one instant is handled in the order of the bytes, so of the tags: whose a browser is and what
+is allowed there stands before what was done there, and that before an erasure.
 """
 
 from __future__ import annotations
@@ -115,7 +118,7 @@ class EraseCart(msgspec.Struct, frozen=True, gc=False, tag="erase"):
 # -- to the persons ----------------------------------------------------------------------------------
 
 
-class Activity(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="activity"):
+class Activity(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="does"):
     """Somebody did something in the shop, and it may be known of whom.
 
     Attributes:
@@ -149,7 +152,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="a
     marketing: bool = False
 
 
-class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="purchase"):
+class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="does-purchase"):
     """Somebody bought something.
 
     Attributes:
@@ -183,7 +186,7 @@ class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="p
     marketing: bool = False
 
 
-class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="link"):
+class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="browser-linked"):
     """A browser is known to be somebody's, and by what it came.
 
     Attributes:
@@ -205,7 +208,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="link"
     last: str = ""
 
 
-class Unlink(msgspec.Struct, frozen=True, gc=False, tag="unlink"):
+class Unlink(msgspec.Struct, frozen=True, gc=False, tag="browser-unlinked"):
     """A browser is nobody's any more.
 
     Attributes:
@@ -219,7 +222,7 @@ class Unlink(msgspec.Struct, frozen=True, gc=False, tag="unlink"):
     visitor: str
 
 
-class Details(msgspec.Struct, frozen=True, gc=False, tag="details"):
+class Details(msgspec.Struct, frozen=True, gc=False, tag="account"):
     """What somebody said of himself with an account.
 
     Attributes:

@@ -30,9 +30,9 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "abandonments": ("Entities.abandonments", ()),
     "profiles": ("Entities.profiles", ("person",)),
     "items": ("Entities.items", ("item_id",)),
-    "offers": ("main", ()),
+    "offers": ("offers", ()),
     "boards": ("boards", ("board", "window_end_ms", "rank")),
-    "attributions": ("attributions", ("order_id",)),
+    "attributions": ("orders", ("order_id",)),
 }
 
 

@@ -124,8 +124,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a browser that is forgotten stays",
         f"{_APP}/visitor.py",
-        "        self.known.clear()\n        ctx.timers.delete(_TICK)\n        whole = ",
-        "        ctx.timers.delete(_TICK)\n        whole = ",
+        "        self.known.clear()\n        ctx.timers.delete(_TICK)\n        if subject",
+        "        ctx.timers.delete(_TICK)\n        if subject",
         "erasure leaves no state",
         (f"{_TESTS}/test_visitor.py::test_forgetting_a_browser_leaves_no_state_and_no_name",),
     ),
@@ -163,9 +163,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: refunds are ignored",
-        f"{_APP}/reactions.py",
-        "            order.refunds[act.subject] = act.cents\n",
-        "            order.refunds[act.subject] = 0\n",
+        f"{_APP}/orders.py",
+        "            order.refunds[event.refund_id] = event.cents\n",
+        "            order.refunds[event.refund_id] = 0\n",
         "refunds are taken off",
         (f"{_TESTS}/test_entities.py::test_refunds_are_taken_off_once_each_whatever_comes_first",),
     ),
@@ -183,15 +183,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an erased profile stays",
-        f"{_APP}/entities.py",
-        "profile_row(ctx.key[2:], person, deleted=True)",
-        "profile_row(ctx.key[2:], person)",
+        f"{_APP}/persons.py",
+        "profile_row(ctx.key, person, deleted=True)",
+        "profile_row(ctx.key, person)",
         "erasure takes the profile",
         (f"{_TESTS}/test_entities.py::test_a_profile_counts_what_is_done_and_goes_with_an_erasure",),
     ),
     Mutant(
         "clickstream: of equals on a board any may be first",
-        f"{_APP}/reactions.py",
+        f"{_APP}/boards.py",
         "key=lambda e: (-e[1], e[0]))[:places]",
         "key=lambda e: -e[1])[:places]",
         "boards hang on their events alone",
@@ -210,7 +210,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: every offer is sent fifty times",
-        f"{_APP}/reactions.py",
+        f"{_APP}/offering.py",
         "            ctx.emit(offer)\n",
         "            for _ in range(50):\n                ctx.emit(offer)\n",
         "offers are made once",
@@ -218,8 +218,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: offers are made after consent was withdrawn",
-        f"{_APP}/reactions.py",
-        "        if state.withdrawn.get(act.visitor, act.at_ms + 1) <= act.at_ms:\n            return\n",
+        f"{_APP}/offering.py",
+        "        if state.withdrawn.get(event.visitor, event.at_ms + 1) <= event.at_ms:\n"
+        "            return\n",
         "",
         "consent",
         (
@@ -230,10 +231,48 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: the control arm gets the offer",
         f"{_APP}/offers.py",
-        '        arm = "control" if share_of(act.person, rule.name) < rule.control else "offer"\n',
+        '        arm = "control" if share_of(event.person, rule.name) < rule.control else "offer"\n',
         '        arm = "offer"\n',
         "what an offer does can be seen",
         (f"{_TESTS}/test_offers.py::test_the_control_arm_gets_a_record_and_stays_the_same",),
+    ),
+    Mutant(
+        "clickstream: a board of sources shows one shard",
+        f"{_APP}/counters.py",
+        'yield from _told(name, f"sources.{number}/1h", counts, end, _HOUR)',
+        'yield from _told(number, f"sources.{number}/1h", counts, end, _HOUR)',
+        "boards add up all shards",
+        (
+            f"{_TESTS}/test_entities.py"
+            "::test_visits_of_a_source_are_added_up_over_the_shards_in_every_board_of_sources",
+        ),
+    ),
+    Mutant(
+        "clickstream: of one instant what was done counts before whose browser it is",
+        f"{_APP}/messages.py",
+        'tag="does")',
+        'tag="activity")',
+        "what a profile is made of does not hang on names",
+        (
+            f"{_TESTS}/test_entities.py"
+            "::test_of_one_instant_a_browser_is_linked_before_what_was_done_there_counts_and_erased_last",
+        ),
+    ),
+    Mutant(
+        "clickstream: a cart that is to be forgotten is taken for a browser",
+        f"{_APP}/visitor.py",
+        '        if subject.startswith("c:"):\n',
+        '        if subject.startswith("cart:"):\n',
+        "carts are forgotten",
+        (f"{_TESTS}/test_visitor.py::test_forgetting_a_cart_goes_to_the_cart_alone",),
+    ),
+    Mutant(
+        "clickstream: late events that name a person stay",
+        f"{_APP}/forget.py",
+        'if subject.is_named(row["event"], fields)]',
+        'if not subject.is_named(row["event"], fields)]',
+        "late events are forgotten with their person",
+        (f"{_TESTS}/test_forget.py::test_its_rows_go_and_all_others_stay",),
     ),
     # -- the checks of the demo
     Mutant(
@@ -263,8 +302,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream's checks: no offer is made at all",
         f"{_APP}/offers.py",
-        "            if found and made is None and self._allowed(one, state, act.at_ms):\n",
-        "            if found and made is not None and self._allowed(one, state, act.at_ms):\n",
+        "            if found and made is None and self._allowed(one, state, event.at_ms):\n",
+        "            if found and made is not None and self._allowed(one, state, event.at_ms):\n",
         "offers are made",
         (_CHECKS,),
         known_survivor="check_ledger asks of offers only that none is there twice: an empty table passes",
@@ -280,7 +319,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: refunds are not taken off",
-        f"{_APP}/reactions.py",
+        f"{_APP}/orders.py",
         "            back = sum(order.refunds.values())\n",
         "            back = 0 * sum(order.refunds.values())\n",
         "refunds are taken off",
@@ -289,9 +328,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: outcomes of offers are never told",
-        f"{_APP}/reactions.py",
-        "            for outcome in self._book.bought(state, act):\n",
-        "            for outcome in self._book.bought(state, act)[:0]:\n",
+        f"{_APP}/offering.py",
+        "            for outcome in self._book.bought(state, bought):\n",
+        "            for outcome in self._book.bought(state, bought)[:0]:\n",
         "what came of an offer",
         (_CHECKS,),
         known_survivor="check_ledger reads no outcomes, though the ledger knows the uplift",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -359,6 +360,19 @@ def test_a_profile_counts_what_is_done_and_goes_with_an_erasure() -> None:
     ]
     assert target.values("profiles")[-1].deleted
     assert target.values("persons") == [gone]
+
+
+def test_of_one_instant_a_browser_is_linked_before_what_was_done_there_counts_and_erased_last() -> None:
+    for told in itertools.permutations(
+        (link(5, "v1", (0, "mail"), (0, "mail")), look(5, "tea"), purchase(5))
+    ):
+        target = driver()
+        send(target, *told)
+        rows = target.values("profiles")
+        assert [(row.visitors, row.last_items, row.orders) for row in rows] == [
+            (["v1"], ["tea"], 0), (["v1"], ["tea"], 1)]  # fmt: skip
+        send(target, ErasePerson("u:u1", START + 9, "r"), look(9, "mug"))
+        assert target.state("u:u1") is None
 
 
 def test_a_profile_written_at_a_purchase_has_nothing_of_what_came_after_it() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +15,11 @@ from apps.clickstream.settings import ClickstreamSettings
 from millrace.errors import UserError
 
 
+def events(*late: dict[str, Any]) -> dict[str, list[Any]]:
+    """Late events as a table has them."""
+    return {"_event_id": [f"e{n}" for n in range(len(late))], "event": [json.dumps(one) for one in late]}
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> ClickstreamSettings:
     tables = {
@@ -21,7 +28,13 @@ def settings(tmp_path: Path) -> ClickstreamSettings:
         "abandonments": {"visitor_id": ["v1", "v3"], "user_id": ["ann", None], "cart_id": ["c1", "c2"]},
         "profiles": {"person": ["u:ann", "v:v2", "u:bob"], "views_1d": [1, 2, 3]},
         "dead_letters": {"key": ["2:v1", "2:v3"], "value": [b"{v1}", b"{v3}"]},
-        "late": {"event": [{"visitor_id": "v2", "user_id": None}, {"visitor_id": "v3", "user_id": "bob"}]},
+        "late": events({"visitor_id": "v2", "user_id": None}, {"visitor_id": "v3", "user_id": "bob"}),
+        "late_entities": events(
+            {"type": "does", "person": "u:ann", "visitor": "v9"},
+            {"type": "change", "cart_id": "c1", "person": "v:v8", "visitor": "v8"},
+        ),
+        "late_results": events({"type": "shopping", "person": "u:bob", "visitor": "v3"}),
+        "late_acts": {"event": [{"visitor": "v1", "person": "v:v1"}]},  # of an earlier version
     }
     for name, columns in tables.items():
         write_deltalake(str(tmp_path / "tables" / name), pa.table(columns))
@@ -36,7 +49,7 @@ def test_a_persons_browsers_and_carts_are_found(settings: ClickstreamSettings) -
 
 def test_its_rows_go_and_all_others_stay(settings: ClickstreamSettings) -> None:
     subject = subject_of(settings, "ann")
-    assert sum(left_rows(settings, subject).values()) == 9
+    assert sum(left_rows(settings, subject).values()) == 12
     gone = delete_rows(settings, subject)
     assert {name: n for name, n in gone.items() if n} == {
         "sessions": 2,
@@ -45,6 +58,8 @@ def test_its_rows_go_and_all_others_stay(settings: ClickstreamSettings) -> None:
         "profiles": 2,
         "dead_letters": 1,
         "late": 1,
+        "late_entities": 2,
+        "late_acts": 1,
     }
     assert not any(left_rows(settings, subject).values())
     assert sum(left_rows(settings, subject_of(settings, "bob")).values()) > 4
