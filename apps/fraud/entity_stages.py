@@ -21,7 +21,7 @@ from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
 from apps.fraud.rulebook import ENTITIES, compute
 from apps.fraud.scorer import Observed, Scorer, trained_until
-from apps.fraud.stages import Enriched, Stage
+from apps.fraud.stages import Enriched, Labelled, Passed, Stage
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
@@ -53,21 +53,21 @@ class _Entity(_Later):
     order = arrival(in_order_per_key=True)
     history = value_state(History, ttl=days(31))
 
-    def process(self, event: Enriched, ctx: Context) -> None:
+    def process(self, event: Passed, ctx: Context) -> None:
         """Find out what is known of the entity at one transaction."""
-        tx = event.tx
-        if tx is None:
+        if isinstance(event, Labelled):
             self.tell(event, ctx)
             return
+        tx = event.tx
         if getattr(tx, ENTITIES[self.entity]) is not None:
             setattr(event, self.found, self._look(event, tx, ctx))
         ctx.emit(event)
 
-    def on_late(self, event: Enriched, ctx: Context) -> None:
+    def on_late(self, event: Passed, ctx: Context) -> None:
         """Handle a label: it has the time of its transaction, which is past."""
         self.process(event, ctx)
 
-    def tell(self, event: Enriched, ctx: Context) -> None:
+    def tell(self, event: Labelled, ctx: Context) -> None:
         """Hand a label on."""
         ctx.emit(event)
 
@@ -91,13 +91,13 @@ class _Entity(_Later):
         return look_at(history, ctx.event_time, card)
 
 
-class AccountStage(_Entity, KeyedProcess[Enriched, Enriched]):
+class AccountStage(_Entity, KeyedProcess[Passed, Passed]):
     """The account that pays: its running balance, and all its cards together."""
 
     name, entity, found = "AccountMonitor", "account", "account"
 
 
-class TerminalStage(_Entity, KeyedProcess[Enriched, Enriched]):
+class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
     """The terminal: how busy it is, with how many cards, and what labels have said of its purchases.
 
     Args:
@@ -118,16 +118,14 @@ class TerminalStage(_Entity, KeyedProcess[Enriched, Enriched]):
         kept = self.labelled.value or TerminalLog()
         kept.settle(ctx.watermark)
         event.terminal_labels = kept.look(ctx.event_time, self._labels)
-        if tx.kind == "purchase" and event.own is not None:
+        if tx.kind == "purchase":
             median = event.own.median_before
             kept.add(ctx.event_time, high=is_high(tx.amount, tx.amount / median if median else 1.0))
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
 
-    def tell(self, event: Enriched, ctx: Context) -> None:
+    def tell(self, event: Labelled, ctx: Context) -> None:
         """Learn a label."""
-        if event.label is None:
-            return
         kept = self.labelled.value or TerminalLog()
         kept.tell(Word.of(event.label), ctx.watermark)
         self.labelled.value = kept
@@ -135,19 +133,19 @@ class TerminalStage(_Entity, KeyedProcess[Enriched, Enriched]):
             ctx.emit(event)
 
 
-class DeviceStage(_Entity, KeyedProcess[Enriched, Enriched]):
+class DeviceStage(_Entity, KeyedProcess[Passed, Passed]):
     """The customer's device: who shares it."""
 
     name, entity, found = "DeviceMonitor", "device", "device"
 
 
-class AddressStage(_Entity, KeyedProcess[Enriched, Enriched]):
+class AddressStage(_Entity, KeyedProcess[Passed, Passed]):
     """The IP address: who shares it."""
 
     name, entity, found = "AddressMonitor", "ip", "address"
 
 
-class Desk(_Later, KeyedProcess[Enriched, Decision]):
+class Desk(_Later, KeyedProcess[Passed, Decision]):
     """Decides on what the stages before found, by card again.
 
     Args:
@@ -168,9 +166,9 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
         super().__init__(scorer, challenger)
         self._measures = measures
 
-    def process(self, event: Enriched, ctx: Context) -> None:
+    def process(self, event: Passed, ctx: Context) -> None:
         """Decide on one transaction, or judge the scores of one by a label."""
-        if event.label is not None:
+        if isinstance(event, Labelled):
             self._judge(event.label, ctx, newest=event.newest)
             return
         seen = event.observed()
@@ -184,7 +182,7 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
                 ctx.output(self.outcomes, part)
             self.issued.value = kept
 
-    def on_late(self, event: Enriched, ctx: Context) -> None:
+    def on_late(self, event: Passed, ctx: Context) -> None:
         """Handle a label: it has the time of its transaction, which is past."""
         self.process(event, ctx)
 
@@ -201,10 +199,10 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
     def _trained_until(self) -> TrainedUntil:
         return TrainedUntil(*map(trained_until, (self._scorer, self._challenger)))
 
-    def process_batch(self, batch: Batch[Enriched]) -> None:
+    def process_batch(self, batch: Batch[Passed]) -> None:
         """Decide on all transactions of a batch: a model is asked once."""
-        rows = [row for row, event in enumerate(batch.events) if event.label is None]
-        seen = [batch.events[row].observed() for row in rows]
+        told = [(row, event) for row, event in enumerate(batch.events) if isinstance(event, Enriched)]
+        rows, seen = [row for row, _ in told], [event.observed() for _, event in told]
         found = [self.decided(*one) for one in self.scored(seen)]
         batch.emit([decision for decision, _ in found], rows)
         alerts = [(alert, row) for row, (_, alert) in zip(rows, found, strict=True) if alert is not None]
@@ -212,7 +210,7 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
         if self._measures:
             self._measure(batch, {row: (one, d) for row, one, (d, _) in zip(rows, seen, found, strict=True)})
 
-    def _measure(self, batch: Batch[Enriched], decided: Mapping[int, tuple[Observed, Decision]]) -> None:
+    def _measure(self, batch: Batch[Passed], decided: Mapping[int, tuple[Observed, Decision]]) -> None:
         """Keep the scores of a batch, and judge by its labels, as :meth:`process` does one by one.
 
         All that is counted leaves at once, as what came of the last row.
@@ -222,7 +220,7 @@ class Desk(_Later, KeyedProcess[Enriched, Decision]):
         outcomes: list[Outcome] = []
         for row, event in enumerate(batch.events):
             issued = kept[of_key[row]]
-            if event.label is not None:
+            if isinstance(event, Labelled):
                 outcomes += issued.say(event.label) if event.newest else []
                 continue
             observed, decision = decided[row]

@@ -17,7 +17,7 @@ from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
-from apps.fraud.stages import Enriched, Stage, UnknownThreshold
+from apps.fraud.stages import Enriched, Labelled, Passed, Stage, UnknownThreshold
 from apps.fraud.windows import CardWindows
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 from millrace.parts.lookback import Look
@@ -188,7 +188,7 @@ class CardMonitor(_Cards, KeyedProcess[Transaction, Decision]):
     hand_on = Stage.decide_now
 
 
-class CardStage(_Cards, KeyedProcess[Transaction, Enriched]):
+class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
     """The first of several stages: what is known of the card goes on with the transaction.
 
     Args:
@@ -205,10 +205,7 @@ class CardStage(_Cards, KeyedProcess[Transaction, Enriched]):
         """Hand a label on to the next stage."""
         if self._tells:
             card, none = label.card_id, f"-{label.card_id}"
-            told = Enriched(
-                card, label, none, label.terminal_id, none, none, None, None, None, {}, newest=newest
-            )
-            ctx.emit(told, on_time=False)
+            ctx.emit(Labelled(card, none, label.terminal_id, none, none, label, newest), on_time=False)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""
@@ -223,7 +220,6 @@ class CardStage(_Cards, KeyedProcess[Transaction, Enriched]):
         ctx.emit(
             Enriched(
                 tx.card_id,
-                None,
                 tx.account_id or none,
                 tx.terminal_id,
                 tx.device_id or none,

@@ -1,4 +1,4 @@
-"""What the stages of the fraud app share: control events, and the record that goes from one to the next."""
+"""What the stages of the fraud app share: control events, and the records that go from one to the next."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ class UnknownThreshold(UserError):
     """A control event names a threshold that does not exist."""
 
 
-class Enriched(msgspec.Struct, gc=False):
+class Enriched(msgspec.Struct, gc=False, tag="enriched"):
     """A transaction on its way through the stages, with what is known so far.
 
     Attributes:
         card_key: The card.
-        label: A label on its way to those who want it, instead of a transaction: nothing else is there then.
         account_key: The key of the account's stage: the account, or, where there is none, something of the
             card's own, so that what has none is not all at one place. So for the others.
         terminal_key: The key of the terminal's stage.
@@ -49,19 +48,16 @@ class Enriched(msgspec.Struct, gc=False):
         terminal_labels: The same of the terminal's.
         is_fraud: Whether a label that came before the transaction says that it is one: only who judges scores
             may look at it.
-        newest: Of a label: whether nothing later has been said of its transaction.
     """
 
     card_key: str
-    # Rows of one time are in order of their bytes: a transaction ("label":null) before what is said of it.
-    label: Label | None
     account_key: str
     terminal_key: str
     device_key: str
     ip_key: str
-    tx: Transaction | None
-    own: Features | None
-    card: CardFeatures | None
+    tx: Transaction
+    own: Features
+    card: CardFeatures
     windows: dict[str, float]
     account: EntityFeatures | None = None
     terminal: EntityFeatures | None = None
@@ -70,12 +66,9 @@ class Enriched(msgspec.Struct, gc=False):
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
     is_fraud: bool = False
-    newest: bool = False
 
     def observed(self) -> Observed:
         """Return all that is known of a transaction."""
-        if self.tx is None or self.own is None or self.card is None:
-            raise ValueError("a label is no transaction")
         return Observed(
             self.tx,
             self.own,
@@ -88,6 +81,32 @@ class Enriched(msgspec.Struct, gc=False):
             self.card_labels,
             self.terminal_labels,
         )
+
+
+class Labelled(msgspec.Struct, frozen=True, gc=False, tag="labelled"):
+    """A label on its way to the stages that want it; of one time it comes after the transaction, by its tag.
+
+    Attributes:
+        card_key: The card.
+        account_key: The key by which it passes the account's stage; so for the others.
+        terminal_key: The terminal, which learns it.
+        device_key: The key by which it passes the device's stage.
+        ip_key: The key by which it passes the address's stage.
+        label: The label.
+        newest: Whether nothing later has been said of its transaction.
+    """
+
+    card_key: str
+    account_key: str
+    terminal_key: str
+    device_key: str
+    ip_key: str
+    label: Label
+    newest: bool
+
+
+#: What goes from one stage to the next.
+Passed = Enriched | Labelled
 
 
 class Stage(KeyedProcess[Any, Any]):
