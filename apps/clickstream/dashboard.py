@@ -220,7 +220,7 @@ def uplift(data: AppData) -> View | None:
 def verdict(found: Uplift) -> tuple[str, Tone]:
     """Return in words what the interval of an uplift says, and how it is meant."""
     if found.low is None or found.high is None:
-        return "one arm is empty", "plain"
+        return "too few to tell", "plain"
     if found.low > 0:
         return "adds", "good"
     if found.high < 0:

@@ -10,14 +10,17 @@ import msgspec
 
 from apps.clickstream.events import Click
 from apps.clickstream.funnels import PURCHASE, Funnel
-from apps.clickstream.messages import share_of
 from apps.clickstream.rules import GA4, SessionRules
 from apps.clickstream.sessions import Session, SessionBook
+from millrace.experiments import share
 
 MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
 #: A visitor is "now" in the shop for so many minutes after a click.
 NOW_MINUTES: Final = 5
+#: What the hold-out of offers is dealt by, and its share of the persons.
+OFFERS: Final = "offers"
+HOLDOUT: Final = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +35,7 @@ class VisitorRules:
         rate_events: So many events …
         rate_ms: … in less than this are a bot's, ms.
         funnels: What sessions are measured by.
-        experiment: Name of the experiment that says which arm a visitor is in.
-        control: Share of the control arm.
+        holdout: Share of the persons who are offered nothing by any rule.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
     """
 
@@ -44,8 +46,7 @@ class VisitorRules:
     rate_events: int = 15
     rate_ms: int = 10_000
     funnels: tuple[Funnel, ...] = (PURCHASE,)
-    experiment: str = "offers"
-    control: float = 0.2
+    holdout: float = HOLDOUT
     in_order: bool = False
 
 
@@ -128,9 +129,9 @@ def newly_covered(minutes: Sequence[int], minute: int) -> tuple[int, int]:
 
 
 def arm_of(person: str, rules: VisitorRules) -> str:
-    """Return the arm of the experiment that a person is in: always the same.
+    """Return ``control`` for a person who is in the hold-out of offers, ``offer`` for all others.
 
-    >>> arm_of("u:1", VisitorRules(control=1.0)), arm_of("u:1", VisitorRules(control=0.0))
+    >>> arm_of("u:1", VisitorRules(holdout=1.0)), arm_of("u:1", VisitorRules(holdout=0.0))
     ('control', 'offer')
     """
-    return "control" if share_of(person, rules.experiment) < rules.control else "offer"
+    return "control" if share(person, OFFERS) < rules.holdout else "offer"

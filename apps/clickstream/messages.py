@@ -384,15 +384,3 @@ def shard_of(name: str) -> str:
 
 
 _SHARDS: Final = tuple(f"s:{number:02}" for number in range(SHARDS))
-
-
-def share_of(*names: str) -> float:
-    """Return a number in [0, 1) that hangs on some names alone: who is in which arm of an experiment.
-
-    >>> 0 <= share_of("person", "experiment") < 1
-    True
-    """
-    import hashlib
-
-    digest = hashlib.blake2b("\0".join(names).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64

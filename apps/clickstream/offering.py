@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from apps.clickstream.known import HOLDOUT
 from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping, ToOffers
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.offers import KeptOffers, Offer, OfferBook, OfferOutcome
@@ -19,6 +20,7 @@ class Offers(KeyedProcess[ToOffers, Offer]):
 
     Args:
         rules: The rules.
+        holdout: Share of the persons who are offered nothing by any rule.
     """
 
     name = "Offers"
@@ -28,13 +30,13 @@ class Offers(KeyedProcess[ToOffers, Offer]):
     person = value_state(KeptOffers, ttl=days(30))
     outcomes = side_output(OfferOutcome)
 
-    def __init__(self, rules: tuple[OfferRule, ...] = DEFAULT_RULES) -> None:
-        self._rules = rules
-        self._book = OfferBook(rules)
+    def __init__(self, rules: tuple[OfferRule, ...] = DEFAULT_RULES, holdout: float = HOLDOUT) -> None:
+        self._rules, self._holdout = rules, holdout
+        self._book = OfferBook(rules, holdout)
 
-    def __reduce__(self) -> tuple[type[Offers], tuple[tuple[OfferRule, ...]]]:
+    def __reduce__(self) -> tuple[type[Offers], tuple[tuple[OfferRule, ...], float]]:
         # What the rules are compiled to has functions and types that cannot travel: it is made anew.
-        return Offers, (self._rules,)
+        return Offers, (self._rules, self._holdout)
 
     def process(self, event: ToOffers, ctx: Context) -> None:
         """Let what somebody did go on with every rule."""

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.messages import Shopping, share_of
+from apps.clickstream.known import HOLDOUT, OFFERS
+from apps.clickstream.messages import Shopping
 from apps.clickstream.offer_rules import OfferRule, duration_ms
+from millrace.experiments import Experiment
 from millrace.patterns import skip_past_last
 from millrace.patterns.automaton import compile_pattern
 from millrace.patterns.buffer import kept_type
@@ -22,13 +24,13 @@ OUTCOME_MS: Final = 7 * 86_400_000
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """An offer to a person, or that none was made to somebody of the control arm.
+    """An offer to a person, or that none was made to somebody of the control arm or of the hold-out.
 
     Attributes:
         offer_id: Its identity: hangs on rule, person and event alone, so a replay gives the same.
         rule: The rule.
         offer: What is offered.
-        arm: ``offer`` or ``control``.
+        arm: ``offer``, ``control`` of the rule, or ``holdout`` of all rules.
         person: ``u:`` and the account, or ``v:`` and the browser.
         visitor_id: The browser to show it in.
         cart_id: The cart that was left, if the rule is about one.
@@ -53,7 +55,7 @@ class OfferOutcome(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         offer_id: The offer.
         rule: Its rule.
-        arm: ``offer`` or ``control``.
+        arm: ``offer``, ``control`` of the rule, or ``holdout`` of all rules.
         converted: Whether something was bought within 7 days.
         order_id: What was bought first.
         cents: Its value, cents.
@@ -114,6 +116,7 @@ class _Compiled:
     counts: frozenset[str]
     cap_ms: int
     cool_ms: int
+    experiment: Experiment
 
 
 class OfferBook:
@@ -121,9 +124,10 @@ class OfferBook:
 
     Args:
         rules: The rules; of several that match at one event, the first one is taken.
+        holdout: Share of the persons who are offered nothing by any rule.
     """
 
-    def __init__(self, rules: tuple[OfferRule, ...]) -> None:
+    def __init__(self, rules: tuple[OfferRule, ...], holdout: float = HOLDOUT) -> None:
         self.rules = rules
         self._compiled = []
         for rule in rules:
@@ -131,7 +135,9 @@ class OfferBook:
             automaton = compile_pattern(rule.pattern())
             matcher = Matcher(automaton, Shopping, skip_past_last(), duration_ms(rule.within), _MOST)
             cap, cool = duration_ms(rule.cap_within), duration_ms(rule.cool_down)
-            self._compiled.append(_Compiled(rule, matcher, frozenset(rule.counts), cap, cool))
+            self._compiled.append(
+                _Compiled(rule, matcher, frozenset(rule.counts), cap, cool, experiment_of(rule, holdout))
+            )
 
     def take(self, state: KeptOffers, event: Shopping) -> Offer | None:
         """Let an event go on with every rule; return the offer that it completes.
@@ -171,7 +177,7 @@ class OfferBook:
         self, one: _Compiled, state: KeptOffers, event: Shopping, matched: dict[str, list[Shopping]]
     ) -> Offer:
         rule, at = one.rule, event.at_ms
-        arm = "control" if share_of(event.person, rule.name) < rule.control else "offer"
+        arm = one.experiment.arm(event.person)
         names = "\0".join((rule.name, event.person, event.cause, event.kind))
         identity = hashlib.blake2b(names.encode(), digest_size=12).hexdigest()
         state.made[rule.name] = [*(t for t in state.made.get(rule.name, ()) if at - t < one.cap_ms), at]
@@ -232,6 +238,17 @@ class OfferBook:
         if state.last_ms and state.last_ms + longest > now_ms:
             dues.append(state.last_ms + longest)
         return min(dues) if dues else None
+
+
+def experiment_of(rule: OfferRule, holdout: float) -> Experiment:
+    """Return the experiment that a rule is.
+
+    Args:
+        rule: The rule.
+        holdout: Share of the persons who are offered nothing by any rule.
+    """
+    arms = {"control": rule.control, "offer": 1 - rule.control}
+    return Experiment(rule.name, arms, holdout=holdout, holdout_name=OFFERS)
 
 
 def _said(event: Shopping) -> str:

@@ -8,6 +8,7 @@ from apps.clickstream import earlier
 from apps.clickstream.boards import Boards
 from apps.clickstream.carts import CART_TIMEOUT_MS, Carts
 from apps.clickstream.events import INPUTS
+from apps.clickstream.known import HOLDOUT
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.offering import Offers
 from apps.clickstream.orders import Orders
@@ -33,14 +34,15 @@ def entities(cart_timeout_ms: int = CART_TIMEOUT_MS) -> KeyedProcess[Any, Any]:
     )
 
 
-def results(rules: tuple[OfferRule, ...] = DEFAULT_RULES) -> KeyedProcess[Any, Any]:
+def results(rules: tuple[OfferRule, ...] = DEFAULT_RULES, holdout: float = HOLDOUT) -> KeyedProcess[Any, Any]:
     """Return the processes of offers, boards and orders, in one operator.
 
     Args:
         rules: Rules of offers.
+        holdout: Share of the persons who are offered nothing by any rule.
     """
     return multiplex(
-        {"offers": Offers(rules), "boards": Boards(), "orders": Orders()},
+        {"offers": Offers(rules, holdout), "boards": Boards(), "orders": Orders()},
         name="Results",
         stored_as="Reactions",
         converts={1: earlier.RESULTS},
@@ -89,7 +91,9 @@ def topology(settings: ClickstreamSettings) -> Topology:
     inputs["forget"] = Input(names.forget, FirstOf(("subject",)), clock=False)
     first = visitors(settings.visitor_rules())
     visited = read(inputs, control=names.control).process(first)
-    return followed(visited, entities(ms(settings.cart_timeout)), results(settings.offer_rules())).write(
+    return followed(
+        visited, entities(ms(settings.cart_timeout)), results(settings.offer_rules(), settings.offers.control)
+    ).write(
         tables={
             f"{first.name}.sessions": Upsert("sessions", ("session_id",), "revision", "deleted"),
             f"{first.name}.funnels": Upsert("funnels", ("funnel", "session_id"), "revision", "deleted"),

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from apps.clickstream.funnels import PURCHASE, Funnel
-from apps.clickstream.known import VisitorRules
+from apps.clickstream.known import HOLDOUT, VisitorRules
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
 from apps.clickstream.rules import rules_named
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
@@ -65,7 +65,9 @@ class OfferSettings(Section):
     """Which offers are made."""
 
     rules: Path | None = Field(default=None, description="file, JSON or YAML; without it the built-in")
-    control: float = Field(default=0.2, ge=0, le=1, description="share of the control arm in funnels")
+    control: float = Field(
+        default=HOLDOUT, ge=0, le=1, description="share of persons who are offered nothing by any rule"
+    )
 
 
 class ClickstreamSettings(AppSettings):
@@ -92,7 +94,7 @@ class ClickstreamSettings(AppSettings):
             rate_events=own.rate_events,
             rate_ms=ms(own.rate_within),
             funnels=tuple(Funnel(f.name, f.steps, ms(f.within), f.strict) for f in self.funnels),
-            control=self.offers.control,
+            holdout=self.offers.control,
             in_order=own.in_order,
         )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-#: The 97.5 % point of the normal distribution.
-_Z: Final = 1.959963984540054
+from apps.clickstream.offer_rules import OfferRule
+from apps.clickstream.offers import OUTCOME_MS, experiment_of
+from millrace.experiments import ArmFigures, Exposure, Outcome, compare, difference_of_shares
 
 
 class Uplift(msgspec.Struct, frozen=True):
@@ -18,12 +18,12 @@ class Uplift(msgspec.Struct, frozen=True):
 
     Attributes:
         rule: The rule.
-        offered: Persons with an offer whose outcome is known.
-        offered_bought: Those of them who bought.
+        offered: Persons with an offer.
+        offered_bought: Those of them who have bought.
         control: Persons of the control arm.
-        control_bought: Those of them who bought.
+        control_bought: Those of them who have bought.
         uplift: Difference of the shares; ``None`` where an arm is empty.
-        low: Lower end of the 95 % interval.
+        low: Lower end of the 95 % interval; ``None`` where an arm has fewer than 30 persons.
         high: Upper end.
     """
 
@@ -37,22 +37,8 @@ class Uplift(msgspec.Struct, frozen=True):
     high: float | None
 
 
-def wilson(bought: int, of: int) -> tuple[float, float]:
-    """Return the 95 % score interval of a share (Wilson, JASA 22, 1927).
-
-    >>> [round(x, 4) for x in wilson(10, 100)]
-    [0.0552, 0.1744]
-    """
-    share, z2 = bought / of, _Z * _Z
-    centre = (share + z2 / (2 * of)) / (1 + z2 / of)
-    half = _Z * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of)) / (1 + z2 / of)
-    return centre - half, centre + half
-
-
 def uplift_of(rule: str, offered: tuple[int, int], control: tuple[int, int]) -> Uplift:
-    """Return the difference of two shares with its 95 % interval.
-
-    Newcombe, Statistics in Medicine 17, 1998, method 10.
+    """Return the difference of two shares with its 95 % interval, which holds on whatever days one looks.
 
     Args:
         rule: The rule.
@@ -60,62 +46,132 @@ def uplift_of(rule: str, offered: tuple[int, int], control: tuple[int, int]) -> 
         control: Buyers and persons without.
 
     Example:
-        >>> found = uplift_of("r", (56, 70), (48, 80))          # Newcombe's own example
-        >>> round(found.uplift, 4), round(found.low, 4), round(found.high, 4)
-        (0.2, 0.0524, 0.3339)
+        >>> found = uplift_of("r", (560, 700), (480, 800))
+        >>> round(found.uplift, 2), round(found.low, 2), round(found.high, 2)
+        (0.2, 0.13, 0.27)
     """
     (b1, n1), (b0, n0) = offered, control
-    if not n1 or not n0:
-        return Uplift(rule, n1, b1, n0, b0, None, None, None)
-    p1, p0 = b1 / n1, b0 / n0
-    (l1, u1), (l0, u0) = wilson(b1, n1), wilson(b0, n0)
-    low = p1 - p0 - math.sqrt((p1 - l1) ** 2 + (u0 - p0) ** 2)
-    high = p1 - p0 + math.sqrt((u1 - p1) ** 2 + (p0 - l0) ** 2)
-    return Uplift(rule, n1, b1, n0, b0, p1 - p0, low, high)
+    found = difference_of_shares(b1, n1, b0, n0)
+    if found is None:
+        return Uplift(rule, n1, b1, n0, b0, b1 / n1 - b0 / n0 if n1 and n0 else None, None, None)
+    return Uplift(rule, n1, b1, n0, b0, *found)
 
 
-def uplifts(outcomes: Iterable[Mapping[str, Any]]) -> list[Uplift]:
-    """Return what every rule adds.
+class Added(msgspec.Struct, frozen=True):
+    """What a rule's offers add to the share of buyers.
+
+    Attributes:
+        rule: The rule.
+        offered: Persons with an offer whose 7 days are over.
+        offered_bought: Those of them who bought within them.
+        control: Persons of the control arm whose 7 days are over.
+        control_bought: Those of them who bought within them.
+        uplift: Difference of the shares; ``None`` where an arm is empty.
+        low: Lower end of its 95 % interval, which holds on whatever days one looks; ``None``: too few.
+        high: Upper end.
+        maturing: Persons whose 7 days are not over yet.
+        dealt: Whether persons were dealt to the arms as they should have been: if not, believe nothing.
+    """
+
+    rule: str
+    offered: int
+    offered_bought: int
+    control: int
+    control_bought: int
+    uplift: float | None
+    low: float | None
+    high: float | None
+    maturing: int
+    dealt: bool
+
+
+def uplifts(
+    offers: Iterable[Mapping[str, Any]],
+    outcomes: Iterable[Mapping[str, Any]],
+    rules: Iterable[OfferRule],
+    *,
+    until_ms: int,
+) -> list[Added]:
+    """Return what every rule adds, by persons whose outcome time is over.
 
     Args:
-        outcomes: Rows with ``rule``, ``arm`` and ``converted``.
+        offers: Rows with ``offer_id``, ``rule``, ``arm``, ``person`` and ``at_ms``.
+        outcomes: Rows with ``offer_id``, ``converted`` and ``decided_ms``.
+        rules: The rules; of others nothing is told.
+        until_ms: Up to when all is known, UTC ms.
     """
-    counts: dict[str, dict[str, list[int]]] = {}
+    made, persons = [], {}
+    for row in offers:
+        made.append(Exposure(row["rule"], row["person"], row["arm"], row["at_ms"]))
+        persons[row["offer_id"]] = row["rule"], row["person"]
+    bought: dict[str, list[Outcome]] = {}
     for row in outcomes:
-        arm = counts.setdefault(row["rule"], {}).setdefault(row["arm"], [0, 0])
-        arm[0] += bool(row["converted"])
-        arm[1] += 1
+        if row["converted"] and row["offer_id"] in persons:
+            rule, person = persons[row["offer_id"]]
+            bought.setdefault(rule, []).append(Outcome(person, row["decided_ms"]))
     found = []
-    for rule, arms in sorted(counts.items()):
-        offer, control = arms.get("offer", [0, 0]), arms.get("control", [0, 0])
-        found.append(uplift_of(rule, (offer[0], offer[1]), (control[0], control[1])))
+    for rule in sorted(rules, key=lambda r: r.name):
+        own = [one for one in made if one.experiment == rule.name]
+        if not own:
+            continue
+        # What one buys again within the 7 days makes nobody two buyers.
+        first = {o.subject: o for o in sorted(bought.get(rule.name, ()), key=lambda o: -o.at_ms)}
+        report = compare(
+            experiment_of(rule, 0.0), own, first.values(), until_ms=until_ms, matures_ms=OUTCOME_MS
+        )
+        offered, control = report.arms["offer"], report.arms["control"]
+        (beside,) = report.comparisons
+        found.append(
+            Added(
+                rule.name, offered.matured, _buyers(offered), control.matured, _buyers(control),
+                beside.difference, beside.low, beside.high,
+                offered.exposed + control.exposed - offered.matured - control.matured,
+                report.sample_ratio.ok,
+            )
+        )  # fmt: skip
     return found
 
 
-def run(*, sets: list[str], out: Path | None) -> list[Uplift]:
-    """Print what every rule adds, by the app's table of outcomes.
+def _buyers(arm: ArmFigures) -> int:
+    return 0 if arm.mean is None else round(arm.mean * arm.matured)
+
+
+def run(*, sets: list[str], out: Path | None) -> list[Added]:
+    """Print what every rule adds, by the app's tables of offers and outcomes.
 
     Args:
         sets: Settings of the app.
         out: Where the report goes.
 
     Raises:
-        UserError: There is no such table.
+        UserError: There are no such tables.
     """
+    import pyarrow.compute as pc
     import typer
 
     from apps.clickstream.forget import app_settings, open_table
     from millrace.errors import UserError
 
     settings = app_settings(None, sets)
-    table = open_table(settings, "outcomes")
-    if table is None:
+    tables = {name: open_table(settings, name) for name in ("offers", "outcomes", "boards")}
+    if tables["offers"] is None or tables["outcomes"] is None:
         raise UserError(f"there is no table of outcomes under {settings.storage.root}: has the app run?")
-    found = uplifts(table.to_pyarrow_table(columns=["rule", "arm", "converted"]).to_pylist())
+    offers = tables["offers"].to_pyarrow_table(columns=["offer_id", "rule", "arm", "person", "at_ms"])
+    outcomes = tables["outcomes"].to_pyarrow_table(columns=["offer_id", "converted", "decided_ms"])
+    times = [offers["at_ms"], outcomes["decided_ms"]]
+    if tables["boards"] is not None:
+        # Boards are told as time goes on: up to the last one everything is known.
+        times.append(tables["boards"].to_pyarrow_table(columns=["window_end_ms"])["window_end_ms"])
+    until = max(pc.max(column).as_py() or 0 for column in times)
+    found = uplifts(offers.to_pylist(), outcomes.to_pylist(), settings.offer_rules(), until_ms=until)
     for one in found:
-        interval = "too few" if one.uplift is None else f"{one.uplift:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
+        interval = "too few" if one.low is None else f"{one.uplift:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
         arms = f"offer {one.offered_bought}/{one.offered}, control {one.control_bought}/{one.control}"
-        typer.echo(f"{one.rule:<24} {interval}   {arms}")
+        waits = f", {one.maturing} not yet over" if one.maturing else ""
+        odd = "" if one.dealt else "   THE ARMS ARE NOT WHAT WAS DEALT"
+        typer.echo(f"{one.rule:<24} {interval}   {arms}{waits}{odd}")
+    if not found:
+        typer.echo("nothing to compare: no rule has made an offer")
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     return found

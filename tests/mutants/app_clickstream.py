@@ -274,6 +274,17 @@ MUTANTS: Final = (
         "late events are forgotten with their person",
         (f"{_TESTS}/test_forget.py::test_its_rows_go_and_all_others_stay",),
     ),
+    Mutant(
+        "clickstream: who is in the hold-out gets offers",
+        f"{_APP}/offers.py",
+        "experiment_of(rule, holdout))",
+        "experiment_of(rule, 0.0 * holdout))",
+        "the hold-out is offered nothing",
+        (
+            f"{_TESTS}/test_offers.py"
+            "::test_who_is_in_the_hold_out_is_offered_nothing_by_any_rule_and_is_no_control_arm",
+        ),
+    ),
     # -- the checks of the demo
     Mutant(
         "clickstream's checks: sessions are compared with themselves",

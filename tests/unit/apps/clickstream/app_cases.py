@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
-from apps.clickstream.known import VisitorRules
+from apps.clickstream.known import HOLDOUT, VisitorRules
 from apps.clickstream.messages import (
     CartChange,
     EraseCart,
@@ -119,11 +119,15 @@ class Run:
 
 
 def shop_chain(
-    rules: VisitorRules | None = None, offers: tuple[OfferRule, ...] = DEFAULT_RULES, *, bound_ms: int = 0
+    rules: VisitorRules | None = None,
+    offers: tuple[OfferRule, ...] = DEFAULT_RULES,
+    *,
+    bound_ms: int = 0,
+    holdout: float = HOLDOUT,
 ) -> MemoryChain:
     """The app's processes, its first given events by their keys."""
     visited = Topology({}, (Link(visitors(rules or VisitorRules())),))
-    return MemoryChain(followed(visited, entities(), results(offers)), out_of_orderness_ms=bound_ms)
+    return MemoryChain(followed(visited, entities(), results(offers, holdout)), out_of_orderness_ms=bound_ms)
 
 
 class Told(KeyedProcess[Any, ToPerson]):
@@ -184,9 +188,10 @@ def run_app(
     visitor_rules: VisitorRules | None = None,
     offers: tuple[OfferRule, ...] = DEFAULT_RULES,
     drain: bool = True,
+    holdout: float = HOLDOUT,
 ) -> Run:
     """Run the three processes over events in the order that they come."""
-    chain = shop_chain(visitor_rules, offers, bound_ms=bound_ms)
+    chain = shop_chain(visitor_rules, offers, bound_ms=bound_ms, holdout=holdout)
     found: list[Any] = []
     for start in range(0, len(events), batch):
         found += chain.run_batch(events[start : start + batch])

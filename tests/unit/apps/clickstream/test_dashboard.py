@@ -185,7 +185,7 @@ def test_uplift_counts_everybody_whom_an_offer_was_made_or_held_back_from(world:
     rows = {row[0]: row for row in shown(data, "uplift").rows}
     assert rows["left-cart"][8] == "adds"
     assert rows["left-cart"][6] < 0.2 < rows["left-cart"][7]  # the true uplift
-    assert rows["all-new"][5:] == [None, None, None, "one arm is empty"]
+    assert rows["all-new"][5:] == [None, None, None, "too few to tell"]
     assert rows["unclear"][8] == "cannot be told from nothing"
 
 

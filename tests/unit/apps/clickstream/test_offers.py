@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark import cloudpickle
 
-from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping, share_of
+from apps.clickstream.known import VisitorRules, arm_of
+from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping
 from apps.clickstream.offer_rules import (
     DEFAULT_RULES,
     Condition,
@@ -21,8 +25,11 @@ from apps.clickstream.offer_rules import (
     read_rules,
 )
 from apps.clickstream.offering import Offers
-from apps.clickstream.uplift import uplift_of, uplifts
+from apps.clickstream.offers import experiment_of
+from apps.clickstream.uplift import run, uplift_of, uplifts
 from generators.clickstream import ClickstreamProfile, responds
+from millrace.errors import UserError
+from millrace.experiments import share
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from tests.unit.apps.clickstream.app_cases import (
@@ -47,7 +54,7 @@ LEFT = OfferRule(
 
 
 def driver(*rules: OfferRule, bound: int = 0) -> TestDriver:
-    return TestDriver(Offers(rules or DEFAULT_RULES), out_of_orderness_ms=bound)
+    return TestDriver(Offers(rules or DEFAULT_RULES, 0.0), out_of_orderness_ms=bound)
 
 
 def view(at: int, category: str, item: str, *, person: str = "u:u1", **fields: Any) -> Shopping:
@@ -148,7 +155,7 @@ def test_a_replay_in_other_batches_gives_the_same_offers_with_the_same_identitie
         what = draw.choice([abandoned, bought])
         events.append(what(draw.randrange(3 * DAY), person))
         events.append(view(draw.randrange(DAY), draw.choice([C, S]), f"i{n % 5}", person=person))
-    invariant(Offers((*DEFAULT_RULES, LEFT)), came(*events), bound_ms=4 * DAY, seed=3)
+    invariant(Offers((*DEFAULT_RULES, LEFT), 0.0), came(*events), bound_ms=4 * DAY, seed=3)
 
 
 def test_what_was_bought_within_seven_days_came_of_the_offer() -> None:
@@ -234,8 +241,47 @@ def test_rules_that_cannot_be_understood_are_refused(tmp_path: Path, text: str, 
 # -- uplift ------------------------------------------------------------------------------------------
 
 
-def test_an_empty_arm_has_no_uplift() -> None:
+def test_an_empty_arm_has_no_uplift_and_a_small_one_no_interval() -> None:
     assert uplift_of("r", (3, 10), (0, 0)).uplift is None
+    few = uplift_of("r", (3, 10), (30, 100))
+    assert (few.uplift, few.low) == (0.0, None)
+
+
+def test_who_is_in_the_hold_out_is_offered_nothing_by_any_rule_and_is_no_control_arm() -> None:
+    """His funnels have the arm `control`: what all offers add together is seen there."""
+    other = msgspec.structs.replace(LEFT, name="other", offer="five", cool_down="0s")
+    target = TestDriver(Offers((msgspec.structs.replace(LEFT, control=0.3), other), 0.2))
+    people = [f"u:{n}" for n in range(400)]
+    for n, person in enumerate(people):
+        target.send_batch(came(abandoned(n, person)))
+    target.advance_watermark(START + HOUR)
+    arms: dict[str, set[str]] = {}
+    for offer in target.values():
+        arms.setdefault(offer.person, set()).add(offer.arm)
+    out = {person for person, found in arms.items() if "holdout" in found}
+    assert all(arms[person] == {"holdout"} for person in out)
+    assert out == {p for p in people if arm_of(p, VisitorRules(holdout=0.2)) == "control"}
+    assert 50 < len(out) < 110
+
+
+def test_an_offers_effect_is_not_read_from_what_is_decided_so_far() -> None:
+    """All who buy are known at once, who does not only after 7 days: till then all have bought."""
+    rule = msgspec.structs.replace(LEFT, control=0.5)
+    offers, outcomes = [], []
+    for n in range(2_000):
+        person = f"u:{n}"
+        arm = experiment_of(rule, 0.0).arm(person)
+        offers.append({"offer_id": f"o{n}", "rule": "left", "arm": arm, "person": person, "at_ms": n})
+        if n % 10 < (4 if arm == "offer" else 3):
+            outcomes.append({"offer_id": f"o{n}", "converted": True, "decided_ms": n + HOUR})
+    (early,) = uplifts(offers, outcomes, [rule], until_ms=6 * DAY)
+    assert (early.uplift, early.offered, early.maturing) == (None, 0, 2_000)
+    (found,) = uplifts(offers, outcomes, [rule], until_ms=8 * DAY)
+    assert found.uplift == pytest.approx(0.1, abs=0.03)
+    assert found.dealt
+    swapped = [{**row, "arm": "offer"} if n % 3 else row for n, row in enumerate(offers)]
+    (odd,) = uplifts(swapped, outcomes, [rule], until_ms=8 * DAY)
+    assert not odd.dealt
 
 
 @pytest.mark.parametrize("truth", [0.1, -0.05])
@@ -245,7 +291,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(truth: float) ->
         profile = ClickstreamProfile(seed=seed, recovery=0.15, offer_uplift=truth)
         counts = {"offer": [0, 0], "control": [0, 0]}
         for n in range(300):
-            arm = "control" if share_of(f"v:{n}", "left") < 0.5 else "offer"
+            arm = "control" if share(f"v:{n}", "left") < 0.5 else "offer"
             counts[arm][0] += responds(profile, f"{n}", "ten" if arm == "offer" else None)
             counts[arm][1] += 1
         (b1, n1), (b0, n0) = counts["offer"], counts["control"]
@@ -267,7 +313,7 @@ def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, t
         at = n * 1_000
         add = click(at + 2, "add_to_cart", visitor, cart_id=f"cart-{visitor}", price=20.0, quantity=1)
         filled += [consent(at, visitor=visitor), add]
-    made = run_app(keyed(*filled), offers=(rule,)).rows("offers")
+    made = run_app(keyed(*filled), offers=(rule,), holdout=0.0).rows("offers")
     assert Counter(o["visitor_id"] for o in made) == Counter(visitors)
     bought = []
     for offer in made:
@@ -276,16 +322,40 @@ def test_the_uplift_that_the_generator_hides_is_within_the_interval(seed: int, t
             at = offer["at_ms"] - START + HOUR
             bought.append(click(at, "purchase", visitor, cart_id=offer["cart_id"], order_id=f"o-{visitor}"))
     ordered = sorted([*filled, *bought], key=lambda e: e.event_time_ms)
-    run = run_app(keyed(*ordered), offers=(rule,), batch=10_000)
+    run = run_app(keyed(*ordered), offers=(rule,), batch=10_000, holdout=0.0)
     assert [o["offer_id"] for o in run.rows("offers")] == [o["offer_id"] for o in made]
-    (found,) = uplifts(run.rows("outcomes"))
+    (found,) = uplifts(run.rows("offers"), run.rows("outcomes"), [rule], until_ms=START + 30 * DAY)
     assert found.offered + found.control == len(visitors)
+    assert found.dealt
     assert found.low is not None
     assert found.high is not None
     assert found.low <= truth <= found.high
 
 
 def test_the_process_travels_to_workers_by_its_rules() -> None:
-    there: Any = cloudpickle.loads(cloudpickle.dumps(Offers((LEFT,))))
+    there: Any = cloudpickle.loads(cloudpickle.dumps(Offers((LEFT,), 0.0)))
     target = TestDriver(there)
     assert offers(target, abandoned(0)) == ["ten"]
+
+
+def test_the_command_compares_whose_time_is_over_by_the_apps_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = next(r for r in DEFAULT_RULES if r.name == "cart-left")
+    arms = [experiment_of(rule, 0.0).arm(f"u:{n}") for n in range(400)]
+    tables = {
+        "offers": {"offer_id": [f"o{n}" for n in range(400)], "rule": ["cart-left"] * 400, "arm": arms,
+                   "person": [f"u:{n}" for n in range(400)], "at_ms": [n * HOUR for n in range(400)]},
+        "outcomes": {"offer_id": ["o1", "o2"], "converted": [True, False], "decided_ms": [2 * HOUR, 8 * DAY]},
+        "boards": {"window_end_ms": [10 * DAY]},
+    }  # fmt: skip
+    for name, columns in tables.items():
+        write_deltalake(str(tmp_path / "tables" / name), pa.table(columns))
+    (found,) = run(sets=[f"storage.root={tmp_path}"], out=tmp_path / "report.json")
+    # Of offers at hour 0 to 399 those up to hour 399 less 168 are over: the newest offer is what time it is.
+    assert (found.offered + found.control, found.maturing) == (232, 168)
+    assert found.offered_bought + found.control_bought == 1
+    assert "168 not yet over" in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text())[0]["maturing"] == 168
+    with pytest.raises(UserError, match="has the app run"):
+        run(sets=[f"storage.root={tmp_path / 'nowhere'}"], out=None)

@@ -31,7 +31,7 @@ def test_what_comes_of_a_browser_after_its_consent_was_withdrawn_makes_no_offer(
     granted: bool, browser: str, offered: int
 ) -> None:
     """The cart was left while marketing was allowed, and is told after the withdrawal."""
-    target = TestDriver(Offers(CART_LEFT))
+    target = TestDriver(Offers(CART_LEFT, 0.0))
     said = MarketingConsent("u:u1", START + MINUTE, browser, granted)
     left = Shopping("u:u1", "abandoned", START + 2 * MINUTE, "cart", "v1", "c1", stage="cart", cents=1_000)
     target.send_batch([("u:u1", said.at_ms, said, "persons"), ("u:u1", left.at_ms, left, "carts")])

@@ -325,7 +325,7 @@ def test_how_far_a_session_comes(marks: dict[str, list[int]], loose: int, strict
 
 
 def test_a_sessions_way_is_told_with_its_times_and_its_arm() -> None:
-    target = driver(control=1.0)
+    target = driver(holdout=1.0)
     send(
         target,
         click(0, item_id="i1"),
