@@ -231,7 +231,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: the control arm gets the offer",
         f"{_APP}/offers.py",
-        '        arm = "control" if share_of(event.person, rule.name) < rule.control else "offer"\n',
+        "        arm = one.experiment.arm(event.person)\n",
         '        arm = "offer"\n',
         "what an offer does can be seen",
         (f"{_TESTS}/test_offers.py::test_the_control_arm_gets_a_record_and_stays_the_same",),
