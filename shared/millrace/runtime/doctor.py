@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 from millrace.errors import MillraceError
 from millrace.local.java_check import TESTED_VERSIONS, check_java
-from millrace.runtime.secrets import redact_text
+from millrace.runtime.redaction import redact_text
 
 __all__ = ["Finding", "Machine", "quick_check", "refused", "run_checks"]
 
