@@ -63,8 +63,8 @@ def refuse_secret_arguments(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         if _OPTIONS.match(name) and redact_text(value) != value:
             raise SecretInArguments(
-                f"{name} holds a secret, and Java's options stand in the list of processes for everybody: put "
-                "the option into a file that only you can read, and set JDK_JAVA_OPTIONS=@/that/file"
+                f"{name} holds a secret, and Java's options stand in the list of processes for everybody: "
+                "put the option into a file that only you can read, and set JDK_JAVA_OPTIONS=@/that/file"
             )
 
 

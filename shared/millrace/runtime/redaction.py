@@ -26,7 +26,7 @@ _HIDDEN: Final = rf"{_WORDS}|authorization(?![._-]?(?:enabled|class|type|mode|me
 _PLACES: Final = r"(?:key|token|secret|password|credentials?)[._-]?(?:file|path|location)"
 _SOURCES: Final = r"token[._]endpoint|(?:credentials?|key|token)[._-]?(?:source|provider)"
 _HARMLESS: Final = rf"{_SOURCES}|{_PLACES}(?:$|[\s=:])"
-# Bounded, and only where a name begins: a long text without blanks takes no time that grows with its square.
+# Bounded, and only where a name begins: a long text without blanks must not take time by its square.
 _NAME: Final = rf"(?<![\w.-])[\w.-]{{0,200}}?(?:{_WORDS})[\w.-]{{0,100}}"
 _FLAG: Final = rf"[\w.-]{{0,60}}?(?:{_WORDS})[\w.-]{{0,60}}"
 #: Ends at what separates one value from the next; ``\x7d`` is a brace, which log4j would count.
@@ -38,7 +38,10 @@ _PROSE: Final = (
 )
 _SCHEMES: Final = r"(?:basic|bearer|negotiate|digest|sharedkey|sharedkeylite|token|aws4-hmac-sha256)\s+"
 
-_PEM: Final = r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]{0,30}PRIVATE KEY-----|[\s\S]*$)"
+_PEM: Final = (
+    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
+    r"(?:[\s\S]*?-----END [A-Z ]{0,30}PRIVATE KEY-----|[\s\S]*$)"
+)
 _HEADER: Final = rf"\s*\\?[\"']?(?:{_SCHEMES})?"
 _BEARER: Final = r"(?=[^\s\"',;]*[0-9._~+/=-])[^\s\"',;]{6,}"
 _JWT: Final = r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
@@ -56,8 +59,8 @@ _IN_TEXT: Final[tuple[str, ...]] = (
     rf"((?<!-)--{_FLAG}\s+)(?:{_VALUE})",
     rf"({_NAME}\\?[\"']?\s*(?:=|:(?!\s+{_PROSE}))\s*)(?:\\\"[^\"\\]*\\\"|{_VALUE})",
 )
-#: The same for Java, which is asked about every plan and so must be quick: each begins with a character that is
-#: rare, and only then looks back at what it stands behind.
+#: The same for Java, which is asked about every plan and so must be quick: each begins with a character
+#: that is rare, and only then looks back at what it stands behind.
 _BEHIND: Final = r"[\w.-]{0,50}\\?[\"']?\s{0,2}[=:]"
 _IN_PLANS: Final[tuple[str, ...]] = (
     _PEM,
