@@ -19,7 +19,7 @@ import pytest
 
 from millrace.runtime.cluster import StandaloneCluster
 
-SECRET = "hUnter2canary9a"
+SECRET = "hUnter2canary9a"  # noqa: S105
 SETTINGS = {
     "spark.hadoop.fs.s3a.secret.key": SECRET,
     "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": SECRET,
@@ -38,7 +38,8 @@ events = folder / "events"
 events.mkdir()
 conf = {**settings, "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
 conf |= {"spark.executor.memory": "512m", "spark.eventLog.compress": "false"}
-with spark_session("secrets", master=master, quick_start=True, log_file=folder / "spark.log", conf=conf) as spark:
+log = folder / "spark.log"
+with spark_session("secrets", master=master, quick_start=True, log_file=log, conf=conf) as spark:
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     jvm = spark.sparkContext._jvm
     counted = spark.range(1000).repartition(2).rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).sum()

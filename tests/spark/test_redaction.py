@@ -11,8 +11,13 @@ from millrace.runtime.redaction import MASK, kept_groups, redact_text, spark_nam
 from tests.unit.millrace.runtime.secret_cases import HIDDEN, SECRET, SHOWN, WORD
 
 KEPT = "".join(f"${number}" for number in range(1, kept_groups() + 1))
-NAMES = ("spark.hadoop.fs.azure.account.key.lake", "spark.hadoop.fs.s3a.encryption.key", "kafka.sasl.jaas.config",
-         "spark.hadoop.parquet.encryption.key.list", "spark.hadoop.fs.azure.sas.c.lake")  # fmt: skip
+NAMES = (
+    "spark.hadoop.fs.azure.account.key.lake",
+    "spark.hadoop.fs.azure.sas.c.lake",
+    "spark.hadoop.fs.s3a.encryption.key",
+    "spark.hadoop.parquet.encryption.key.list",
+    "kafka.sasl.jaas.config",
+)
 
 
 def cleaned(spark: SparkSession, text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: As storage keys look: with what ends a value elsewhere. It stands in none of the texts but as the secret.
-SECRET = "hUnter2+9a/kk=="
+SECRET = "hUnter2+9a/kk=="  # noqa: S105
 #: The same where it must fit into an address.
 WORD = "hUnter2.9a-kk"
 
