@@ -62,11 +62,17 @@ function place() {
 
 const linkTo = (app, key) => `#/${encodeURIComponent(app)}` + (key === undefined ? "" : `/key/${encodeURIComponent(key)}`);
 
+// Who goes on before a page has come must not get it in place of the next.
+let turn = 0;
+
 async function go() {
   const { app, key } = place();
+  const mine = ++turn;
+  const isOver = () => mine !== turn;
   try {
-    if (app === "") await showApps();
-    else if (current?.name !== app) await showApp(app);
+    if (app === "") await showApps(isOver);
+    else if (current?.name !== app) await showApp(app, isOver);
+    if (isOver()) return;
     if (app !== "" && key !== null) await showDetail(app, key);
     else if (detailBox.open) detailBox.close();
   } catch (error) {
@@ -87,10 +93,11 @@ async function navigation(apps, name) {
   document.title = name ? `${name} · Millrace` : "Millrace";
 }
 
-async function showApps() {
+async function showApps(isOver) {
   leave();
   const apps = await get("/api/apps");
   await knowSession();
+  if (isOver()) return;
   await navigation(apps, "");
   const cards = apps.map((a) => a.error
     ? el("div", { class: "card" }, el("h2", {}, a.app), el("p", { class: "note warn" }, a.error))
@@ -100,10 +107,11 @@ async function showApps() {
   tell("live", "ready");
 }
 
-async function showApp(name) {
+async function showApp(name, isOver) {
   leave();
   const [apps, about] = await Promise.all([get("/api/apps"), get(`/api/apps/${encodeURIComponent(name)}`)]);
   await knowSession();
+  if (isOver()) return;
   current = { name, about, source: null, timer: 0, table: null };
   await navigation(apps, name);
   const panels = about.panels.map((p) =>
