@@ -31,8 +31,10 @@ SETTINGS = {
 JOB = """
 import json, sys, tempfile
 from pathlib import Path
+from millrace.local.private import keep_private
 from millrace.runtime.session import spark_session
 
+keep_private()
 master, folder, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3] or sys.stdin.read())
 events = folder / "events"
 events.mkdir()
@@ -42,6 +44,12 @@ log = folder / "spark.log"
 with spark_session("secrets", master=master, quick_start=True, log_file=log, conf=conf) as spark:
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     jvm = spark.sparkContext._jvm
+    stored = folder / "stored"
+    spark.range(10).write.format("delta").save(str(stored / "table"))
+    spark.range(10).write.parquet(str(stored / "export"))
+    spark.readStream.format("delta").load(str(stored / "table")).groupBy("id").count().writeStream.format(
+        "delta").outputMode("complete").option("checkpointLocation", str(stored / "checkpoint")).trigger(
+        availableNow=True).start(str(stored / "counts")).awaitTermination()
     counted = spark.range(1000).repartition(2).rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).sum()
     jvm.org.apache.logging.log4j.LogManager.getLogger("x").warn("no answer: " + json.dumps(settings))
     print(json.dumps({
@@ -96,10 +104,18 @@ def run(master: str, folder: Path, env: dict[str, str]) -> tuple[dict[str, objec
     with processes.watched():
         done = subprocess.run(
             [sys.executable, "-c", JOB, master, str(folder), ""], env=env, input=json.dumps(SETTINGS),
-            capture_output=True, text=True, timeout=180, check=False,
+            capture_output=True, text=True, timeout=180, check=False, umask=0o022,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), processes
+
+
+def check_modes(folder: Path) -> None:
+    """What the engine has stored is this user's alone: tables, state, an export, its log."""
+    found = [folder / "spark.log", *(folder / "stored").rglob("*")]
+    assert {".parquet", ".json", ".changelog"} <= {path.suffix for path in found}
+    readable = [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
+    assert readable == []
 
 
 def check(folder: Path, told: dict[str, object], processes: Processes, mark: str) -> None:
@@ -120,6 +136,7 @@ def test_no_setting_of_a_session_stands_in_the_list_of_processes_or_a_log(
 ) -> None:
     told, processes = run("local[1]", tmp_path, env)
     check(tmp_path, told, processes, env["TMPDIR"])
+    check_modes(tmp_path)
 
 
 @pytest.mark.matrix

@@ -7,6 +7,7 @@ read by its owner only. Who wants a group to read along says so with ``MILLRACE_
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -53,13 +54,32 @@ def keep_private(environ: Mapping[str, str] = os.environ) -> int:
     return given | wanted
 
 
+def current_umask() -> int:
+    """Return the umask of this process, without a moment in which it is another one where that can be.
+
+    >>> before = os.umask(0o027)
+    >>> oct(current_umask())
+    '0o27'
+    >>> _ = os.umask(before)
+    """
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    found = os.umask(_PRIVATE)  # where there is no /proc
+    os.umask(found)
+    return found
+
+
 def share(path: Path) -> None:
     """Give a file or folder that holds nobody's data the permissions that this user's files have otherwise.
 
     Args:
         path: A source file, a jar, a folder of such.
     """
-    given = int(os.environ.get(_GIVEN_VARIABLE, "077"), 8)
+    told = os.environ.get(_GIVEN_VARIABLE)
+    if told is None:
+        return  # the umask is the user's own: what was made with it is as it should be
+    given = int(told, 8)
     if path.is_dir():
         path.chmod(0o777 & ~given)
     else:
@@ -78,18 +98,17 @@ def make_shared(folder: Path) -> None:
         share(made)
 
 
-def open_private(path: Path, mode: str = "w") -> IO[str]:
-    """Create a text file that only its owner can read, whatever the umask; one that is there is an error.
+def open_private(path: Path) -> IO[str]:
+    """Create a text file that only its owner can read, whatever the umask, and return it to be written.
 
     Args:
         path: The file.
-        mode: ``"w"`` or ``"x"``: both make it anew.
 
     Raises:
-        FileExistsError: Something has this name already, a link among them.
+        FileExistsError: Something has this name already; a link counts, wherever it leads.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return os.fdopen(descriptor, mode.replace("x", "w"), encoding="utf-8")
+    return os.fdopen(descriptor, "w", encoding="utf-8")
 
 
 def is_ours(path: Path) -> bool:

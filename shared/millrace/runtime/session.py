@@ -19,6 +19,7 @@ from millrace.local.class_archive import archive_flags, keep_archive
 from millrace.local.jars import jar_paths
 from millrace.local.java import JavaError
 from millrace.local.java_check import check_java
+from millrace.local.private import current_umask
 from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STEADY_RUN, STREAMING_DEFAULTS
 from millrace.runtime.launch import log_configuration, refuse_secret_arguments, submit_arguments
 from millrace.runtime.prefork import launcher
@@ -81,6 +82,8 @@ def session_conf(
         "spark.jars": ",".join(str(p) for p in jars),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
+        # Hadoop gives folders and files rights by a umask of its own, which lets everybody read.
+        "spark.hadoop.fs.permissions.umask-mode": f"{current_umask():03o}",
     }
     if cores is not None:
         merged |= {name: default.value for name, default in LOCAL_DEFAULTS.items()}
