@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks.machine import before, condition
+from millrace.runtime.redaction import redact_text
 
 
 def machine() -> dict[str, Any]:
@@ -58,7 +59,7 @@ def write(
     """
     from millrace.console.report import print_table
 
-    command = shlex.join(["millrace", *sys.argv[1:]])
+    command = redact_text(shlex.join(["millrace", *sys.argv[1:]]))
     date, on = datetime.now(UTC).isoformat(timespec="seconds"), machine()
     if out is not None:
         report = {

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -189,12 +190,28 @@ def test_a_decision_that_is_refused_says_why(served: Served, look: Look) -> None
     expect(page.locator("#act-send")).to_be_enabled()
 
 
+def test_who_leaves_can_decide_no_more(served: Served, look: Look) -> None:
+    page = look(served.with_token)
+    assert "#act=" not in page.url
+    page.goto(f"{served.url}/#/fraud")
+    button = page.locator("#panel-queue button").first
+    expect(button).to_be_enabled()
+    page.reload()
+    expect(button).to_be_enabled()
+    page.locator("#leave").click()
+    expect(button).to_be_disabled()
+    expect(page.locator("#leave")).to_be_hidden()
+    assert page.evaluate("localStorage.length") == 0
+
+
 @contextlib.contextmanager
-def foreign_page() -> Iterator[str]:
+def foreign_page(cookies: list[str] | None = None) -> Iterator[str]:
     """A page of somebody else on another port of this machine: cookies do not keep ports apart."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if cookies is not None:
+                cookies.append(self.headers.get("cookie", ""))
             self.send_response(200)
             self.send_header("content-type", "text/html")
             self.end_headers()
@@ -220,8 +237,10 @@ _ATTACK = """async ([url, body]) => {
             said.push(answer.type + ' ' + answer.status);
         } catch (error) { said.push('refused'); }
     }
-    try { said.push((await fetch(url.replace('/action', ''), {credentials: 'include'})).status); }
-    catch (error) { said.push('refused'); }
+    for (const other of [url.replace('/action', ''), new URL('/api/session', url).href]) {
+        try { said.push((await fetch(other, {credentials: 'include'})).status); }
+        catch (error) { said.push('refused'); }
+    }
     return said;
 }"""
 
@@ -234,8 +253,20 @@ def test_a_foreign_page_cannot_decide_nor_read_with_the_analysts_cookie(served: 
         page = look(served.with_token, foreign=True)  # the analyst is logged in
         page.goto(foreign)
         said = page.evaluate(_ATTACK, [f"{served.url}/api/apps/fraud/action", body])
-    assert said == ["refused"] * 4  # and the page cannot even see how it was refused
+    assert said == ["refused"] * 5  # and the page cannot even see how it was refused
     assert not (served.root / "cases" / "tables").exists()
+
+
+def test_a_server_that_was_given_the_analysts_cookie_can_look_and_not_act(served: Served, look: Look) -> None:
+    cookies: list[str] = []
+    with foreign_page(cookies) as foreign:
+        page = look(served.with_token, foreign=True)
+        page.goto(foreign)
+    stolen = next(cookie for cookie in cookies if "millrace_dashboard=" in cookie)
+    with httpx.Client(base_url=served.url, headers={"cookie": stolen}) as thief:
+        assert thief.get("/api/session").json() == {"is_known": True, "may_act": False}
+        sent = {"origin": served.url, "x-millrace-csrf": ""}
+        assert thief.post("/api/apps/fraud/action", json={}, headers=sent).status_code == 403
 
 
 def test_the_focus_stays_where_it_is_when_a_panel_changes(served: Served, look: Look) -> None:

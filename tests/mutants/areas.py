@@ -22,6 +22,7 @@ from tests.mutants import (
     core_topology,
     core_windows,
     generators,
+    security,
 )
 from tests.mutants.mutant import Mutant
 
@@ -44,4 +45,5 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "app_iot": app_iot.MUTANTS,
     "app_ridesharing": app_ridesharing.MUTANTS,
     "generators": generators.MUTANTS,
+    "security": security.MUTANTS,
 }

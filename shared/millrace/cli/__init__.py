@@ -13,6 +13,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import MillraceError
+from millrace.local.private import keep_private
+from millrace.runtime.redaction import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,15 +123,20 @@ def build() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; user errors end in one line and exit code 2."""
+    """Run the command line; user errors end in one line and exit code 2.
+
+    What commands make, and the processes that they start, only this user can read (see
+    :func:`~millrace.local.private.keep_private`).
+    """
     try:
         import typer  # noqa: F401
     except ModuleNotFoundError:
         sys.exit("millrace: the command line needs the apps extra: pip install 'millrace[apps]'")
     try:
+        keep_private()
         build()()
     except MillraceError as error:
         if os.environ.get("MILLRACE_TRACEBACK"):
             raise
-        print(f"millrace: {error}", file=sys.stderr)
+        print(f"millrace: {redact_text(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -27,6 +27,9 @@ def dashboard(
     bootstrap: Annotated[
         str | None, typer.Option(help="Kafka broker (host:port), for lag and dispositions.")
     ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Looking takes the token too, for other users of this machine.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Settings file (default ./millrace.yaml).")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s storage.root=/data/fraud.")
@@ -34,9 +37,10 @@ def dashboard(
 ) -> None:
     """Serve the pages until Ctrl-C. They read tables, checkpoints and topics, and disturb no query.
 
-    On this machine everybody may look; what changes something takes the token in the printed address.
+    On this machine everybody may look, unless --private; what changes something takes the token: the one in
+    the printed address, or in MILLRACE_DASHBOARD_TOKEN.
     """
-    from millrace.dashboard.access import Access
+    from millrace.dashboard.access import TOKEN_VARIABLE, Access
     from millrace.dashboard.serve import (
         address_of,
         configured_token,
@@ -50,7 +54,7 @@ def dashboard(
 
     if root is not None and name is None:
         raise UserError("--root is the folder of one app: say which, e.g. millrace dashboard fraud --root …")
-    access = Access(host, configured_token())
+    access = Access(host, configured_token(), private=private)
     sets = [*(overrides or ())] + ([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])
     if name is None:
         pages, broken = open_pages(list_apps(), config=config, overrides=sets)
@@ -60,7 +64,10 @@ def dashboard(
         raise UserError("no app can be shown: " + "; ".join(f"{n}: {why}" for n, why in broken.items()))
     server = make_server(pages, broken, access)
     listening = listening_socket(host, port)
-    typer.echo(f"dashboard: {address_of(listening)}/?token={access.token}  (Ctrl-C ends it)")
+    if access.is_generated:
+        typer.echo(f"dashboard: {address_of(listening)}/?token={access.token}  (Ctrl-C ends it)")
+    else:  # what is printed lands in logs, and who has given the token knows it
+        typer.echo(f"dashboard: {address_of(listening)}/  (?token= as in {TOKEN_VARIABLE}; Ctrl-C ends it)")
     for app_name, page in pages.items():
         typer.echo(f"  {app_name}: {page.data.root}")
     for app_name, why in broken.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,6 +61,7 @@ def _machine(config: Path | None, sets: list[str], names: list[str]) -> Machine:
     from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import Machine
     from millrace.runtime.settings import AppSettings, load_settings
+    from millrace.runtime.settings_sources import config_path
 
     # Of a single app the settings may be its own, its broker among them.
     kind, of = (load_app(names[0]).settings, names[0]) if len(names) == 1 else (AppSettings, "doctor")
@@ -69,6 +71,7 @@ def _machine(config: Path | None, sets: list[str], names: list[str]) -> Machine:
         kafka_options=settings.kafka.options,
         storage=settings.storage.local_root,
         key_file=settings.state.encryption.key_file,
+        config=config_path(config, os.environ),
     )
 
 

@@ -43,6 +43,7 @@ def run(
     from rich.console import Console
 
     from millrace.runtime.apps import load_app
+    from millrace.runtime.redaction import redact_text
     from millrace.runtime.settings import load_settings
 
     application = load_app(name)
@@ -66,10 +67,10 @@ def run(
         console.print(f"batch {batch_id}: {parts} ({total:,} records, {time.monotonic() - began:.1f} s)")
 
     def warn(text: str) -> None:
-        console.print(f"warning: {text}", soft_wrap=True, markup=False)
+        console.print(f"warning: {redact_text(text)}", soft_wrap=True, markup=False)
 
     def tell(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(redact_text(text), soft_wrap=True, markup=False)
 
     job = Job(
         application,

@@ -156,6 +156,7 @@ def export(
     from millrace.inspect.reading import view_of
     from millrace.inspect.session import tool_session
     from millrace.inspect.tables import entries_of
+    from millrace.local.private import open_private
 
     with (
         tool_session() as spark,
@@ -173,7 +174,7 @@ def export(
             for line in lines:
                 typer.echo(line)
         else:
-            with out.open("w", encoding="utf-8") as file:
+            with open_private(out) as file:
                 file.writelines(f"{line}\n" for line in lines)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from millrace.contracts.compatibility import Mode, breaks
 from millrace.contracts.model import Contract, ContractError, ContractName, stored
 from millrace.contracts.schema import dumps, meaning
+from millrace.local.private import make_shared, share
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,9 @@ def generate(
             done.append((contract.name, "unchanged"))
             continue
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_shared(folder)
             path.write_text(text, "utf-8", newline="\n")
+            share(path)
         except OSError as error:
             raise ContractError(f"cannot write {path}: {error.strerror}") from error
         done.append((contract.name, "replaced" if contract.name in kept else "written"))

@@ -1,12 +1,14 @@
 """Who may see the dashboard, and who may do something with it.
 
-On the loopback interface everybody on this machine may look; doing something takes the token. Elsewhere
-looking takes it as well. The token is exchanged for a cookie by opening ``/?token=…`` once, or is sent by
-programs as ``Authorization: Bearer …``.
+On the loopback interface everybody on this machine may look, unless the server is private; doing something
+takes the token. Elsewhere looking takes it as well. The token is exchanged for a session by opening
+``/?token=…`` once, or is sent by programs as ``Authorization: Bearer …``. A session is random, is known to
+this server alone, and ends with it, by its age, or as its owner leaves.
 
 What a browser can be made to send by a foreign page is refused: a name that is not ours in ``Host``
-(DNS rebinding), a POST from another origin, without JSON, or without the value that only our own page
-can read (cross-site request forgery).
+(DNS rebinding), a POST from another origin, without JSON, or without the session's second half, which is
+never in a cookie: browsers send cookies to every server of this host, whatever its port, but what our page
+has stored they give to our page only.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -24,6 +28,10 @@ from millrace.errors import UserError
 TOKEN_VARIABLE = "MILLRACE_DASHBOARD_TOKEN"  # noqa: S105 - a name
 COOKIE = "millrace_dashboard"
 CSRF_HEADER = "x-millrace-csrf"
+#: How long a session lasts, seconds.
+SESSION_S = 12 * 3_600.0
+#: More sessions than so many: the oldest ends.
+MOST_SESSIONS = 256
 _SHORTEST_TOKEN = 16
 
 #: Sent with every answer. The page loads nothing but its own files, and nobody may put it into a frame.
@@ -65,12 +73,27 @@ class Request:
         headers: Its headers, names in lower case.
         cookie: Our cookie, if it came.
         scheme: http or https.
+        path: What is asked for.
     """
 
     method: str
     headers: dict[str, str]
     cookie: str
     scheme: str = "http"
+    path: str = "/"
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the token is exchanged for.
+
+    Attributes:
+        cookie: Goes into a cookie that scripts cannot read: with it one may look.
+        csrf: Goes to the page that was opened, outside of cookies: with both one may act.
+    """
+
+    cookie: str
+    csrf: str
 
 
 class Access:
@@ -79,6 +102,8 @@ class Access:
     Args:
         host: Where it listens.
         token: The token; ``None``: one is made, which is allowed on the loopback interface only.
+        private: Whether looking takes the token on the loopback interface too.
+        now: A clock that never goes back, seconds.
 
     Raises:
         UserError: The host is reachable from elsewhere and there is no token, or the token is too short.
@@ -88,38 +113,71 @@ class Access:
         >>> access.refusal(Request("GET", {"host": "127.0.0.1:8600"}, ""))
         >>> access.refusal(Request("GET", {"host": "evil.example"}, ""))
         (421, 'this server is not called evil.example')
+        >>> Access("127.0.0.1", None, private=True).refusal(Request("GET", {"host": "localhost"}, ""))[0]
+        401
         >>> Access("0.0.0.0", None)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         millrace.errors.UserError: 0.0.0.0 can be reached from other machines: give a token in ...
     """
 
-    def __init__(self, host: str, token: str | None) -> None:
+    def __init__(
+        self,
+        host: str,
+        token: str | None,
+        *,
+        private: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.host = host
-        self.open_to_readers = is_loopback(host)
-        if token is None and not self.open_to_readers:
+        self.on_loopback = is_loopback(host)
+        self.open_to_readers = self.on_loopback and not private
+        if token is None and not self.on_loopback:
             raise UserError(
                 f"{host} can be reached from other machines: give a token in {TOKEN_VARIABLE}, "
                 "or stay on 127.0.0.1"
             )
         if token is not None and len(token) < _SHORTEST_TOKEN:
             raise UserError(f"the token in {TOKEN_VARIABLE} is shorter than {_SHORTEST_TOKEN} characters")
+        #: Whether the token was made here: who gave it knows it, and it need not be printed.
+        self.is_generated = token is None
         self.token = token or secrets.token_urlsafe(24)
-        self.session = self._derived("session")
-        self.csrf = self._derived("csrf")
-
-    def _derived(self, purpose: str) -> str:
-        return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+        self._now = now
+        # By the hash of their cookie, so that a look-up tells nothing by the time that it takes.
+        self._sessions: dict[bytes, tuple[float, str]] = {}
 
     def is_token(self, text: str) -> bool:
         """Say whether a text is the token, taking the same time for every text."""
-        return hmac.compare_digest(text.encode(), self.token.encode())
+        return _same(text, self.token)
+
+    def enter(self, token: str) -> Session | None:
+        """Return a new session for the token; ``None`` for any other text."""
+        if not self.is_token(token):
+            return None
+        now = self._now()
+        self._sessions = {key: kept for key, kept in self._sessions.items() if kept[0] > now}
+        while len(self._sessions) >= MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+        self._sessions[_hash(session.cookie)] = (now + SESSION_S, session.csrf)
+        return session
+
+    def leave(self, cookie: str) -> None:
+        """End the session of a cookie, if there is one."""
+        self._sessions.pop(_hash(cookie), None)
 
     def is_known(self, request: Request) -> bool:
-        """Say whether a request comes with the token or the cookie."""
-        return self._by_cookie(request) or self._by_bearer(request)
+        """Say whether a request comes with the token or the cookie of a session: it may look."""
+        return self._csrf_of(request) is not None or self._by_bearer(request)
 
-    def _by_cookie(self, request: Request) -> bool:
-        return hmac.compare_digest(request.cookie.encode(), self.session.encode())
+    def may_act(self, request: Request) -> bool:
+        """Say whether a request comes with the token, or with both halves of a session."""
+        csrf = self._csrf_of(request)
+        by_page = csrf is not None and _same(request.headers.get(CSRF_HEADER, ""), csrf)
+        return by_page or self._by_bearer(request)
+
+    def _csrf_of(self, request: Request) -> str | None:
+        ends_at, csrf = self._sessions.get(_hash(request.cookie), (0.0, ""))
+        return csrf if csrf and self._now() < ends_at else None
 
     def _by_bearer(self, request: Request) -> bool:
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
@@ -127,10 +185,14 @@ class Access:
 
     def refusal(self, request: Request) -> tuple[int, str] | None:
         """Return status and reason for a request that is not allowed, ``None`` for one that is."""
-        name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-        if self.open_to_readers and not (is_loopback(name) or name == self.host):
+        name = host_name(request.headers.get("host", ""))
+        if name is None:
+            return 400, "the header Host is no name of a host"
+        if self.on_loopback and not (is_loopback(name) or name == self.host):
             return 421, f"this server is not called {name[:100]}"
         if request.method in ("GET", "HEAD"):
+            if request.path.startswith("/api/") and not _from_our_page(request):
+                return 403, "this came from another page"
             if self.open_to_readers or self.is_known(request):
                 return None
             return 401, "open this page once with /?token=… ; who started the dashboard has the token"
@@ -144,11 +206,38 @@ class Access:
             return 415, "JSON is expected"
         if self._by_bearer(request):
             return None  # no browser adds this header by itself
-        if not self._by_cookie(request):
+        if not self.is_known(request):
             return 401, "this takes the token: open the page once with /?token=…"
         own = f"{request.scheme}://{headers.get('host', '')}"
-        if headers.get("origin") != own or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        if headers.get("origin") != own or not _from_our_page(request):
             return 403, "this came from another page"
-        if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), self.csrf.encode()):
-            return 403, "this came from another page: load the page again"
+        if not self.may_act(request):
+            return 403, "this came from another page: open the page once more with /?token=…"
         return None
+
+
+def host_name(header: str) -> str | None:
+    """Return the name in a ``Host`` header; ``None`` where it is none.
+
+    >>> [host_name(h) for h in ("localhost:8600", "[::1]:80", "", "[", "a:x", "me@127.0.0.1", "a/b")]
+    ['localhost', '::1', '', None, None, None, None]
+    """
+    try:
+        parts = urlsplit(f"//{header}")
+        name, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return None
+    return None if parts.username is not None or parts.netloc != header else name
+
+
+def _from_our_page(request: Request) -> bool:
+    """Say whether a browser, if it is one, asks by itself or for our own page."""
+    return request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+def _hash(cookie: str) -> bytes:
+    return hashlib.sha256(cookie.encode("utf-8", "replace")).digest()

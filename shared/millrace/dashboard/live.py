@@ -17,6 +17,7 @@ from millrace.dashboard.values import table_of
 from millrace.dashboard.views import Note, Table, Titled
 from millrace.dead_letters import one_line
 from millrace.errors import MillraceError, UserError
+from millrace.runtime.redaction import redact_text
 
 log = logging.getLogger("millrace.dashboard")
 
@@ -130,10 +131,10 @@ class LivePage:
         try:
             view = panel.make(self.data) or Note(panel.empty)
         except MillraceError as error:
-            view = Note(str(error), tone="warn")
+            view = Note(redact_text(str(error)), tone="warn")
         except Exception as error:  # a panel of an app must not take the others with it
             log.warning("panel %s of %s: %s", panel.id, self.data.app.name, one_line(error), exc_info=True)
-            view = Note(f"this panel failed: {one_line(error)}", tone="bad")
+            view = Note(redact_text(f"this panel failed: {one_line(error)}"), tone="bad")
         return msgspec.json.encode({"id": panel.id, "view": view})
 
 

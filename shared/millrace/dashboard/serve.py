@@ -100,6 +100,7 @@ def make_server(pages: dict[str, LivePage], broken: dict[str, str], access: Acce
     try:
         import uvicorn
 
+        from millrace.dashboard.connections import Waiting, patient_protocol
         from millrace.dashboard.server import Site, make_app
     except ImportError as error:
         raise UserError("the dashboard needs its extra: pip install 'millrace[dashboard]'") from error
@@ -107,6 +108,8 @@ def make_server(pages: dict[str, LivePage], broken: dict[str, str], access: Acce
     site = Site(pages, access, broken=broken, is_ending=lambda: bool(server.should_exit))
     config = uvicorn.Config(
         make_app(site),
+        http=patient_protocol(Waiting()),
+        ws="none",
         log_level="warning",
         access_log=False,  # addresses may carry the token
         server_header=False,
@@ -119,7 +122,12 @@ def make_server(pages: dict[str, LivePage], broken: dict[str, str], access: Acce
 
 @contextlib.contextmanager
 def serving(
-    pages: dict[str, LivePage], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+    pages: dict[str, LivePage],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    private: bool = False,
 ) -> Iterator[tuple[str, Access]]:
     """Serve pages in a thread while the block runs; give their address and the rules of access.
 
@@ -128,10 +136,11 @@ def serving(
         host: Where to listen.
         port: Port; 0: a free one.
         token: The token; see :class:`~millrace.dashboard.access.Access`.
+        private: Whether looking takes the token on the loopback interface too.
     """
     import threading
 
-    access = Access(host, token)
+    access = Access(host, token, private=private)
     server = make_server(pages, {}, access)
     with contextlib.closing(listening_socket(host, port)) as listening:
         thread = threading.Thread(

@@ -13,20 +13,21 @@ from fastapi.responses import (
     FileResponse,
     JSONResponse,
     PlainTextResponse,
-    RedirectResponse,
     StreamingResponse,
 )
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware.base import RequestResponseEndpoint
 
-from millrace.dashboard import access as rules
-from millrace.dashboard.access import COOKIE, SECURITY_HEADERS, Access
+from millrace.dashboard.access import COOKIE, Access
+from millrace.dashboard.guard import Guard
 from millrace.dashboard.live import LivePage
 from millrace.errors import MillraceError, UserError
+from millrace.runtime.redaction import redact_text
 
 STATIC = Path(__file__).parent / "static"
 #: Most who may look at the same time: each holds a connection.
 MOST_LISTENERS = 64
+#: Of these, so many without the token: they must not keep out those who have it.
+MOST_UNKNOWN_LISTENERS = 48
 _LARGEST_BODY = 16_384
 _FILES = {"style.css": "text/css", "app.js": "text/javascript", "charts.js": "text/javascript",
           "icon.svg": "image/svg+xml"}  # fmt: skip
@@ -78,48 +79,17 @@ class Site:
             self.listeners -= 1
 
 
-def make_app(site: Site) -> FastAPI:
+def make_app(site: Site) -> Guard:
     """Return the web application of a site."""
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.middleware("http")
-    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        response = _refused(site.access, request) or await call_next(request)
-        for name, value in SECURITY_HEADERS.items():
-            response.headers[name] = value
-        return response
-
     @app.exception_handler(MillraceError)
     async def explain(_: Request, error: Exception) -> Response:
-        return JSONResponse({"error": str(error)}, status_code=409)
+        return JSONResponse({"error": redact_text(str(error))}, status_code=409)
 
     _add_page(app, site)
     _add_data(app, site)
-    return app
-
-
-def _refused(access: Access, request: Request) -> Response | None:
-    headers = {name.lower(): value for name, value in request.headers.items()}
-    about = rules.Request(
-        request.method,
-        headers,
-        request.cookies.get(COOKIE, ""),
-        headers.get("x-forwarded-proto", request.url.scheme),
-    )
-    token = request.query_params.get("token")
-    if request.method == "GET" and request.url.path == "/" and token is not None:
-        return _enter(access, token, secure=about.scheme == "https")
-    refusal = access.refusal(about)
-    return None if refusal is None else PlainTextResponse(refusal[1] + "\n", status_code=refusal[0])
-
-
-def _enter(access: Access, token: str, *, secure: bool) -> Response:
-    """Exchange the token for a cookie, and take it out of the address."""
-    if not access.is_token(token):
-        return PlainTextResponse("this is not the token\n", status_code=401)
-    response = RedirectResponse("/", status_code=303)
-    response.set_cookie(COOKIE, access.session, httponly=True, samesite="strict", secure=secure, path="/")
-    return response
+    return Guard(app, site.access)
 
 
 def _add_page(app: FastAPI, site: Site) -> None:
@@ -133,16 +103,18 @@ def _add_page(app: FastAPI, site: Site) -> None:
             return PlainTextResponse("no such file\n", status_code=404)
         return FileResponse(STATIC / name, media_type=_FILES[name])
 
-    @app.get("/healthz")
-    def healthz() -> dict[str, Any]:
-        return {"status": "ok", "apps": sorted(site.pages), "listeners": site.listeners}
-
     @app.get("/api/session")
-    def session(request: Request) -> dict[str, Any]:
-        """Say what the reader may do; the value against forgery goes to our own page only."""
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        known = site.access.is_known(rules.Request("GET", headers, request.cookies.get(COOKIE, "")))
-        return {"may_act": known, "csrf": site.access.csrf if known else None}
+    def session(request: Request) -> dict[str, bool]:
+        """Say what the reader may do; nothing of the session itself is ever told again."""
+        asked = request.state.asked
+        return {"is_known": site.access.is_known(asked), "may_act": site.access.may_act(asked)}
+
+    @app.post("/api/leave")
+    def leave(request: Request) -> Response:
+        site.access.leave(request.state.asked.cookie)
+        answer = _json({"said": "the session has ended"})
+        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return answer
 
 
 def _add_data(app: FastAPI, site: Site) -> None:
@@ -163,9 +135,10 @@ def _add_data(app: FastAPI, site: Site) -> None:
         return _json(_page(site, name).describe())
 
     @app.get("/api/apps/{name}/events")
-    async def events(name: str, once: bool = False) -> Response:
+    async def events(request: Request, name: str, once: bool = False) -> Response:
         page = _page(site, name)
-        if site.listeners >= MOST_LISTENERS:
+        known = site.access.is_known(request.state.asked)
+        if site.listeners >= (MOST_LISTENERS if known else MOST_UNKNOWN_LISTENERS):
             return PlainTextResponse("too many are looking\n", status_code=503)
         return StreamingResponse(site.events(page, once=once), media_type="text/event-stream")
 

@@ -124,7 +124,9 @@ class Server:
         """
         lines = [f"{key}={_escaped(value)}\n" for key, value in self.properties().items()]
         try:
-            self.data.mkdir(parents=True, exist_ok=True)
+            # What is sent through it lies here; a directory that is there has its owner's rights.
+            for folder in (self.root, self.data):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             self.properties_file.write_text("".join(lines))
             self._log4j_file.write_text(_LOG4J.format(log_file=_escaped(str(self.log_file))))

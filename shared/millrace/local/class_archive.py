@@ -16,6 +16,7 @@ from pathlib import Path
 
 from millrace.local.jar_cache import cache_root
 from millrace.local.java_check import Java
+from millrace.local.private import is_ours
 
 #: Exit code of a JVM that ended cleanly on SIGTERM, its archive written in full.
 _CLEAN_EXITS = (0, 143)
@@ -28,6 +29,8 @@ def archive_flags(
 ) -> list[str]:
     """Return the JVM flags that use the archive; without one, those that write it, if wanted.
 
+    The JVM runs what is in it without a look at the jars: one that another user can have written is not used.
+
     Args:
         java: The Java that will run.
         jars: The classpath.
@@ -35,7 +38,7 @@ def archive_flags(
         name: What runs.
     """
     archive = _folder() / f"{name}-{_fingerprint(java, jars)}{_SUFFIX}"
-    if archive.exists():
+    if is_ours(archive):
         return [f"-XX:SharedArchiveFile={archive}"]
     return [f"-XX:ArchiveClassesAtExit={write_below / archive.name}"] if write_below else []
 

@@ -12,12 +12,14 @@ import enum
 import fcntl
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from millrace.errors import MillraceError, UserError
 from millrace.local.jar_lock import Artifact, Jar
+from millrace.local.private import is_ours, make_shared, share
 
 _LOCK_POLL_S = 0.1
 
@@ -81,7 +83,8 @@ class JarCache:
         path = self.path(artifact)
         try:
             stamp = self._stamp(artifact)
-            if not rehash and self._stamp_path(artifact).read_text(encoding="ascii") == stamp:
+            told = self._stamp_path(artifact).read_text(encoding="ascii", errors="replace")
+            if not rehash and told == stamp and is_ours(path) and is_ours(self._stamp_path(artifact)):
                 return JarState.OK
         except (FileNotFoundError, NotADirectoryError):
             if not path.is_file():
@@ -99,9 +102,10 @@ class JarCache:
     def publish(self, artifact: Artifact, checked: Path) -> None:
         """Move a file, whose hash the caller has checked, to its place, in one step."""
         path = self.path(artifact)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_shared(path.parent)
         with checked.open("rb") as file:
             os.fsync(file.fileno())
+        share(checked)
         os.replace(checked, path)
         self._write_stamp(artifact)
 
@@ -116,7 +120,9 @@ class JarCache:
         path = self.root / ".locks" / f"{artifact.sha256}.lock"
         try:
             for folder in (path.parent, self.part(artifact).parent):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_shared(folder)
+            _drop_foreign(self.part(artifact))
+            _drop_foreign(path)
             file = path.open("a")
         except OSError as error:
             reason = f"the jar cache {self.root} cannot be written ({error.strerror})"
@@ -139,7 +145,17 @@ class JarCache:
         stamp = self._stamp_path(artifact)
         draft = stamp.with_name(f"{stamp.name}.{os.getpid()}.{threading.get_ident()}")
         draft.write_text(self._stamp(artifact), encoding="ascii")
+        share(draft)
         os.replace(draft, stamp)
+
+
+def _drop_foreign(path: Path) -> None:
+    """Remove what another user has put where we are about to write: a link, or a file that stays theirs."""
+    with contextlib.suppress(FileNotFoundError):
+        status = path.lstat()
+        # A lock is shared among users, and nothing is ever read from or written to it.
+        if stat.S_ISLNK(status.st_mode) or (path.suffix == ".part" and status.st_uid != os.geteuid()):
+            path.unlink()
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millrace.runtime.redaction import spark_name_regex, spark_text_regex
+
 
 class Default(NamedTuple):
     """A setting that Millrace changes.
@@ -69,8 +71,10 @@ STREAMING_DEFAULTS: dict[str, Default] = {
     ),
     "spark.ui.showConsoleProgress": Default("false", "progress bars would tear the terminal's live view"),
     "spark.redaction.regex": Default(
-        "(?i)secret|password|token|access[.]?key|jaas|credential|private",
-        "the default misses kafka.sasl.jaas.config",
+        spark_name_regex(), "the default misses most secrets of Kafka's and Hadoop's clients"
+    ),
+    "spark.redaction.string.regex": Default(
+        spark_text_regex(), "plans are shown and logged, and by default in them nothing is hidden"
     ),
 }
 
@@ -79,6 +83,9 @@ LOCAL_DEFAULTS: dict[str, Default] = {
     "spark.sql.streaming.checkpointFileManagerClass": Default(
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
         "the default shells out for permissions: a small batch takes 35-50 % less time without",
+    ),
+    "spark.authenticate": Default(
+        "true", "the driver's ports would take what any user of this machine sends; Spark makes the secret itself"
     ),
     "spark.python.unix.domain.socket.enabled": Default(
         "true", "state calls of a Python worker are 10-25 % quicker than over loopback TCP"

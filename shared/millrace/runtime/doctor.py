@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 from millrace.errors import MillraceError
 from millrace.local.java_check import TESTED_VERSIONS, check_java
-from millrace.runtime.secrets import redact_text
+from millrace.runtime.redaction import redact_text
 
 __all__ = ["Finding", "Machine", "quick_check", "refused", "run_checks"]
 
@@ -65,6 +65,7 @@ class Machine:
         kafka_options: Options of the Kafka clients.
         storage: Where tables will be written, if that is a local folder.
         key_file: The file of the keys that state is encrypted with, if one is configured.
+        config: The settings file, if there may be one.
         python: Version of Python.
         available_memory: Bytes free for new processes, if known.
     """
@@ -74,6 +75,7 @@ class Machine:
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     storage: Path | None = None
     key_file: str | None = None
+    config: Path | None = None
     python: tuple[int, int, int] = sys.version_info[:3]
     available_memory: int | None = None
 
@@ -118,6 +120,7 @@ def run_checks(machine: Machine | None = None, *, quick: bool = False) -> list[F
             ("SPARK_HOME", _spark_home),
             ("broker", _broker),
             ("state keys", _state_keys),
+            ("permissions", _permissions),
         ]
     return [_guarded(name, check, machine) for name, check in checks]
 
@@ -301,6 +304,41 @@ def _spark_home(machine: Machine) -> Finding:
     return Finding(
         "SPARK_HOME", "warning", f"{home} is another Spark {version} than the pip package's", advice
     )
+
+
+def _permissions(machine: Machine) -> Finding:
+    """Look for what other users of this machine can read of the data, and change of the programs."""
+    from millrace.local.jar_cache import cache_root
+    from millrace.local.private import is_ours
+
+    name = "permissions"
+    cache = cache_root(machine.env)
+    if cache.exists() and not is_ours(cache):
+        return Finding(
+            name,
+            "warning",
+            f"others can write to the jar cache {cache}, or above it: all jars are read again at every start",
+            "let only one user write there, or set MILLRACE_CACHE to a folder of yours",
+        )
+    storage, config = machine.storage, machine.config
+    if storage is not None and _is_open(storage):
+        return Finding(
+            name, "warning", f"every user of this machine can read {storage}", f"run: chmod -R o= {storage}"
+        )
+    if config is not None and _is_open(config):
+        text = config.read_text("utf-8", errors="replace")
+        if redact_text(text) != text:
+            found = f"{config} holds secrets, and every user of this machine can read it"
+            return Finding(name, "warning", found, f"run: chmod o= {config}")
+    return Finding(name, "ok", "tables, settings and jars are out of reach of other users")
+
+
+def _is_open(path: Path) -> bool:
+    """Say whether every user can get at a file or folder: it and the way to it are open."""
+    if not path.exists():
+        return False
+    above = [*path.absolute().parents]
+    return bool(path.stat().st_mode & 0o006) and all(folder.stat().st_mode & 0o001 for folder in above)
 
 
 def _broker(machine: Machine) -> Finding:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.runtime.secrets import redact_text
+from millrace.runtime.redaction import redact_text
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener

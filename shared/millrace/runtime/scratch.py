@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,12 +41,18 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
 
 
 def remove_orphans(prefix: str) -> list[Path]:
-    """Remove the folders of this prefix whose owner has died, and return them."""
+    """Remove the folders of this prefix whose owner has died, and return them.
+
+    Others may make folders there as well, and links with such names: only what is this user's is touched.
+    """
     gone = []
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        # One without a lock was made this instant, or is not ours.
+        # One without a lock was made this instant.
         with contextlib.suppress(OSError):
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

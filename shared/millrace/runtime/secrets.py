@@ -1,65 +1,22 @@
-"""What must never be printed: which names are secret, and values that hide themselves.
-
-One rule for everything that shows settings, errors or options: :func:`is_secret` decides by name,
-:class:`OptionMap` hides such values in every printed form, :func:`redact_text` cleans free text.
-"""
+"""Values that hide themselves: options whose secrets are given to clients and never printed."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-#: What stands for a secret wherever it would be shown.
-MASK: Final = "********"
-
-_HIDDEN: Final = (
-    r"password|passwd|passphrase|secret|token|jaas|credential|private|access[._-]?key|api[._-]?key"
-    r"|user[._]?info|ssl[._]key[._]pem|keystore[._]key|oauthbearer[._]config"
-)
-_SECRET_NAME: Final = re.compile(_HIDDEN, re.IGNORECASE)
-# Names that match but hold no secret: where a key lies is what one needs to see.
-_HARMLESS_NAME: Final = re.compile(r"token[._]endpoint|credentials[._](source|provider)$", re.IGNORECASE)
-# userinfo of a URI: scheme://user:secret@host. The user stays, it says which account is meant.
-_URI_PASSWORD: Final = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
-_ASSIGNMENT: Final = re.compile(
-    rf"([\w.\-]*(?:{_HIDDEN})[\w.\-]*\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&)}}\]]+)", re.IGNORECASE
-)
-
-
-def is_secret(name: str) -> bool:
-    """Say whether values under ``name`` (an option, a key, a dotted path) must not be shown.
-
-    >>> is_secret("sasl.password"), is_secret("spark.hadoop.fs.s3a.access.key"), is_secret("sasl.mechanism")
-    (True, True, False)
-    """
-    return bool(_SECRET_NAME.search(name)) and not _HARMLESS_NAME.search(name)
-
-
-def redact_text(text: str) -> str:
-    """Return free text (a message, a URI) without passwords in URIs and in ``name=value`` pairs.
-
-    >>> redact_text("s3a://bob:hunter2@lake/tables")
-    's3a://bob:********@lake/tables'
-    >>> redact_text("user=bob password='hunter2' failed")
-    'user=bob password=******** failed'
-    """
-    return _ASSIGNMENT.sub(rf"\1{MASK}", _URI_PASSWORD.sub(rf"\1:{MASK}@", text))
-
-
-def shown(name: str, value: str) -> str:
-    """Return ``value`` as it may be shown under ``name``."""
-    return MASK if is_secret(name) else redact_text(value)
+from millrace.runtime.redaction import shown
 
 
 class OptionMap(dict[str, str]):
     """Options passed through to Kafka or Spark, whose secret values are hidden in every printed form.
 
     Reading a value (``options["sasl.password"]``, ``dict(options)``) gives it as it is; ``repr``,
-    ``str`` and pydantic's dumps give ``********`` for names that :func:`is_secret` knows.
+    ``str`` and pydantic's dumps give ``********`` for names that
+    :func:`~millrace.runtime.redaction.is_secret` knows.
 
     >>> OptionMap({"sasl.username": "bob", "sasl.password": "hunter2"})
     {'sasl.username': 'bob', 'sasl.password': '********'}

@@ -19,7 +19,9 @@ from millrace.local.class_archive import archive_flags, keep_archive
 from millrace.local.jars import jar_paths
 from millrace.local.java import JavaError
 from millrace.local.java_check import check_java
+from millrace.local.private import current_umask
 from millrace.runtime.defaults import LOCAL_DEFAULTS, QUICK_START, STEADY_RUN, STREAMING_DEFAULTS
+from millrace.runtime.launch import log_configuration, refuse_secret_arguments, submit_arguments
 from millrace.runtime.prefork import launcher
 from millrace.runtime.scratch import scratch_folder
 
@@ -29,7 +31,6 @@ SCRATCH_PREFIX = "millrace-s-"
 #: How long the JVM may take to end.
 _LAST_S = 60.0
 _LOCAL_FS = "hadoop-bare-naked-local-fs"
-_LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class SessionError(UserError):
@@ -58,11 +59,15 @@ def session_conf(
         scratch: Folder for sockets and temporary files, removed by the caller.
         conf: Settings that override everything else.
         writes_archive: Where a quick start has no archive of Spark's classes, let the JVM write one.
+
+    Raises:
+        SecretInArguments: A secret stands in a setting that becomes an argument of the JVM.
     """
     cores = local_cores(master)
     jars = jar_paths("spark")
     archive = _archive_flags(scratch if writes_archive else None) if quick_start and cores is not None else []
-    options = [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-Duser.timezone=UTC"]
+    refuse_secret_arguments(conf or {})
+    options = [f"-Dlog4j2.configurationFile={log_configuration(scratch).as_uri()}", "-Duser.timezone=UTC"]
     if quick_start:
         options += [QUICK_START.value, *archive]
     elif cores is not None:
@@ -77,6 +82,8 @@ def session_conf(
         "spark.jars": ",".join(str(p) for p in jars),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
+        # Hadoop gives folders and files rights by a umask of its own, which lets everybody read.
+        "spark.hadoop.fs.permissions.umask-mode": f"{current_umask():03o}",
     }
     if cores is not None:
         merged |= {name: default.value for name, default in LOCAL_DEFAULTS.items()}
@@ -154,7 +161,7 @@ def spark_session(
     # Sockets have short paths by law (about 100 characters), so the folder is under the system's own.
     with scratch_folder(SCRATCH_PREFIX) as scratch, ExitStack() as kept:
         for folder in ("spark", "sockets", "python"):
-            (scratch / folder).mkdir()
+            (scratch / folder).mkdir(mode=0o700)
         python = None
         if own_python and local_cores(master) is not None:
             python = kept.enter_context(launcher(scratch / "python", preload))
@@ -170,7 +177,7 @@ def spark_session(
         )
         spark = None
         try:
-            spark = _start(app, settings, log_file, python)
+            spark = _start(app, settings, log_file, python, scratch)
             yield spark
         finally:
             if spark is not None:
@@ -181,16 +188,19 @@ def spark_session(
                 keep_archive(scratch, code, name=_ARCHIVE)
 
 
-def _start(app: str, settings: Mapping[str, str], log_file: Path | None, python: Path | None) -> SparkSession:
+def _start(
+    app: str, settings: Mapping[str, str], log_file: Path | None, python: Path | None, scratch: Path
+) -> SparkSession:
     """Start the JVM with its output in the log: Spark and its workers print as they please."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
     spark_conf = SparkConf(loadDefaults=False).setAppName(app).setAll(list(settings.items()))
-    with open(log_file or os.devnull, "ab") as output:
+    with open(log_file or os.devnull, "ab") as output, submit_arguments(dict(spark_conf.getAll()), scratch):
         try:
-            gateway = launch_gateway(spark_conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+            # Without settings: PySpark would make arguments of them, for everybody to see.
+            gateway = launch_gateway(None, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
         except PySparkException as error:
             raise SessionError(
                 f"Java did not start ({error}); see {log_file} and run: millrace doctor"

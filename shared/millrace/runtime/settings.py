@@ -42,7 +42,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from millrace.connectors.router import DRIVER_RECORDS
 from millrace.kafka.options import check_options, client_options, spark_options
 from millrace.runtime.installed import list_apps
-from millrace.runtime.secrets import MASK, OptionMap, is_secret, shown
+from millrace.runtime.redaction import MASK, is_secret, shown
+from millrace.runtime.secrets import OptionMap
 from millrace.runtime.settings_sources import COMMON, Collector, Entry, SettingsError, config_path
 from millrace.time import ms
 from millrace.time.clock import skew_ms

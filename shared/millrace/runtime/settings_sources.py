@@ -18,7 +18,8 @@ import yaml
 from pydantic import BaseModel
 
 from millrace.errors import UserError
-from millrace.runtime.secrets import OptionMap, is_secret
+from millrace.runtime.redaction import is_secret
+from millrace.runtime.secrets import OptionMap
 
 #: ``MILLRACE__KAFKA__BOOTSTRAP`` sets ``kafka.bootstrap``.
 ENV_PREFIX: Final = "MILLRACE__"

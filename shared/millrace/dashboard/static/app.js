@@ -6,11 +6,38 @@ const main = document.getElementById("main");
 const statusLine = document.getElementById("status");
 const detailBox = document.getElementById("detail");
 const actBox = document.getElementById("act");
-const session = { may_act: false, csrf: null };
+const leaveButton = document.getElementById("leave");
+const session = { is_known: false, may_act: false };
 let current = null; // { name, about, source, timer, table }
 
-async function get(path) {
-  const response = await fetch(path, { headers: { accept: "application/json" } });
+// The half of a session that lets act: it came behind the # of the address, once, and stays with this page's
+// own address, port included, where no other server of this machine can ask for it.
+const HALF = "millrace.act";
+const half = () => localStorage.getItem(HALF) ?? "";
+{
+  const came = /^#act=([\w-]+)$/.exec(location.hash);
+  if (came) {
+    localStorage.setItem(HALF, came[1]);
+    history.replaceState(null, "", "/");
+  }
+}
+
+async function knowSession() {
+  Object.assign(session, await get("/api/session", { "x-millrace-csrf": half() }));
+  if (!session.may_act) localStorage.removeItem(HALF);
+  leaveButton.hidden = !session.is_known;
+}
+
+leaveButton.addEventListener("click", async () => {
+  await fetch("/api/leave", {
+    method: "POST", body: "{}", headers: { "content-type": "application/json", "x-millrace-csrf": half() },
+  });
+  localStorage.removeItem(HALF);
+  location.reload();
+});
+
+async function get(path, headers = {}) {
+  const response = await fetch(path, { headers: { accept: "application/json", ...headers } });
   if (!response.ok) throw new Error(await reason(response));
   return response.json();
 }
@@ -35,11 +62,17 @@ function place() {
 
 const linkTo = (app, key) => `#/${encodeURIComponent(app)}` + (key === undefined ? "" : `/key/${encodeURIComponent(key)}`);
 
+// Who goes on before a page has come must not get it in place of the next.
+let turn = 0;
+
 async function go() {
   const { app, key } = place();
+  const mine = ++turn;
+  const isOver = () => mine !== turn;
   try {
-    if (app === "") await showApps();
-    else if (current?.name !== app) await showApp(app);
+    if (app === "") await showApps(isOver);
+    else if (current?.name !== app) await showApp(app, isOver);
+    if (isOver()) return;
     if (app !== "" && key !== null) await showDetail(app, key);
     else if (detailBox.open) detailBox.close();
   } catch (error) {
@@ -60,9 +93,11 @@ async function navigation(apps, name) {
   document.title = name ? `${name} · Millrace` : "Millrace";
 }
 
-async function showApps() {
+async function showApps(isOver) {
   leave();
   const apps = await get("/api/apps");
+  await knowSession();
+  if (isOver()) return;
   await navigation(apps, "");
   const cards = apps.map((a) => a.error
     ? el("div", { class: "card" }, el("h2", {}, a.app), el("p", { class: "note warn" }, a.error))
@@ -72,10 +107,11 @@ async function showApps() {
   tell("live", "ready");
 }
 
-async function showApp(name) {
+async function showApp(name, isOver) {
   leave();
   const [apps, about] = await Promise.all([get("/api/apps"), get(`/api/apps/${encodeURIComponent(name)}`)]);
-  Object.assign(session, await get("/api/session"));
+  await knowSession();
+  if (isOver()) return;
   current = { name, about, source: null, timer: 0, table: null };
   await navigation(apps, name);
   const panels = about.panels.map((p) =>
@@ -207,7 +243,7 @@ document.getElementById("act-form").addEventListener("submit", async (event) => 
   try {
     const response = await fetch(`/api/apps/${encodeURIComponent(current.name)}/action`, {
       method: "POST", body: JSON.stringify(values),
-      headers: { "content-type": "application/json", "x-millrace-csrf": session.csrf ?? "" },
+      headers: { "content-type": "application/json", "x-millrace-csrf": half() },
     });
     if (!response.ok) throw new Error(await reason(response));
     said((await response.json()).said, true);

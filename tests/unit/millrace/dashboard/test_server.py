@@ -93,8 +93,10 @@ def panels(client: TestClient) -> dict[str, Any]:
 def enter(client: TestClient) -> str:
     """Take the token's way in, and return the value against forgery."""
     answer = client.get(f"/?token={TOKEN}")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    return str(client.get("/api/session").json()["csrf"])
+    assert answer.status_code == 303
+    place, _, half = answer.headers["location"].partition("#act=")
+    assert (place, len(half)) == ("/", 43)
+    return half
 
 
 def act(client: TestClient, values: Mapping[str, Any], **headers: str) -> Any:
@@ -205,7 +207,7 @@ def test_every_answer_has_the_headers_that_keep_foreign_things_out(client: TestC
 
 def test_on_loopback_everybody_may_look_and_nobody_may_act(client: TestClient) -> None:
     assert client.get("/api/apps").status_code == 200
-    assert client.get("/api/session").json() == {"may_act": False, "csrf": None}
+    assert client.get("/api/session").json() == {"is_known": False, "may_act": False}
     assert act(client, {"id": "a", "verdict": "good"}).status_code == 401
 
 
@@ -215,6 +217,7 @@ def test_the_token_lets_act_with_a_cookie_that_scripts_cannot_read(client: TestC
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
     assert TOKEN not in cookie
     csrf = enter(client)
+    assert csrf not in cookie
     answer = act(client, {"id": "a", "verdict": "good"}, **{CSRF_HEADER: csrf})
     assert (answer.status_code, answer.json()) == (200, {"said": "a is good"})
 
@@ -283,7 +286,7 @@ def test_there_is_nothing_to_change_otherwise(client: TestClient, method: str) -
 def test_elsewhere_than_on_loopback_looking_takes_the_token(page: LivePage) -> None:
     site = Site({"shop": page}, Access(EVERYWHERE, TOKEN))
     with TestClient(make_app(site), base_url="http://dash.example", follow_redirects=False) as client:
-        for path in ("/", "/api/apps", "/api/apps/shop/tables/sales", "/static/app.js", "/healthz"):
+        for path in ("/", "/api/apps", "/api/apps/shop/tables/sales", "/static/app.js", "/api/session"):
             assert client.get(path).status_code == 401
         client.get(f"/?token={TOKEN}")
         assert client.get("/api/apps").status_code == 200
@@ -393,8 +396,8 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         try:
             assert found, line + (process.stderr.read() if process.stderr and process.poll() else "")
             base = found[0].partition("/?")[0]
-            with urllib.request.urlopen(f"{base}/healthz", timeout=20) as answer:  # noqa: S310
-                assert json.load(answer)["apps"] == ["fraud"]
+            with urllib.request.urlopen(f"{base}/api/apps", timeout=20) as answer:  # noqa: S310
+                assert [found["app"] for found in json.load(answer)] == ["fraud"]
         finally:
             process.send_signal(signal.SIGINT)
             code = process.wait(20)

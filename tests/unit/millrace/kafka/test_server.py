@@ -40,6 +40,14 @@ class TestServer:
         listeners = server.properties()["listeners"]
         assert listeners == "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
 
+    def test_what_is_sent_and_kept_only_its_user_can_read(self, server: Server) -> None:
+        before = os.umask(0o022)
+        try:
+            server.write()
+        finally:
+            os.umask(before)
+        assert {server.root.stat().st_mode & 0o077, server.data.stat().st_mode & 0o077} == {0}
+
     def test_given_settings_win(self, server: Server) -> None:
         changed = dataclasses.replace(server, settings={"log.retention.ms": "1000"})
         assert server.properties()["log.retention.ms"] == "-1"
@@ -109,6 +117,12 @@ class TestClassArchive:
         keep_archive(tmp_path, 143)
         (flag,) = archive_flags(JAVA, [jar], write_below=tmp_path)
         assert flag == f"-XX:SharedArchiveFile={tmp_path}/cache/classes/{path.name}"
+
+    def test_one_that_others_can_have_written_is_not_run(self, jar: Path, tmp_path: Path) -> None:
+        self.written(archive_flags(JAVA, [jar], write_below=tmp_path))
+        keep_archive(tmp_path, 143)
+        (tmp_path / "cache" / "classes").chmod(0o777)
+        assert archive_flags(JAVA, [jar]) == []
 
     def test_it_is_not_written_unless_wanted(self, jar: Path) -> None:
         assert archive_flags(JAVA, [jar]) == []

@@ -413,6 +413,51 @@ def test_two_processes_at_once_share_the_work(mirror: Mirror, cache: JarCache) -
     assert list(cache.part(jar_of("a")).parent.iterdir()) == []
 
 
+def forged(cache: JarCache, jar: Jar) -> Path:
+    """Put a jar with other content into a cache, with a stamp that says that it was checked."""
+    path = cache.path(jar)
+    path.write_bytes(b"evil" * 50_000)
+    status = path.stat()
+    stamp = f"{jar.sha256} {status.st_size} {status.st_mtime_ns}"
+    path.with_name(path.name + ".checked").write_text(stamp)
+    return path
+
+
+@pytest.mark.parametrize("open_to_others", ["jar", "stamp", "folder", "cache"])
+def test_a_forged_jar_with_its_stamp_is_refused_where_others_can_have_put_it(
+    mirror: Mirror, cache: JarCache, open_to_others: str
+) -> None:
+    jar = jar_of("a")
+    mirror.serve(jar, content_of("a"))
+    ensure_jars(["spark"], lock=lock_of(jar), cache=cache, sources=[remote(mirror)])
+    path = forged(cache, jar)
+    # Whoever can write here can write the stamp as well: where nobody else can, it is believed.
+    assert jar_paths("spark", lock=lock_of(jar), cache=cache) == [path]
+    places = {
+        "jar": path, "stamp": path.with_name(path.name + ".checked"), "folder": path.parent,
+        "cache": cache.root,
+    }  # fmt: skip
+    places[open_to_others].chmod(0o777)
+    with pytest.raises(UserError, match="damaged"):
+        jar_paths("spark", lock=lock_of(jar), cache=cache)
+    assert [r.state.value for r in report_jars(["spark"], lock=lock_of(jar), cache=cache)] == ["corrupt"]
+    ensure_jars(["spark"], lock=lock_of(jar), cache=cache, sources=[remote(mirror)])
+    assert path.read_bytes() == content_of("a")
+
+
+def test_a_link_in_place_of_an_unfinished_download_is_not_written_through(
+    mirror: Mirror, cache: JarCache, tmp_path: Path
+) -> None:
+    jar, precious = jar_of("a"), tmp_path / "precious"
+    precious.write_text("mine")
+    mirror.serve(jar, content_of("a"))
+    cache.part(jar).parent.mkdir(parents=True)
+    cache.part(jar).symlink_to(precious)
+    ensure_jars(["spark"], lock=lock_of(jar), cache=cache, sources=[remote(mirror)])
+    assert precious.read_text() == "mine"
+    assert cache.path(jar).read_bytes() == content_of("a")
+
+
 def test_places_follow_the_environment() -> None:
     def names(**environ: str) -> list[str]:
         return [source.name for source in sources_from({"MAVEN_REPO_LOCAL": "/m2", **environ})]

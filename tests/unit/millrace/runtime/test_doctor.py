@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -196,13 +198,41 @@ class TestMachine:
     def test_what_is_installed_here_fits_its_pins(self) -> None:
         assert finding("packages", Machine()).status == "ok"
 
+    def test_what_other_users_can_read_or_change_is_a_warning(self, tmp_path: Path) -> None:
+        reachable = Path(tempfile.mkdtemp(prefix="millrace-test-"))  # pytest's own are closed to others
+        try:
+            reachable.chmod(0o755)
+            root, config, cache = (reachable / name for name in ("root", "millrace.yaml", "cache"))
+            (cache / "jars").mkdir(parents=True)
+            root.mkdir(0o700)
+            config.write_text("kafka: {options: {sasl.password: hUnter2}}")
+            config.chmod(0o600)
+            machine = Machine(env={"MILLRACE_CACHE": str(cache)}, storage=root, config=config)
+            assert finding("permissions", machine).status == "ok"
+            for path, told in ((root, "read"), (config, "holds secrets"), (cache, "others can write")):
+                before = path.stat().st_mode
+                path.chmod(0o777)
+                found = finding("permissions", machine)
+                assert (found.status, told in found.found) == ("warning", True)
+                assert "hUnter2" not in str(found)
+                reachable.chmod(0o700)
+                # What nobody can get at is out of reach, however open it is.
+                assert finding("permissions", machine).status == ("ok" if path != cache else "warning")
+                reachable.chmod(0o755)
+                path.chmod(before)
+            config.write_text("kafka: {bootstrap: host:9092}")
+            config.chmod(0o644)
+            assert finding("permissions", machine).status == "ok"
+        finally:
+            shutil.rmtree(reachable)
+
     def test_one_check_that_fails_does_not_hide_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def explode(_: Machine) -> Finding:
             raise RuntimeError("password=hunter2")
 
         monkeypatch.setattr(doctor, "_ports", explode)
         found = run_checks(Machine())
-        assert len(found) == 13
+        assert len(found) == 14
         (failed,) = [f for f in found if f.name == "ports"]
         assert failed.status == "broken"
         assert "hunter2" not in failed.found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -71,3 +72,39 @@ def test_folders_of_others_are_left_alone(temporary: Path):
 
     assert remove_orphans("own-") == []
     assert (temporary / "own-other").exists()
+
+
+def test_a_link_with_such_a_name_leads_to_nothing_that_is_removed(temporary: Path):
+    """As another user can put it there: to a folder of ours that happens to have a lock of this name."""
+    precious = temporary / "precious"
+    precious.mkdir()
+    (precious / "owner.lock").touch()
+    (precious / "data").write_text("x")
+    (temporary / "own-link").symlink_to(precious)
+    trap = temporary / "own-trap"
+    trap.mkdir()
+    (trap / "owner.lock").symlink_to(precious / "data")
+
+    assert remove_orphans("own-") == []
+    assert (precious / "data").read_text() == "x"
+    assert trap.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_another_user_is_not_touched(temporary: Path):
+    theirs = temporary / "own-theirs"
+    theirs.mkdir()
+    (theirs / "owner.lock").touch()
+    os.chown(theirs, 65_534, 65_534)
+
+    assert remove_orphans("own-") == []
+    assert theirs.exists()
+
+
+def test_only_its_owner_can_look_into_a_folder(temporary: Path):
+    before = os.umask(0)
+    try:
+        with scratch_folder("own-") as folder:
+            assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)

@@ -13,7 +13,8 @@ from pydantic import Field, SecretStr, ValidationError
 from typer.testing import CliRunner
 
 from millrace.cli.config import app as config_app
-from millrace.runtime.secrets import OptionMap, is_secret, redact_text
+from millrace.runtime.redaction import is_secret, redact_text
+from millrace.runtime.secrets import OptionMap
 from millrace.runtime.settings import (
     AppSettings,
     Duration,
