@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import SetPolicy, SetShadows, Signal
+from apps.ridesharing.events import Event, SetPolicy, SetShadows
 from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.records import Trip
@@ -331,7 +331,7 @@ def test_a_booked_ride_is_searched_for_ten_minutes_before_its_time() -> None:
     assert states(driver, "r1")[-1] == "no_show"
 
 
-def test_signals_out_of_order_and_twice_change_nothing_twice() -> None:
+def test_events_out_of_order_and_twice_change_nothing_twice() -> None:
     driver = dispatcher()
     finished = progress("r1", "d1", 300, "finished")
     bring(
@@ -367,17 +367,17 @@ def test_what_comes_behind_the_watermark_counts_from_when_it_comes() -> None:
 @pytest.mark.parametrize("state", ["booked", "processing", "offered"])
 def test_an_operator_assigns_by_hand(state: str) -> None:
     driver = dispatcher()
-    signals: list[Signal] = [position("d1", 0), position("d2", 0.5, 4)]
+    events: list[Event] = [position("d1", 0), position("d2", 0.5, 4)]
     at = 12
     if state == "booked":
-        signals.append(request("r1", 2, ahead=3_600))
+        events.append(request("r1", 2, ahead=3_600))
     elif state == "processing":
         at = 9
-        signals.append(request("r1", 2))
+        events.append(request("r1", 2))
     else:
-        signals.append(request("r1", 2))
+        events.append(request("r1", 2))
     by_hand = command("assign", at, request_id="r1", driver_id="d2", zone=ZONE)
-    bring(driver, *signals, by_hand, until=at + 0.5)
+    bring(driver, *events, by_hand, until=at + 0.5)
     assert states(driver, "r1")[-1] == "accepted"
     assert driver.values("assignments")[-1].driver_id == "d2"
     assert [a.policy for a in driver.values("attempts")][-1] == "manual"
