@@ -119,8 +119,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a request that is repeated is asked again",
         f"{_APP}/gate.py",
-        '"duplicate", f"{stream}: {identity[2:]} has come before")\n            return\n',
-        '"duplicate", f"{stream}: {identity[2:]} has come before")\n',
+        '"duplicate", f"{ctx.input}: {identity[2:]} has come before")\n            return True\n',
+        '"duplicate", f"{ctx.input}: {identity[2:]} has come before")\n            return False\n',
         "repeats change nothing",
         (f"{_TESTS}/test_gate.py::test_repeats_go_to_the_dead_letters_and_not_to_a_region",),
     ),
