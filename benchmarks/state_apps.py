@@ -229,20 +229,17 @@ def measure_visitors(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def city(_drivers: int) -> PagedChain:
     """Return gate, dispatcher of one region, and auditor."""
-    from apps.ridesharing.auditor import Auditor
     from apps.ridesharing.dispatcher import Dispatcher
-    from apps.ridesharing.gate import Gate
+    from apps.ridesharing.pipeline import processes
     from apps.ridesharing.settings import RidesharingSettings
 
-    told = load_settings(RidesharingSettings, app="ridesharing", env={}).dispatch_config()
-    return PagedChain(
-        Gate(told), ("region", Dispatcher(told)), ("subject", Auditor()), out_of_orderness_ms=500
-    )
+    told = load_settings(RidesharingSettings, app="ridesharing", env={})
+    return PagedChain(processes(Dispatcher(told.dispatch_config()), told), out_of_orderness_ms=500)
 
 
 def rides(drivers: int) -> Iterator[Event]:
     """Yield what drivers and riders send, dispatched by the generator's own dispatcher."""
-    from apps.ridesharing.events import Signal
+    from apps.ridesharing.events import INPUTS
     from generators.ridesharing import RidesProfile, simulate
 
     rate = drivers * _ON_LINE / _POSITION_S
@@ -255,7 +252,7 @@ def rides(drivers: int) -> Iterator[Event]:
         events=int(rate * _DRIVEN_S),
     )
     for made in simulate(profile):
-        event = msgspec.json.decode(msgspec.json.encode(made.event), type=Signal)
+        event = msgspec.json.decode(msgspec.json.encode(made.event), type=INPUTS[made.stream])
         yield made.key, made.event_time_ms, event, made.stream
 
 

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apps.ridesharing.events import CLOCKS, STREAMS, Control, Signal
-from apps.ridesharing.records import Assignment, Handover, Offer, Release, Trip, Violation
+from apps.ridesharing.events import (
+    CLOCKS,
+    INPUTS,
+    Answer,
+    Cancellation,
+    Command,
+    Control,
+    DriverStatus,
+    Handover,
+    Position,
+    Progress,
+    RideRequest,
+)
+from apps.ridesharing.records import Assignment, Offer, Release, Trip, Violation
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -21,7 +33,7 @@ def topics(settings: RidesharingSettings) -> Topics:
         reads=(
             *(
                 Topic(getattr(names, name), partitions, event_time="event_time_ms", clock=name in CLOCKS)
-                for name in STREAMS
+                for name in INPUTS
             ),
             Topic(names.control, 1),
         ),
@@ -51,13 +63,19 @@ app = App(
     dashboard="apps.ridesharing.dashboard:page",
     evaluate="apps.ridesharing.evaluate_cli:app",
     contracts={
-        "signal.v1": Signal,
+        "position.v1": Position,
+        "driver_status.v1": DriverStatus,
+        "ride_request.v1": RideRequest,
+        "answer.v1": Answer,
+        "cancellation.v1": Cancellation,
+        "progress.v1": Progress,
+        "command.v1": Command,
         "control.v1": Control,
         "offer.v1": Offer,
         "assignment.v1": Assignment,
         "release.v1": Release,
         "trip.v1": Trip,
-        "handover.v1": Handover,
+        "handover.v2": Handover,
         "violation.v1": Violation,
     },
 )

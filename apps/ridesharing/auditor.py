@@ -63,7 +63,7 @@ class Auditor(KeyedProcess[Journal, Violation]):
             self._request(event, account, ctx)
 
     def on_late(self, event: Journal, ctx: Context) -> None:
-        """Check what a late signal caused like everything else."""
+        """Check what a late event caused like everything else."""
         self.process(event, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:

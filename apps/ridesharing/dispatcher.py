@@ -12,7 +12,24 @@ import numpy.typing as npt
 from apps.ridesharing.book import Book, Car, Due, Ride
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.desk import Desk
-from apps.ridesharing.events import Control, SetPolicy, SetShadows, Signal
+from apps.ridesharing.earlier import DISPATCHER
+from apps.ridesharing.events import (
+    INPUTS,
+    LAST_ATTEMPT,
+    Answer,
+    Cancellation,
+    Command,
+    Control,
+    DriverStatus,
+    Event,
+    Handover,
+    Position,
+    Progress,
+    RideRequest,
+    SetPolicy,
+    SetShadows,
+    VehicleClass,
+)
 from apps.ridesharing.lifecycle import COMMITTED
 from apps.ridesharing.matching import SOLVERS, Policy, Problem
 from apps.ridesharing.neighbours import cross_border, take_handover
@@ -21,7 +38,6 @@ from apps.ridesharing.records import (
     Assignment,
     Attempt,
     DriverChange,
-    Handover,
     Ignored,
     Journal,
     Offer,
@@ -45,17 +61,27 @@ from millrace import (
 #: Timers, in the order in which they fire at one time.
 _DUE, _MINUTE, _WINDOW = "due", "minute", "window"
 _MINUTE_MS = 60_000
-#: Longer than anything goes on without signals, booked rides included, ms.
+#: The numbers that attempts may have, as text.
+_NUMBERS = frozenset(map(str, range(1, LAST_ATTEMPT + 1)))
+#: Longer than anything goes on without events, booked rides included, ms.
 _END_MS = 366 * 86_400_000
 
 
-class Dispatcher(KeyedProcess[Signal, Journal]):
+class Dispatcher(KeyedProcess[Event, Journal]):
     """Keyed by region: a driver table that forgets, dispatch windows, offers and the life of every trip.
 
     The main output is the journal that the auditor reads; messages and tables are side outputs.
+
+    What happens in one millisecond is handled in the order of the inputs, which is that of their names: an
+    answer before the cancellation that it races with, both before what operators want, all before positions
+    and the steps of trips. So it was when all came by one input and the name of the stream stood first in
+    their bytes; results of then and now are the same.
     """
 
+    version = 2
     order = "event_time"
+    inputs: ClassVar = {name: INPUTS[name] for name in sorted(INPUTS)}
+    converts: ClassVar = {1: DISPATCHER}
     control_type: ClassVar[object] = Control
 
     book = value_state(Book)
@@ -76,15 +102,15 @@ class Dispatcher(KeyedProcess[Signal, Journal]):
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
         self._one_region = self.config.regions.is_one
-        self._handlers: dict[str, Callable[[Desk, Signal], None]] = {
-            "locations": _on_location,
-            "status": _on_status,
-            "requests": _on_request,
-            "answers": _on_answer,
-            "cancellations": _on_cancellation,
-            "progress": _on_progress,
-            "commands": carry_out,
-            "handovers": take_handover,
+        self._handlers: dict[type[Any], Callable[[Desk, Any], None]] = {
+            Position: _on_position,
+            DriverStatus: _on_status,
+            RideRequest: _on_request,
+            Answer: _on_answer,
+            Cancellation: _on_cancellation,
+            Progress: _on_progress,
+            Command: carry_out,
+            Handover: take_handover,
         }
 
     def describe(self) -> dict[str, object]:
@@ -95,33 +121,32 @@ class Dispatcher(KeyedProcess[Signal, Journal]):
         """Return the match of a window: of each rider the number of the pair, or -1."""
         return SOLVERS[policy](given)
 
-    def process(self, event: Signal, ctx: Context) -> None:
-        """Handle one signal."""
-        if event.stream != "locations" or not self._is_only_a_place(event):
+    def process(self, event: Event, ctx: Context) -> None:
+        """Handle one event."""
+        if not isinstance(event, Position) or not self._is_only_a_place(event):
             self._handle(event, ctx, ctx.event_time)
 
-    def on_late(self, event: Signal, ctx: Context) -> None:
-        """Handle a signal that the watermark has passed, as of now: its effects begin with its arrival."""
-        if event.stream != "locations" or not self._is_only_a_place(event):
+    def on_late(self, event: Event, ctx: Context) -> None:
+        """Handle an event that the watermark has passed, as of now: its effects begin with its arrival."""
+        if not isinstance(event, Position) or not self._is_only_a_place(event):
             self._handle(event, ctx, max(ctx.event_time, ctx.watermark))
 
-    def _is_only_a_place(self, event: Signal) -> bool:
-        """Take the position of a car on the book where there is no border to cross: nearly all signals."""
+    def _is_only_a_place(self, event: Position) -> bool:
+        """Take the position of a car on the book where there is no border to cross: nearly all events."""
         book = self.book.value
         car = book.cars.get(event.driver_id) if book is not None and self._one_region else None
         if car is None:
             return False
-        at, state = event.event_time_ms, event.state
+        at = event.event_time_ms
         if at > car.seen_ms:
-            car.lat, car.lon, car.seen_ms = event.lat or 0.0, event.lon or 0.0, at
-            car.idle = state is None or state == "idle"
+            car.lat, car.lon, car.seen_ms, car.idle = event.lat, event.lon, at, event.state == "idle"
         return True
 
-    def _handle(self, event: Signal, ctx: Context, now: int) -> None:
+    def _handle(self, event: Event, ctx: Context, now: int) -> None:
         book = self.book.value
         if book is None:
             book = self.book.value = Book()
-        self._handlers[event.stream](self._desk(book, ctx, now), event)
+        self._handlers[type(event)](self._desk(book, ctx, now), event)
         # A window has everything in (end − length, end]; for what comes late, the one that ends now is over.
         self._settle(book, ctx, now - 1 if now == ctx.event_time else now)
 
@@ -188,29 +213,36 @@ def _latest_first(entries: list[tuple[str, str]]) -> list[tuple[int, Policy]]:
     return sorted(found, reverse=True)  # type: ignore[arg-type]
 
 
-def _on_location(desk: Desk, event: Signal) -> None:
-    book, at = desk.book, event.event_time_ms
-    car = book.cars.get(event.driver_id)
-    lat, lon, idle = event.lat or 0.0, event.lon or 0.0, event.state in (None, "idle")
+def _on_position(desk: Desk, event: Position) -> None:
+    idle = event.state == "idle"
+    _hear_of(desk, event.driver_id, event.vehicle_class, event.lat, event.lon, event.event_time_ms, idle)
+
+
+def _hear_of(
+    desk: Desk, driver_id: str, kind: VehicleClass, lat: float, lon: float, at: int, idle: bool
+) -> None:
+    """Take down where a driver is, who may be new here, or beyond the border."""
+    book = desk.book
+    car = book.cars.get(driver_id)
     if car is None:
-        if event.driver_id in book.departed:
+        if driver_id in book.departed:
             return  # sent here before the gate knew of the handover; the new owner will hear the next one
-        kind = event.vehicle_class or "standard"
-        car = book.cars[event.driver_id] = Car(lat, lon, at, kind, "", desk.now, idle, True, 0, desk.now)
-        book.watch(event.driver_id, car, desk.config.ttl_ms, desk.now)
-        desk.change(event.driver_id, "entered")
+        car = book.cars[driver_id] = Car(lat, lon, at, kind, "", desk.now, idle, True, 0, desk.now)
+        book.watch(driver_id, car, desk.config.ttl_ms, desk.now)
+        desk.change(driver_id, "entered")
     elif at > car.seen_ms:
         car.lat, car.lon, car.seen_ms, car.idle = lat, lon, at, idle
-    cross_border(desk, event.driver_id)
+    cross_border(desk, driver_id)
 
 
-def _on_status(desk: Desk, event: Signal) -> None:
+def _on_status(desk: Desk, event: DriverStatus) -> None:
     book = desk.book
     car = book.cars.get(event.driver_id)
     if event.status == "online":
         if car is not None:
             car.online = True
-        _on_location(desk, event)
+        lat, lon = event.lat or 0.0, event.lon or 0.0  # the gate has filled them in
+        _hear_of(desk, event.driver_id, event.vehicle_class, lat, lon, event.event_time_ms, idle=True)
         return
     if car is None:
         return
@@ -226,20 +258,19 @@ def _on_status(desk: Desk, event: Signal) -> None:
     # In a trip the driver finishes it; the rider is aboard.
 
 
-def _on_request(desk: Desk, event: Signal) -> None:
+def _on_request(desk: Desk, event: RideRequest) -> None:
     book = desk.book
     if event.request_id in book.rides or event.request_id in book.closed:
-        desk.ignore("requests", event.event_id, event.request_id, "", "is known already")
+        desk.ignore("requests", "", event.request_id, "", "is known already")
         return
-    lat, lon = event.pickup_lat or 0.0, event.pickup_lon or 0.0
-    pickup_at = max(event.pickup_at_ms or 0, event.event_time_ms)
+    lat, lon, kind = event.pickup_lat, event.pickup_lon, event.vehicle_class
+    pickup_at = max(event.pickup_at_ms, event.event_time_ms)
     book.ask(lat, lon, desk.now, desk.config.rules.half_life_ms)
-    kind = event.vehicle_class or "standard"
     ride = Ride(event.request_id, event.rider_id, kind, event.zone, lat, lon, event.event_time_ms, pickup_at)
     desk.open_ride(ride)
 
 
-def _on_answer(desk: Desk, event: Signal) -> None:
+def _on_answer(desk: Desk, event: Answer) -> None:
     ride = desk.book.rides.get(event.request_id)
     car = desk.book.cars.get(event.driver_id)
     current = (
@@ -258,12 +289,13 @@ def _on_answer(desk: Desk, event: Signal) -> None:
         desk.again(ride, f"driver {event.reason or 'declined'}", None, "rejected", anew=False)
 
 
-def _answer_to_nothing(desk: Desk, event: Signal) -> None:
+def _answer_to_nothing(desk: Desk, event: Answer) -> None:
     """An answer to an offer that is over: whoever said yes is told that it came to nothing, once."""
     book = desk.book
     known: Any = book.rides.get(event.request_id) or book.closed.get(event.request_id)
     number = event.offer_id.rpartition("-o")[2]
-    bit = 1 << int(number) if number.isdigit() and len(number) < 5 else 0
+    # What no offer was called by is no offer's bit.
+    bit = 1 << int(number) if number in _NUMBERS else 0
     repeated = known is not None and bool(known.answered & bit)
     tell = event.answer == "accept" and not repeated
     if known is not None:
@@ -275,7 +307,7 @@ def _answer_to_nothing(desk: Desk, event: Signal) -> None:
     desk.ignore("answers", event.event_id, event.request_id, event.driver_id, why, told=tell)
 
 
-def _on_cancellation(desk: Desk, event: Signal) -> None:
+def _on_cancellation(desk: Desk, event: Cancellation) -> None:
     ride = desk.book.rides.get(event.request_id)
     if ride is None or ride.state == "in_progress":
         why = "the request is over or unknown" if ride is None else "the trip has begun"
@@ -293,14 +325,13 @@ def _on_cancellation(desk: Desk, event: Signal) -> None:
         desk.again(ride, f"driver: {event.reason}", "replaced", "driver_cancelled", anew=True)
 
 
-def _on_progress(desk: Desk, event: Signal) -> None:
+def _on_progress(desk: Desk, event: Progress) -> None:
     ride = desk.book.rides.get(event.request_id)
     if ride is None or ride.driver_id != event.driver_id or ride.state == "offered":
         desk.ignore("progress", event.event_id, event.request_id, event.driver_id, "not this driver's ride")
         return
     car = desk.book.cars.get(event.driver_id)
-    newer = car is not None and event.event_time_ms >= car.seen_ms
-    if car is not None and newer and event.lat is not None and event.lon is not None:
+    if car is not None and event.event_time_ms >= car.seen_ms:
         car.lat, car.lon, car.seen_ms = event.lat, event.lon, event.event_time_ms
     if event.stage == "arrived" and ride.state == "accepted":
         desk.move(ride, "arrived", "driver arrived")

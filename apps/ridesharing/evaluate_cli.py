@@ -43,9 +43,7 @@ def replay(
     host: Annotated[Host, typer.Option(help="Where the processes run.")] = Host.memory,
     regions: Annotated[int, typer.Option(help="Number of regions, each with a matcher of its own.")] = 1,
     assignments: Annotated[Path | None, typer.Option(help="Parquet: a row per served request.")] = None,
-    duplicates: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Share of signals that come twice.")
-    ] = 0.0,
+    duplicates: Annotated[float, typer.Option(min=0, max=0.5, help="Share of events that come twice.")] = 0.0,
     late: Annotated[float, typer.Option(min=0, max=0.5, help="Share that comes after the watermark.")] = 0.0,
     restarts: Annotated[int, typer.Option(min=0, help="How often the processes are stopped and go on.")] = 0,
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,

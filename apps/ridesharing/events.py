@@ -1,144 +1,340 @@
-"""Contracts of the ridesharing app: what comes in on its topics.
+"""Contracts of the ridesharing app: what comes in on its topics, a type for each.
 
-All inputs share one type, :class:`Signal`, since they go through one process: which fields a stream
-must have stands in :data:`REQUIRED`. What the app says stands in :mod:`apps.ridesharing.records`.
+What the app says stands in :mod:`apps.ridesharing.records`; handovers, which it says to itself, stand here.
+
+Fields stand in one order in all types, and what an event does not say stands in none: so the text of an
+event begins with its time and then says whom it is. By that text events of one stream and one moment are
+sorted where they are handled; of commands, those about drivers go before those about requests, and these
+before those about zones.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 VehicleClass = Literal["standard", "xl", "premium"]
-Stream = Literal[
-    "",
-    "locations",
-    "status",
-    "requests",
-    "answers",
-    "cancellations",
-    "progress",
-    "commands",
-    "handovers",
-]
-#: The streams of signals, as the topics are named in the settings.
-STREAMS: Final = (
-    "locations",
-    "status",
-    "requests",
-    "answers",
-    "cancellations",
-    "progress",
-    "commands",
-    "handovers",
-)
-#: Of these, those that tell what time it is: the others are sent by people at a desk, and by the app itself.
-CLOCKS: Final = STREAMS[:6]
+DriverState = Literal["idle", "approaching", "waiting", "on_trip"]
+Stage = Literal["arrived", "started", "finished"]
 Action = Literal["assign", "cancel", "block", "unblock", "blackout", "lift"]
 
-Identifier = Annotated[str, Meta(max_length=128)]
+#: The end of the year 9999, UTC.
+MAX_TIME_MS: Final = 253_402_300_799_999
+#: The last number that an attempt may have: each is a bit of a whole number of 64.
+LAST_ATTEMPT: Final = 63
+#: So many offers a request may get; what operators assign by hand comes on top.
+MOST_ATTEMPTS: Final = 60
+
+#: Longest identity of anybody or anything, and so of a key.
+MAX_KEY: Final = 128
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
+#: An identity, or a word of why, that an event may do without.
+Text = Annotated[str, Meta(max_length=MAX_KEY)]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
-TimeMs = Annotated[int, Meta(ge=0)]
+TimeMs = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 
 
-class Signal(msgspec.Struct, omit_defaults=True, gc=False):
-    """Any input of the app; the fields that a stream does not have keep their defaults.
+class Position(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """Where a driver is: the heartbeat of a driver on line; its key is the driver.
 
     Attributes:
-        event_time_ms: When it happened, UTC milliseconds.
-        stream: The stream that it came by; set by the gate.
-        entity: The driver or the request that it is about: its key; set by the gate.
-        event_id: Its identity, of a request ``request_id``.
-        request_id: The request.
+        event_time_ms: When it was measured, UTC milliseconds.
+        event_id: Its identity.
         driver_id: The driver.
-        rider_id: The rider.
-        vehicle_class: Class of the car that is, or is asked for.
-        zone: H3 cell of the pick-up, resolution 7.
+        vehicle_class: Class of the car.
         lat: Where, degrees north.
         lon: Where, degrees east.
         state: What the driver's phone believes the driver is doing.
-        status: Whether the driver is on line.
+        region: The region that it is for; set by the gate.
+    """
+
+    event_time_ms: TimeMs
+    event_id: Identifier
+    driver_id: Identifier
+    vehicle_class: VehicleClass
+    lat: Latitude
+    lon: Longitude
+    state: DriverState
+    region: Text = ""
+
+
+class DriverStatus(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """A driver comes on line or goes off line; its key is the driver.
+
+    Attributes:
+        event_time_ms: When, UTC milliseconds.
+        event_id: Its identity.
+        driver_id: The driver.
+        vehicle_class: Class of the car.
+        lat: Where, degrees north; the gate knows it of drivers who have been heard of.
+        lon: Where, degrees east.
+        status: Whether the driver is on line from now on.
+        region: The region that it is for; set by the gate.
+    """
+
+    event_time_ms: TimeMs
+    event_id: Identifier
+    driver_id: Identifier
+    vehicle_class: VehicleClass
+    lat: Latitude | None = None
+    lon: Longitude | None = None
+    status: Literal["online", "offline"]
+    region: Text = ""
+
+
+class RideRequest(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """A rider wants a ride; its key is the request.
+
+    Attributes:
+        event_time_ms: When it was asked for, UTC milliseconds.
+        request_id: Its identity.
+        rider_id: The rider.
+        vehicle_class: Class of the car that is asked for.
+        zone: H3 cell of the pick-up, resolution 7; all later events of the request repeat it.
         pickup_lat: Pick-up, degrees north.
         pickup_lon: Pick-up, degrees east.
         dropoff_lat: Drop-off, degrees north.
         dropoff_lon: Drop-off, degrees east.
-        pickup_at_ms: When the rider wants to leave; later than the request if booked ahead.
-        offer_id: The offer that is answered.
-        attempt: Its attempt.
-        answer: Yes or no.
-        by: Who cancels.
-        reason: Why.
-        stage: How far a trip is.
-        command_id: Identity of a command.
-        action: What an operator wants.
-        operator: Who wants it.
-        until_ms: Until when a block or blackout holds.
-        region: The region that it is for; set by the gate, and by whoever writes handovers.
-        from_region: Where a driver comes from, or who asks for one.
-        free_since_ms: Since when a driver who is handed over is free, UTC ms.
-        seen_ms: When that driver was there, UTC ms.
-        blocked_ms: Until when that driver is blocked, UTC ms.
+        pickup_at_ms: When the rider wants to leave, UTC milliseconds; later than the request if booked ahead.
+        region: The region that it is for; set by the gate.
     """
 
     event_time_ms: TimeMs
-    stream: Stream = ""
-    entity: str = ""
-    event_id: Identifier = ""
-    request_id: Identifier = ""
-    driver_id: Identifier = ""
-    rider_id: Identifier = ""
-    vehicle_class: VehicleClass | None = None
-    zone: Identifier = ""
-    lat: Latitude | None = None
-    lon: Longitude | None = None
-    state: Literal["idle", "approaching", "waiting", "on_trip"] | None = None
-    status: Literal["online", "offline"] | None = None
-    pickup_lat: Latitude | None = None
-    pickup_lon: Longitude | None = None
-    dropoff_lat: Latitude | None = None
-    dropoff_lon: Longitude | None = None
-    pickup_at_ms: TimeMs | None = None
-    offer_id: Identifier = ""
-    attempt: Annotated[int, Meta(ge=0, le=1_000)] = 0
-    answer: Literal["accept", "reject"] | None = None
-    by: Literal["rider", "driver"] | None = None
-    reason: Identifier = ""
-    stage: Literal["arrived", "started", "finished"] | None = None
-    command_id: Identifier = ""
-    action: Action | None = None
-    operator: Identifier = ""
+    request_id: Identifier
+    rider_id: Identifier
+    vehicle_class: VehicleClass
+    zone: Identifier
+    pickup_lat: Latitude
+    pickup_lon: Longitude
+    dropoff_lat: Latitude
+    dropoff_lon: Longitude
+    pickup_at_ms: TimeMs
+    region: Text = ""
+
+
+class Answer(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """A driver's answer to an offer, which may be over by then; its key is the request.
+
+    Attributes:
+        event_time_ms: When it was given, UTC milliseconds.
+        event_id: Its identity.
+        request_id: The request that was offered.
+        driver_id: The driver.
+        zone: The request's zone.
+        offer_id: The offer.
+        attempt: The offer's attempt.
+        answer: Yes or no.
+        reason: Why not: ``busy`` where the driver is not free.
+        region: The region that it is for; set by the gate.
+    """
+
+    event_time_ms: TimeMs
+    event_id: Identifier
+    request_id: Identifier
+    driver_id: Identifier
+    zone: Identifier
+    offer_id: Identifier
+    attempt: Attempt
+    answer: Literal["accept", "reject"]
+    reason: Text = ""
+    region: Text = ""
+
+
+class Cancellation(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """A rider or a driver calls a ride off; its key is the request.
+
+    Attributes:
+        event_time_ms: When, UTC milliseconds.
+        event_id: Its identity.
+        request_id: The request.
+        driver_id: The driver who cancels; empty for a rider.
+        zone: The request's zone.
+        by: Who cancels.
+        reason: Why.
+        region: The region that it is for; set by the gate.
+    """
+
+    event_time_ms: TimeMs
+    event_id: Identifier
+    request_id: Identifier
+    driver_id: Text = ""
+    zone: Identifier
+    by: Literal["rider", "driver"]
+    reason: Identifier
+    region: Text = ""
+
+
+class Progress(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """A driver is at the pick-up, sets off with the rider, or is at the drop-off; its key is the request.
+
+    Attributes:
+        event_time_ms: When, UTC milliseconds.
+        event_id: Its identity.
+        request_id: The request.
+        driver_id: The driver.
+        zone: The request's zone.
+        lat: Where, degrees north.
+        lon: Where, degrees east.
+        stage: How far the trip is.
+        region: The region that it is for; set by the gate.
+    """
+
+    event_time_ms: TimeMs
+    event_id: Identifier
+    request_id: Identifier
+    driver_id: Identifier
+    zone: Identifier
+    lat: Latitude
+    lon: Longitude
+    stage: Stage
+    region: Text = ""
+
+
+class Command(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """What an operator does by hand; its key is the driver, request or zone that it is about.
+
+    Attributes:
+        event_time_ms: When, UTC milliseconds.
+        request_id: The request that is assigned or cancelled.
+        driver_id: The driver who is blocked or unblocked, or gets the request.
+        zone: The zone that is blacked out, or the request's.
+        reason: Why.
+        command_id: Its identity.
+        action: What the operator wants.
+        operator: Who wants it.
+        until_ms: Until when a block or blackout holds, UTC milliseconds.
+        region: The region that it is for; set by the gate.
+    """
+
+    event_time_ms: TimeMs
+    request_id: Text = ""
+    driver_id: Text = ""
+    zone: Text = ""
+    reason: Identifier
+    command_id: Identifier
+    action: Action
+    operator: Identifier
     until_ms: TimeMs = 0
-    region: Identifier = ""
-    from_region: Identifier = ""
-    free_since_ms: TimeMs = 0
-    seen_ms: TimeMs = 0
-    blocked_ms: TimeMs = 0
+    region: Text = ""
 
 
-#: Fields that an event of a stream must have, besides those of every signal.
-REQUIRED: Final[dict[str, tuple[str, ...]]] = {
-    "locations": ("event_id", "driver_id", "lat", "lon", "state", "vehicle_class"),
-    "status": ("event_id", "driver_id", "status", "vehicle_class"),
-    "requests": (
-        "request_id",
-        "rider_id",
-        "zone",
-        "vehicle_class",
-        "pickup_lat",
-        "pickup_lon",
-        "dropoff_lat",
-        "dropoff_lon",
-        "pickup_at_ms",
-    ),
-    "answers": ("event_id", "request_id", "driver_id", "offer_id", "attempt", "answer", "zone"),
-    "cancellations": ("event_id", "request_id", "by", "reason", "zone"),
-    "progress": ("event_id", "request_id", "driver_id", "stage", "zone", "lat", "lon"),
-    "commands": ("command_id", "action", "operator", "reason"),
-    "handovers": ("event_id", "region"),
+class Handover(msgspec.Struct, frozen=True, gc=False):
+    """A region gives a driver to another, or asks its neighbours for one; the gate reads it.
+
+    Attributes:
+        event_id: Its identity, of regions, driver or request, and time.
+        driver_id: The driver; empty for what a region asks for.
+        from_region: Who gives, or asks.
+        region: Who gets, or is asked.
+        vehicle_class: Class of the car.
+        lat: Where the driver, or the pick-up, is, degrees north.
+        lon: Where the driver, or the pick-up, is, degrees east.
+        until_ms: Until when the driver may stay beyond the border, UTC ms.
+        event_time_ms: When, UTC ms.
+        free_since_ms: Since when the driver is free, UTC ms.
+        seen_ms: When the driver was there, UTC ms.
+        blocked_ms: Until when the driver is blocked, UTC ms.
+        request_id: The request that a car is asked for.
+    """
+
+    event_id: Annotated[str, Meta(min_length=1, max_length=4 * MAX_KEY)]
+    driver_id: Text
+    from_region: Text
+    region: Identifier
+    vehicle_class: VehicleClass
+    lat: Latitude
+    lon: Longitude
+    until_ms: TimeMs
+    event_time_ms: TimeMs
+    free_since_ms: TimeMs
+    seen_ms: TimeMs
+    blocked_ms: TimeMs
+    request_id: Text
+
+
+Event: TypeAlias = (
+    Position | DriverStatus | RideRequest | Answer | Cancellation | Progress | Command | Handover
+)
+
+#: Input (and setting of its topic) → its events.
+INPUTS: Final[dict[str, Any]] = {
+    "locations": Position,
+    "status": DriverStatus,
+    "requests": RideRequest,
+    "answers": Answer,
+    "cancellations": Cancellation,
+    "progress": Progress,
+    "commands": Command,
+    "handovers": Handover,
 }
+#: Of these, those that tell what time it is: the others are sent by people at a desk, and by the app itself.
+CLOCKS: Final = tuple(INPUTS)[:6]
+_STREAMS: Final[dict[type, str]] = {tp: name for name, tp in INPUTS.items()}
+
+
+def stream_of(event: Event) -> str:
+    """Return the input by which an event comes.
+
+    >>> stream_of(Command(event_time_ms=0, reason="r", command_id="c", action="lift", operator="ann"))
+    'commands'
+    """
+    return _STREAMS[type(event)]
+
+
+def key_of(event: Event) -> str:
+    """Return the key of an event's record: the driver, request or zone that it is about.
+
+    >>> key_of(Command(event_time_ms=0, driver_id="d1", zone="z", reason="r", command_id="c", action="block",
+    ...                operator="ann"))
+    'd1'
+    """
+    if isinstance(event, Position | DriverStatus):
+        return event.driver_id
+    if isinstance(event, Handover):
+        return event.driver_id or event.request_id
+    if isinstance(event, Command):
+        of_driver = event.driver_id if event.action in ("block", "unblock") else ""
+        return of_driver or event.request_id or event.zone
+    return event.request_id
+
+
+def identity_of(event: Event) -> str:
+    """Return the identity of an event among those of its stream.
+
+    >>> identity_of(Command(event_time_ms=0, reason="r", command_id="c1", action="lift", operator="ann"))
+    'c1'
+    """
+    if isinstance(event, Command):
+        return event.command_id
+    return event.request_id if isinstance(event, RideRequest) else event.event_id
+
+
+_DAY_MS: Final = 86_400_000
+#: How far after an event a time in it may be, ms. What is later would be waited for as long as that.
+AHEAD_MS: Final[dict[str, int]] = {
+    "pickup_at_ms": 31 * _DAY_MS,
+    "until_ms": 366 * _DAY_MS,
+    "blocked_ms": 366 * _DAY_MS,
+    "seen_ms": _DAY_MS,
+    "free_since_ms": _DAY_MS,
+}
+
+
+def too_far_ahead(event: Event) -> list[str]:
+    """Return the times in an event that are further after it than they may be.
+
+    >>> block = Command(event_time_ms=1_000, driver_id="d1", reason="r", command_id="c", action="block",
+    ...                 operator="ann", until_ms=5_000)
+    >>> too_far_ahead(block), too_far_ahead(msgspec.structs.replace(block, until_ms=MAX_TIME_MS))
+    ([], ['until_ms'])
+    """
+    at = event.event_time_ms
+    return [name for name, most in AHEAD_MS.items() if getattr(event, name, 0) > at + most]
 
 
 class SetPolicy(msgspec.Struct, frozen=True, tag_field="kind", tag="set_policy"):
@@ -150,7 +346,7 @@ class SetPolicy(msgspec.Struct, frozen=True, tag_field="kind", tag="set_policy")
     """
 
     policy: Literal["fifo", "nearest", "optimal"]
-    from_ms: TimeMs = 0
+    from_ms: Annotated[int, Meta(ge=0)] = 0
 
 
 class SetShadows(msgspec.Struct, frozen=True, tag_field="kind", tag="set_shadows"):

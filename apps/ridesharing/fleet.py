@@ -10,13 +10,14 @@ from typing import Final
 import h3
 import numpy as np
 
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import Answer, DriverState, Event, Position, Progress, RideRequest, Stage
 from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
 from apps.ridesharing.records import Assignment, Offer, Release
 from apps.ridesharing.regions import ZONE_RESOLUTION
 
 #: A driver sends a position so often, ms.
 HEARTBEAT_MS: Final = 100_000
+_AT_PICK_UP: Final[tuple[Stage, ...]] = ("arrived", "started")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Driver:
     driver_id: str
     leg: Leg
     request_id: str = ""
-    state: str = "idle"
+    state: DriverState = "idle"
     free_since_ms: int = 0
     idle_ms: int = 0
 
@@ -118,7 +119,7 @@ class Fleet:
     def __post_init__(self) -> None:
         self._by_id = {r.request_id: r for r in self.requests}
         self._offers: dict[str, Offer] = {}
-        self._due: list[tuple[int, int, Signal]] = []
+        self._due: list[tuple[int, int, Event]] = []
         self._count = 0
         draws = np.random.default_rng(self.seed).integers(0, len(self.requests), self.size)
         for number, place in enumerate(draws.tolist()):
@@ -133,24 +134,24 @@ class Fleet:
     @property
     def pending(self) -> bool:
         """Whether anything but positions is still to come."""
-        return any(signal.stream != "locations" for _, _, signal in self._due)
+        return not all(isinstance(event, Position) for _, _, event in self._due)
 
-    def until(self, ms: int) -> list[Signal]:
+    def until(self, ms: int) -> list[Event]:
         """Return what happens up to a time, and let it happen."""
         happened = []
         while self._due and self._due[0][0] <= ms:
-            at, _, signal = heappop(self._due)
-            if signal.stream == "locations":
-                driver = self.drivers[signal.driver_id]
-                signal.lat, signal.lon = driver.leg.at(at)
-                signal.state = driver.state  # type: ignore[assignment]
+            at, _, event = heappop(self._due)
+            if isinstance(event, Position):
+                driver = self.drivers[event.driver_id]
+                event.lat, event.lon = driver.leg.at(at)
+                event.state = driver.state
                 phase = HEARTBEAT_MS * int(driver.driver_id[7:]) // self.size if at == self.start_ms else 0
                 self._beat(driver.driver_id, at + HEARTBEAT_MS - phase)
                 if driver.state == "on_trip":
                     continue  # nobody asks where a car is until the rider has got out
-            elif signal.stream == "progress" and not self._progress(signal, at):
+            elif isinstance(event, Progress) and not self._progress(event, at):
                 continue
-            happened.append(signal)
+            happened.append(event)
         return happened
 
     def tell(self, message: object, now: int) -> None:
@@ -182,13 +183,11 @@ class Fleet:
         if free:
             driver.request_id = offer.request_id
             driver.idle_ms += max(0, min(now, self.until_ms) - driver.free_since_ms)
-        answer = Signal(
-            now + 1,
-            "answers",
-            offer.request_id,
-            f"{offer.offer_id}-{offer.driver_id}-{now}",
-            offer.request_id,
-            offer.driver_id,
+        answer = Answer(
+            event_time_ms=now + 1,
+            event_id=f"{offer.offer_id}-{offer.driver_id}-{now}",
+            request_id=offer.request_id,
+            driver_id=offer.driver_id,
             zone=_zone(self._by_id[offer.request_id]),
             offer_id=offer.offer_id,
             attempt=offer.attempt,
@@ -215,56 +214,59 @@ class Fleet:
             metres * CIRCUITY / 1_000,
             arrives + request.duration_ms,
         )
-        for stage in ("arrived", "started"):
+        for stage in _AT_PICK_UP:
             self._send(arrives, self._step(request, driver, stage, arrives))
 
-    def _progress(self, signal: Signal, at: int) -> bool:
+    def _progress(self, event: Progress, at: int) -> bool:
         """Let a step of a trip happen, unless the driver has been released meanwhile."""
-        driver, request = self.drivers[signal.driver_id], self._by_id[signal.request_id]
-        served = self.served.get(signal.request_id)
-        if driver.request_id != signal.request_id or served is None or served.driver_id != driver.driver_id:
+        driver, request = self.drivers[event.driver_id], self._by_id[event.request_id]
+        served = self.served.get(event.request_id)
+        if driver.request_id != event.request_id or served is None or served.driver_id != driver.driver_id:
             return False
-        if signal.stage == "started":
+        if event.stage == "started":
             driver.state = "on_trip"
             ends = at + request.duration_ms
             driver.leg = Leg(request.lat, request.lon, request.to_lat, request.to_lon, at, ends)
             self._send(ends, self._step(request, driver, "finished", ends))
-        elif signal.stage == "finished":
+        elif event.stage == "finished":
             driver.request_id, driver.state, driver.free_since_ms = "", "idle", at
-            signal.lat, signal.lon = request.to_lat, request.to_lon
+            event.lat, event.lon = request.to_lat, request.to_lon
         return True
 
-    def _step(self, request: Request, driver: Driver, stage: str, at: int) -> Signal:
+    def _step(self, request: Request, driver: Driver, stage: Stage, at: int) -> Progress:
         lat, lon = (request.lat, request.lon) if stage != "finished" else (request.to_lat, request.to_lon)
-        return Signal(
-            at,
-            "progress",
-            request.request_id,
-            f"{request.request_id}-{driver.driver_id}-{stage}-{at}",
-            request.request_id,
-            driver.driver_id,
+        return Progress(
+            event_time_ms=at,
+            event_id=f"{request.request_id}-{driver.driver_id}-{stage}-{at}",
+            request_id=request.request_id,
+            driver_id=driver.driver_id,
             zone=_zone(request),
             lat=lat,
             lon=lon,
-            stage=stage,  # type: ignore[arg-type]
+            stage=stage,
         )
 
     def _beat(self, driver_id: str, at: int) -> None:
-        name = f"{driver_id}-{at}"
-        self._send(
-            at, Signal(at, "locations", driver_id, name, driver_id=driver_id, vehicle_class="standard")
+        # Where the driver is, and what doing, is known when it is due.
+        beat = Position(
+            event_time_ms=at,
+            event_id=f"{driver_id}-{at}",
+            driver_id=driver_id,
+            vehicle_class="standard",
+            lat=0.0,
+            lon=0.0,
+            state="idle",
         )
+        self._send(at, beat)
 
-    def _send(self, at: int, signal: Signal) -> None:
+    def _send(self, at: int, event: Event) -> None:
         self._count += 1
-        heappush(self._due, (at, self._count, signal))
+        heappush(self._due, (at, self._count, event))
 
 
-def _asked(request: Request) -> Signal:
-    return Signal(
-        request.at_ms,
-        "requests",
-        request.request_id,
+def _asked(request: Request) -> RideRequest:
+    return RideRequest(
+        event_time_ms=request.at_ms,
         request_id=request.request_id,
         rider_id=f"rider-{request.request_id}",
         vehicle_class="standard",

@@ -1,4 +1,4 @@
-"""The gate: every signal is checked, freed of repeats, and sent to the region that owns what it is about."""
+"""The gate: every event is checked, freed of repeats, and sent to the region that owns what it is about."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from typing import ClassVar, Final
 import msgspec
 
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import REQUIRED, STREAMS, Signal
+from apps.ridesharing.events import (
+    INPUTS,
+    MAX_KEY,
+    Answer,
+    Cancellation,
+    Command,
+    DriverStatus,
+    Event,
+    Handover,
+    Position,
+    Progress,
+    RideRequest,
+    identity_of,
+    too_far_ahead,
+)
 from apps.ridesharing.geo import distance_m
-from millrace import Context, KeyedProcess, arrival, days, hours, map_state, value_state
+from millrace import Context, KeyedProcess, arrival, days, hours, map_state, side_output, value_state
 
 #: A degree is nowhere longer, metres.
 _MOST_M_PER_DEGREE: Final = 111_200.0
@@ -35,21 +49,30 @@ class Track(msgspec.Struct, array_like=True, gc=False):
     idle: bool
 
 
-class Gate(KeyedProcess[Signal, Signal]):
+class Gate(KeyedProcess[Event, Position]):
     """Keyed by driver or request: decides who is the one owner of a driver, and lets pass what matters.
 
     A driver belongs to one region until that region hands the driver over; the handover comes back here
     through its topic. Of positions only those pass that a region would act on: moved by ``move_m``,
-    another state, or ``refresh_ms`` after the last.
+    another state, or ``refresh_ms`` after the last. Each stream has an output of its own; the main one is
+    that of positions, which nearly all events are.
     """
 
-    # A topic's key is the driver or the request, so each stream brings the signals of a key in order. Where
+    # A topic's key is the driver or the request, so each stream brings the events of a key in order. Where
     # two streams of a driver disagree about it, ownership does not: see DISCUSSION.md.
     order = arrival(in_order_per_key=True)
 
-    inputs: ClassVar = dict.fromkeys(STREAMS, Signal)
+    inputs: ClassVar = INPUTS
     track = value_state(Track, ttl=days(1))
     seen = map_state(str, bool, ttl=hours(2))
+
+    status = side_output(DriverStatus)
+    requests = side_output(RideRequest)
+    answers = side_output(Answer)
+    cancellations = side_output(Cancellation)
+    progress = side_output(Progress)
+    commands = side_output(Command)
+    handovers = side_output(Handover)
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
@@ -58,52 +81,42 @@ class Gate(KeyedProcess[Signal, Signal]):
         """Return what owners of drivers depend on."""
         return {"regions": msgspec.to_builtins(self.config.regions)}
 
-    def process(self, event: Signal, ctx: Context) -> None:
-        """Send one signal on."""
-        stream = event.stream = ctx.input  # type: ignore[assignment]
-        key = event.entity = ctx.key
-        if stream == "locations":
-            lat, lon = event.lat, event.lon
-            if event.driver_id != key or lat is None or lon is None:
-                ctx.dead_letter("schema", "a position needs driver_id (as its key), lat and lon")
-            elif event.vehicle_class is None or event.state is None or not event.event_id:
-                ctx.dead_letter("schema", "a position needs event_id, vehicle_class and state")
-            else:
-                self._position(event, ctx, lat, lon)
-            return
-        missing = [name for name in REQUIRED[stream] if getattr(event, name) in (None, "")]
-        if stream == "answers" and event.attempt < 1:
-            missing.append("attempt")
-        if missing:
-            ctx.dead_letter("schema", f"{stream}: {', '.join(missing)} missing")
-            return
-        if stream == "status":
+    def process(self, event: Event, ctx: Context) -> None:
+        """Send one event on."""
+        if isinstance(event, Position):
+            self._position(event, ctx)
+        elif len(ctx.key) > MAX_KEY:
+            ctx.dead_letter("range", f"{ctx.input}: a key of {len(ctx.key):,} characters is nobody's")
+        elif ahead := too_far_ahead(event):
+            ctx.dead_letter("range", f"{ctx.input}: {', '.join(ahead)} too long after the event")
+        elif self._has_come(event, ctx):
+            pass
+        elif isinstance(event, DriverStatus):
             self._status(event, ctx)
-            return
-        identity = f"{stream[:2]}{event.event_id or event.command_id or event.request_id}"
-        if identity in self.seen:
-            ctx.dead_letter("duplicate", f"{stream}: {identity[2:]} has come before")
-            return
-        self.seen.put(identity, True)
-        region = self._region_of(event)
-        if region is None:
-            ctx.dead_letter(
-                "range", f"{stream}: no region for zone {event.zone!r}, driver {event.driver_id!r}"
-            )
-            return
-        if stream == "handovers" and event.driver_id:
-            self._hand_over(event)
-        event.region = region
-        ctx.emit(event)
+        elif isinstance(event, Handover):
+            if event.driver_id:
+                self._hand_over(event)
+            ctx.output(self.handovers, event)
+        else:
+            self._send(event, ctx)
 
-    def on_late(self, event: Signal, ctx: Context) -> None:
+    def on_late(self, event: Event, ctx: Context) -> None:
         """Note that it was late; it still counts, from now on, if nothing newer is known."""
-        if ctx.input != "handovers":  # the app's own: what caused them has passed when they are read
+        if not isinstance(event, Handover):  # the app's own: what caused them has passed when they are read
             self.emit_late(event, ctx)
         self.process(event, ctx)
 
-    def _position(self, event: Signal, ctx: Context, lat: float, lon: float) -> None:
-        kept, at, idle = self.track, event.event_time_ms, event.state == "idle"
+    def _position(self, event: Position, ctx: Context) -> None:
+        if event.driver_id != ctx.key:
+            ctx.dead_letter("schema", "a position needs driver_id as its key")
+            return
+        kept, at, lat, lon, idle = (
+            self.track,
+            event.event_time_ms,
+            event.lat,
+            event.lon,
+            event.state == "idle",
+        )
         track = kept.value
         if track is None:
             owner = self.config.regions.of_place(lat, lon)
@@ -132,13 +145,17 @@ class Gate(KeyedProcess[Signal, Signal]):
             return False
         return distance_m(track.lat, track.lon, lat, lon) >= least
 
-    def _status(self, event: Signal, ctx: Context) -> None:
-        at, track = event.event_time_ms, self.track.value
-        identity = f"st{event.event_id or f'{at}{event.status}'}"
+    def _has_come(self, event: Event, ctx: Context) -> bool:
+        """Return whether an event has come before; it is put aside then, else remembered."""
+        identity = f"{ctx.input[:2]}{identity_of(event)}"
         if identity in self.seen:
-            ctx.dead_letter("duplicate", f"status: {identity[2:]} has come before")
-            return
+            ctx.dead_letter("duplicate", f"{ctx.input}: {identity[2:]} has come before")
+            return True
         self.seen.put(identity, True)
+        return False
+
+    def _status(self, event: DriverStatus, ctx: Context) -> None:
+        at, track = event.event_time_ms, self.track.value
         if track is not None and at < track.seen_ms and event.status == "online":
             return  # newer positions say the same
         lat = event.lat if event.lat is not None else track.lat if track else None
@@ -152,12 +169,20 @@ class Gate(KeyedProcess[Signal, Signal]):
             track.seen_ms = max(track.seen_ms, at)
         self.track.value = track
         event.lat, event.lon, event.region = lat, lon, track.owner
-        ctx.emit(event)
+        ctx.output(self.status, event)
 
-    def _region_of(self, event: Signal) -> str | None:
-        if event.stream == "handovers":
-            return event.region
-        if event.stream == "commands" and event.driver_id and not event.zone:
+    def _send(self, event: RideRequest | Answer | Cancellation | Progress | Command, ctx: Context) -> None:
+        """Send what is about a request, or by an operator, to its region."""
+        region = self._region_of(event)
+        if region is None:
+            driver_id = "" if isinstance(event, RideRequest) else event.driver_id
+            ctx.dead_letter("range", f"{ctx.input}: no region for zone {event.zone!r}, driver {driver_id!r}")
+            return
+        event.region = region
+        ctx.output(getattr(self, ctx.input), event)
+
+    def _region_of(self, event: RideRequest | Answer | Cancellation | Progress | Command) -> str | None:
+        if isinstance(event, Command) and event.driver_id and not event.zone:
             track = self.track.value
             return track.owner if track is not None else None
         try:
@@ -165,10 +190,10 @@ class Gate(KeyedProcess[Signal, Signal]):
         except ValueError:
             return None
 
-    def _hand_over(self, event: Signal) -> None:
+    def _hand_over(self, event: Handover) -> None:
         track = self.track.value
-        at, lat, lon = event.event_time_ms, event.lat or 0.0, event.lon or 0.0
         if track is None:
+            at, lat, lon = event.event_time_ms, event.lat, event.lon
             self.track.value = Track(event.region, event.seen_ms, at, lat, lon, True)
         else:
             track.owner = event.region

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from apps.ridesharing.book import Car, Due, Ride, Wish
 from apps.ridesharing.desk import Desk
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import Handover
 from apps.ridesharing.geo import distance_m
 from apps.ridesharing.matching import FreeCar
-from apps.ridesharing.records import Handover
 
 #: Neighbours are asked for the same rider again after so long, ms.
 _ASK_AGAIN_MS = 20_000
@@ -34,13 +33,12 @@ def cross_border(desk: Desk, driver_id: str) -> None:
         _hand_over(desk, driver_id, car, region, 0, "")
 
 
-def take_handover(desk: Desk, event: Signal) -> None:
+def take_handover(desk: Desk, event: Handover) -> None:
     """Take a driver over, or a neighbour's wish."""
     book = desk.book
     if not event.driver_id:
         until = event.event_time_ms + 2 * desk.config.window_ms + 1_000
-        kind = event.vehicle_class or "standard"
-        wish = Wish(event.from_region, event.lat or 0.0, event.lon or 0.0, kind, until)
+        wish = Wish(event.from_region, event.lat, event.lon, event.vehicle_class, until)
         book.wishes[event.request_id] = wish
         return
     car = book.cars.get(event.driver_id)
@@ -48,9 +46,8 @@ def take_handover(desk: Desk, event: Signal) -> None:
         desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver is here already")
         return
     book.departed.pop(event.driver_id, None)
-    kind = event.vehicle_class or "standard"
-    since = event.free_since_ms or desk.now
-    lat, lon, now = event.lat or 0.0, event.lon or 0.0, desk.now
+    since, now = event.free_since_ms or desk.now, desk.now
+    lat, lon, kind = event.lat, event.lon, event.vehicle_class
     car = Car(lat, lon, event.seen_ms, kind, "", since, True, True, event.until_ms, now)
     book.cars[event.driver_id] = car
     book.watch(event.driver_id, car, desk.config.ttl_ms, now)
@@ -138,7 +135,7 @@ def _say(
             driver_id,
             desk.region,
             region,
-            vehicle_class,
+            vehicle_class,  # type: ignore[arg-type]  # as it came
             lat,
             lon,
             until_ms,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from apps.ridesharing.book import Due
 from apps.ridesharing.desk import Desk
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import LAST_ATTEMPT, Command
 from apps.ridesharing.geo import distance_m
 from apps.ridesharing.records import Operation
 
 
-def carry_out(desk: Desk, event: Signal) -> None:
+def carry_out(desk: Desk, event: Command) -> None:
     """Carry out a command, or say why not."""
     refused = {
         "assign": _assign,
@@ -18,13 +18,13 @@ def carry_out(desk: Desk, event: Signal) -> None:
         "unblock": _unblock,
         "blackout": _black_out,
         "lift": _lift_blackout,
-    }[event.action or ""](desk, event)
+    }[event.action](desk, event)
     desk.say(
         "operations",
         Operation(
             event.command_id,
             desk.region,
-            event.action or "",
+            event.action,
             event.operator,
             event.reason,
             event.request_id,
@@ -48,13 +48,15 @@ def lift(desk: Desk, about: str) -> None:
             desk.change(name, "unblocked")
 
 
-def _assign(desk: Desk, event: Signal) -> str:
+def _assign(desk: Desk, event: Command) -> str:
     book = desk.book
     ride, car = book.rides.get(event.request_id), book.cars.get(event.driver_id)
     if ride is None:
         return "the request is over or unknown"
     if ride.state not in ("booked", "processing", "offered"):
         return f"the request is {ride.state}"
+    if ride.attempt >= LAST_ATTEMPT:
+        return "the request has had too many attempts"
     if car is None or not car.online:
         return "the driver is not on line in this region"
     if car.request_id and car.request_id != event.request_id:
@@ -71,7 +73,7 @@ def _assign(desk: Desk, event: Signal) -> str:
     return ""
 
 
-def _cancel(desk: Desk, event: Signal) -> str:
+def _cancel(desk: Desk, event: Command) -> str:
     ride = desk.book.rides.get(event.request_id)
     if ride is None:
         return "the request is over or unknown"
@@ -82,7 +84,7 @@ def _cancel(desk: Desk, event: Signal) -> str:
     return ""
 
 
-def _block(desk: Desk, event: Signal) -> str:
+def _block(desk: Desk, event: Command) -> str:
     if event.until_ms <= desk.now:
         return "until_ms is over"
     desk.book.blocked[event.driver_id] = event.until_ms
@@ -91,14 +93,14 @@ def _block(desk: Desk, event: Signal) -> str:
     return ""
 
 
-def _unblock(desk: Desk, event: Signal) -> str:
+def _unblock(desk: Desk, event: Command) -> str:
     if desk.book.blocked.pop(event.driver_id, None) is None:
         return "the driver is not blocked"
     desk.change(event.driver_id, "unblocked")
     return ""
 
 
-def _black_out(desk: Desk, event: Signal) -> str:
+def _black_out(desk: Desk, event: Command) -> str:
     if event.until_ms <= desk.now:
         return "until_ms is over"
     desk.book.blackouts[event.zone] = event.until_ms
@@ -106,7 +108,7 @@ def _black_out(desk: Desk, event: Signal) -> str:
     return ""
 
 
-def _lift_blackout(desk: Desk, event: Signal) -> str:
+def _lift_blackout(desk: Desk, event: Command) -> str:
     if desk.book.blackouts.pop(event.zone, None) is None:
         return "there is no blackout"
     return ""

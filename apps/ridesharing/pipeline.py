@@ -1,11 +1,11 @@
-"""The ridesharing app's topology: signals in; offers, assignments, trips, alarms and tables out."""
+"""The ridesharing app's topology: events in; offers, assignments, trips, alarms and tables out."""
 
 from __future__ import annotations
 
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import CLOCKS, STREAMS
+from apps.ridesharing.events import CLOCKS, INPUTS
 from apps.ridesharing.gate import Gate
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
@@ -27,10 +27,12 @@ def processes(dispatcher: Dispatcher, settings: RidesharingSettings, *, audit: b
         name: Input(
             getattr(topics, name), _ABOUT if name == "handovers" else RecordKey(), clock=name in CLOCKS
         )
-        for name in STREAMS
+        for name in INPUTS
     }
-    made = read(inputs, control=topics.control).process(Gate(dispatcher.config)).key_by("region")
-    wired = made.process(dispatcher)
+    # Every stream goes on by an output of its own name, but for the main one.
+    onward = {name: "main" if name == "locations" else name for name in INPUTS}
+    checked = read(inputs, control=topics.control).process(Gate(dispatcher.config))
+    wired = checked.key_by("region", output=onward).process(dispatcher)
     return wired.key_by("subject").process(Auditor()) if audit else wired
 
 

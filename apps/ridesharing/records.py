@@ -1,4 +1,7 @@
-"""What the ridesharing app says: messages to drivers and riders, and the rows of its tables."""
+"""What the ridesharing app says: messages to drivers and riders, and the rows of its tables.
+
+Handovers, which it says to itself, are among its inputs: :class:`apps.ridesharing.events.Handover`.
+"""
 
 from __future__ import annotations
 
@@ -182,40 +185,6 @@ class Trip(msgspec.Struct, frozen=True, gc=False):
     pickup_at_ms: int
     at_ms: int
     wait_ms: int
-
-
-class Handover(msgspec.Struct, frozen=True, gc=False):
-    """A region gives a driver to another, or asks its neighbours for one; the gate reads it.
-
-    Attributes:
-        event_id: Its identity.
-        driver_id: The driver; empty for what a region asks for.
-        from_region: Who gives, or asks.
-        region: Who gets, or is asked.
-        vehicle_class: Class of the car.
-        lat: Where the driver, or the pick-up, is, degrees north.
-        lon: Where the driver, or the pick-up, is, degrees east.
-        until_ms: Until when the driver may stay beyond the border, UTC ms.
-        event_time_ms: When, UTC ms.
-        free_since_ms: Since when the driver is free, UTC ms.
-        seen_ms: When the driver was there, UTC ms.
-        blocked_ms: Until when the driver is blocked, UTC ms.
-        request_id: The request that a car is asked for.
-    """
-
-    event_id: str
-    driver_id: str
-    from_region: str
-    region: str
-    vehicle_class: str
-    lat: float
-    lon: float
-    until_ms: int
-    event_time_ms: int
-    free_since_ms: int
-    seen_ms: int
-    blocked_ms: int
-    request_id: str
 
 
 class WindowReport(msgspec.Struct, frozen=True, gc=False):

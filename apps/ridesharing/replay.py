@@ -16,11 +16,11 @@ from scipy.optimize import linear_sum_assignment
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import Event, Handover, Position, key_of, stream_of
 from apps.ridesharing.fleet import Fleet
 from apps.ridesharing.matching import Policy, Problem
 from apps.ridesharing.pipeline import processes
-from apps.ridesharing.records import Assignment, Handover, Journal, Offer, Release, Violation
+from apps.ridesharing.records import Assignment, Journal, Offer, Release, Violation
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
@@ -82,7 +82,7 @@ class MeasuredDispatcher(Dispatcher):
 
 @dataclass
 class Faults:
-    """What goes wrong with the signals on their way.
+    """What goes wrong with the events on their way.
 
     Attributes:
         duplicates: Share that comes twice.
@@ -105,7 +105,7 @@ class Replay:
         fleet: Drivers and what became of the requests.
         records: Output → its records, decoded from JSON.
         optimum: How good the decisions were.
-        log: What was brought: batches of (key, time, signal as JSON).
+        log: What was brought: batches of (input, key, time, event as JSON).
         wall_s: How long it took, seconds.
         alarms: What the streaming auditor said of it.
         state_left: Whether anything was kept when all was over.
@@ -114,7 +114,7 @@ class Replay:
     fleet: Fleet
     records: dict[str, list[dict[str, Any]]]
     optimum: Optimum
-    log: list[list[tuple[str, int, bytes]]] = field(default_factory=list)
+    log: list[list[tuple[str, str, int, bytes]]] = field(default_factory=list)
     wall_s: float = 0.0
     alarms: list[Violation] = field(default_factory=list)
     state_left: bool = False
@@ -131,7 +131,7 @@ class Chain:
         self._make = make
         self._chain = make()
 
-    def run(self, events: list[tuple[str, int, Signal, str]], until: int) -> list[Emission]:
+    def run(self, events: list[tuple[str, int, Event, str]], until: int) -> list[Emission]:
         """Bring events, then move the watermark."""
         # What passes the gate is taken up to this moment at once, and not in a step of its own.
         for host in self._chain.hosts[1:]:
@@ -198,18 +198,18 @@ def run_replay(
     )
     now, number = first, 0
     end_ms = fleet.until_ms + _AFTERMATH_MS
-    feedback: list[Signal] = []
+    feedback: list[Event] = []
     while (fleet.pending or courier.holds or now < fleet.until_ms) and now < end_ms:
         # When all have been picked up or given up, only trips are left to end.
         step = window if now < fleet.until_ms + _RUSH_MS else 30 * window
         now = (now // step + 1) * step
         number += 1
         for at in (now, now + 1):  # what answers a window's offers comes right after it
-            signals = [*feedback, *fleet.until(at)]
+            happened = [*feedback, *fleet.until(at)]
             feedback = []
-            events = courier.carry(signals, at)
+            events = courier.carry(happened, at)
             if keep_log:
-                replay.log.append([(k, t, msgspec.json.encode(s)) for k, t, s, _ in events])
+                replay.log.append([(name, k, t, msgspec.json.encode(e)) for k, t, e, name in events])
             feedback = _take(replay, chain.run(events, at), fleet, at)
         if number in stops:
             chain.restart()
@@ -230,58 +230,54 @@ def alarms_of(journal: list[dict[str, Any]]) -> list[Violation]:
     return [e.payload for e in found if e.output == "main"]
 
 
-def _take(replay: Replay, emissions: list[Emission], fleet: Fleet, now: int) -> list[Signal]:
+def _take(replay: Replay, emissions: list[Emission], fleet: Fleet, now: int) -> list[Event]:
     """Keep what came out, tell the fleet, and return what the app itself reads again."""
-    again = []
+    again: list[Event] = []
     for e in emissions:
         replay.records.setdefault(e.output, []).append(msgspec.json.decode(e.payload))
         if e.output in MESSAGES:
             fleet.tell(msgspec.json.decode(e.payload, type=MESSAGES[e.output]), now)
         elif e.output == "handovers":
-            again.append(as_signal(msgspec.json.decode(e.payload, type=Handover)))
+            again.append(msgspec.json.decode(e.payload, type=Handover))
     return again
 
 
-def as_signal(handover: Handover) -> Signal:
-    """Return a handover as the gate reads it."""
-    fields = msgspec.structs.asdict(handover)
-    entity = handover.driver_id or handover.request_id
-    return msgspec.convert({"stream": "handovers", "entity": entity, **fields}, Signal)
-
-
 class Courier:
-    """Brings signals, some of them twice and some too late.
+    """Brings events, some of them twice and some too late.
 
     Args:
         draws: Random numbers.
         faults: How often.
-        window_ms: A late signal comes one to three windows late.
+        window_ms: A late event comes one to three windows late.
     """
 
     def __init__(self, draws: random.Random, faults: Faults, window_ms: int) -> None:
         self._draws, self._faults, self._window_ms = draws, faults, window_ms
-        self._held: list[tuple[int, Signal]] = []
+        self._held: list[tuple[int, Event]] = []
 
     @property
     def holds(self) -> bool:
         """Whether something is still on its way."""
-        return any(s.stream != "locations" for _, s in self._held)
+        return not all(isinstance(event, Position) for _, event in self._held)
 
-    def carry(self, signals: list[Signal], now: int) -> list[tuple[str, int, Signal, str]]:
-        """Return what arrives now: keys, times, signals and their streams."""
-        arrived = []
-        for signal in signals:
+    def carry(self, events: list[Event], now: int) -> list[tuple[str, int, Event, str]]:
+        """Return what arrives now: keys, times, events and their inputs."""
+        arrived: list[Event] = []
+        for event in events:
             if self._faults.late and self._draws.random() < self._faults.late:
-                self._held.append((now + self._delay(), signal))
+                self._held.append((now + self._delay(), event))
                 continue
-            arrived.append(signal)
+            arrived.append(event)
             if self._faults.duplicates and self._draws.random() < self._faults.duplicates:
                 self._held.append(
-                    (now + self._draws.choice([0, self._delay()]), msgspec.structs.replace(signal))
+                    (now + self._draws.choice([0, self._delay()]), msgspec.structs.replace(event))
                 )
-        due = [s for at, s in self._held if at <= now]
-        self._held = [(at, s) for at, s in self._held if at > now]
-        return [(s.entity, s.event_time_ms, msgspec.structs.replace(s), s.stream) for s in (*arrived, *due)]
+        due = [event for at, event in self._held if at <= now]
+        self._held = [(at, event) for at, event in self._held if at > now]
+        return [
+            (key_of(event), event.event_time_ms, msgspec.structs.replace(event), stream_of(event))
+            for event in (*arrived, *due)
+        ]
 
     def _delay(self) -> int:
         return self._draws.randint(1, 3) * self._window_ms

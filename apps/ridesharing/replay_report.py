@@ -1,4 +1,4 @@
-"""What a replay is measured by, and the same signals through Spark."""
+"""What a replay is measured by, and the same events through Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -164,7 +163,7 @@ def gini(values: list[float]) -> float:
 
 
 def through_spark(plan: Plan, done: Replay) -> dict[str, Any]:
-    """Run the same signals through the app's pipeline on Spark and compare the assignments.
+    """Run the same events through the app's pipeline on Spark and compare the assignments.
 
     Args:
         plan: What was replayed.
@@ -212,18 +211,12 @@ def _batches(done: Replay, topics: Any) -> Iterator[list[Record]]:
     from millrace.runtime.replay import Record
 
     batch: list[Record] = []
-    for number, signals in enumerate(done.log, 1):
-        for entity, at, value in signals:
-            stream = msgspec.json.decode(value, type=_Stream).stream
-            batch.append(Record(getattr(topics, stream), value, entity.encode(), at))
+    for number, events in enumerate(done.log, 1):
+        batch += [Record(getattr(topics, name), value, key.encode(), at) for name, key, at, value in events]
         if number % (2 * _WINDOWS_A_BATCH) == 0:
             yield batch
             batch = []
     yield batch
-
-
-class _Stream(msgspec.Struct):
-    stream: str
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.events import MOST_ATTEMPTS
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.regions import Regions
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
@@ -52,7 +53,9 @@ class DispatchSettings(Section):
     offer_timeout: Duration = Field(
         default=timedelta(seconds=15), description="how long a driver has to answer"
     )
-    attempts: int = Field(default=8, ge=1, le=100, description="offers of a request before it is given up")
+    attempts: int = Field(
+        default=8, ge=1, le=MOST_ATTEMPTS, description="offers of a request before it is given up"
+    )
     cool_down: Duration = Field(
         default=timedelta(minutes=10), description="how long a driver who refused is not asked again"
     )

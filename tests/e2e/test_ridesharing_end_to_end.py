@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from apps.ridesharing.events import STREAMS
+from apps.ridesharing.events import INPUTS
 from apps.ridesharing.fleet import Fleet
 from apps.ridesharing.replay import Faults, Replay, run_replay
 from apps.ridesharing.replay_report import Plan
@@ -70,19 +70,16 @@ def town(kafka_bootstrap: str, topic_factory: TopicFactory) -> Town:
 def build_town(
     kafka_bootstrap: str, topic_factory: TopicFactory, faults: Faults | None = None, bound: str = "5m"
 ) -> Town:
-    """Send a quarter of an hour of signals to topics of their own."""
+    """Send a quarter of an hour of events to topics of their own."""
     plan = Plan(START, START + 600_000, 10, "optimal", 10_000, 3_000.0, 3)
     fleet = Fleet(line_of_requests(36, 15), plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
     replay = run_replay(fleet, plan.config, faults=faults, keep_log=True)
-    names = {name: topic_factory(1) for name in (*STREAMS, *OUT)}
+    names = {name: topic_factory(1) for name in (*INPUTS, *OUT)}
     assert set(names) == set(RidesTopics.model_fields) - {"partitions"}
     producer = Producer({"bootstrap.servers": kafka_bootstrap})
     for batch in replay.log:
-        for entity, _, value in batch:
-            fields = msgspec.json.decode(value)
-            stream = fields.pop("stream")
-            del fields["entity"]  # the gate makes both of topic and key
-            producer.produce(names[stream], msgspec.json.encode(fields), entity.encode())
+        for stream, key, _, value in batch:
+            producer.produce(names[stream], value, key.encode())
         producer.poll(0)
     producer.produce(names["requests"], b"no json", b"r-broken")
     assert producer.flush(30) == 0

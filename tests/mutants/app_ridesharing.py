@@ -9,6 +9,12 @@ from tests.mutants.mutant import Mutant
 _APP: Final = "apps/ridesharing"
 _TESTS: Final = "tests/unit/apps/ridesharing"
 _DISPATCHER: Final = f"{_TESTS}/test_dispatcher.py"
+_ONE_MOMENT: Final = (
+    "test_of_one_moment_answers_go_first_and_what_operators_want_of_drivers_before_what_of_requests"
+)
+_INCOMPLETE: Final = (
+    f"{_TESTS}/test_gate.py::test_what_is_incomplete_or_for_nowhere_is_a_dead_letter_with_a_reason"
+)
 _AUDIT: Final = f"{_TESTS}/test_audit.py::test_the_audit_finds_what_is_wrong_in_the_tables"
 _AUDITOR: Final = f"{_TESTS}/test_audit.py::test_what_violates_an_invariant_raises_its_alarm"
 #: The checks of the demo, the audit of the tables among them, over app and agents in memory.
@@ -113,8 +119,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a request that is repeated is asked again",
         f"{_APP}/gate.py",
-        '"duplicate", f"{stream}: {identity[2:]} has come before")\n            return\n',
-        '"duplicate", f"{stream}: {identity[2:]} has come before")\n',
+        '"duplicate", f"{ctx.input}: {identity[2:]} has come before")\n            return True\n',
+        '"duplicate", f"{ctx.input}: {identity[2:]} has come before")\n            return False\n',
         "repeats change nothing",
         (f"{_TESTS}/test_gate.py::test_repeats_go_to_the_dead_letters_and_not_to_a_region",),
     ),
@@ -125,6 +131,70 @@ MUTANTS: Final = (
         "            track.owner = track.owner\n",
         "a driver has one owner",
         (f"{_TESTS}/test_gate.py::test_a_driver_stays_with_its_region_until_it_is_handed_over",),
+    ),
+    Mutant(
+        "ridesharing: of one moment positions go first",
+        f"{_APP}/dispatcher.py",
+        "    inputs: ClassVar = {name: INPUTS[name] for name in sorted(INPUTS)}\n",
+        "    inputs: ClassVar = dict(INPUTS)\n",
+        "what happens in one moment has one order, that of before",
+        (f"{_TESTS}/test_earlier.py", f"{_DISPATCHER}::{_ONE_MOMENT}"),
+    ),
+    Mutant(
+        "ridesharing: positions may have any key",
+        f"{_APP}/gate.py",
+        "        if event.driver_id != ctx.key:\n",
+        "        if not event.driver_id:\n",
+        "a driver's positions have the driver as their key",
+        (_INCOMPLETE,),
+    ),
+    Mutant(
+        "ridesharing: a request may be booked for any time",
+        f"{_APP}/gate.py",
+        "        elif ahead := too_far_ahead(event):\n",
+        "        elif ahead := too_far_ahead(event)[1:]:\n",
+        "nothing is waited for in a far future",
+        (_INCOMPLETE,),
+    ),
+    Mutant(
+        "ridesharing: a key may be of any length",
+        f"{_APP}/gate.py",
+        "        elif len(ctx.key) > MAX_KEY:\n",
+        "        elif len(ctx.key) > 1_000 * MAX_KEY:\n",
+        "keys are bounded",
+        (_INCOMPLETE,),
+    ),
+    Mutant(
+        "ridesharing: a request may say nothing of its zone",
+        f"{_APP}/events.py",
+        "    zone: Identifier\n    pickup_lat",
+        '    zone: Text = ""\n    pickup_lat',
+        "what a stream must say, its type requires",
+        (f"{_TESTS}/test_gate.py::test_what_an_event_must_say_it_must_say_and_the_error_names_it",),
+    ),
+    Mutant(
+        "ridesharing: what waited comes by another input",
+        f"{_APP}/earlier.py",
+        "enumerate(sorted(INPUTS))",
+        "enumerate(INPUTS)",
+        "what waits in a checkpoint of before goes on",
+        (f"{_TESTS}/test_earlier.py",),
+    ),
+    Mutant(
+        "ridesharing: handovers that waited are lost",
+        f"{_APP}/earlier.py",
+        "        fields = _UNSAID | fields\n",
+        "        pass\n",
+        "what waits in a checkpoint of before goes on",
+        (f"{_TESTS}/test_earlier.py",),
+    ),
+    Mutant(
+        "ridesharing: an assignment by hand has any number",
+        f"{_APP}/operations.py",
+        "    if ride.attempt >= LAST_ATTEMPT:\n",
+        "    if ride.attempt > LAST_ATTEMPT:\n",
+        "attempts are bits of a number of 64",
+        (f"{_DISPATCHER}::test_an_operator_can_assign_only_so_often",),
     ),
     # -- its audits
     Mutant(

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import h3
+import msgspec
 
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import (
+    INPUTS,
+    Answer,
+    Cancellation,
+    Command,
+    DriverStatus,
+    Event,
+    Position,
+    Progress,
+    RideRequest,
+    key_of,
+    stream_of,
+)
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.replay import Chain, memory_chain
 from millrace.host.runner import Emission
@@ -25,20 +39,21 @@ ZONE = str(h3.latlng_to_cell(LAT, LON, 7))
 CONFIG = DispatchConfig(window_ms=10_000, rules=Rules(radius_m=3_000, car_value_ms=0))
 
 
-def position(driver: str, s: float, km: float = 0.0, **more: Any) -> Signal:
+def position(driver: str, s: float, km: float = 0.0, **more: Any) -> Position:
     """A driver's position so many km north of the middle."""
     at = START + int(s * SECOND)
     fields = {"vehicle_class": "standard", "lat": LAT + km * KM, "lon": LON, "state": "idle"} | more
-    return Signal(at, "locations", driver, f"{driver}-{at}", driver_id=driver, **fields)
+    return Position(event_time_ms=at, event_id=f"{driver}-{at}", driver_id=driver, **fields)
 
 
-def status(driver: str, s: float, what: str, km: float = 0.0, **more: Any) -> Signal:
+def status(driver: str, s: float, what: Any, km: float = 0.0, **more: Any) -> DriverStatus:
     at = START + int(s * SECOND)
     fields = {"vehicle_class": "standard", "lat": LAT + km * KM, "lon": LON} | more
-    return Signal(at, "status", driver, f"{driver}-{what}-{at}", driver_id=driver, status=what, **fields)
+    identity = f"{driver}-{what}-{at}"
+    return DriverStatus(event_time_ms=at, event_id=identity, driver_id=driver, status=what, **fields)
 
 
-def request(name: str, s: float, km: float = 0.0, *, ahead: float = 0.0, **more: Any) -> Signal:
+def request(name: str, s: float, km: float = 0.0, *, ahead: float = 0.0, **more: Any) -> RideRequest:
     at = START + int(s * SECOND)
     lat = LAT + km * KM
     fields = {
@@ -50,33 +65,42 @@ def request(name: str, s: float, km: float = 0.0, *, ahead: float = 0.0, **more:
         "dropoff_lon": LON,
         "pickup_at_ms": at + int(ahead * SECOND),
     } | more
-    return Signal(at, "requests", name, request_id=name, rider_id=f"rider-{name}", **fields)
+    return RideRequest(event_time_ms=at, request_id=name, rider_id=f"rider-{name}", **fields)
 
 
-def answer(name: str, driver: str, s: float, what: str = "accept", attempt: int = 1, **more: Any) -> Signal:
+def answer(name: str, driver: str, s: float, what: str = "accept", attempt: int = 1, **more: Any) -> Answer:
     at = START + int(s * SECOND)
     offer = f"{name}-o{attempt}"
     fields = {"zone": ZONE, "offer_id": offer, "attempt": attempt, "answer": what} | more
-    return Signal(at, "answers", name, f"{offer}-{driver}-{at}", name, driver, **fields)
+    identity = f"{offer}-{driver}-{at}"
+    return Answer(event_time_ms=at, event_id=identity, request_id=name, driver_id=driver, **fields)
 
 
-def progress(name: str, driver: str, s: float, stage: str, km: float = 0.0, **more: Any) -> Signal:
+def progress(name: str, driver: str, s: float, stage: str, km: float = 0.0, **more: Any) -> Progress:
     at = START + int(s * SECOND)
     fields = {"zone": ZONE, "stage": stage, "lat": LAT + km * KM, "lon": LON} | more
-    return Signal(at, "progress", name, f"{name}-{driver}-{stage}-{at}", name, driver, **fields)
+    identity = f"{name}-{driver}-{stage}-{at}"
+    return Progress(event_time_ms=at, event_id=identity, request_id=name, driver_id=driver, **fields)
 
 
-def cancel(name: str, s: float, by: str = "rider", driver: str = "", reason: str = "too_long") -> Signal:
+def cancel(
+    name: str, s: float, by: Any = "rider", driver: str = "", reason: str = "too_long"
+) -> Cancellation:
     at = START + int(s * SECOND)
-    identity = f"{name}-{by}-{at}"
-    return Signal(at, "cancellations", name, identity, name, driver, zone=ZONE, by=by, reason=reason)  # type: ignore[arg-type]
+    about = {"event_id": f"{name}-{by}-{at}", "request_id": name, "driver_id": driver, "zone": ZONE}
+    return Cancellation(event_time_ms=at, by=by, reason=reason, **about)
 
 
-def command(action: str, s: float, **more: Any) -> Signal:
+def command(action: Any, s: float, **more: Any) -> Command:
     at = START + int(s * SECOND)
     fields = {"operator": "ann", "reason": "test", "command_id": f"c-{action}-{at}"} | more
-    entity = fields.get("request_id") or fields.get("driver_id") or fields.get("zone") or "x"
-    return Signal(at, "commands", str(entity), action=action, **fields)  # type: ignore[arg-type]
+    return Command(event_time_ms=at, action=action, **fields)
+
+
+def as_read(stream: str, said: Any) -> Event:
+    """What the app makes of something that is said by a stream."""
+    event: Event = msgspec.json.decode(msgspec.json.encode(said), type=INPUTS[stream])
+    return event
 
 
 def ms(s: float) -> int:
@@ -88,11 +112,11 @@ def dispatcher(config: DispatchConfig = CONFIG, bound_ms: int = 0) -> TestDriver
     return TestDriver(Dispatcher(config), out_of_orderness_ms=bound_ms)
 
 
-def bring(driver: TestDriver, *signals: Signal, until: float | None = None) -> None:
-    """Bring signals of one region, each a batch, then let time pass."""
-    for signal in sorted(signals, key=lambda s: s.event_time_ms):
-        driver.advance_watermark(signal.event_time_ms - 1)
-        driver.send(REGION, signal, at=signal.event_time_ms)
+def bring(driver: TestDriver, *events: Event, until: float | None = None) -> None:
+    """Bring events of one region, each a batch, then let time pass."""
+    for event in sorted(events, key=lambda e: e.event_time_ms):
+        driver.advance_watermark(event.event_time_ms - 1)
+        driver.send(REGION, event, at=event.event_time_ms)
     if until is not None:
         driver.advance_watermark(ms(until))
 
@@ -110,13 +134,10 @@ class Whole:
         self.chain = Chain(lambda: memory_chain(Dispatcher(config)))
         self.emissions: list[Emission] = []
 
-    def run(self, signals: list[Signal], until: float) -> list[Emission]:
-        events = [(s.entity, s.event_time_ms, s, s.stream) for s in signals]
-        found = self.chain.run(events, ms(until))
+    def run(self, events: Sequence[Event], until: float) -> list[Emission]:
+        found = self.chain.run([(key_of(e), e.event_time_ms, e, stream_of(e)) for e in events], ms(until))
         self.emissions += found
         return found
 
     def of(self, output: str) -> list[Any]:
-        import msgspec
-
         return [msgspec.json.decode(e.payload) for e in self.emissions if e.output == output]

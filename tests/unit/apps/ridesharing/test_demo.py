@@ -13,16 +13,16 @@ import pytest
 
 from apps.ridesharing import demo
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import Event, key_of, stream_of
 from apps.ridesharing.settings import RidesharingSettings
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS, Mailbag
 from millrace.demo import DemoRun
 from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
-from tests.unit.apps.ridesharing.cases import START, Whole
+from tests.unit.apps.ridesharing.cases import START, Whole, as_read
 
 STEP_MS = 5_000
-#: One signal in so many is sent twice.
+#: One event in so many is sent twice.
 REPEATED = 20
 #: More riders than drivers, who cancel, break down, race, come late or vanish, so that much ends early.
 PROFILE = RidesProfile(
@@ -42,7 +42,7 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
     """Let agents and app talk in steps; return what stands in the tables, and what happened."""
     world, app, mail = World(PROFILE), Whole(DispatchConfig()), Mailbag()
     truths: dict[str, WorldTruth] = {}
-    again: list[Signal] = []
+    again: list[Event] = []
     for _ in range(steps):
         now = world.now_ms + STEP_MS
         happened = world.advance(now)
@@ -50,12 +50,9 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
             for t in one.truths:
                 at = one.event_time_ms
                 truths[t.truth_id] = WorldTruth(t.truth_id, t.kind, t.entity, t.expected, {}, [], [], at, at)
-        sent = [
-            {"stream": one.stream, "entity": one.key, **msgspec.structs.asdict(one.event)} for one in happened
-        ]
-        signals = [*again, *(msgspec.convert(fields, Signal) for fields in sent)]
-        again = [msgspec.convert(fields, Signal) for fields in sent[::REPEATED]]
-        found = app.chain.run([(s.entity, s.event_time_ms, s, s.stream) for s in signals], now - 1)
+        events = [*again, *(as_read(one.stream, one.event) for one in happened)]
+        again = [as_read(one.stream, one.event) for one in happened[::REPEATED]]
+        found = app.chain.run([(key_of(e), e.event_time_ms, e, stream_of(e)) for e in events], now - 1)
         app.emissions += found
         for e in found:
             if (topic := f"ridesharing.{e.output}") in APP_TOPICS:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import SetPolicy, SetShadows, Signal
+from apps.ridesharing.events import LAST_ATTEMPT, Event, SetPolicy, SetShadows
 from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.records import Trip
@@ -106,6 +106,24 @@ def test_an_answer_at_the_very_end_of_an_offer_counts() -> None:
     driver = dispatcher()
     bring(driver, position("d1", 0), request("r1", 2), answer("r1", "d1", 25), until=26)
     assert states(driver, "r1")[-1] == "accepted"
+
+
+def test_of_one_moment_answers_go_first_and_what_operators_want_of_drivers_before_what_of_requests() -> None:
+    """Whatever came first: the accept, the cancellation; the block, the request, the assignment."""
+    driver = dispatcher()
+    bring(driver, position("d1", 0), request("r1", 2), until=11)
+    driver.send_batch([(REGION, ms(12), e) for e in (cancel("r1", 12), answer("r1", "d1", 12))])
+    driver.advance_watermark(ms(12))
+    assert states(driver, "r1") == ["processing", "offered", "accepted", "rider_cancelled"]
+    assert len(driver.values("assignments")) == 1
+    block = command("block", 14, driver_id="d1", until_ms=ms(99))
+    assign = command("assign", 14, request_id="r2", driver_id="d1", zone=ZONE)
+    bring(driver, request("r2", 13))
+    driver.send_batch([(REGION, ms(14), e) for e in (assign, block)])
+    driver.advance_watermark(ms(14))
+    assert [(o.action, o.detail) for o in driver.values("operations")] == [
+        ("block", ""), ("assign", "the driver is blocked"),
+    ]  # fmt: skip
 
 
 def test_an_accept_after_the_end_is_told_that_it_came_to_nothing_once() -> None:
@@ -331,7 +349,7 @@ def test_a_booked_ride_is_searched_for_ten_minutes_before_its_time() -> None:
     assert states(driver, "r1")[-1] == "no_show"
 
 
-def test_signals_out_of_order_and_twice_change_nothing_twice() -> None:
+def test_events_out_of_order_and_twice_change_nothing_twice() -> None:
     driver = dispatcher()
     finished = progress("r1", "d1", 300, "finished")
     bring(
@@ -367,17 +385,17 @@ def test_what_comes_behind_the_watermark_counts_from_when_it_comes() -> None:
 @pytest.mark.parametrize("state", ["booked", "processing", "offered"])
 def test_an_operator_assigns_by_hand(state: str) -> None:
     driver = dispatcher()
-    signals: list[Signal] = [position("d1", 0), position("d2", 0.5, 4)]
+    events: list[Event] = [position("d1", 0), position("d2", 0.5, 4)]
     at = 12
     if state == "booked":
-        signals.append(request("r1", 2, ahead=3_600))
+        events.append(request("r1", 2, ahead=3_600))
     elif state == "processing":
         at = 9
-        signals.append(request("r1", 2))
+        events.append(request("r1", 2))
     else:
-        signals.append(request("r1", 2))
+        events.append(request("r1", 2))
     by_hand = command("assign", at, request_id="r1", driver_id="d2", zone=ZONE)
-    bring(driver, *signals, by_hand, until=at + 0.5)
+    bring(driver, *events, by_hand, until=at + 0.5)
     assert states(driver, "r1")[-1] == "accepted"
     assert driver.values("assignments")[-1].driver_id == "d2"
     assert [a.policy for a in driver.values("attempts")][-1] == "manual"
@@ -412,6 +430,20 @@ def test_what_an_operator_cannot_do_is_refused_with_a_reason_and_leaves_a_trail(
         "the driver is not on line in this region",
     ]
     assert len(driver.values("assignments")) == 1
+
+
+def test_an_operator_can_assign_only_so_often() -> None:
+    """Each attempt is a bit of a whole number of 64, and the driver of each breaks down."""
+    driver = dispatcher(msgspec.structs.replace(CONFIG, attempts=1_000))
+    bring(driver, position("d1", 0), request("r1", 1))
+    for n in range(LAST_ATTEMPT + 1):
+        again = command("assign", 2 + n / 20, request_id="r1", driver_id="d1", zone=ZONE)
+        bring(driver, again, cancel("r1", 2.01 + n / 20, "driver", "d1", "breakdown"))
+    driver.advance_watermark(ms(9))
+    outcomes = [(o.outcome, o.detail) for o in driver.values("operations")]
+    assert outcomes[:-1] == [("done", "")] * LAST_ATTEMPT
+    assert outcomes[-1] == ("refused", "the request has had too many attempts")
+    assert driver.values("dead_letters") == []
 
 
 def test_an_operator_cancels_but_not_a_trip_with_the_rider_aboard() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import INPUTS
 from apps.ridesharing.gate import Gate
 from generators.engine.world import deliver_domain
 from generators.ridesharing import DOMAIN, RidesProfile
@@ -28,16 +28,17 @@ def test_broken_messages_and_repeats_are_dead_letters_with_a_reason_and_nothing_
         malformed=0.03,
         start_ms=1_767_369_600_000,
     )
-    decode = msgspec.json.Decoder(Signal).decode
+    decoders = {name: msgspec.json.Decoder(tp) for name, tp in INPUTS.items()}
     driver, faults, undecoded = TestDriver(Gate(), out_of_orderness_ms=10_000), Counter[str](), 0
     for message in deliver_domain(DOMAIN, profile):
         faults.update([message.fault.kind] if message.fault else [])
+        name = _TOPICS[message.topic]
         try:
-            signal = decode(message.value)
+            event = decoders[name].decode(message.value)
         except (msgspec.DecodeError, UnicodeDecodeError):
             undecoded += 1
             continue
-        driver.send(message.key.decode(), signal, at=signal.event_time_ms, input=_TOPICS[message.topic])
+        driver.send(message.key.decode(), event, at=event.event_time_ms, input=name)
     reasons = Counter(letter["reason"] for letter in driver.values("dead_letters"))
     assert undecoded + reasons["schema"] + reasons["range"] == faults["malformed"] > 30
     assert 0.9 * faults["duplicate"] < reasons["duplicate"] <= faults["duplicate"]

@@ -1,22 +1,32 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
 
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import (
+    INPUTS,
+    MAX_KEY,
+    MAX_TIME_MS,
+    Event,
+    Handover,
+    key_of,
+    stream_of,
+)
 from apps.ridesharing.gate import Gate
 from apps.ridesharing.geo import distance_m
-from apps.ridesharing.records import Handover
 from apps.ridesharing.regions import Regions
-from apps.ridesharing.replay import as_signal
+from millrace.dead_letters import reason_of
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from tests.unit.apps.ridesharing.cases import (
+    ZONE,
     Whole,
     answer,
+    as_read,
     cancel,
     command,
     ms,
@@ -35,9 +45,14 @@ def gate(config: DispatchConfig | None = None) -> TestDriver:
     return TestDriver(Gate(config))
 
 
-def send(driver: TestDriver, *signals: Signal) -> None:
-    for s in signals:
-        driver.send(s.entity, s, at=s.event_time_ms, input=s.stream)
+def send(driver: TestDriver, *events: Event) -> None:
+    for event in events:
+        driver.send(key_of(event), event, at=event.event_time_ms)
+
+
+def passed(driver: TestDriver) -> list[Any]:
+    """What has passed the gate, by output in the order of the streams, of each as it came."""
+    return [event for name in INPUTS for event in driver.values("main" if name == "locations" else name)]
 
 
 def dead(driver: TestDriver) -> list[tuple[str, str]]:
@@ -46,7 +61,7 @@ def dead(driver: TestDriver) -> list[tuple[str, str]]:
 
 def test_every_stream_goes_to_the_region_of_its_zone() -> None:
     driver = gate(HALVES)
-    signals = [
+    events = [
         request("south", 1, -3.0),
         request("north", 2, 5.0),
         answer("south", "d1", 3, zone="8728308f0ffffff"),
@@ -55,43 +70,113 @@ def test_every_stream_goes_to_the_region_of_its_zone() -> None:
         position("d1", 6, -3),
         status("d2", 7, "online", 5),
     ]
-    send(driver, *signals)
-    regions = [s.region for s in driver.values()]
-    assert regions[0] == regions[5] == "r0-0"
-    assert regions[1] == regions[6] == "r0-1"
-    assert set(regions) == {"r0-0", "r0-1"}
+    send(driver, *events)
+    regions = {(stream_of(e), key_of(e)): e.region for e in passed(driver)}
+    assert regions["requests", "south"] == regions["locations", "d1"] == "r0-0"
+    assert regions["requests", "north"] == regions["status", "d2"] == "r0-1"
+    assert set(regions.values()) == {"r0-0", "r0-1"}
+    assert len(regions) == len(events)
     assert dead(driver) == []
+
+
+#: What an event of a stream must say, as the README has it.
+MUST_SAY = {
+    "locations": "event_time_ms event_id driver_id vehicle_class lat lon state",
+    "status": "event_time_ms event_id driver_id vehicle_class status",
+    "requests": "event_time_ms request_id rider_id vehicle_class zone pickup_lat pickup_lon dropoff_lat "
+    "dropoff_lon pickup_at_ms",
+    "answers": "event_time_ms event_id request_id driver_id zone offer_id attempt answer",
+    "cancellations": "event_time_ms event_id request_id zone by reason",
+    "progress": "event_time_ms event_id request_id driver_id zone lat lon stage",
+    "commands": "event_time_ms reason command_id action operator",
+}
+SAID: dict[str, Event] = {
+    "locations": position("d1", 1),
+    "status": status("d1", 1, "online"),
+    "requests": request("r1", 1),
+    "answers": answer("r1", "d1", 1, reason="busy"),
+    "cancellations": cancel("r1", 1, "driver", "d1"),
+    "progress": progress("r1", "d1", 1, "arrived"),
+    "commands": command("assign", 1, request_id="r1", driver_id="d1", zone=ZONE, until_ms=ms(2)),
+}
+
+
+@pytest.mark.parametrize("stream", MUST_SAY)
+def test_what_an_event_must_say_it_must_say_and_the_error_names_it(stream: str) -> None:
+    said = msgspec.to_builtins(SAID[stream])
+    must = MUST_SAY[stream].split()
+    assert as_read(stream, said | {"stream": stream, "entity": "x", "new": 1}) == SAID[stream]
+    assert set(must) <= said.keys()
+    for name in said:
+        rest = {field: value for field, value in said.items() if field != name}
+        if name not in must:
+            as_read(stream, rest)
+            continue
+        with pytest.raises(msgspec.ValidationError, match=f"missing required field `{name}`") as missing:
+            as_read(stream, rest)
+        with pytest.raises(msgspec.ValidationError, match=name) as null:
+            as_read(stream, rest | {name: None})
+        assert {reason_of(missing.value), reason_of(null.value)} == {"schema"}
+        if isinstance(said[name], str):
+            with pytest.raises(msgspec.ValidationError, match=name):
+                as_read(stream, rest | {name: ""})
+
+
+@pytest.mark.parametrize(
+    ("stream", "name", "most", "beyond"),
+    [
+        *(("locations", name, "x" * MAX_KEY, "x" * (MAX_KEY + 1)) for name in ("event_id", "driver_id")),
+        *((stream, "event_time_ms", MAX_TIME_MS, MAX_TIME_MS + 1) for stream in MUST_SAY),
+        ("locations", "lat", 90, 90.000001),
+        ("progress", "lon", -180, -180.1),
+        ("requests", "pickup_at_ms", MAX_TIME_MS, -1),
+        ("answers", "attempt", 1, 0),
+        ("answers", "reason", "x" * MAX_KEY, "x" * (MAX_KEY + 1)),
+    ],
+)
+def test_bounds_are_those_of_the_contract(stream: str, name: str, most: Any, beyond: Any) -> None:
+    said = msgspec.to_builtins(SAID[stream])
+    as_read(stream, said | {name: most})
+    with pytest.raises(msgspec.ValidationError, match=name) as error:
+        as_read(stream, said | {name: beyond})
+    assert reason_of(error.value) == "range"
 
 
 def test_what_is_incomplete_or_for_nowhere_is_a_dead_letter_with_a_reason() -> None:
     driver = gate()
+    under = position("d1", 3)
+    driver.send("d2", under, at=under.event_time_ms)
     send(
         driver,
-        request("r1", 1, pickup_lat=None),
-        position("d1", 2, lat=None),
-        msgspec.structs.replace(position("d1", 3), entity="d2"),
-        position("d1", 4, vehicle_class=None),
         answer("r1", "d1", 5, zone="nowhere"),
         answer("r1", "d1", 5.5, zone="85283083fffffff"),
-        cancel("r1", 6, by=None),  # type: ignore[arg-type]
-        msgspec.structs.replace(status("d3", 7, "offline"), lat=None),
+        status("d3", 7, "offline", lat=None),
         command("block", 8, driver_id="d9"),
+        request("r2", 9, ahead=32 * 86_400),
+        command("blackout", 10, zone=ZONE, until_ms=ms(367 * 86_400)),
     )
+    far = cancel("r1", 11)
+    driver.send("k" * (MAX_KEY + 1), far, at=far.event_time_ms)
     assert [reason for reason, _ in dead(driver)] == [
-        "schema", "schema", "schema", "schema", "range", "range", "schema", "schema", "range",
+        "schema", "range", "range", "schema", "range", "range", "range", "range",
     ]  # fmt: skip
-    assert "pickup_lat" in dead(driver)[0][1]
-    assert driver.values() == []
+    assert dead(driver)[5][1] == "requests: pickup_at_ms too long after the event"
+    assert passed(driver) == []
 
 
 def test_repeats_go_to_the_dead_letters_and_not_to_a_region() -> None:
     driver = gate()
-    signals = [request("r1", 1), answer("r1", "d1", 2), position("d1", 3), status("d2", 4, "offline")]
-    send(driver, *signals)
+
+    def events() -> list[Event]:
+        by_hand = command("blackout", 2, zone=ZONE)
+        first = [request("r1", 1), answer("r1", "d1", 2), position("d1", 3), status("d2", 4, "offline")]
+        return [*first, cancel("r1", 5), progress("r1", "d1", 6, "arrived"), by_hand]
+
+    send(driver, *events())
     driver.restart()
-    send(driver, *signals)
-    assert len(driver.values()) == 4
-    assert [reason for reason, _ in dead(driver)] == ["duplicate"] * 4
+    send(driver, *events())
+    assert len(passed(driver)) == 7
+    assert [reason for reason, _ in dead(driver)] == ["duplicate"] * 7
 
 
 def test_of_positions_those_pass_that_say_something_new() -> None:
@@ -108,45 +193,40 @@ def test_of_positions_those_pass_that_say_something_new() -> None:
     assert [(s.event_time_ms - ms(0)) / 1_000 for s in driver.values()] == [0, 8, 9, 19]
 
 
-def test_late_signals_are_told_and_pass_all_the_same_unless_something_newer_is_known() -> None:
+def test_late_events_are_told_and_pass_all_the_same_unless_something_newer_is_known() -> None:
     driver = gate()
     send(driver, position("d1", 100), request("r1", 50), position("d1", 60, 1))
-    assert [s.stream for s in driver.values()] == ["locations", "requests"]
+    assert [key_of(event) for event in passed(driver)] == ["d1", "r1"]
     assert [entry["lateness_ms"] for entry in driver.values("late")] == [49_999, 39_999]
 
 
 def test_a_driver_stays_with_its_region_until_it_is_handed_over() -> None:
     driver = gate(HALVES)
     send(driver, position("d1", 0, -1), position("d1", 20, 3))
-    handed = Signal(
-        ms(21), "handovers", "d1", "h1", driver_id="d1", region="r0-1", from_region="r0-0",
-        lat=37.8, lon=-122.42, seen_ms=ms(20), vehicle_class="standard",
-    )  # fmt: skip
+    handed = Handover("h1", "d1", "r0-0", "r0-1", "standard", 37.8, -122.42, 0, ms(21), ms(0), ms(20), 0, "")
     send(driver, handed, position("d1", 40, 3.2))
-    assert [(s.stream, s.region) for s in driver.values()] == [
-        ("locations", "r0-0"),
-        ("locations", "r0-0"),
-        ("handovers", "r0-1"),
-        ("locations", "r0-1"),
-    ]
-    send(driver, msgspec.structs.replace(handed, event_id="h2", region="r0-0", event_time_ms=ms(30)))
+    assert [p.region for p in driver.values()] == ["r0-0", "r0-0", "r0-1"]
+    assert driver.values("handovers") == [handed]
+    again = msgspec.structs.replace(handed, event_id="h2", region="r0-0", event_time_ms=ms(30))
+    send(driver, again, position("d1", 60, 1), handed)
     assert driver.values()[-1].region == "r0-0"
+    assert driver.values("handovers") == [handed, again]
     assert driver.values("late") == [], "a handover is read after what caused it has passed"
 
 
-def signals_of_two_drivers() -> list[tuple[str, int, Signal, str]]:
-    found = [position(f"d{n}", s + n / 10, s / 100) for n in range(2) for s in range(0, 120, 7)]
+def two_drivers() -> list[tuple[str, int, Event, str]]:
+    found: list[Event] = [position(f"d{n}", s + n / 10, s / 100) for n in range(2) for s in range(0, 120, 7)]
     found += [request(f"r{s}", s) for s in range(5, 100, 20)]
     found += [answer("r5", "d1", 17), cancel("r25", 31)]
-    return [(s.entity, s.event_time_ms, s, s.stream) for s in found]
+    return [(key_of(e), e.event_time_ms, e, stream_of(e)) for e in found]
 
 
 def test_cuts_restarts_and_repeats_do_not_matter() -> None:
-    invariant(Gate(HALVES), signals_of_two_drivers(), bound_ms=5_000, duplicates=10, runs=8)
+    invariant(Gate(HALVES), two_drivers(), bound_ms=5_000, duplicates=10, runs=8)
 
 
 def test_the_gate_forgets() -> None:
-    assert leaks(Gate(HALVES), signals_of_two_drivers()) == []
+    assert leaks(Gate(HALVES), two_drivers()) == []
 
 
 def test_a_driver_takes_less_than_100_bytes_at_the_gate() -> None:
@@ -168,7 +248,7 @@ def test_a_driver_who_crosses_the_border_is_handed_over_and_never_owned_twice(bo
     )
     # A position that was on its way to the old region does not bring the driver back there.
     whole.run([position("d1", 20.0005, 3.1)], 20.0005)
-    again = as_signal(msgspec.convert(handover, Handover))
+    again = msgspec.convert(handover, Handover)
     whole.run([again, position("d1", 40, 3.2), request("r1", 41, 3.3)], 60)
     assert [(o["driver_id"], o["region"]) for o in whole.of("offers")] == [("d1", "r0-1")]
     assert [(d["region"], d["change"]) for d in whole.of("drivers")] == [
@@ -183,10 +263,10 @@ def test_a_region_without_a_car_borrows_one_across_the_border() -> None:
     whole.run([beats[0], request("r1", 1, 2.5)], 20)
     (wish,) = whole.of("handovers")
     assert (wish["driver_id"], wish["request_id"], wish["region"]) == ("", "r1", "r0-0")
-    whole.run([as_signal(msgspec.convert(wish, Handover)), beats[1]], 30)
+    whole.run([msgspec.convert(wish, Handover), beats[1]], 30)
     lent = whole.of("handovers")[-1]
     assert (lent["driver_id"], lent["region"]) == ("d1", "r0-1")
-    whole.run([as_signal(msgspec.convert(lent, Handover)), beats[2]], 50)
+    whole.run([msgspec.convert(lent, Handover), beats[2]], 50)
     assert [(o["driver_id"], o["region"]) for o in whole.of("offers")] == [("d1", "r0-1")]
 
 
@@ -196,13 +276,13 @@ def test_a_driver_is_reported_once_the_great_circle_is_as_long_as_asked(latitude
     driver = gate(DispatchConfig(move_m=50.0, refresh_ms=10_000_000))
     wanted, here = [], None
     for n in range(300):
-        signal = position("d1", float(n))
+        event = position("d1", float(n))
         reach = draws.choice([0.0, 2e-4, 9e-4])
-        signal.lat = latitude + draws.uniform(-reach, reach)
-        signal.lon = 10.0 + draws.uniform(-reach, reach) / (1.0 if latitude < 60 else 0.2)
-        if here is None or distance_m(*here, signal.lat, signal.lon) >= 50.0:
-            here = (signal.lat, signal.lon)
-            wanted.append(signal.event_time_ms)
-        send(driver, signal)
+        event.lat = latitude + draws.uniform(-reach, reach)
+        event.lon = 10.0 + draws.uniform(-reach, reach) / (1.0 if latitude < 60 else 0.2)
+        if here is None or distance_m(*here, event.lat, event.lon) >= 50.0:
+            here = (event.lat, event.lon)
+            wanted.append(event.event_time_ms)
+        send(driver, event)
     assert [s.event_time_ms for s in driver.values()] == wanted
     assert 10 < len(wanted) < 290

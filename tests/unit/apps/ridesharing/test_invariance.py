@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import Command, Event
 from apps.ridesharing.records import Journal
+from millrace import Context
+from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
@@ -32,10 +34,10 @@ from tests.unit.apps.ridesharing.cases import (
 BOUND_MS = 8_000
 
 
-def evening(seed: int, riders: int = 6, cars: int = 4) -> list[tuple[str, int, Signal]]:
+def evening(seed: int, riders: int = 6, cars: int = 4) -> list[tuple[str, int, Event]]:
     """Riders and drivers who answer, refuse, cancel, drive and go home as chance has it."""
     draws = random.Random(seed)
-    found: list[Signal] = []
+    found: list[Event] = []
     for n in range(cars):
         found += [position(f"d{n}", t + n / 10, draws.uniform(-1.5, 1.5)) for t in range(0, 200, 40)]
         if draws.random() < 0.3:
@@ -76,16 +78,27 @@ def test_the_journal_of_any_evening_raises_no_alarm_and_the_auditor_does_not_min
 
 
 def test_an_event_that_cannot_be_handled_goes_to_the_dead_letters_and_harms_nobody_else() -> None:
-    """Poison: a signal that makes the dispatcher raise is undone and put aside."""
+    """Poison: an event that makes the dispatcher raise is undone and put aside."""
     good = evening(3)
 
-    def run(signals: list[tuple[str, int, Any]]) -> Any:
-        driver = dispatcher(CONFIG, BOUND_MS)
-        driver.send_batch(signals)
+    class Brittle(Dispatcher):
+        name = "Dispatcher"
+
+        def process(self, event: Event, ctx: Context) -> None:
+            super().process(event, ctx)
+            if isinstance(event, Command) and event.reason == "poison":
+                raise ValueError("what it has done is undone")
+
+    def run(events: list[tuple[str, int, Any]]) -> Any:
+        driver = TestDriver(Brittle(CONFIG), out_of_orderness_ms=BOUND_MS)
+        driver.send_batch(events)
         driver.drain()
         return driver
 
-    poison = [(REGION, at, Signal(at, "commands", "x", f"p{n}")) for n, (_, at, _) in enumerate(good[:3])]
+    times = [at for _, at, _ in good[:3]]
+    about = {"driver_id": "d1", "reason": "poison", "command_id": "c1", "operator": "ann"}
+    block = Command(event_time_ms=times[0], action="block", until_ms=times[0] + 600_000, **about)
+    poison = [(REGION, at, msgspec.structs.replace(block, event_time_ms=at)) for at in times]
     clean, poisoned = run(good), run([*good, *poison])
     for output in ("trips", "offers", "attempts", "releases", "windows"):
         assert poisoned.values(output) == clean.values(output)
@@ -95,10 +108,10 @@ def test_an_event_that_cannot_be_handled_goes_to_the_dead_letters_and_harms_nobo
 def test_a_region_in_one_process_and_the_whole_chain_agree() -> None:
     events = sorted(evening(11), key=lambda e: e[1])
     alone, whole = dispatcher(), Whole()
-    for _, at, signal in events:
+    for _, at, event in events:
         alone.advance_watermark(at - 1)
-        alone.send(REGION, msgspec.structs.replace(signal, region=REGION), at=at)
-        whole.run([signal], (at - events[0][1]) / 1_000)
+        alone.send(REGION, msgspec.structs.replace(event, region=REGION), at=at)
+        whole.run([event], (at - events[0][1]) / 1_000)
     whole.emissions += whole.chain.drain()
     alone.drain()
     trips = [msgspec.to_builtins(t) for t in alone.values("trips")]

@@ -11,13 +11,11 @@ import pytest
 
 from apps.ridesharing.audit import audit
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import Signal
+from apps.ridesharing.events import Event, key_of, stream_of
 from apps.ridesharing.matching import Rules
-from apps.ridesharing.records import Handover
-from apps.ridesharing.replay import as_signal
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS, Mailbag
-from tests.unit.apps.ridesharing.cases import Whole
+from tests.unit.apps.ridesharing.cases import Whole, as_read
 
 #: A Friday evening.
 START = 1_767_369_600_000
@@ -33,7 +31,7 @@ class Loop:
         self.world = World(RidesProfile(start_ms=START, **(given | profile)))
         self.app = Whole(config)
         self.truths: Counter[str] = Counter()
-        self._again: list[Signal] = []
+        self._again: list[Event] = []
         self._mail = Mailbag()
 
     def run(self, steps: int, restart_every: int = 0) -> None:
@@ -41,10 +39,11 @@ class Loop:
             now = self.world.now_ms + STEP_MS
             happened = self.world.advance(now)
             self.truths.update(t.kind for e in happened for t in e.truths)
-            signals = [*self._again, *(_signal(e) for e in happened)]
+            events = [*self._again, *(as_read(e.stream, e.event) for e in happened)]
             self._again = []
-            events = [(s.entity, s.event_time_ms, s, s.stream) for s in signals]
-            found = self.app.chain.run(events, now - 1)
+            found = self.app.chain.run(
+                [(key_of(e), e.event_time_ms, e, stream_of(e)) for e in events], now - 1
+            )
             self.app.emissions += found
             for e in found:
                 if f"ridesharing.{e.output}" in APP_TOPICS:
@@ -52,15 +51,9 @@ class Loop:
                     assert message is not None, e.payload
                     self.world.receive(message)
                 elif e.output == "handovers":
-                    self._again.append(as_signal(msgspec.json.decode(e.payload, type=Handover)))
+                    self._again.append(as_read("handovers", msgspec.Raw(e.payload)))
             if restart_every and number % restart_every == 0:
                 self.app.chain.restart()
-
-
-def _signal(happened: Any) -> Signal:
-    return msgspec.convert(
-        {"stream": happened.stream, "entity": happened.key, **msgspec.structs.asdict(happened.event)}, Signal
-    )
 
 
 def check(loop: Loop) -> None:

@@ -12,7 +12,7 @@ from apps.ridesharing.cli import app as operator_cli
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.evaluate_cli import app as evaluate_cli
 from apps.ridesharing.evaluate_cli import parse_radius
-from apps.ridesharing.events import REQUIRED, Signal
+from apps.ridesharing.events import INPUTS
 from apps.ridesharing.location_report import stale_drivers, zone_counts
 from apps.ridesharing.recorded import cut, parse_time, read_positions, read_requests
 from apps.ridesharing.regions import EVERYWHERE, Regions
@@ -31,9 +31,9 @@ def test_the_app_reads_what_the_generator_sends_and_says_what_its_agents_read() 
     assert {stream.topic for stream in DOMAIN.streams.values()} <= reads
     assert set(APP_TOPICS) <= writes
     for name, stream in DOMAIN.streams.items():
-        fields = {f.name for f in msgspec.structs.fields(stream.event_type)}
-        assert set(REQUIRED[name]) <= fields
-        assert fields <= {f.name for f in msgspec.structs.fields(Signal)}
+        sent = {f.name for f in msgspec.structs.fields(stream.event_type)}
+        read = {f.name: f.required for f in msgspec.structs.fields(INPUTS[name])}
+        assert {field for field, required in read.items() if required} <= sent <= read.keys()
 
 
 def test_settings_become_what_the_processes_are_told() -> None:

@@ -8,14 +8,13 @@ import msgspec
 
 from apps.ridesharing.app import app
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Signal
 from apps.ridesharing.replay import Chain, memory_chain
 from apps.ridesharing.settings import RidesharingSettings
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS, Mailbag
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
-from tests.unit.apps.ridesharing.cases import HOUR, SECOND
+from tests.unit.apps.ridesharing.cases import HOUR, SECOND, as_read
 
 #: A Friday evening.
 START = 1_767_369_600_000
@@ -37,11 +36,10 @@ def two_hours() -> Iterator[Happened]:
         until = world.now_ms + STEP_MS
         batch = []
         for simulated in world.advance(until):
-            fields = {"stream": simulated.stream, "entity": simulated.key}
-            signal = msgspec.convert(fields | msgspec.structs.asdict(simulated.event), Signal)
-            at = signal.event_time_ms
-            batch.append((simulated.key, at, signal, simulated.stream))
-            yield Happened(at, simulated.key, at, msgspec.structs.replace(signal), simulated.stream)
+            event = as_read(simulated.stream, simulated.event)
+            at = event.event_time_ms
+            batch.append((simulated.key, at, event, simulated.stream))
+            yield Happened(at, simulated.key, at, msgspec.structs.replace(event), simulated.stream)
         for told in app.run(batch, until - 1):
             topic = f"ridesharing.{told.output}"
             if topic in APP_TOPICS and (message := mail.open(topic, told.payload)) is not None:
