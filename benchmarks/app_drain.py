@@ -135,6 +135,7 @@ def figures(start: Mark, marks: Sequence[Mark]) -> dict[str, Any]:
         "rows_per_s_after_first_batch": (last.events - first.events) / warm_s if warm_s else None,
         "streams": {s: _of_stream(s, first, last) for s in last.taken} if len(last.taken) > 1 else {},
         "cpu_s_per_million": sum(used.values()) / last.events * 1e6,
+        "cpu_s_of_first_batch": _used(start, first),
         "cpu_s_after_first_batch": _used(first, last),
         "batch_seconds": [round(s, 2) for s in steps([start.at, *(m.at for m in taken)])],
     }

@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _WRITER: Final = "shared/millrace/connectors/driver_writer.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
 _RUNTIME: Final = "tests/unit/millrace/runtime"
+_TYPED: Final = "tests/unit/millrace/host/test_typed_columns.py"
 _CHECKS: Final = f"{_RUNTIME}/test_topic_checks.py"
 _ARRIVALS: Final = "shared/millrace/runtime/arrivals.py"
 
@@ -120,5 +121,29 @@ MUTANTS: Final = (
         "for topic in topics if (of",
         "the bound is that of the clocks",
         (f"{_CHECKS}::TestApp",),
+    ),
+    Mutant(
+        "connectors: of a large chunk the last, short part is left out",
+        "shared/millrace/host/spark_records.py",
+        "parts = range(0, count, _AT_ONCE)",
+        "parts = range(0, count - _AT_ONCE + 1, _AT_ONCE)",
+        "a large chunk has the same rows",
+        (f"{_TYPED}::test_a_large_chunk_is_the_same_rows_in_their_order",),
+    ),
+    Mutant(
+        "connectors: parts of a large chunk overlap",
+        "shared/millrace/host/spark_records.py",
+        "chunk.part(at, at + _AT_ONCE)",
+        "chunk.part(at, at + _AT_ONCE + 1)",
+        "a large chunk has the same rows",
+        (f"{_TYPED}::test_a_large_chunk_is_the_same_rows_in_their_order",),
+    ),
+    Mutant(
+        "connectors: a query that failed is waited for again",
+        "shared/millrace/runtime/job.py",
+        "    except StreamingQueryException:\n        return True",
+        "    except StreamingQueryException:\n        raise",
+        "what ended a query is told as the job's own error",
+        (f"{_RUNTIME}/test_job.py::test_what_ended_a_query_is_told_in_one_line",),
     ),
 )

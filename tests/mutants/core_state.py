@@ -11,6 +11,7 @@ _CONTROLS: Final = "shared/millrace/host/controls.py"
 _STATE: Final = "shared/millrace/state"
 _PARTS: Final = "shared/millrace/parts"
 _TESTS: Final = "tests/unit/millrace"
+_STORE: Final = f"{_TESTS}/state/test_store.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -434,5 +435,37 @@ MUTANTS: Final = (
         "event_id(self._common, cause, output, index, revision)",
         "stored_as: identities do not change with a rename",
         (f"{_TESTS}/test_stored_as.py::test_bytes_and_identities_of_a_renamed_process_are_those_of_before",),
+    ),
+    Mutant(
+        "state: an entry that was let go of is new when it is opened again",
+        f"{_STATE}/pages.py",
+        "            opened.entry = self.decode(opened.cell.body)\n",
+        "            opened.entry = self._layout.new()\n",
+        "an entry that was let go of is as it was",
+        (f"{_STORE}::test_an_entry_that_was_let_go_of_is_freed_and_is_as_it_was_when_it_is_opened_again",),
+    ),
+    Mutant(
+        "state: an entry that was opened again is kept as it was let go of",
+        f"{_STATE}/pages.py",
+        "            opened.cell = None\n",
+        "",
+        "an entry that was let go of is as it was",
+        (f"{_STORE}::test_an_entry_that_was_let_go_of_is_freed_and_is_as_it_was_when_it_is_opened_again",),
+    ),
+    Mutant(
+        "state: pages that keys were found in are remembered beyond a batch",
+        f"{_STATE}/pages.py",
+        "        self._page_of.clear()\n",
+        "",
+        "a key is found in the page of its hash after a split",
+        (f"{_STORE}::test_keys_that_were_fetched_together_are_found_anew_after_their_page_was_split",),
+    ),
+    Mutant(
+        "state: what waits for where a batch ends is left where nothing is due",
+        _RUNNER,
+        "if cursor.soonest > due and not cursor.entry.pending_:",
+        "if cursor.soonest >= due and not cursor.entry.pending_:",
+        "timers up to the watermark that the batch ends with",
+        (f"{_TESTS}/host/test_runner_ahead.py",),
     ),
 )

@@ -635,4 +635,20 @@ MUTANTS: Final = (
         "identities hang on no cut",
         (_KEYS,),
     ),
+    Mutant(
+        "time: of a batch that is all of one input the first event's time is checked for all",
+        "shared/millrace/host/key_times.py",
+        "FIRST_MS <= min(times) <= max(times) <= LAST_MS:",
+        "FIRST_MS <= times[0] <= LAST_MS:",
+        "an event of no possible time has none",
+        (f"{_TESTS}/host/test_packing.py",),
+    ),
+    Mutant(
+        "time: a batch is read as of the input of its first row",
+        "shared/millrace/host/key_times.py",
+        " and inputs.count(first) == len(inputs):",
+        ":",
+        "each input has its own key and time",
+        (f"{_TESTS}/host/test_packing.py",),
+    ),
 )

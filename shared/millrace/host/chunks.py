@@ -82,6 +82,13 @@ class OutputChunk(NamedTuple):
         """Return this chunk with the rows of another after its own."""
         return OutputChunk(*(a + b for a, b in zip(self, other, strict=True)))
 
+    def part(self, start: int, end: int) -> OutputChunk:
+        """Return some of the rows."""
+        own = slice(start, end)
+        return OutputChunk(
+            self.event_ids[own], self.keys[own], self.times[own], self.on_time[own], self.payloads[own]
+        )
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _input = msgspec.msgpack.Decoder(

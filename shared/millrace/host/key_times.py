@@ -45,6 +45,8 @@ def read_inputs(
 
     A row of no input is a control event, or becomes a dead letter in the place that its bytes give it.
     """
+    if inputs and (first := inputs[0]) is not None and inputs.count(first) == len(inputs):
+        return readers[first].read(values, None, {name: given[name] for name in readers[first].given})
     keys: list[str | None] = [None] * len(values)
     times = [NO_TIME] * len(values)
     groups = [0] * len(values)
@@ -97,33 +99,46 @@ class KeyTimes:
             given: Columns of parts of the key.
         """
         found = decode_all(self._decoder, values)
+        whole = found is not None and (control is None or not any(control))
         if found is None:
             found = [self._try(v) for v in values]
         if control is not None and any(control):
             found = [None if c else f for c, f in zip(control, found, strict=True)]
-        keys: list[str | None] = []
-        times: list[int] = []
-        groups: list[int] = []
-        known, time_of, is_ms = self._known, self._time, self._is_ms
-        timed = self._timed
-        for event, key, raw in zip(found, self._keys(found, control, given), values, strict=True):
-            time = time_of(event) if timed and event is not None else None
-            if time is None:
-                times.append(NO_TIME)
-            else:
-                at = time if is_ms else ms_of(time)
-                times.append(at if FIRST_MS <= at <= LAST_MS else NO_TIME)
-            place = known.get(key) if key is not None else None
-            if place is None:
-                place = self._place(key)
-                if place is None:
-                    keys.append(None)
-                    # An event without a key still needs a place: by its bytes.
-                    groups.append(zlib.crc32(raw) % self.groups)
-                    continue
-            keys.append(place[0])
-            groups.append(place[1])
-        return keys, times, groups
+        if whole and not self.given:
+            places = self._places(map(self._key, found))
+        else:
+            places = self._places(self._keys(found, control, given))
+        if None in places:
+            # An event without a key still needs a place: by its bytes.
+            places = [
+                (None, zlib.crc32(raw) % self.groups) if place is None else place
+                for place, raw in zip(places, values, strict=True)
+            ]
+        return [text for text, _ in places], self._times(found, whole=whole), [group for _, group in places]
+
+    def _places(self, keys: Iterable[Any]) -> list[Any]:
+        """Return text and group of each key; ``None`` where it is none."""
+        keys = list(keys)
+        places: list[Any] = list(map(self._known.get, keys))
+        if None in places:
+            for row, (place, key) in enumerate(zip(places, keys, strict=True)):
+                if place is None and key is not None:
+                    places[row] = self._known.get(key) or self._place(key)
+        return places
+
+    def _times(self, found: list[Any], *, whole: bool) -> list[int]:
+        """Return the times of events, ms; ``whole``: none of them is none."""
+        if not self._timed:
+            return [NO_TIME] * len(found)
+        times: list[Any]
+        if whole:
+            times = list(map(self._time, found))
+        else:
+            times = [None if event is None else self._time(event) for event in found]
+        if self._is_ms and times and None not in times and FIRST_MS <= min(times) <= max(times) <= LAST_MS:
+            return times
+        in_ms = times if self._is_ms else [None if time is None else ms_of(time) for time in times]
+        return [NO_TIME if at is None or not FIRST_MS <= at <= LAST_MS else at for at in in_ms]
 
     def _keys(self, found: list[Any], control: list[bool] | None, given: Given) -> Iterable[Any]:
         """Return the key of each event: its only part, or a tuple of them."""

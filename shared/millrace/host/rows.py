@@ -67,7 +67,8 @@ class Emission(NamedTuple):
 new_emission: Final[Callable[[tuple[Any, ...]], Emission]] = functools.partial(tuple.__new__, Emission)
 
 
-_hash: Final = functools.partial(blake2b, digest_size=16)
+# As blake2b(…, digest_size=16), which reads its arguments for as long as it hashes.
+_fresh_hash: Final = blake2b(digest_size=16).copy
 
 
 def make_event_id(process: str, key: str, cause: str, output: str, index: int, revision: int = 0) -> str:
@@ -85,7 +86,9 @@ def event_id(common: str, cause: str, output: str, index: int, revision: int = 0
     text = f"{common}{cause}\x1f{output}\x1f{index}"
     if revision:
         text = f"{text}\x1f{revision}"
-    return _hash(text.encode()).hexdigest()
+    hashed = _fresh_hash()
+    hashed.update(text.encode())
+    return hashed.hexdigest()
 
 
 def in_order(rows: list[Row]) -> list[Row]:

@@ -438,6 +438,7 @@ class Runner:
             store.pack_entry(key, opened)
             if guard.parts is not None:
                 guard.parts.pack()
+            store.let_go(opened)
         except (StateCorrupted, ProcessDefinitionError):
             raise
         except Exception:
@@ -485,6 +486,10 @@ class Runner:
         else:
             self._run_arriving(guard, rows, watermark, False)
         self._stream_now = self._time.ahead
+        if not (self._waits or after or tick):
+            cursor, due = self._cursor, max(ahead, self._stream_now) if self._streams else ahead
+            if cursor.soonest > due and not cursor.entry.pending_:
+                return  # as for nearly all keys: nothing waits for where the batch ends
         self._is_ahead = True
         self._ctx.watermark = ahead
         guard.log.append((ahead,))

@@ -27,6 +27,8 @@ ROWS_SCHEMA: Final = (
     "output string, event_id string, key string, event_time_ms long, on_time boolean, payload binary"
 )
 _META = tuple(f.name for f in META_FIELDS)
+#: So many records are parsed at once.
+_AT_ONCE: Final = 4_000
 # What Arrow takes as it is.
 _TAKEN: Final = frozenset({bool, bytes, date, datetime, float, int, str, type(None)})
 
@@ -63,6 +65,15 @@ class TypedColumns:
 
     def table(self, chunk: OutputChunk) -> pa.Table:
         """Return records with typed columns: their own, then identity, time and whether on time."""
+        count = len(chunk.payloads)
+        if count <= _AT_ONCE:
+            return self._table(chunk)
+        # What one part took in memory is there again for the next one, and still near the processor: for
+        # a large batch as a whole the system gives every page anew, filled with zeros first.
+        parts = range(0, count, _AT_ONCE)
+        return pa.concat_tables([self._table(chunk.part(at, at + _AT_ONCE)) for at in parts])
+
+    def _table(self, chunk: OutputChunk) -> pa.Table:
         when = pa.array(chunk.times, pa.int64())
         meta = [
             pa.array(chunk.event_ids, pa.string()),
@@ -164,7 +175,9 @@ def _read_json(payloads: Sequence[bytes], schema: pa.Schema) -> dict[str, pa.Chu
     text = b"\n".join(payloads)
     table = arrow_json.read_json(
         pa.BufferReader(text),
-        read_options=arrow_json.ReadOptions(block_size=max(1 << 20, min(len(text) + 1, 8 << 20))),
+        read_options=arrow_json.ReadOptions(
+            use_threads=False, block_size=max(1 << 20, min(len(text) + 1, 8 << 20))
+        ),
         parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
     return {name: table[name] for name in schema.names}

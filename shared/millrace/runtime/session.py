@@ -58,20 +58,21 @@ def session_conf(
         log_file: Where Spark's own log goes.
         scratch: Folder for sockets and temporary files, removed by the caller.
         conf: Settings that override everything else.
-        writes_archive: Where a quick start has no archive of Spark's classes, let the JVM write one.
+        writes_archive: Where there is no archive of Spark's classes, let a JVM with a local master write one.
 
     Raises:
         SecretInArguments: A secret stands in a setting that becomes an argument of the JVM.
     """
     cores = local_cores(master)
     jars = jar_paths("spark")
-    archive = _archive_flags(scratch if writes_archive else None) if quick_start and cores is not None else []
+    archive = _archive_flags(scratch if writes_archive else None) if cores is not None else []
     refuse_secret_arguments(conf or {})
     options = [f"-Dlog4j2.configurationFile={log_configuration(scratch).as_uri()}", "-Duser.timezone=UTC"]
     if quick_start:
-        options += [QUICK_START.value, *archive]
+        options.append(QUICK_START.value)
     elif cores is not None:
         options += STEADY_RUN
+    options += archive
     options.append(f"-Dmillrace.log.file={log_file or os.devnull}")
     merged = {name: default.value for name, default in STREAMING_DEFAULTS.items()}
     merged |= {
@@ -135,7 +136,7 @@ def spark_session(
         log_file: Where Spark's own log goes.
         conf: Settings that override everything else.
         is_typical: Asked at the end: whether this run has used what later ones will, so that the next
-            quick start takes the classes of this one from an archive.
+            start takes the classes of this one from an archive.
         preload: Modules that Spark's Python processes will need: with a local master they are loaded once
             for all of them.
 

@@ -31,6 +31,9 @@ class EntryStore(Protocol):
     def pack_entry(self, key: str, opened: OpenEntry) -> None:
         """Pack an entry as it will be kept; refuse one that could not be read back."""
 
+    def let_go(self, opened: OpenEntry) -> None:
+        """Forget an entry that has been packed, until it is opened again."""
+
     def due(self, watermark: int) -> list[str]:
         """Return the keys with a timer or a waiting row at or before ``watermark``."""
 

@@ -23,9 +23,10 @@ class OpenEntry:
         touched: Whether ``entry`` may differ from ``before`` already.
         packed: ``entry`` as it is to be kept, where it has been packed since its last change: empty
             bytes for one without anything in it, the body of ``before`` itself for one that has not changed.
+        cell: The cell of an entry that was let go of after it was packed; ``None``: ``entry`` is there.
     """
 
-    __slots__ = ("before", "entry", "expiry", "packed", "page", "processing_expiry", "touched")
+    __slots__ = ("before", "cell", "entry", "expiry", "packed", "page", "processing_expiry", "touched")
 
     def __init__(self, entry: Any, before: Cell | None, page: Any) -> None:
         self.entry = entry
@@ -33,6 +34,7 @@ class OpenEntry:
         self.page = page
         self.touched = False
         self.packed: bytes | msgspec.Raw | None = None
+        self.cell: Cell | None = None
         self.expiry = self.processing_expiry = NEVER
         if before is not None:
             if before.expiry is not None:

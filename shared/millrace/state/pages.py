@@ -99,6 +99,8 @@ class PagedStore:
         self._processing_sweeps = layout.processing_sweeps.apart(label)
         self._open: dict[str, OpenEntry] = {}
         self._loaded: dict[int, Page] = {}
+        #: The pages of keys that were fetched.
+        self._page_of: dict[str, Page] = {}
         #: The page of all keys, once it is loaded, of a group that has only one.
         self._only: Page | None = None
         self._watermark = self._processing_time = NO_WATERMARK
@@ -144,7 +146,12 @@ class PagedStore:
     def fetch(self, keys: Iterable[str]) -> None:
         """Get the pages of some keys at once, which :meth:`open` would get one by one."""
         if len(self._header.pages) > 1:
-            self._fetch(self._index.of_keys(keys))
+            keys = list(keys)
+            infos = self._index.of_keys(keys)
+            self._fetch(infos)
+            loaded = self._loaded
+            for key, info in zip(keys, infos, strict=True):
+                self._page_of[key] = loaded[info.number]
 
     def _fetch(self, infos: Iterable[PageInfo]) -> None:
         wanted = {info.number: info for info in infos}
@@ -195,10 +202,13 @@ class PagedStore:
         """Return the entry of ``key`` for reading and writing; a new one where there is none."""
         opened = self._open.get(key)
         if opened is None:
-            page = self._only or self._load(self._index.of_key(key))
+            page = self._only or self._page_of.get(key) or self._load(self._index.of_key(key))
             cell = page.cells.get(key)
             entry = self._layout.type() if cell is None else self.decode(cell.body)
             opened = self._open[key] = OpenEntry(entry, cell, page)
+        elif opened.cell is not None:  # it was let go of
+            opened.entry = self.decode(opened.cell.body)
+            opened.cell = None
         return opened
 
     def decode(self, body: bytes | msgspec.Raw) -> Any:
@@ -238,6 +248,16 @@ class PagedStore:
             return
         self._layout.check(body, key)
         opened.packed = body
+
+    def let_go(self, opened: OpenEntry) -> None:
+        """Forget an entry that has been packed; :meth:`open` unpacks it if the batch comes back to its key.
+
+        The entries of a group's batch are megabytes of small objects: what one took in memory is there for
+        the next one, and near the processor.
+        """
+        if opened.packed:
+            opened.cell = self._cell(opened.entry, opened.packed, opened.expiry, opened.processing_expiry)
+            opened.entry = None
 
     def _pages_of(self, infos: Iterable[PageInfo]) -> list[Page]:
         """Return some pages, those that are not at hand yet got at once."""
@@ -321,6 +341,7 @@ class PagedStore:
         for key, opened in self._open.items():
             self._keep(key, opened)
         self._open.clear()
+        self._page_of.clear()
         if self._schemas.several:
             self._bring_over()
         self._sweep()
@@ -333,7 +354,7 @@ class PagedStore:
     def _keep(self, key: str, opened: OpenEntry) -> None:
         if opened.packed is None:
             self.pack_entry(key, opened)
-        entry, before, page, body = opened.entry, opened.before, opened.page, opened.packed
+        before, page, body = opened.before, opened.page, opened.packed
         if not body:
             if before is not None:
                 page.remove(key)
@@ -342,9 +363,12 @@ class PagedStore:
             return  # as it was
         if len(body) > self.metrics.largest_entry_bytes:
             self._measure(key, len(body))
-        page.put(key, self._cell(entry, body, opened.expiry, opened.processing_expiry))
+        cell = opened.cell
+        if cell is None:
+            cell = self._cell(opened.entry, body, opened.expiry, opened.processing_expiry)
+        page.put(key, cell)
 
-    def _cell(self, entry: Any, body: bytes, expiry: int, processing_expiry: int) -> Cell:
+    def _cell(self, entry: Any, body: bytes | msgspec.Raw, expiry: int, processing_expiry: int) -> Cell:
         layout = self._layout
         return Cell(
             layout.timer(entry) if entry.timers_ or entry.pending_ or layout.streams else None,

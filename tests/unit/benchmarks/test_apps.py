@@ -109,6 +109,7 @@ def test_drain_counts_what_was_read_after_the_first_batch_stream_by_stream() -> 
     assert (found["rows_per_s"], found["rows_per_s_after_first_batch"]) == (20.0, 30.0)
     assert found["streams"]["a"] == {"events": 360, "share": 0.9, "per_s_after_first_batch": 27.0}
     assert found["batch_seconds"] == [10, 5, 5]
+    assert found["cpu_s_of_first_batch"] == {"driver": 10, "workers": 20}
     assert found["cpu_s_after_first_batch"] == {"driver": 10, "workers": 20}
     assert found["cpu_s_per_million"] == pytest.approx(60 / 400 * 1e6)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.host import packing
@@ -37,7 +38,7 @@ from millrace.host.chunks import (
     status_of,
 )
 from millrace.host.groups import encode_key, group_labels, key_group
-from millrace.host.key_times import KeyFields, decode_all
+from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, decode_all, read_inputs
 from millrace.host.packing import Going, Packer, Repacker
 from millrace.host.runner import Emission
 from millrace.time.clock import ClockSettings, ClockStatus, SourceReport, plausible
@@ -641,3 +642,52 @@ def test_an_output_goes_to_all_who_take_it_and_passes_if_it_is_wanted() -> None:
             found += list(zip(part.keys, part.values, strict=True))
     assert sorted(found) == [("1:7", b"\x02" + event("a", 7)), ("1:a", b"\x01" + event("a", 7))]
     assert [row["_passes"] for row in out.to_pylist() if row["_passes"]] == ["First.main"]
+
+
+# -- keys and times -----------------------------------------------------------------------------------
+
+
+NUMBERED = st.one_of(
+    st.builds(
+        lambda k, t: msgspec.json.encode({"k": k, "t": t}),
+        st.sampled_from(["a", "b", "ä", None]),
+        st.none() | st.integers(0, 9) | st.sampled_from([-(2**62), 2**62, FIRST_MS, LAST_MS, LAST_MS + 1]),
+    ),
+    st.sampled_from([b"{}", b"{", b"", b'{"k":"a"}', b'{"k":1,"t":2}']),
+)
+
+
+@given(st.lists(st.tuples(NUMBERED, st.sampled_from([0, 0, 0, 1, None])), max_size=8), st.booleans())
+@example([(b'{"k":"a","t":1}', 0)] * 3, True)
+@example([(b'{"k":"a","t":1}', None)] * 3, True)
+def test_key_time_and_group_are_those_that_each_event_has_by_itself(
+    rows: list[tuple[bytes, int | None]], twice: bool
+) -> None:
+    """Batches are read in one go where nothing in them is odd; an event by itself tells what is right."""
+
+    def readers() -> list[KeyTimes]:
+        return [KeyTimes((("k", str),), ("t", int), 7), KeyTimes((("t", int),), ("t", int), 7)]
+
+    def alone(raw: bytes, place: int | None) -> tuple[str | None, int, int]:
+        own = zlib.crc32(raw) % 7
+        if place is None:
+            return None, NO_TIME, own
+        try:
+            read = msgspec.json.decode(raw)
+            time, key = read.get("t"), read.get("k") if place == 0 else read.get("t")
+            if not (time is None or isinstance(time, int)) or not (key is None or isinstance(key, str | int)):
+                raise TypeError
+            if place == 0 and isinstance(key, int):
+                raise TypeError
+        except (msgspec.DecodeError, TypeError):
+            return None, NO_TIME, own
+        at = time if time is not None and FIRST_MS <= time <= LAST_MS else NO_TIME
+        if key is None:
+            return None, at, own
+        text = encode_key((str(key),))
+        return text, at, zlib.crc32(text.encode()) % 7
+
+    made = readers()
+    for _ in range(1 + twice):  # once more with keys that are known by then
+        found = read_inputs(made, [place for _, place in rows], [raw for raw, _ in rows], {})
+        assert list(zip(*found, strict=True)) == [alone(raw, place) for raw, place in rows]

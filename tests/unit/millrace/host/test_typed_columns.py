@@ -147,3 +147,33 @@ def test_a_record_of_which_arrow_reads_nothing(records: list[Mapped]) -> None:
 @pytest.mark.parametrize(("tp", "values"), [(int, [1, -5]), (list[float], [[1.5], []]), (str, ["é", ""])])
 def test_what_is_no_record_is_one_column(tp: Any, values: list[Any]) -> None:
     assert columns(tp, values) == [{"value": value} for value in values]
+
+
+class Numbered(msgspec.Struct):
+    place: int
+    note: str | None
+    windows: dict[str, float]
+
+
+@pytest.mark.parametrize("count", [3_999, 4_000, 4_001, 8_000, 9_500])
+def test_a_large_chunk_is_the_same_rows_in_their_order(count: int) -> None:
+    """Records are parsed some thousands at a time; neither the seams nor the last, short part shows."""
+    records = [Numbered(i, None if i % 7 else "x" * (i % 5), {"w": i / 3}) for i in range(count)]
+    ids = [f"e{place}" for place in range(count)]
+    chunk = OutputChunk(
+        list(ids),
+        ["1:a"] * count,
+        list(range(count)),
+        bytes(place % 2 for place in range(count)),
+        list(map(msgspec.json.encode, records)),
+    )
+    table = TypedColumns(Numbered).table(chunk)
+    assert table.schema == TypedColumns(Numbered).schema
+    rows = table.to_pylist(maps_as_pydicts="strict")
+    told, when, on_time = (field.name for field in META_FIELDS)
+    assert [plain(record) for record in records] == [
+        {name: row[name] for name in ("place", "note", "windows")} for row in rows
+    ]
+    assert [row[told] for row in rows] == ids
+    assert [round(row[when].timestamp() * 1000) for row in rows] == list(range(count))
+    assert [row[on_time] for row in rows] == [place % 2 == 1 for place in range(count)]

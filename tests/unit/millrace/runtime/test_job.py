@@ -17,7 +17,7 @@ from millrace.runtime import job as job_module
 from millrace.runtime.apps import load_app
 from millrace.runtime.clock_files import read_status
 from millrace.runtime.contract import ContractMismatch
-from millrace.runtime.job import DRAINED_FILE, Job
+from millrace.runtime.job import DRAINED_FILE, Job, QueryFailed
 from millrace.runtime.monitor import QueryMonitor
 from millrace.runtime.settings import load_settings
 from millrace.time.clock import ClockStatus
@@ -150,3 +150,60 @@ def test_a_checkpoint_of_the_time_when_the_engine_kept_the_clock_is_refused_befo
     )
     with pytest.raises(ContractMismatch, match=f"millrace convert {tmp_path}"):
         job(tmp_path, until_end=False, drain=False).run()
+
+
+# -- the end of a query -------------------------------------------------------------------------------
+
+
+class Query:
+    """A query that ends after some waits, well or not."""
+
+    def __init__(self, waits: int, error: Exception | None = None) -> None:
+        self.waits, self.error, self.asked = waits, error, [0.0]
+        self.stopped = False
+        self.status = {"isTriggerActive": False, "isDataAvailable": False}
+        self.isActive = True
+
+    def awaitTermination(self, seconds: float) -> bool:
+        self.asked.append(seconds)
+        self.waits -= 1
+        if self.waits >= 0:
+            return False
+        self.isActive = False
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.stopped, self.isActive = True, False
+
+
+def failure(text: str) -> Exception:
+    from pyspark.errors import StreamingQueryException
+
+    return StreamingQueryException(text, errorClass=None, messageParameters=None)
+
+
+def test_a_job_waits_in_java_until_its_query_has_ended(tmp_path: Path) -> None:
+    query: Any = Query(3)
+    job(tmp_path, until_end=False, drain=False)._watch(query)
+    assert len(query.asked) == 5, "it was asked once per wait, and not in between"
+    assert all(wait <= 0.1 for wait in query.asked), "a stop is seen within a tenth of a second"
+    assert not query.stopped
+
+
+def test_what_ended_a_query_is_told_in_one_line(tmp_path: Path) -> None:
+    query: Any = Query(2, failure("millrace.errors.Broken: no more\n at"))
+    with pytest.raises(QueryFailed, match=r"no more \(log"):
+        job(tmp_path, until_end=False, drain=False)._watch(query)
+
+
+def test_a_job_that_is_stopped_stops_a_query_that_has_nothing_to_do(tmp_path: Path) -> None:
+    query: Any = Query(1_000)
+    running = job(tmp_path, until_end=False, drain=False)
+    running._stop.set()
+    running._watch(query)
+    assert query.stopped

@@ -60,7 +60,8 @@ def layout_of(owner: str = "Bed", **states: Any) -> EntryLayout:
 class Bed:
     """A key group whose states are those given by name.
 
-    Every commit ends in a restart, unless the store is to live on from batch to batch.
+    Every commit ends in a restart, unless the store is to live on from batch to batch. It may let go of every
+    entry when it has been worked on, as a runner does.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Bed:
         page_bytes: int = PAGE_BYTES,
         label: int = 0,
         lives_on: bool = False,
+        lets_go: bool = False,
         **states: Any,
     ) -> None:
         self.backend = backend or DictBackend()
@@ -79,7 +81,7 @@ class Bed:
             **{name: HANDLES[spec.kind](self.cursor, spec) for name, spec in states.items()}
         )
         self.page_bytes = page_bytes
-        self.label, self.lives_on = label, lives_on
+        self.label, self.lives_on, self.lets_go = label, lives_on, lets_go
         self.watermark = self.processing_time = NO_WATERMARK
         self.store = self._store()
 
@@ -90,6 +92,7 @@ class Bed:
     def on(self, key: str = "1:k", *, now: int = 0) -> Iterator[SimpleNamespace]:
         """The states of a key in a callback at event time ``now``."""
         opened, cursor = self.store.open(key), self.cursor
+        opened.packed = None
         cursor.entry, cursor.now, cursor.processing_now = opened.entry, now, self.processing_time
         cursor.min_expiry, cursor.min_processing_expiry = opened.expiry, opened.processing_expiry
         try:
@@ -97,6 +100,9 @@ class Bed:
         finally:
             opened.expiry, opened.processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
             cursor.entry = None
+            if self.lets_go:
+                self.store.pack_entry(key, opened)
+                self.store.let_go(opened)
 
     def commit(self, watermark: int | None = None, *, processing_time: int | None = None) -> None:
         """End the batch, restart, and let the clocks go on."""

@@ -265,13 +265,13 @@ LIFE = st.lists(
 def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
     ops: list[tuple[str, str, int]], page_bytes: int
 ) -> None:
-    """Also through emptiness and back, through splits and folds, byte for byte."""
+    """Also through emptiness, splits and folds, byte for byte; so does one that lets go of entries."""
 
-    def bed(*, lives_on: bool) -> Bed:
+    def bed(*, lives_on: bool, lets_go: bool = False) -> Bed:
         states = {"text": value_state(str, default=""), "seen": map_state(int, int, ttl=2 * MINUTE)}
-        return Bed(page_bytes=page_bytes, lives_on=lives_on, **states)
+        return Bed(page_bytes=page_bytes, lives_on=lives_on, lets_go=lets_go, **states)
 
-    beds = bed(lives_on=False), bed(lives_on=True)
+    beds = bed(lives_on=False), bed(lives_on=True), bed(lives_on=False, lets_go=True)
     now = 0
     for key, what, number in ops:
         now += number if what == "end batch" else 0
@@ -292,8 +292,44 @@ def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
         if what == "end batch":
             for of in beds:
                 of.commit(now)
-            restarted, live = (of.backend for of in beds)
+            restarted, live, forgetful = (of.backend for of in beds)
             assert (restarted.header, restarted.pages) == (live.header, live.pages)
+            assert (restarted.header, restarted.pages) == (forgetful.header, forgetful.pages)
+
+
+def test_an_entry_that_was_let_go_of_is_freed_and_is_as_it_was_when_it_is_opened_again() -> None:
+    bed = Bed(lets_go=True, x=value_state(int, default=0), y=value_state(str, ttl=HOUR))
+    with bed.on(now=5) as s:
+        s.x.value, s.y.value = 7, "kept"
+        bed.cursor.entry.timers_.append(TimerRecord(9, "t"))
+    opened = bed.store._open["1:k"]
+    assert opened.entry is None
+    bed.lets_go = False
+    with bed.on(now=6) as s:
+        assert (s.x.value, s.y.value) == (7, "kept")
+        assert [timer.at for timer in bed.cursor.entry.timers_] == [9]
+        s.x.value = 8
+    bed.commit(0)
+    assert bed.store.due(8) == []
+    assert bed.store.due(9) == ["1:k"]
+    with bed.on(now=7) as s:
+        assert s.x.value == 8
+
+
+def test_keys_that_were_fetched_together_are_found_anew_after_their_page_was_split() -> None:
+    bed = Bed(page_bytes=200, lives_on=True, x=value_state(str, default=""))
+    for round_ in range(4):
+        if round_ < 3:
+            bed.store.fetch(keys(40))
+        for key in keys(40):
+            with bed.on(key) as s:
+                s.x.value += f"{round_}" * (5, 20, 80, 5)[round_]
+        bed.commit()
+    assert len(bed.backend.pages) > 3
+    fresh = Bed(backend=bed.backend, page_bytes=200, x=value_state(str, default=""))
+    for key in keys(40):
+        with fresh.on(key) as s:
+            assert s.x.value == "0" * 5 + "1" * 20 + "2" * 80 + "3" * 5
 
 
 def test_a_header_is_written_only_in_the_batch_that_changes_what_it_keeps_beside_the_pages() -> None:
