@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,24 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.host.packing import Packer
 from millrace.host.rows import Emission
 from millrace.host.spark import outputs_of_links
-from millrace.host.station import HEADER, TOKEN, At, Station, StationLink
+from millrace.host.station import (
+    BROADCAST,
+    HEADER,
+    SHARED,
+    TOKEN,
+    At,
+    Head,
+    Station,
+    StationLink,
+    place_of,
+    read_head,
+)
+from millrace.inspect.reading import opened
+from millrace.inspect.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows, shared_rows
 from millrace.process import KeyedProcess, order_of
-from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, StateCorrupted
+from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.keyring import KeyReference, configured_keys, generate_key
+from millrace.state.sealing import unseal
 from millrace.time.clock import ClockSettings
 from millrace.topology import Input, Link, Topology, read
 from tests.spark.fuzzing import BOUND, Set, build, in_memory, random_case
@@ -77,8 +91,23 @@ class Fixed:
         return self.settings
 
 
+class Worker:
+    """A worker of Spark's: it runs whichever station it is given, and keeps what it has built."""
+
+    def __init__(self, made: Callable[[int], Station]) -> None:
+        self._made = made
+        self._stations: dict[int, Station] = {}
+
+    def run(
+        self, number: int, packed: Sequence[bytes], store: Bytes, settings: ClockSettings
+    ) -> list[tuple[str, int, bytes]]:
+        if number not in self._stations:
+            self._stations[number] = self._made(number)
+        return list(self._stations[number].run(map(decode_input, packed), store, settings))
+
+
 class Runs:
-    """A topology in a station, batch by batch: in this worker or in another, at once or after a failure."""
+    """A topology in stations, batch by batch: in this worker or in another, at once or after a failure."""
 
     def __init__(
         self,
@@ -90,34 +119,73 @@ class Runs:
         key_groups: int = 3,
         kept_bytes: int = 1 << 20,
         sealed: KeyReference | None = None,
+        stations: int = 1,
     ) -> None:
-        first = topology.links[0].process
-        by_key = order_of(first).by_key
-        self.packer = Packer((keys,), group_labels(1), clock=Fixed(settings), by_key=by_key)
-        self.settings, self.rng, self.store = settings, rng, Bytes()
-        names, onward = outputs_of_links(topology)
-        self.made = lambda: Station(
-            [
-                StationLink(
-                    link.process,
-                    JsonEvents(
-                        link.process.event_type, link.process.control_type, inputs=link.process.inputs
-                    ),
-                    key_groups,
-                    onward[place],
-                    names[place],
-                )
-                for place, link in enumerate(topology.links)
-            ],
-            sealed,
-            kept_bytes=kept_bytes,
-        )
-        self.workers = [self.made(), self.made()]
+        self.topology, self.keys, self.settings, self.rng = topology, keys, settings, rng
+        self.kept_bytes, self.sealed = kept_bytes, sealed
         self.emissions: list[Emission] = []
         self.watermarks: list[int] = []
+        self.worked: set[int] = set()
+        self.stores: list[Bytes] = []
+        self._begin([Bytes() for _ in range(stations)], key_groups)
+
+    def _begin(self, stores: list[Bytes], key_groups: int) -> None:
+        self.stores, self.key_groups, stations = stores, key_groups, len(stores)
+        by_key = order_of(self.topology.links[0].process).by_key
+        self.packer = Packer(
+            (self.keys,), group_labels(stations), clock=Fixed(self.settings), by_key=by_key,
+            by_locality=stations > 1,
+        )  # fmt: skip
+        names, onward = outputs_of_links(self.topology)
+
+        def station(number: int) -> Station:
+            links = [
+                StationLink(link.process, events_of(link.process), key_groups, onward[place], names[place])
+                for place, link in enumerate(self.topology.links)
+            ]
+            return Station(
+                links, self.sealed, kept_bytes=self.kept_bytes, number=number, stations=stations
+            )  # fmt: skip
+
+        self.made = lambda: Worker(station)
+        self.workers = [self.made(), self.made()]
+
+    @property
+    def store(self) -> Bytes:
+        (only,) = self.stores
+        return only
 
     def batch(self, rows: Iterable[dict[str, Any]], *, controls: bool) -> None:
-        rows = list(rows)
+        came = self._packed(list(rows), controls=controls)
+        assert all(came), "every station is told of every batch"
+        if self.rng.random() < 0.2:  # an attempt that is not committed, by either worker
+            for number in range(self.rng.randrange(len(came)) + 1):
+                worker = self.rng.choice(self.workers)
+                worker.run(number, came[number], self.stores[number], self.settings)
+            for store in self.stores:
+                store.fail()
+        if self.rng.random() < 0.15:
+            self.workers[self.rng.randrange(2)] = self.made()
+        told = 0
+        for number, packed in enumerate(came):
+            worker = self.workers[0] if self.rng.random() < 0.7 else self.workers[1]
+            for output, records, chunk in worker.run(number, packed, self.stores[number], self.settings):
+                if output == WATERMARK:
+                    self.watermarks.append(status_of(chunk).watermark)
+                    told += 1
+                    continue
+                self.worked.add(number)
+                found = decode_output(chunk)
+                assert len(found.keys) == records
+                for row in zip(*found, strict=True):
+                    identity, key, time, on_time, payload = row
+                    self.emissions.append(Emission(output, identity, key, time, bool(on_time & 1), payload))
+        assert told == 1
+        for store in self.stores:
+            store.commit()
+
+    def _packed(self, rows: list[dict[str, Any]], *, controls: bool) -> list[list[bytes]]:
+        """Return what comes to each station, of rows that several tasks have read."""
         columns = {
             "_value": pa.array([r["value"].encode() for r in rows], pa.binary()),
             "_source_id": pa.array([r["source"] for r in rows], pa.string()),
@@ -128,32 +196,78 @@ class Runs:
         batches = [pa.record_batch(columns)]
         if len(rows) > 3 and self.rng.random() < 0.3:
             batches = [batches[0].slice(0, 2), batches[0].slice(2)]
-        packed = [
-            chunk for found in self.packer(iter(batches)) for chunk in found["_chunk"].to_pylist()
-        ]  # fmt: skip
-        if self.rng.random() < 0.2:  # an attempt that is not committed, by either worker
-            list(self.rng.choice(self.workers).run(map(decode_input, packed), self.store, self.settings))
-            self.store.fail()
-        if self.rng.random() < 0.15:
-            self.workers[self.rng.randrange(2)] = self.made()
-        worker = self.workers[0] if self.rng.random() < 0.7 else self.workers[1]
-        for output, records, chunk in worker.run(map(decode_input, packed), self.store, self.settings):
-            if output == WATERMARK:
-                self.watermarks.append(status_of(chunk).watermark)
-                continue
-            found = decode_output(chunk)
-            assert len(found.keys) == records
-            for row in zip(*found, strict=True):
-                identity, key, time, on_time, payload = row
-                self.emissions.append(Emission(output, identity, key, time, bool(on_time & 1), payload))
-        self.store.commit()
+        tasks = [batches] if self.rng.random() < 0.6 else [[batch] for batch in batches]
+        labels = group_labels(len(self.stores))
+        came: list[list[bytes]] = [[] for _ in labels]
+        for task in tasks:
+            for found in self.packer(iter(task)):
+                for label, chunk in zip(*(column.to_pylist() for column in found.columns), strict=True):
+                    came[labels.index(label)].append(chunk)
+        return came
+
+    def clocks(self) -> list[set[bytes]]:
+        """Return what the clocks of each link say, in all stations: one thing."""
+        ring = None if self.sealed is None else self.sealed.ring()
+        return [
+            {
+                unseal(data, place_of(link.process.stored_as, SHARED, CLOCK_PAGE, number), ring)
+                for number, store in enumerate(self.stores)
+                if (data := store.kept.get((place, SHARED, CLOCK_PAGE))) is not None
+            }
+            for place, link in enumerate(self.topology.links)
+        ]
+
+    def become(self, stations: int, key_groups: int) -> None:
+        """Bring what is kept into other stations and key groups, as Spark's workers would."""
+        made = [Bytes() for _ in range(stations)]
+        heads = [read_head(store.kept[TOKEN]) for store in self.stores]
+        assert len({tuple(head.ticks) for head in heads}) == 1
+        ring = None if self.sealed is None else self.sealed.ring()
+        for place, link in enumerate(self.topology.links):
+            name = link.process.stored_as
+            old: dict[tuple[int, int], dict[int, bytes]] = {}
+            for number, store in enumerate(self.stores):
+                for (of, label, page), data in store.kept.items():
+                    if of == place:
+                        old.setdefault((number, label), {})[page] = data
+            beside = [old.pop((number, SHARED), {}) for number in range(len(self.stores))]
+            shared = [
+                {page: unseal(data, place_of(name, SHARED, page, number), ring) for page, data in of.items()}
+                for number, of in enumerate(beside)
+            ]
+            assert all(one == shared[0] for one in shared), "all stations share alike"
+            clock = shared[0].get(CLOCK_PAGE)
+            shape = GroupShape(
+                name, key_groups, self.sealed, None if clock is None else read_clock(clock), stations=stations
+            )
+            tick = heads[0].ticks[place]
+            take = CellRows(shape, tick)
+            rows = [
+                row
+                for (number, label), values in old.items()
+                for row in take(label, opened(name, label, values, self.sealed, number)).to_pylist()
+            ]
+            pack = GroupPacker(shape, Shared(shared[0].get(BROADCAST), tick), b"[]")
+            of_group: dict[tuple[int, int], list[Any]] = {}
+            for row in rows:
+                of_group.setdefault((row["station"], row["label"]), []).append(tuple(row.values()))
+            packed = [pack(tuple(map(pa.scalar, at)), cell_rows(of)) for at, of in of_group.items()]
+            packed.append(shared_rows(shape, Shared(shared[0].get(BROADCAST), tick)))
+            for table in packed:
+                for row in table.to_pylist():
+                    made[row["station"]].kept[place, row["label"], row["number"]] = row["data"]
+        for store in made:
+            store.kept[TOKEN] = encode(Head(b"", heads[0].ticks))
+        self._begin(made, key_groups)
 
 
 def events_of(process: KeyedProcess[Any, Any]) -> JsonEvents:
     return JsonEvents(process.event_type, process.control_type, inputs=process.inputs)
 
 
-def of_case(seed: int, **more: Any) -> Runs:
+def of_case(
+    seed: int, reshape: Callable[[random.Random], tuple[int, int]] | None = None, **more: Any
+) -> Runs:
     """Run a random process as a station of one link."""
     case = random_case(seed)
     process = build(case.definition)
@@ -165,6 +279,8 @@ def of_case(seed: int, **more: Any) -> Runs:
         **more,
     )
     for batches in case.runs:
+        if reshape is not None and runs.stores[0].kept:
+            runs.become(*reshape(runs.rng))
         for batch in batches:
             rows = []
             for item in batch:
@@ -190,13 +306,36 @@ def test_random_processes_give_what_memory_gives(start: int) -> None:
         assert kept <= {CLOCK_PAGE, -2}, f"seed {seed}: {kept} are left"
 
 
-def test_random_topologies_give_what_chains_in_memory_give() -> None:
+@pytest.mark.parametrize("start", range(0, CASES, max(1, CASES // 6)))
+def test_random_processes_give_the_same_in_several_stations_however_many_they_become(start: int) -> None:
+    worked = set()
+    for seed in range(start, min(CASES, start + max(1, CASES // 6))):
+        rng = random.Random(seed)
+        expected, _ = in_memory(random_case(seed))
+        runs = of_case(
+            seed,
+            lambda rng: (rng.choice([1, 2, 3, 5]), rng.choice([1, 3, 8])),
+            kept_bytes=rng.choice([0, 400, 1 << 20]),
+            stations=rng.choice([2, 3, 5]),
+        )
+        assert comparable(runs.emissions) == comparable(expected), seed
+        kept = {number for store in runs.stores for link, _, number in store.kept if link >= 0}
+        assert kept <= {CLOCK_PAGE, BROADCAST}, f"seed {seed}: {kept} are left"
+        assert [len(found) for found in runs.clocks()] == [1], f"seed {seed}: clocks are not equal"
+        worked |= runs.worked
+    assert len(worked) > 1
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_random_topologies_give_what_chains_in_memory_give(local: bool) -> None:
+    worked = set()
     for seed in range(CASES):
         rng = random.Random(seed)
-        topology = made(rng)
+        topology = made(rng, "a" if local else None)
         chain = MemoryChain(topology)
         fields = KeyFields((("a", str),), ("at", int))
-        runs = Runs(topology, fields, ClockSettings(0), rng=rng, key_groups=rng.choice([1, 2, 8]))
+        groups, stations = rng.choice([1, 2, 8]), rng.choice([2, 3, 4]) if local else 1
+        runs = Runs(topology, fields, ClockSettings(0), rng=rng, key_groups=groups, stations=stations)
         wanted: Counter[str] = Counter()
         number = 0
         for at in range(rng.randint(1, 10)):
@@ -207,8 +346,13 @@ def test_random_topologies_give_what_chains_in_memory_give() -> None:
                 rows.append({"value": msgspec.json.encode(item).decode(), "source": f"memory:0:{number}"})
                 number += 1
             wanted += comparable(chain.run_batch(batch))
+            if local and at and rng.random() < 0.2:
+                runs.become(rng.choice([1, 2, 4]), rng.choice([1, 2, 8]))
             runs.batch(rows, controls=False)
         assert comparable(runs.emissions) == wanted, seed
+        assert all(len(found) == 1 for found in runs.clocks()), seed
+        worked |= runs.worked
+    assert (len(worked) > 1) is local
 
 
 def test_a_worker_whose_batch_was_the_last_reads_no_more_than_the_token() -> None:

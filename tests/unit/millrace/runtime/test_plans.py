@@ -66,8 +66,8 @@ def test_a_checkpoint_keeps_its_plan_whatever_waits(tmp_path: Path, station: boo
     root = with_checkpoint(tmp_path, station=station)
     kept = "station" if station else "chain"
     assert kept_plan(root) == kept
-    assert choose(settings(), root, never) == (kept, "as the checkpoint has it", False)
-    assert choose(settings(f"stream.plan={kept}"), root, never) == (kept, "as set", False)
+    assert choose(settings(), root, never) == (kept, "as the checkpoint has it", False, 1)
+    assert choose(settings(f"stream.plan={kept}"), root, never) == (kept, "as set", False, 1)
 
 
 def test_a_small_checkpoint_of_the_other_plan_is_brought_over_and_a_large_one_is_refused(
