@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import pytest
 
 from millrace import Context, arrival, value_state
 from millrace.host.chunks import WATERMARK, decode_input, decode_output, status_of
-from millrace.host.groups import group_labels
+from millrace.host.groups import decode_key, group_labels
 from millrace.host.intake import JsonEvents
 from millrace.host.key_times import KeyFields
 from millrace.host.memory_chain import MemoryChain
@@ -29,6 +30,7 @@ from millrace.host.station import (
     TOKEN,
     At,
     Head,
+    LocalityError,
     Station,
     StationLink,
     place_of,
@@ -125,7 +127,8 @@ class Runs:
         self.kept_bytes, self.sealed = kept_bytes, sealed
         self.emissions: list[Emission] = []
         self.watermarks: list[int] = []
-        self.worked: set[int] = set()
+        #: Which stations have emitted anything of a key.
+        self.worked: dict[str, set[int]] = {}
         self.stores: list[Bytes] = []
         self._begin([Bytes() for _ in range(stations)], key_groups)
 
@@ -174,11 +177,11 @@ class Runs:
                     self.watermarks.append(status_of(chunk).watermark)
                     told += 1
                     continue
-                self.worked.add(number)
                 found = decode_output(chunk)
                 assert len(found.keys) == records
                 for row in zip(*found, strict=True):
                     identity, key, time, on_time, payload = row
+                    self.worked.setdefault(key, set()).add(number)
                     self.emissions.append(Emission(output, identity, key, time, bool(on_time & 1), payload))
         assert told == 1
         for store in self.stores:
@@ -308,7 +311,7 @@ def test_random_processes_give_what_memory_gives(start: int) -> None:
 
 @pytest.mark.parametrize("start", range(0, CASES, max(1, CASES // 6)))
 def test_random_processes_give_the_same_in_several_stations_however_many_they_become(start: int) -> None:
-    worked = set()
+    worked: set[int] = set()
     for seed in range(start, min(CASES, start + max(1, CASES // 6))):
         rng = random.Random(seed)
         expected, _ = in_memory(random_case(seed))
@@ -322,13 +325,13 @@ def test_random_processes_give_the_same_in_several_stations_however_many_they_be
         kept = {number for store in runs.stores for link, _, number in store.kept if link >= 0}
         assert kept <= {CLOCK_PAGE, BROADCAST}, f"seed {seed}: {kept} are left"
         assert [len(found) for found in runs.clocks()] == [1], f"seed {seed}: clocks are not equal"
-        worked |= runs.worked
+        worked = worked.union(*runs.worked.values())
     assert len(worked) > 1
 
 
 @pytest.mark.parametrize("local", [False, True])
 def test_random_topologies_give_what_chains_in_memory_give(local: bool) -> None:
-    worked = set()
+    worked: set[int] = set()
     for seed in range(CASES):
         rng = random.Random(seed)
         topology = made(rng, "a" if local else None)
@@ -351,7 +354,7 @@ def test_random_topologies_give_what_chains_in_memory_give(local: bool) -> None:
             runs.batch(rows, controls=False)
         assert comparable(runs.emissions) == wanted, seed
         assert all(len(found) == 1 for found in runs.clocks()), seed
-        worked |= runs.worked
+        worked = worked.union(*runs.worked.values())
     assert (len(worked) > 1) is local
 
 
@@ -442,6 +445,88 @@ def test_events_that_cannot_be_read_are_put_aside() -> None:
     ]
 
 
+class Strays(KeyedProcess[Step, Step]):
+    """Sends what has a ``b`` of 13 elsewhere, or gives it no locality."""
+
+    order = arrival(commutes=True)
+
+    def process(self, event: Step, ctx: Context) -> None:
+        elsewhere = {13: "elsewhere", 14: None}.get(event.b, event.a)
+        ctx.emit(msgspec.structs.replace(event, a=elsewhere))
+
+
+def of_strays(stations: int) -> Runs:
+    strays = read(Input("t", "a", "at"), locality="a").process(Strays())
+    topology = strays.key_by(("a", "b")).process(step("L1", 1)).write(tables={"main": "main"})
+    return Runs(topology, IN_A, ClockSettings(0), rng=Always(), stations=stations)
+
+
+IN_A = KeyFields((("a", str),), ("at", int))
+VALUE = '{"a":"%s","b":%d,"c":true,"at":5}'
+
+
+@pytest.mark.parametrize("stations", [2, 3, 64])
+def test_a_record_of_another_locality_stops_several_stations_whichever_it_would_go_to(stations: int) -> None:
+    runs = of_strays(stations)
+    runs.batch([{"value": VALUE % ("x", 1), "source": "t:0:0"}], controls=False)
+    with pytest.raises(LocalityError, match="of the locality 9:elsewhere, from a key of 1:x"):
+        runs.batch([{"value": VALUE % ("x", 13), "source": "t:0:1"}], controls=False)
+    for store in runs.stores:
+        store.fail()
+    runs.workers = [runs.made(), runs.made()]
+    runs.batch([{"value": VALUE % ("x", 1), "source": "t:0:2"}], controls=False)
+    assert [msgspec.json.decode(e.payload)["way"] for e in runs.emissions] == [">L1[x,1]1", ">L1[x,1]2"]
+
+
+def test_a_record_of_another_locality_goes_on_in_one_station() -> None:
+    runs = of_strays(1)
+    runs.batch([{"value": VALUE % ("x", 13), "source": "t:0:0"}], controls=False)
+    assert [msgspec.json.decode(e.payload)["way"] for e in runs.emissions] == [">L1[elsewhere,13]1"]
+
+
+def test_a_record_that_has_lost_its_locality_becomes_a_dead_letter_where_it_is() -> None:
+    runs = of_strays(3)
+    runs.batch([{"value": VALUE % ("x", 14), "source": "t:0:0"}], controls=False)
+    (letter,) = runs.emissions
+    assert (letter.output, msgspec.json.decode(letter.payload)["reason"]) == ("dead_letters", "schema")
+
+
+def test_events_without_a_locality_are_put_aside_by_one_station() -> None:
+    runs = Runs(read_one("a"), IN_A, ClockSettings(0), rng=Always(), stations=3)
+    rows = ["{", '{"a":null,"b":1,"c":true,"at":5}', '{"b":1,"c":true,"at":5}'] * 5
+    runs.batch([{"value": v, "source": f"t:0:{n}"} for n, v in enumerate(rows)], controls=False)
+    letters = [msgspec.json.decode(e.payload) for e in runs.emissions]
+    assert sorted(one["offset"] for one in letters) == list(range(15))
+    assert {one["reason"] for one in letters} == {"malformed", "schema"}
+
+
+def test_what_stands_in_one_station_does_not_open_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_STATE_SECRET_KEYS", generate_key())
+    keys = configured_keys(None)
+    runs = Runs(read_one("a"), IN_A, ClockSettings(0), rng=Always(), stations=2, sealed=keys)
+    rows = [{"value": VALUE % (f"k{n}", 1), "source": f"t:0:{n}"} for n in range(40)]
+    runs.batch(rows, controls=False)
+    runs.stores.reverse()
+    runs.workers = [runs.made(), runs.made()]
+    with pytest.raises(StateCorrupted, match="cannot be decrypted"):
+        runs.batch(rows, controls=False)
+
+
+def test_all_of_one_locality_is_in_one_station() -> None:
+    topology = read(Input("t", ("a", "b"), "at"), locality="a").process(step("L0", 1))
+    runs = Runs(
+        topology, KeyFields((("a", str), ("b", int)), ("at", int)), ClockSettings(0), rng=Always(), stations=2
+    )
+    rows = [{"value": VALUE % ("é" * (n % 4), n), "source": f"t:0:{n}"} for n in range(40)]
+    runs.batch(rows, controls=False)
+    assert len(runs.worked) == 40
+    for key, stations in runs.worked.items():
+        locality, number = decode_key(key)
+        data = locality.encode()
+        assert stations == {zlib.crc32(b"%d:%b" % (len(data), data)) % 2}, (locality, number)
+    assert set().union(*runs.worked.values()) == {0, 1}
+
+
 class Always(random.Random):
     """Takes the first worker, and fails never."""
 
@@ -449,5 +534,9 @@ class Always(random.Random):
         return 0.5
 
 
-def read_one() -> Topology:
-    return read(Input("t", "a", "at")).process(step("L0", 1)).write(tables={"main": "main", "aside": "aside"})
+def read_one(locality: str | None = None) -> Topology:
+    return (
+        read(Input("t", "a", "at"), locality=locality)
+        .process(step("L0", 1))
+        .write(tables={"main": "main", "aside": "aside"})
+    )
