@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millrace import Context, arrival, value_state
+from millrace import BroadcastContext, Context, arrival, broadcast_state, value_state
 from millrace.host.chunks import WATERMARK, decode_input, decode_output, status_of
 from millrace.host.groups import decode_key, group_labels
 from millrace.host.intake import JsonEvents
@@ -489,6 +489,45 @@ def test_a_record_that_has_lost_its_locality_becomes_a_dead_letter_where_it_is()
     runs.batch([{"value": VALUE % ("x", 14), "source": "t:0:0"}], controls=False)
     (letter,) = runs.emissions
     assert (letter.output, msgspec.json.decode(letter.payload)["reason"]) == ("dead_letters", "schema")
+
+
+class Rules(KeyedProcess[Step, Step]):
+    """Says what rule holds of its link."""
+
+    order = arrival(commutes=True)
+    control_type = str
+    rule = broadcast_state(str, str)
+
+    def process(self, event: Step, ctx: Context) -> None:
+        ctx.emit(msgspec.structs.replace(event, way=f"{event.way}>{self.rule.get('it')}"))
+
+    def process_broadcast(self, control: str, ctx: BroadcastContext) -> None:
+        if control == "wrong":
+            raise ValueError(control)
+        self.rule.put("it", control)
+
+
+class RulesBehind(Rules):
+    """The same in the link behind it."""
+
+
+def test_control_events_come_to_every_link_of_every_station() -> None:
+    first = read(Input("t", "a", "at"), locality="a", control="c").process(Rules())
+    topology = first.key_by(("a", "b")).process(RulesBehind()).write(tables={"main": "main"})
+    runs = Runs(topology, IN_A, ClockSettings(0), rng=Always(), stations=4)
+    event = {"control": False, "time": None}
+    control = {"control": True, "time": None, "source": "c:0:0"}
+    runs.batch([{**control, "value": '"green"'}, {**control, "value": '"wrong"', "source": "c:0:1"},
+                {**control, "value": "{", "source": "c:0:2"}], controls=True)  # fmt: skip
+    letters = Counter(e.output for e in runs.emissions)
+    assert letters == {"Rules.dead_letters": 2, "dead_letters": 1}, "one station tells, of each link"
+    runs.emissions.clear()
+    runs.workers = [runs.made(), runs.made()]
+    rows = [{**event, "value": VALUE % (f"k{n}", n), "source": f"t:0:{n}"} for n in range(20)]
+    runs.batch(rows, controls=True)
+    assert {msgspec.json.decode(e.payload)["way"] for e in runs.emissions} == {">green>green"}
+    assert len(runs.emissions) == 20
+    assert set().union(*runs.worked.values()) == {0, 1, 2, 3}
 
 
 def test_events_without_a_locality_are_put_aside_by_one_station() -> None:
