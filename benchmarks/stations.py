@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _SCHEMA: Final = "plant string, machine string, at bigint, value bigint, source string"
 _START_MS: Final = 1_700_000_000_000
+#: So many readings a machine's median is of.
+_WINDOW: Final = 200
+#: Files of a batch, so that several tasks read and pack it.
+_FILES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Sizes:
 
     stations: int = 2
     pairs: int = 3
-    batches: int = 20
-    warm_batches: int = 10
+    batches: int = 15
+    warm_batches: int = 8
     rows: int = 10_000
     plants: int = 64
     machines: int = 50
@@ -60,32 +64,33 @@ class Reading(msgspec.Struct):
 
 
 class Level(msgspec.Struct):
-    """What a machine's mean has become."""
+    """What a machine's median has become."""
 
     plant: str
     machine: str
-    mean: float
+    median: float
 
 
 class Machines(KeyedProcess[Reading, Level]):
-    """The moving mean of each machine, and a timer for when it falls silent."""
+    """The moving median of each machine, and a timer for when it falls silent."""
 
     order = arrival(in_order_per_key=True)
-    mean = value_state(float, default=0.0)
+    recent = value_state(list[int], default_factory=list)
 
     def process(self, event: Reading, ctx: Context) -> None:
         """Take a reading."""
-        self.mean.value = 0.9 * self.mean.value + 0.1 * event.value
+        recent = [*self.recent.value[-_WINDOW + 1 :], event.value]
+        self.recent.value = recent
         ctx.timers.after(minutes(10), "silent")
-        ctx.emit(Level(event.plant, event.machine, self.mean.value))
+        ctx.emit(Level(event.plant, event.machine, statistics.median(recent)))
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Forget a machine that has fallen silent."""
-        self.mean.value = 0.0
+        self.recent.clear()
 
 
 class Plants(KeyedProcess[Level, Level]):
-    """How much has been said of a plant, and the mean of it."""
+    """How much has been said of a plant, and the mean of its machines' medians."""
 
     order = arrival(commutes=True)
     said = value_state(int, default=0)
@@ -94,7 +99,7 @@ class Plants(KeyedProcess[Level, Level]):
     def process(self, event: Level, ctx: Context) -> None:
         """Count a level."""
         self.said.value += 1
-        self.total.value += event.mean
+        self.total.value += event.median
         if self.said.value % 100 == 0:
             ctx.emit(Level(event.plant, "", self.total.value / self.said.value))
 
@@ -137,7 +142,7 @@ def stations(sizes: Sizes) -> dict[str, Any]:
 
 
 def write_events(sizes: Sizes, folder: Path) -> None:
-    """Write a file for each batch."""
+    """Write the files of each batch."""
     folder.mkdir()
     for number in range(sizes.warm_batches + sizes.batches):
         rows = []
@@ -153,9 +158,10 @@ def write_events(sizes: Sizes, folder: Path) -> None:
                     "source": f"{number}:{n}",
                 }
             )
-        path = folder / f"{number:05}.json"
-        path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        for part in range(_FILES):
+            path = folder / f"{number:05}-{part}.json"
+            path.write_bytes(b"\n".join(map(msgspec.json.encode, rows[part::_FILES])))
+            os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
 
 
 def _run(
@@ -168,10 +174,10 @@ def _run(
     found: Counter[str] = Counter()
 
     def keep(frame: DataFrame, _batch: int) -> None:
-        found.update(f"{row.plant} {row.mean:.6f}" for row in frame.collect())
+        found.update(f"{row.plant} {row.median:.6f}" for row in frame.collect())
 
     with _partitions(spark, count):
-        rows = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+        rows = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", _FILES).json(str(folder))
         stream = keyed(
             rows, by=("plant", "machine"), event_time="at", source_id="source", plan="station",
             stations=count, locality="plant",
