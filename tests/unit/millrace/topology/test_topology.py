@@ -69,6 +69,7 @@ class Names(KeyedProcess[Named, Named]):
 def test_keys_that_do_not_begin_with_the_locality_are_refused() -> None:
     local = read(Input("s", ("shop", "card"), "at"), locality="shop").process(Shops())
     assert local.locality == "shop"
+    assert "all keys begin with the locality shop" in as_text(local, 0)
     assert local.key_by("shop").process(Plain()).locality == "shop"
     for key in ("card", ("card", "shop"), RecordKey(), FirstOf(("shop",)), (RecordKey(), "shop")):
         with pytest.raises(KeyingError, match=r"key of Shops is .*, and the locality shop: .* begin with"):
