@@ -128,7 +128,7 @@ def ended(query: StreamingQuery) -> None:
 def test_a_history_of_more_stations_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     history = History(spark, tmp_path / "history")
     history.plan, history.stations = "station", 2
-    history.run(*ALL[:4])
+    history.run(ALL[0], *ALL[2:4])
     with view_of(spark, history.checkpoint) as view:
         kept = history.kept()
         assert {r.key for r in entries_of(view).select("key").collect()} == kept.keys()
@@ -144,7 +144,7 @@ def test_a_history_of_more_stations_loses_nothing(spark: SparkSession, tmp_path:
     done = rekey(spark, history.checkpoint, stations=3, key_groups=3)
     assert (done.partitions, done.key_groups) == (3, {"Everything": 3})
     history.stations, history.key_groups = 3, 3
-    history.run(*ALL[4:])
+    history.run(*ALL[4:7], ALL[8])
     history.agrees()
     assert len(history.stream.clocks()) == 1
 
