@@ -138,7 +138,9 @@ def test_a_history_of_more_stations_loses_nothing(spark: SparkSession, tmp_path:
         for key in ("who-1", "who-2", "who-3", "who-4"):
             found = view.entry((key,))
             assert found is not None
-            assert found[0].as_data() == kept[key]
+            # What has expired may stay until its key group is looked through.
+            for name in ("number", "place", "given"):
+                assert found[0].as_data()["states"][name] == kept[key]["states"][name]
     with pytest.raises(RescaleError, match="is of 2 stations, whose state has one partition each"):
         repartition(spark, history.checkpoint, 3)
     done = rekey(spark, history.checkpoint, stations=3, key_groups=3)
