@@ -247,6 +247,25 @@ def silence(
     report.write("silence", results, bench.configuration(sizes, overrides or ()), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench stations --pairs 5")
+def stations(
+    count: Annotated[
+        int | None, typer.Option("--stations", min=2, help="Stations.", show_default=False)
+    ] = None,
+    pairs: Annotated[int | None, typer.Option(min=1, help="Runs of either kind.", show_default=False)] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Events a batch.", show_default=False)] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """One station beside several that share the work: events per second, in alternating runs."""
+    from benchmarks import report
+    from benchmarks import stations as bench
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), stations=count, pairs=pairs, rows=rows)
+    report.write("stations", bench.stations(sizes), bench.configuration(sizes), out, markdown)
+
+
 @app.command(epilog="Example: millrace bench state --app fraud --days 111")
 def state(
     name: Annotated[StateApp, typer.Option("--app", help="The app.")],

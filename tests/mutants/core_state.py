@@ -240,8 +240,8 @@ MUTANTS: Final = (
     Mutant(
         "paged: a part is rescaled by its own text",
         "shared/millrace/inspect/reshape.py",
-        "labels[key_group(owner_of(text)[0], len(labels))]",
-        "labels[key_group(text, len(labels))]",
+        "place = self._shape.place(owner_of(text)[0])",
+        "place = self._shape.place(text)",
         "items of maps in parts",
         (f"{_TESTS}/inspect/test_reshape.py::test_parts_go_where_their_keys_go",),
     ),

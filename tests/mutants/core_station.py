@@ -10,6 +10,9 @@ _STATION: Final = "shared/millrace/host/station.py"
 _TESTS: Final = "tests/unit/millrace/host/test_station.py"
 _RANDOM: Final = f"{_TESTS}::test_random_processes_give_what_memory_gives"
 _TOPOLOGIES: Final = f"{_TESTS}::test_random_topologies_give_what_chains_in_memory_give"
+_SEVERAL: Final = (
+    f"{_TESTS}::test_random_processes_give_the_same_in_several_stations_however_many_they_become"
+)
 _OTHER: Final = f"{_TESTS}::test_a_worker_that_finds_another_token_believes_nothing_that_it_has"
 
 MUTANTS: Final = (
@@ -68,6 +71,98 @@ MUTANTS: Final = (
         "            for link, mark, reader in takers[:1]:\n",
         "every record goes on",
         (_TOPOLOGIES,),
+    ),
+    Mutant(
+        "stations: each tells of what all have found alike",
+        _STATION,
+        "        self._stays, self._speaks = stays, speaks\n",
+        "        self._stays, self._speaks = stays, True\n",
+        "one station speaks for all",
+        (_SEVERAL,),
+    ),
+    Mutant(
+        "stations: only the first one hands control events on",
+        "shared/millrace/host/intake.py",
+        "        self.hands_on = speaks if hands_on is None else hands_on\n",
+        "        self.hands_on = speaks\n",
+        "every station is told all that moves its clocks",
+        (f"{_TESTS}::test_control_events_come_to_every_link_of_every_station",),
+    ),
+    Mutant(
+        "stations: a key of several parts goes by all of them",
+        "shared/millrace/host/groups.py",
+        "    return key_group(locality_of(key_text), stations)\n",
+        "    return key_group(key_text, stations)\n",
+        "all of one locality is in one station",
+        (f"{_TESTS}::test_all_of_one_locality_is_in_one_station",),
+    ),
+    Mutant(
+        "stations: a packer sends events by their keys, not by their locality",
+        "shared/millrace/host/packing.py",
+        "                of_bytes if key is None else station_of(key, count)\n",
+        "                of_bytes\n",
+        "all of one locality is in one station",
+        (f"{_TESTS}::test_all_of_one_locality_is_in_one_station",),
+    ),
+    Mutant(
+        "stations: a record may go on under another locality",
+        _STATION,
+        "            if not here or not new.startswith(here):\n",
+        "            if not here:\n",
+        "a record stays in its locality",
+        (f"{_TESTS}::test_a_record_of_another_locality_stops_several_stations_whichever_it_would_go_to",),
+    ),
+    Mutant(
+        "stations: what stands in one opens in another",
+        _STATION,
+        "    if station:  # the first one has what the only one has\n",
+        "    if False:\n",
+        "state is bound to its place",
+        (f"{_TESTS}::test_what_stands_in_one_station_does_not_open_in_another",),
+    ),
+    Mutant(
+        "stations: a rescaled entry goes to the first one",
+        "shared/millrace/inspect/reshape.py",
+        "        return station_of(key, self.stations) if self.stations > 1 else 0, label\n",
+        "        return 0, label\n",
+        "entries go where their keys go",
+        (_SEVERAL,),
+    ),
+    Mutant(
+        "stations: the clock is kept by the first of those that come to be",
+        "shared/millrace/inspect/reshape.py",
+        "sealed_rows(shape, SHARED, values, n) for n in range(shape.stations)",
+        "sealed_rows(shape, SHARED, values, n) for n in range(1)",
+        "every station has the clock",
+        (_SEVERAL,),
+    ),
+    Mutant(
+        "stations: a key that does not begin with the locality is taken",
+        "shared/millrace/topology/definition.py",
+        "    if key and isinstance(key[0], str) and key[0] == locality:\n",
+        "    if locality in key:\n",
+        "all keys begin with the locality",
+        (
+            "tests/unit/millrace/topology/test_topology.py::test_keys_that_do_not_begin_with_the_locality_are_refused",
+        ),
+    ),
+    Mutant(
+        "stations: one for each core without a locality",
+        "shared/millrace/runtime/plans.py",
+        "    return 1 if locality is None else min(local_cores(master) or 1, MOST_STATIONS)\n",
+        "    return min(local_cores(master) or 1, MOST_STATIONS)\n",
+        "several stations only with a locality",
+        (
+            "tests/unit/millrace/runtime/test_plans.py::test_there_are_as_many_stations_as_cores_where_there_is_a_locality",
+        ),
+    ),
+    Mutant(
+        "stations: a checkpoint gets as many as there are cores now",
+        "shared/millrace/runtime/plans.py",
+        '    if asked == "auto" and kept:\n',
+        '    if asked == "auto" and kept and kept > 64:\n',
+        "a checkpoint keeps what it has",
+        ("tests/unit/millrace/runtime/test_plans.py::test_a_checkpoint_keeps_its_stations",),
     ),
     Mutant(
         "station: a page that is missing is an empty one",

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from millrace.host.groups import group_labels
 from millrace.host.spark import ProcessedStream
 from millrace.host.spark_clock import announced
 from millrace.host.spark_partitions import PARTITIONS_CONF
@@ -150,20 +151,20 @@ class Stream:
         assert self.output is not None
         if self.output.is_station:
             names = [link.name for link in self.output.topology.links]
-            found = [
-                (names[at["link"]], at["label"], at["page"], bytes(row["user_map_value"]["data"]))
+            labels = group_labels(self.output.front.stations)
+            return [
+                (name, label, number, unseal(data, place_of(name, label, number, station), None))
                 for row in self.state(VARIABLE)
                 if (at := row["user_map_key"])["link"] >= 0
+                for name, label, number in [(names[at["link"]], at["label"], at["page"])]
+                for data, station in [(bytes(row["user_map_value"]["data"]), labels.index(row["key"][0]))]
             ]
-        else:
-            name = self.output.process.name
-            found = [
-                (name, row["key"][0], HEADER, bytes(row["value"]["data"])) for row in self.state("header")
-            ]
-            found += [
-                (name, row["key"][0], row["user_map_key"]["page"], bytes(row["user_map_value"]["data"]))
-                for row in self.state("pages")
-            ]
+        name = self.output.process.name
+        found = [(name, row["key"][0], HEADER, bytes(row["value"]["data"])) for row in self.state("header")]
+        found += [
+            (name, row["key"][0], row["user_map_key"]["page"], bytes(row["user_map_value"]["data"]))
+            for row in self.state("pages")
+        ]
         return [
             (name, label, number, unseal(data, place_of(name, label, number), None))
             for name, label, number, data in found
@@ -184,10 +185,10 @@ class Stream:
 
 
 @contextlib.contextmanager
-def one_partition(spark: SparkSession) -> Iterator[None]:
-    """Let queries that are made in the block have one state partition, as a station has."""
+def one_partition(spark: SparkSession, stations: int = 1) -> Iterator[None]:
+    """Let queries that are made in the block have one state partition, as a station has, for each station."""
     before = spark.conf.get(PARTITIONS_CONF)
-    spark.conf.set(PARTITIONS_CONF, "1")
+    spark.conf.set(PARTITIONS_CONF, str(stations))
     try:
         yield
     finally:

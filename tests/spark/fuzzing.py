@@ -360,13 +360,14 @@ def in_memory(case: Case) -> tuple[list[Any], list[str]]:
     return mirror.runner.emissions, list(mirror.store.cells)
 
 
-def on_spark(case: Case, make: Callable[..., Any], plan: Plan = "chain") -> Any:
+def on_spark(case: Case, make: Callable[..., Any], plan: Plan = "chain", stations: int = 1) -> Any:
     """Run a case on Spark and return its stream; ``make`` is the fixture's factory of streams."""
     stream = make(
         SCHEMA,
         lambda df: keyed(
             df, by="user", event_time="at", value="value", out_of_orderness=BOUND, source_id="source",
             control=F.col("control"), control_time="since", key_groups=3, plan=plan,
+            stations=stations, locality="user",
         ).process(build(case.definition)),
     )  # fmt: skip
     shuffle = random.Random(case.seed)
@@ -380,7 +381,7 @@ def on_spark(case: Case, make: Callable[..., Any], plan: Plan = "chain") -> Any:
     return stream
 
 
-def check(case: Case, make: Callable[..., Any], plan: Plan = "chain") -> Counter[str]:
+def check(case: Case, make: Callable[..., Any], plan: Plan = "chain", stations: int = 1) -> Counter[str]:
     """Run a case on both hosts; return how much came out of which output.
 
     Raises:
@@ -388,7 +389,7 @@ def check(case: Case, make: Callable[..., Any], plan: Plan = "chain") -> Counter
     """
     expected, left = in_memory(case)
     assert not left, f"seed {case.seed}: state is left in memory of {left}"
-    stream = on_spark(case, make, plan)
+    stream = on_spark(case, make, plan, stations)
     found, wanted = comparable(stream.emitted), comparable(expected)
     if found != wanted:
         raise AssertionError(difference(case, wanted, found))

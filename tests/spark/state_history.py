@@ -26,6 +26,7 @@ class History:
     def __init__(self, spark: SparkSession, folder: Path, key_groups: int = 4) -> None:
         self.spark, self.key_groups = spark, key_groups
         self.plan: Plan = "chain"
+        self.stations = 1
         self.process: KeyedProcess[Any, Any] = Everything()
         self.stream = Stream(spark, folder, SCHEMA, self._build)
         self.mirror = Mirror(Everything(), BOUND)
@@ -34,7 +35,8 @@ class History:
     def _build(self, df: DataFrame) -> ProcessedStream:
         return keyed(
             df, by="who", event_time="at", value="value", out_of_orderness=BOUND, source_id="source",
-            control=F.col("control"), key_groups=self.key_groups, plan=self.plan,
+            control=F.col("control"), key_groups=self.key_groups, plan=self.plan, stations=self.stations,
+            locality="who",
         ).process(self.process)  # fmt: skip
 
     @property
@@ -47,7 +49,7 @@ class History:
             self.stream.add([to_row(item) for item in batch])
             self.mirror.batch(batch, key="who", at="at")
         self.mirror.end_run()
-        with one_partition(self.spark) if self.plan == "station" else nullcontext():
+        with one_partition(self.spark, self.stations) if self.plan == "station" else nullcontext():
             self.stream.run()
         assert self.stream.output is not None
         check_contract_of(self.checkpoint.root, self.stream.output)

@@ -54,3 +54,9 @@ def test_both_hosts_give_the_same(stream: StreamFactory, seed: int) -> None:
 def test_a_station_gives_what_memory_gives(spark: SparkSession, stream: StreamFactory, seed: int) -> None:
     with one_partition(spark):
         check(random_case(seed), stream, plan="station")
+
+
+@pytest.mark.parametrize("seed", [5, pytest.param(FRESH, id=f"fresh-{FRESH}", marks=pytest.mark.matrix)])
+def test_two_stations_give_what_memory_gives(spark: SparkSession, stream: StreamFactory, seed: int) -> None:
+    with one_partition(spark, 2):
+        check(random_case(seed), stream, plan="station", stations=2)

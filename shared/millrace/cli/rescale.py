@@ -43,19 +43,23 @@ def rescale(
     plan: Annotated[
         PlanName | None, typer.Option(help="How its processes run from now on: state is written anew.")
     ] = None,
+    stations: Annotated[
+        int | None, typer.Option(min=1, max=64, help="How many stations share the state, by its locality.")
+    ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
 ) -> None:
     """Change the shape of a checkpoint; nothing is lost, and it stays as it was unless all goes well.
 
     Stop the query first. Afterwards start it with the same settings and, where key groups have changed,
     with `spark.key_groups` (or `keyed(..., key_groups=)`) set to the new number, or `stream.plan` (or
-    `keyed(..., plan=)`) to the new plan.
+    `keyed(..., plan=)`) to the new plan; `stream.stations=auto` takes as many stations as it has.
     """
     from millrace.errors import UserError
     from millrace.inspect.checkpoint import locate
 
-    if partitions is None and key_groups is None and plan is None and not reseal:
-        raise UserError("say what is to change: --plan, --partitions, --key-groups or --reseal")
+    anew = reseal or any(given is not None for given in (key_groups, plan, stations))
+    if partitions is None and not anew:
+        raise UserError("say what is to change: --plan, --stations, --partitions, --key-groups or --reseal")
     checkpoint = locate(target)
 
     from millrace.inspect import rescale as shape
@@ -65,7 +69,7 @@ def rescale(
 
     began = time.monotonic()
     with tool_session(memory=memory) as spark:
-        if key_groups is None and plan is None and not reseal:
+        if not anew:
             done = shape.repartition(spark, checkpoint, partitions or 1)
         else:
             done = shape.rekey(
@@ -78,6 +82,7 @@ def rescale(
                 keys=configured_keys(new_key_file, {}) if reseal else None,
                 reseal=reseal,
                 plan=None if plan is None else plan.value,
+                stations=stations,
             )
     groups = ", ".join(f"{name} {n} key groups" for name, n in done.key_groups.items())
     seconds = time.monotonic() - began

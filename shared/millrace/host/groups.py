@@ -78,6 +78,27 @@ def key_group(key_text: str, groups: int) -> int:
     return zlib.crc32(key_text.encode()) % groups
 
 
+def locality_of(key_text: str) -> str:
+    """Return the text of the first part of a key, as if it were the whole: its locality, where there is one.
+
+    >>> locality_of("4:oslo2:m7"), locality_of("4:oslo"), locality_of("2:é2:m7")
+    ('4:oslo', '4:oslo', '2:é')
+    """
+    colon = key_text.index(":")
+    end = colon + 1 + int(key_text[:colon])
+    return key_text[:end] if key_text.isascii() else key_text.encode()[:end].decode()
+
+
+@lru_cache(maxsize=65_536)
+def station_of(key_text: str, stations: int) -> int:
+    """Return the station (0 … stations-1) that a key is of: the hash of its locality says so.
+
+    >>> station_of("4:oslo2:m7", 3) == station_of("4:oslo2:m8", 3) == key_group("4:oslo", 3)
+    True
+    """
+    return key_group(locality_of(key_text), stations)
+
+
 @lru_cache(maxsize=16)
 def group_labels(groups: int) -> tuple[int, ...]:
     """Return the label of each group: the partition that Spark gives group ``i`` of ``n`` is even.

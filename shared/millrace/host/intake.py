@@ -99,14 +99,18 @@ class Brought:
 
     Args:
         speaks: Whether it is the place that speaks for all of control events, which every group sees.
+        hands_on: Whether control events go on to the next process from here; unless given, from the place
+            that speaks for all.
     """
 
     __slots__ = (
-        "by_key", "controls", "drains", "forwarded", "idles", "newest", "reports", "speaks", "status", "tick",
+        "by_key", "controls", "drains", "forwarded", "hands_on", "idles", "newest", "reports", "speaks",
+        "status", "tick",
     )  # fmt: skip
 
-    def __init__(self, *, speaks: bool) -> None:
+    def __init__(self, *, speaks: bool, hands_on: bool | None = None) -> None:
         self.speaks = speaks
+        self.hands_on = speaks if hands_on is None else hands_on
         self.by_key: dict[str, list[Row]] = {}
         #: The newest plausible event time (ms) of each key, where keys have clocks of their own.
         self.newest: dict[str, int] = {}
@@ -228,7 +232,7 @@ class Intake:
             elif not self._forwards and batch.speaks:
                 self._put_aside("schema", "broadcast", f"{self._process.name} takes no control events", raw,
                                 cause, None, NO_TIME, header)  # fmt: skip
-            if self._forwards and batch.speaks:
+            if self._forwards and batch.hands_on:
                 batch.forwarded.append((raw, cause, header, time))
         except NOT_JSON as error:
             if batch.speaks:

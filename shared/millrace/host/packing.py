@@ -33,6 +33,7 @@ from millrace.host.chunks import (
     decode_output,
     encode_reports,
 )
+from millrace.host.groups import station_of
 from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, pick, read_inputs
 from millrace.host.system import SYSTEM_PREFIX
 from millrace.inputs import NO_INPUT
@@ -163,6 +164,7 @@ class Packer:
         readers: What reads it, by number, of each topic (``""``: of all others): streams made of one Kafka
             source share its limit.
         by_key: Whether keys have clocks of their own: the groups are told what each row is taken for.
+        by_locality: Whether the groups are stations: an event goes to that of its key's locality.
     """
 
     inputs: tuple[KeyFields, ...]
@@ -173,6 +175,7 @@ class Packer:
     place: int = 0
     readers: Mapping[str, int] = field(default_factory=lambda: {"": 0})
     by_key: bool = False
+    by_locality: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -217,6 +220,12 @@ class Packer:
             keys, times, groups = readers[0].read(values, control, given)
         else:
             keys, times, groups = read_inputs(readers, inputs, values, given)
+        if self.by_locality:
+            count = len(self.labels)
+            groups = [
+                of_bytes if key is None else station_of(key, count)
+                for key, of_bytes in zip(keys, groups, strict=True)
+            ]
         if "_time" in names:
             times = [_within_years(time) for time in batch["_time"].to_pylist()]
         if control is not None and "_control_time" in names:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -51,8 +51,8 @@ from millrace.state.keyring import CIPHER, KEY_FILE_CONF, KeyReference, configur
 from millrace.time.clock import ClockSettings, Follow, skew_ms
 from millrace.time.durations import to_ms
 from millrace.topology import Input, KeyedOutputs, Link, Topology
-from millrace.topology.contract import contract_of, joined_names, key_names
-from millrace.topology.definition import check_inputs
+from millrace.topology.contract import STATION, contract_of, joined_names, key_names, station_contract
+from millrace.topology.definition import check_inputs, check_locality
 from millrace.topology.keys import Computed, KeyingError, key_types
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def keyed(
     follow: Follow = "furthest",
     idle_after: str | int | timedelta | None = None,
     plan: Plan = "chain",
+    stations: int = 1,
+    locality: str | None = None,
 ) -> KeyedStream:
     """Give a DataFrame a key and an event time.
 
@@ -148,6 +150,10 @@ def keyed(
             there are shuffle partitions, for much data; ``station``: all processes run in one task, one after
             the other, for little delay. A station needs ``spark.sql.shuffle.partitions`` to be 1 when its
             query starts, and a checkpoint is of one plan.
+        stations: How many stations there are; ``spark.sql.shuffle.partitions`` must be as many, and several
+            need a ``locality``.
+        locality: The field that the keys of all processes begin with (plant, tenant, shop): with several
+            stations, what is of one locality is in one of them.
 
     Raises:
         KeyingError: A named column is missing, or the arguments contradict each other.
@@ -178,6 +184,8 @@ def keyed(
         raise KeyingError(f"key_groups must be at least 1, not {key_groups}")
     if plan not in ("chain", "station"):
         raise KeyingError(f"plan is `chain` or `station`, not {plan!r}")
+    if stations < 1 or (stations > 1 and plan != "station"):
+        raise KeyingError(f"a {plan} has no {stations} stations")
     given, arrived = _column(headers), _column(arrived_at)
     if arrived is None and _is_kafka(df):
         arrived = F.col("timestamp")
@@ -203,6 +211,8 @@ def keyed(
         follow=follow,
         idle_after_ms=None if idle_after is None else to_ms(idle_after),
         plan=plan,
+        stations=stations,
+        locality=locality,
         control_time=_control_time(df, control_time, value),
     )
 
@@ -293,6 +303,7 @@ class KeyedStream(Source):
                 f"{process.name} has the inputs {', '.join(process.inputs)}: "
                 "give it all of them by connect(...).process(...), or by one stream with a `tag`"
             )
+        _check_locality(process, self)
         arriving = ProcessInput(self, _events_of(process, self.by))
         arriving.check()
         names = tuple(process.inputs) if tagged else ("",)
@@ -311,8 +322,8 @@ class KeyedStream(Source):
         }
         rows = _rows(process, [arriving], clock, readers)
         return ProcessedStream(
-            Topology(inputs, (Link(process),)),
-            _Front(rows, events, clock, self.key_groups, _keys(rows), self.plan),
+            Topology(inputs, (Link(process),), locality=self.locality),
+            _Front(rows, events, clock, self.key_groups, _keys(rows), self.plan, self.stations),
         )
 
     def run(self, topology: Topology) -> ProcessedStream:
@@ -320,11 +331,17 @@ class KeyedStream(Source):
 
         Raises:
             ProcessDefinitionError: A process class is not complete.
-            KeyingError: The stream does not have what the first process reads.
+            KeyingError: The stream does not have what the first process reads, or has another locality.
         """
         for link in topology.links[1:]:
             _refuse_local_types(link.process)
-        return ProcessedStream(topology, self.process(topology.links[0].process).front)
+        if self.locality not in (None, topology.locality):
+            raise KeyingError(
+                f"the stream's locality is {self.locality}, the topology's {topology.locality or 'none'}: "
+                "let the topology alone say it"
+            )
+        local = replace(self, locality=topology.locality)
+        return ProcessedStream(topology, local.process(topology.links[0].process).front)
 
 
 def _settings(
@@ -369,7 +386,21 @@ def _rows(
         for place, (arriving, own) in enumerate(zip(inputs, readers.of, strict=True))
     ]
     rows = functools.reduce(DataFrame.unionByName, frames)
-    return rows.coalesce(1) if streaming and len(frames) > 1 and inputs[0].source.is_station else rows
+    first = inputs[0].source
+    return rows.coalesce(first.stations) if len(frames) > 1 and first.is_station else rows
+
+
+def _check_locality(process: KeyedProcess[Any, Any], stream: KeyedStream) -> None:
+    """Refuse a stream whose keys do not begin with its locality, or whose stations need one."""
+    if stream.locality is None:
+        if stream.stations > 1:
+            raise KeyingError(
+                f"{stream.stations} stations need a `locality`, the field that all keys begin with: "
+                f"{process.name} has none"
+            )
+        return
+    for name, keying in stream.by.items():
+        check_locality(stream.locality, f"{process.name}.{name}" if name else process.name, keying.keys)
 
 
 def _events_of(process: KeyedProcess[Any, Any], by: Mapping[str, Keying]) -> tuple[EventsOf, ...]:
@@ -412,8 +443,8 @@ def connect(**streams: KeyedStream) -> ConnectedStreams:
     if len({len(names) for names in keys.values()}) > 1:
         found = ", ".join(f"{name}: {', '.join(names)}" for name, names in keys.items())
         raise KeyingError(f"connected streams need keys of as many fields ({found})")
-    if len({s.plan for s in streams.values()}) > 1:
-        raise KeyingError("connected streams have one plan")
+    if len({(s.plan, s.stations, s.locality) for s in streams.values()}) > 1:
+        raise KeyingError("connected streams have one plan, one number of stations and one locality")
     if len({s.df.isStreaming for s in streams.values()}) > 1:
         raise KeyingError("connected streams are all streaming, or all of them are bounded")
     return ConnectedStreams(streams)
@@ -436,6 +467,8 @@ class ConnectedStreams:
         _check(process, streams)
         check_inputs(process, list(self.streams))
         events = _events_of(process, {name: stream.by[""] for name, stream in self.streams.items()})
+        for stream in streams:
+            _check_locality(process, stream)
         inputs = [ProcessInput(self.streams[of.name], (of,)) for of in events]
         for arriving in inputs:
             arriving.check()
@@ -453,9 +486,10 @@ class ConnectedStreams:
             name: _input(stream.by[""], is_clock=stream.clocks()[0], stream=place)
             for place, (name, stream) in enumerate(zip(process.inputs, streams, strict=True))
         }
+        first = streams[0]
         return ProcessedStream(
-            Topology(taken, (Link(process),)),
-            _Front(rows, decoded, clock, streams[0].key_groups, _keys(rows), streams[0].plan),
+            Topology(taken, (Link(process),), locality=first.locality),
+            _Front(rows, decoded, clock, first.key_groups, _keys(rows), first.plan, first.stations),
         )
 
 
@@ -512,6 +546,7 @@ class _Front:
         key_groups: Number of key groups of the first process.
         keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
         plan: How the topology runs.
+        stations: How many stations there are.
     """
 
     rows: DataFrame
@@ -520,6 +555,7 @@ class _Front:
     key_groups: int
     keys: KeyReference | None
     plan: Plan = "chain"
+    stations: int = 1
 
 
 @dataclass(frozen=True)
@@ -577,12 +613,16 @@ class ProcessedStream:
         return self.front.plan == "station" and self.front.rows.isStreaming
 
     def _station(self) -> DataFrame:
-        """Run all links in one operator."""
+        """Run all links in one operator, in a partition for each station."""
         partitions = self.front.rows.sparkSession.conf.get(PARTITIONS_CONF, None)
-        if partitions != "1":
+        stations = self.front.stations
+        if partitions != str(stations):
+            what = (
+                "a station runs in one partition" if stations == 1 else f"{stations} stations run in as many"
+            )
             raise KeyingError(
-                f"a station runs in one partition, and {PARTITIONS_CONF} is {partitions}: set it to 1 before "
-                "the query is made (a checkpoint keeps what it began with)"
+                f"{what}, and {PARTITIONS_CONF} is {partitions}: set it to {stations} before the query is "
+                "made (a checkpoint keeps what it began with)"
             )
         names, onward = outputs_of_links(self.topology)
         links = [
@@ -597,7 +637,8 @@ class ProcessedStream:
             )
             for place, link in enumerate(self.topology.links)
         ]
-        return run_station(self.front.rows, links, self.state_keys, BatchClock(self.front.clock))
+        clock = BatchClock(self.front.clock)
+        return run_station(self.front.rows, links, self.state_keys, clock, stations)
 
     def _run(self, place: int, rows: DataFrame, events: JsonEvents) -> DataFrame:
         """Run a process: in the state operator, or all at once where the input is bounded."""
@@ -757,7 +798,8 @@ class ProcessedStream:
         plan: dict[str, Any] = {}
         if self.front.plan == "station":
             processes = [link.process for link in self.topology.links]
-            plan = {"station": {"broadcast": [p.stored_as for p in processes if p.keeps_broadcast()]}}
+            kept = [p.stored_as for p in processes if p.keeps_broadcast()]
+            plan = {STATION: station_contract(kept, self.front.stations, self.topology.locality)}
         return {**contract_of(self.topology, self.key_groups), **plan, **encryption}
 
 

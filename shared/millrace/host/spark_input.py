@@ -63,6 +63,8 @@ class Source:
         idle_after_ms: How long a source that is behind is waited for.
         control_time: Text of the event time from which on a control event holds.
         plan: ``chain`` or ``station``: whether key groups are told apart before events get to them.
+        stations: How many stations there are; events are told apart by the first part of their keys.
+        locality: Name of that part; ``None``: keys do not begin with the same one.
     """
 
     df: DataFrame
@@ -87,10 +89,12 @@ class Source:
     idle_after_ms: int | None = None
     control_time: Column | None = None
     plan: Plan = "chain"
+    stations: int = 1
+    locality: str | None = None
 
     @property
     def is_station(self) -> bool:
-        """Whether all that comes goes to one place."""
+        """Whether all that comes goes to one place, or to one of several stations."""
         return self.plan == "station" and self.df.isStreaming
 
     def clocks(self, inputs: Iterable[str] = ("",)) -> tuple[bool, ...]:
@@ -282,15 +286,16 @@ class ProcessInput:
         columns += [self._given_key(place).alias(_given_name(place)) for place in given]
         packer = Packer(
             inputs=tuple(self._key_fields(of) for of in self.events),
-            labels=group_labels(1 if source.is_station else source.key_groups),
+            labels=group_labels(source.stations if source.is_station else source.key_groups),
             future_ms=source.future_ms,
             keep_all_headers=source.keep_all_headers,
             clock=clock,
             place=place,
             readers=dict(readers or {"": 0}),
             by_key=by_key,
+            by_locality=source.is_station and source.stations > 1,
         )
-        rows = self._df.coalesce(1) if source.is_station else self._df
+        rows = self._df.coalesce(source.stations) if source.is_station else self._df
         return rows.select(*columns).mapInArrow(packer, PACKED_SCHEMA)
 
     def _key_fields(self, of: EventsOf) -> KeyFields:

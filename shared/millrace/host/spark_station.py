@@ -1,6 +1,7 @@
 """A station inside ``transformWithState``: one operator, one task, a worker of its own.
 
-Spark gives the operator one key, under which all state stands in one map. The worker is the same from batch
+Spark gives the operator a key for each station, under which all its state stands in one map; each is in a
+partition of its own. The worker is the same from batch
 to batch, since no other task is given the environment that this one asks for, so that what it has built and
 read stays at hand. Where Spark takes another worker nonetheless, that one finds another's token and reads all
 it needs: it is slower, and nothing else.
@@ -14,13 +15,14 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from pyspark import SparkContext, TaskContext, cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.host.chunks import decode_input
+from millrace.host.groups import group_labels
 from millrace.host.packing import keep_out_of_collection
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_state import StateClient
@@ -39,7 +41,7 @@ PLACE_SCHEMA: Final = t.StructType(
 BYTES_SCHEMA: Final = t.StructType([t.StructField("data", t.BinaryType())])
 #: What a station's workers have in their environment, and no others: Spark keeps these apart.
 _ENVIRONMENT: Final = "MILLRACE_STATION"
-#: Stations that a worker keeps; of one query it has one.
+#: Stations that a worker keeps, at least; of one query it has as many as the query has.
 _MOST: Final = 4
 #: So many pools of workers a session has at most: Spark ends none of them before the session ends, so that
 #: streams made later take turns with those of earlier ones.
@@ -47,7 +49,7 @@ _POOLS: Final = 4
 
 _pool = itertools.cycle(range(_POOLS))
 _OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
-#: The stations of this worker, by identity and partition, with their clocks.
+#: The stations of this worker, by identity and number, with their clocks.
 _stations: dict[tuple[str, int], tuple[Station, BatchClock]] = {}
 
 
@@ -82,11 +84,13 @@ class StationProcessor(StatefulProcessor):
     Args:
         identity: Identity of the stream that it is of.
         packed: What a station is made of, pickled: a worker unpickles it once.
+        stations: How many there are.
     """
 
-    def __init__(self, identity: str, packed: bytes) -> None:
+    def __init__(self, identity: str, packed: bytes, stations: int) -> None:
         self._identity = identity
         self._packed = packed
+        self._stations = stations
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; called on the driver for the schema and in every task."""
@@ -95,7 +99,7 @@ class StationProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:
         """Run one batch."""
-        station, clock = self._station()
+        station, clock = self._station(group_labels(self._stations).index(int(key[0])))
         chunks = (decode_input(row[1]) for row in rows)
         for output, records, chunk in station.run(chunks, _SparkStore(self._pages), clock.now()):
             yield _OutputRow(output, records, chunk)
@@ -103,32 +107,37 @@ class StationProcessor(StatefulProcessor):
     def close(self) -> None:
         """Nothing to release."""
 
-    def _station(self) -> tuple[Station, BatchClock]:
-        context = TaskContext.get()
-        place = self._identity, 0 if context is None else context.partitionId()
+    def _station(self, number: int) -> tuple[Station, BatchClock]:
+        place = self._identity, number
         found = _stations.get(place)
         if found is None:
             links, keys, clock = cloudpickle.loads(self._packed)
-            while len(_stations) >= _MOST:
+            while len(_stations) >= max(_MOST, self._stations):
                 del _stations[next(iter(_stations))]
-            found = _stations[place] = Station(links, keys), clock
+            found = _stations[place] = Station(links, keys, number=number, stations=self._stations), clock
             keep_out_of_collection()
         return found
 
 
 def run_station(
-    rows: DataFrame, links: Sequence[StationLink], keys: KeyReference | None, clock: BatchClock
+    rows: DataFrame,
+    links: Sequence[StationLink],
+    keys: KeyReference | None,
+    clock: BatchClock,
+    stations: int = 1,
 ) -> DataFrame:
-    """Run a topology over packed rows, all of which have the same ``_group``, in one operator.
+    """Run a topology over packed rows, whose ``_group`` is the label of a station, in one operator.
 
     Args:
-        rows: The rows, in one partition.
+        rows: The rows; for a single station in one partition.
         links: The links.
         keys: Where the keys are that state is encrypted with.
         clock: What the clock goes by.
+        stations: How many there are.
     """
     identity = uuid.uuid4().hex
-    processor = StationProcessor(identity, cloudpickle.dumps((tuple(links), keys, clock)))  # type: ignore[no-untyped-call]
+    packed = cloudpickle.dumps((tuple(links), keys, clock))  # type: ignore[no-untyped-call]
+    processor = StationProcessor(identity, packed, stations)
     with _own_workers(rows.sparkSession, next(_pool)):
         return rows.groupBy("_group").transformWithState(
             statefulProcessor=processor,

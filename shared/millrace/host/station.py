@@ -9,6 +9,9 @@ group of a chain has a copy, stand once per link.
 Pages stay at hand from batch to batch. Each batch writes a *token* with them: only who finds its own token in
 the store has what is kept there, and nobody else's batch has come between.
 
+A topology whose keys all begin with one field, its *locality*, may have several stations: all that is of one
+locality is in one of them, and goes from link to link there. Each is told all that moves the clock.
+
 Nothing here knows an engine: a :class:`StationStore` holds bytes.
 """
 
@@ -22,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from millrace.errors import UserError
 from millrace.host.chunks import (
     CONTROL,
     WATERMARK,
@@ -29,7 +33,7 @@ from millrace.host.chunks import (
     encode_emissions,
     encode_status,
 )
-from millrace.host.groups import group_labels
+from millrace.host.groups import group_labels, locality_of
 from millrace.host.intake import Brought, Intake, JsonEvents, control_order, moved
 from millrace.host.key_times import KeyTimes
 from millrace.host.rows import Emission, Row
@@ -56,6 +60,12 @@ TOKEN: Final[At] = (-1, SHARED, 0)
 KEPT_BYTES: Final = 256 << 20
 #: So many records of an output go into one chunk.
 _RECORDS: Final = 20_000
+#: The localities of so many keys are remembered.
+_REMEMBERED: Final = 65_536
+
+
+class LocalityError(UserError):
+    """A record has another locality than the key that it came from, and cannot get to its station."""
 
 
 class StationStore(Protocol):
@@ -119,10 +129,12 @@ class _Kept:
 
     Args:
         names: Names of the processes, which seals are bound to.
+        station: Number of the station.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], station: int) -> None:
         self._names = names
+        self._station = station
         self._fetched: dict[At, bytes | None] = {}
         self._store: StationStore | None = None
         self._ring: Keyring | None = None
@@ -166,11 +178,17 @@ class _Kept:
 
     def _place(self, at: At) -> Place:
         link, label, number = at
-        return place_of(self._names[link], label, number)
+        return place_of(self._names[link], label, number, self._station)
 
 
-def place_of(process: str, label: int, number: int) -> Place:
-    """Return what a value is bound to, by its number."""
+def place_of(process: str, label: int, number: int, station: int = 0) -> Place:
+    """Return what a value is bound to, by its number.
+
+    >>> str(place_of("Cards", 7, HEADER)), str(place_of("Cards", 7, 3, station=1))
+    ('the header of key group 7 of Cards', 'page 3 of key group 7 of Cards in station 1')
+    """
+    if station:  # the first one has what the only one has
+        process = f"{process} in station {station}"
     if number == HEADER:
         return Place(process, label, "header")
     return (
@@ -219,17 +237,28 @@ class Station:
     Args:
         links: The links, in order.
         keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
-        kept_bytes: So many bytes of pages stay at hand.
+        kept_bytes: So many bytes of pages stay at hand, of all stations together.
+        number: Which of the stations it is; the first one speaks for all.
+        stations: How many there are.
     """
 
     def __init__(
-        self, links: Sequence[StationLink], keys: KeyReference | None = None, *, kept_bytes: int = KEPT_BYTES
+        self,
+        links: Sequence[StationLink],
+        keys: KeyReference | None = None,
+        *,
+        kept_bytes: int = KEPT_BYTES,
+        number: int = 0,
+        stations: int = 1,
     ) -> None:
         self._keys = keys
-        self._kept = _Kept([link.process.stored_as for link in links])
-        self._most_pages = kept_bytes // PAGE_BYTES // len(links)
+        self._speaks = number == 0
+        self._kept = _Kept([link.process.stored_as for link in links], number)
+        self._most_pages = kept_bytes // stations // PAGE_BYTES // len(links)
         self._links = [
-            _RunningLink(place, link, self._kept, last=place == len(links) - 1)
+            _RunningLink(
+                place, link, self._kept, last=place == len(links) - 1, stays=stations > 1, speaks=self._speaks
+            )
             for place, link in enumerate(links)
         ]
         self._token = b""
@@ -245,7 +274,10 @@ class Station:
             settings: What the clock goes by.
 
         Yields:
-            An output, how many records of it, and these as a chunk.
+            An output, how many records of it, and these as a chunk; of several stations one tells the clock.
+
+        Raises:
+            LocalityError: A record would have to go to another station.
         """
         token, self._token = self._token, b""
         (stored,) = store.read([TOKEN])
@@ -257,14 +289,14 @@ class Station:
             self._kept.fetch(place for link in self._links for place in link.beginning())
             for link, tick in zip(self._links, head.ticks, strict=True):
                 link.begin(tick)
-        brought = Brought(speaks=True)
+        brought = Brought(speaks=self._speaks, hands_on=True)
         self._links[0].read(chunks, brought)
         coming: list[list[InputChunk]] = [[] for _ in self._links]
         status: ClockStatus | None = None
         out: dict[str, list[Emission]] = {}
         for place, link in enumerate(self._links):
             if place:
-                brought = Brought(speaks=True)
+                brought = Brought(speaks=self._speaks, hands_on=True)
                 brought.status = status
                 link.read(coming[place], brought)
             status = link.run(brought, settings if place == 0 else None)
@@ -287,7 +319,8 @@ class Station:
                 for _, records, packed in encode_emissions(emissions[low : low + _RECORDS]):
                     yield output, records, packed
         assert status is not None  # noqa: S101  (a topology has a link)
-        yield WATERMARK, 0, encode_status(status)
+        if self._speaks:
+            yield WATERMARK, 0, encode_status(status)
 
 
 read_head = msgspec.msgpack.Decoder(Head).decode
@@ -301,10 +334,15 @@ class _RunningLink:
         link: The link.
         kept: Where its bytes are.
         last: Whether none comes after it.
+        stays: Whether what it emits must stay in its locality.
+        speaks: Whether it tells what all stations find alike.
     """
 
-    def __init__(self, place: int, link: StationLink, kept: _Kept, *, last: bool) -> None:
+    def __init__(
+        self, place: int, link: StationLink, kept: _Kept, *, last: bool, stays: bool, speaks: bool
+    ) -> None:
         process = link.process
+        self._stays, self._speaks = stays, speaks
         self._place = place
         self._kept = kept
         self._name = process.name
@@ -327,6 +365,8 @@ class _RunningLink:
         #: The key groups that are at hand.
         self._stores: dict[int, PagedStore] = {}
         self._begins = True
+        #: Key that emits → its locality, as far as they are remembered.
+        self._localities: dict[str, str] = {}
 
     def beginning(self) -> Iterator[At]:
         """Yield what is read when nothing is at hand."""
@@ -407,7 +447,7 @@ class _RunningLink:
             else:
                 self._wake[label] = wake
         if self._has_broadcast:
-            self._keep_controls(kept, runner.controls.pass_(kept, ahead, report=True))
+            self._keep_controls(kept, runner.controls.pass_(kept, ahead, report=self._speaks))
         late, runner.controls.late = runner.controls.late, 0
         if late:
             status = msgspec.structs.replace(status, control_late=status.control_late + late)
@@ -439,7 +479,7 @@ class _RunningLink:
             controls.load(stored)
             return stored
         brought.controls.sort(key=control_order)
-        changed = controls.take(brought.controls, stored, watermark, report=True)
+        changed = controls.take(brought.controls, stored, watermark, report=self._speaks)
         return stored if changed is None else changed
 
     def _keep_controls(self, kept: bytes | None, passed: bytes | None) -> None:
@@ -469,12 +509,33 @@ class _RunningLink:
             takers = self._onward.get(output)
             if not takers:
                 continue
-            _, causes, _, times, on_time, payloads = map(list, zip(*records, strict=True))
+            _, causes, own, times, on_time, payloads = map(list, zip(*records, strict=True))
             judged = bytes(on_time)
             for link, mark, reader in takers:
                 keys, _, _ = reader.read(payloads, None, {})
+                if self._stays:
+                    self._check_localities(output, own, keys)
                 values = [mark + payload for payload in payloads] if mark else payloads
                 yield link, InputChunk(keys, times, None, causes, None, values, judged)
+
+    def _check_localities(self, output: str, own: Sequence[str], keys: Sequence[str | None]) -> None:
+        """Refuse records that are of another locality than the key that emitted them."""
+        localities = self._localities
+        for key, new in zip(own, keys, strict=True):
+            if new is None:
+                continue  # it becomes a dead letter where it is
+            here = localities.get(key)
+            if here is None:
+                if len(localities) >= _REMEMBERED:
+                    localities.clear()
+                here = localities[key] = locality_of(key) if key else ""
+            if not here or not new.startswith(here):
+                found, was = locality_of(new), here or "none"
+                raise LocalityError(
+                    f"{self._name}.{output} has a record of the locality {found}, from a key of {was}: with "
+                    "several stations a record goes on in the one that made it. Let it keep its locality, or "
+                    "have one station or a chain (stream.stations=1, stream.plan=chain)"
+                )
 
 
 class Wake(NamedTuple):

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millrace.errors import UserError
-from millrace.host.groups import encode_key, group_labels, key_group, key_part
+from millrace.host.groups import encode_key, key_part
 from millrace.inspect.checkpoint import Checkpoint, Position
 from millrace.inspect.reshape import (
     CELLS_SCHEMA,
@@ -28,7 +28,7 @@ from millrace.inspect.reshape import (
     with_every_group,
 )
 from millrace.inspect.savepoints import Restored, new_checkpoint, new_contract
-from millrace.inspect.writer import GROUPS_SCHEMA, assemble, keep_link, write_groups, write_station
+from millrace.inspect.writer import GROUPS_SCHEMA, assemble, keep_link, write_groups, write_stations
 from millrace.process import kept_states
 from millrace.runtime.contract import CONTRACT_FILE, ENCRYPTION, owned
 from millrace.state.layout import EntryLayout
@@ -83,23 +83,23 @@ def bootstrap(
     root = Path(to).absolute()
     begins_at = _ms(watermark)
     clock = None if begins_at is None else from_watermark(begins_at, stream.clock.bound_ms)
-    fill = EntryFiller(kept_states(stream.process), specs, stream.keys, stream.key_groups[0], _ms(written_at))
+    stations = stream.front.stations if stream.front.plan == "station" else 0
+    keys = stream.state_keys
+    shape = GroupShape(stream.process.stored_as, stream.key_groups[0], keys, clock, stations=stations)
+    fill = EntryFiller(kept_states(stream.process), specs, stream.keys, shape, _ms(written_at))
     columns = [*(F.col(k) for k in stream.keys), *(F.col(s) for s in specs)]
     cells = table.select(*columns).mapInArrow(lambda batches: fill(batches), CELLS_SCHEMA)
-    keys = stream.state_keys
-    in_station = stream.front.plan == "station"
-    shape = GroupShape(stream.process.stored_as, stream.key_groups[0], keys, clock, in_station=in_station)
     pack = GroupPacker(shape, Shared(), EntryLayout(kept_states(stream.process)).schema)
-    if clock is not None and not in_station:  # every group has it, also those without keys
+    if clock is not None and not stations:  # every group has it, also those without keys
         cells = with_every_group(cells, shape.key_groups)
-    groups = cells.groupBy("label").applyInArrow(lambda key, rows: pack(key, rows), GROUPS_SCHEMA)
+    groups = cells.groupBy("station", "label").applyInArrow(lambda key, rows: pack(key, rows), GROUPS_SCHEMA)
     session = table.sparkSession
     with owned(root), tempfile.TemporaryDirectory(prefix="bootstrap-", dir=root) as work:
         if (root / "checkpoint").exists() or (root / CONTRACT_FILE).exists():
             raise BootstrapError(f"{root} has a checkpoint already: choose another folder")
-        if in_station:
+        if stations:
             keep_link(groups, shared_rows(shape, Shared()), Path(work), 0)
-            written = write_station(session, Path(work), [None])
+            written = write_stations(session, Path(work), [None], stations)
         else:
             written = write_groups(
                 groups,
@@ -158,20 +158,19 @@ class EntryFiller:
         states: All states of the process, in their order.
         named: Those that the rows have.
         keys: Columns of the key.
-        key_groups: Number of key groups.
+        shape: Where keys belong.
         written_at: Event time from which values with a time to live count, ms.
     """
 
     states: tuple[StateSpec, ...]
     named: list[str]
     keys: tuple[str, ...]
-    key_groups: int
+    shape: GroupShape
     written_at: int | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return a row per key."""
         layout = EntryLayout(self.states)
-        labels = group_labels(self.key_groups)
         specs = [s for s in layout.specs if s.name in self.named]
         for batch in batches:
             rows = []
@@ -184,8 +183,7 @@ class EntryFiller:
                 cell = new_cell(layout, entry)
                 if cell is not None:
                     layout.check(bytes(cell.body), text)
-                    label = labels[key_group(text, self.key_groups)]
-                    rows.append((label, text, layout.schema, msgspec.msgpack.encode(cell)))
+                    rows.append((*self.shape.place(text), text, layout.schema, msgspec.msgpack.encode(cell)))
             yield from cell_rows(rows).to_batches()
 
     def slot(self, spec: StateSpec, value: Any, key: str) -> Any:

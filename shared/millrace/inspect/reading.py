@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from millrace.host.groups import encode_key, group_labels, key_group
+from millrace.host.groups import encode_key, group_labels, key_group, station_of
 from millrace.host.station import BROADCAST, HEADER, SHARED, TOKEN, VARIABLE, place_of, read_head
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.entries import KeptEntry, reader_of, whole_entries
@@ -68,7 +68,7 @@ class StateView:
             pages: Which pages of them, as a condition on ``number``; unless given, all but clocks.
 
         Returns:
-            Columns label, number (of a page; ``HEADER`` and ``BROADCAST`` for the others) and data.
+            Columns station, label, number (of a page; ``HEADER`` and ``BROADCAST`` for the others) and data.
         """
         if self.stage.link is not None:
             found_there = self._in_station().filter(F.col("label") != SHARED)
@@ -90,23 +90,25 @@ class StateView:
         )
         in_pages = in_pages.filter(F.col("number") != CLOCK_PAGE if pages is None else pages)
         assert found is not None  # noqa: S101  (there is always a header)
-        found = found.unionByName(in_pages)
+        found = found.unionByName(in_pages).withColumn("station", F.lit(0))
         return found if labels is None else found.filter(labels)
 
     def _in_station(self) -> DataFrame:
-        """Return all that a station keeps of the process, columns label, number and data."""
+        """Return all that stations keep of the process, columns station, label, number and data."""
         rows = self._variable(VARIABLE).filter(F.col("user_map_key.link") == F.lit(self.stage.link))
+        labels = F.array(*map(F.lit, group_labels(self.stage.stations)))
         return rows.select(
+            (F.array_position(labels, F.col("key._group")) - 1).cast("int").alias("station"),
             F.col("user_map_key.label").alias("label"),
             F.col("user_map_key.page").alias("number"),
             F.col("user_map_value.data").alias("data"),
         )
 
-    def shared(self, headers: Mapping[int, StoredGroup]) -> Shared:
+    def shared(self, headers: Mapping[tuple[int, int], StoredGroup]) -> Shared:
         """Return what is the same for all key groups.
 
         Args:
-            headers: The key groups, by label, where each has a copy.
+            headers: The key groups, by station and label, where each has a copy.
         """
         if self.stage.link is None:
             times = [t for g in headers.values() if (t := g.read_header.processing_time) is not None]
@@ -115,7 +117,7 @@ class StateView:
         ring = None if self.keys is None else self.keys.ring()
         process = self.stage.process
         kept = [
-            unseal(bytes(row.data), place_of(process, SHARED, BROADCAST), ring)
+            unseal(bytes(row.data), place_of(process, SHARED, BROADCAST, row.station), ring)
             for row in self._in_station()
             .filter((F.col("label") == SHARED) & (F.col("number") == BROADCAST))
             .collect()
@@ -127,14 +129,14 @@ class StateView:
     def by_group(
         self, function: Callable[[int, StoredGroup], pa.Table], schema: str | StructType
     ) -> DataFrame:
-        """Return what a function makes of every key group, in Spark's workers.
+        """Return what a function makes of every key group, in Spark's workers; in each station by itself.
 
         Args:
             function: Label and group → rows; it must be picklable.
             schema: Columns of the rows.
         """
         at_work = _PerGroup(function, self.stage.process, self.keys)
-        grouped = self.stored().groupBy("label")
+        grouped = self.stored().groupBy("station", "label")
         # Spark looks at what it is given with `inspect`, which wants a function.
         return grouped.applyInArrow(lambda key, table: at_work(key, table), schema)
 
@@ -143,12 +145,20 @@ class StateView:
         return {label: number for number, label in enumerate(group_labels(self.stage.key_groups))}
 
     def clocks(self) -> dict[int, ClockState]:
-        """Return how far the clock of each key group is, by label; all of them say the same."""
+        """Return how far the clock of each key group is, by label; all of them say the same.
+
+        Of a station there is one, of several one of each, by numbers below those of labels.
+        """
         ring = None if self.keys is None else self.keys.ring()
         if self.stage.link is not None:
             of_link = self._in_station().filter(F.col("number") == CLOCK_PAGE).collect()
-            place = place_of(self.stage.process, SHARED, CLOCK_PAGE)
-            return {row.label: read_clock(unseal(bytes(row.data), place, ring)) for row in of_link}
+            process = self.stage.process
+            return {
+                SHARED - row.station: read_clock(
+                    unseal(bytes(row.data), place_of(process, SHARED, CLOCK_PAGE, row.station), ring)
+                )
+                for row in of_link
+            }
         rows = self._variable("pages").filter(F.col("user_map_key.page") == CLOCK_PAGE)
         found = rows.select(F.col("key._group").alias("label"), F.col("user_map_value.data").alias("data"))
         return {
@@ -170,13 +180,14 @@ class StateView:
         text = encode_key(key)
         number = key_group(text, self.stage.key_groups)
         label = group_labels(self.stage.key_groups)[number]
-        of_group = F.col("label") == label
+        station = 0 if self.stage.stations == 1 else station_of(text, self.stage.stations)
+        of_group = (F.col("station") == station) & (F.col("label") == label)
         of_header = self.stored(of_group, F.lit(False)).filter(F.col("number") == HEADER).collect()
         headers = [row.data for row in of_header]
         if not headers:
             return None
         ring = None if self.keys is None else self.keys.ring()
-        stored = unseal(bytes(headers[0]), Place(self.stage.process, label, "header"), ring)
+        stored = unseal(bytes(headers[0]), place_of(self.stage.process, label, HEADER, station), ring)
         header = read_header(stored, older=True)
         group = StoredGroup(stored)
 
@@ -185,7 +196,7 @@ class StateView:
             missing = [number for number in wanted if number not in group.pages]
             for row in self.stored(of_group, F.col("number").isin(*missing)).collect() if missing else ():
                 if row.number >= 0:
-                    place = Place(self.stage.process, label, "page", row.number)
+                    place = place_of(self.stage.process, label, row.number, station)
                     group.pages[row.number] = unseal(bytes(row.data), place, ring)
             return [group.bytes_of(number) for number in wanted]
 
@@ -231,14 +242,15 @@ class _PerGroup:
         self._keys = keys
 
     def __call__(self, key: Any, table: pa.Table) -> pa.Table:
-        label = key[0].as_py()
+        station, label = (part.as_py() for part in key)
         numbers, values = table.column("number").to_pylist(), table.column("data").to_pylist()
-        return self._function(
-            label, opened(self._process, label, dict(zip(numbers, values, strict=True)), self._keys)
-        )
+        rows = dict(zip(numbers, values, strict=True))
+        return self._function(label, opened(self._process, label, rows, self._keys, station))
 
 
-def opened(process: str, label: int, rows: Mapping[int, bytes], keys: KeyReference | None) -> StoredGroup:
+def opened(
+    process: str, label: int, rows: Mapping[int, bytes], keys: KeyReference | None, station: int = 0
+) -> StoredGroup:
     """Return a key group from its rows (number → bytes), its seals opened.
 
     Raises:
@@ -249,11 +261,11 @@ def opened(process: str, label: int, rows: Mapping[int, bytes], keys: KeyReferen
     group = StoredGroup(b"")
     for number, data in rows.items():
         if number == HEADER:
-            group.header = unseal(data, Place(process, label, "header"), ring)
+            group.header = unseal(data, place_of(process, label, number, station), ring)
         elif number == BROADCAST:
-            group.broadcast = unseal(data, Place(process, label, "broadcast"), ring)
+            group.broadcast = unseal(data, place_of(process, label, number, station), ring)
         else:
-            group.pages[number] = unseal(data, Place(process, label, "page", number), ring)
+            group.pages[number] = unseal(data, place_of(process, label, number, station), ring)
     return group
 
 

@@ -39,13 +39,12 @@ from millrace.inspect.writer import (
     assemble,
     keep_link,
     write_groups,
-    write_station,
+    write_stations,
 )
 from millrace.process import kept_states
 from millrace.runtime.contract import (
     ENCRYPTION,
     RESTORED,
-    STATION,
     conversions_of,
     is_older,
     owned,
@@ -57,6 +56,7 @@ from millrace.state.cells import SCHEMA_PAGE
 from millrace.state.keyring import CIPHER, KeyReference
 from millrace.state.layout import EntryLayout
 from millrace.time.clock import ClockState, from_watermark
+from millrace.topology.contract import STATION, station_contract, stations_of
 
 if TYPE_CHECKING:
     from millrace.process import KeyedProcess
@@ -105,8 +105,9 @@ def repartition(spark: SparkSession, checkpoint: Checkpoint, partitions: int) ->
         contract = checkpoint.contract()
         if STATION in contract:
             raise RescaleError(
-                f"{checkpoint.folder} is of a station, whose state has one partition: make it a chain with "
-                f"--plan chain --partitions {partitions}"
+                f"{checkpoint.folder} is of {_named(stations_of(contract))}, whose state has one partition "
+                f"each: make it a chain with --plan chain --partitions {partitions}, or stations with "
+                f"--stations {partitions}"
             )
         few = [s for s in stages_of(checkpoint, batch) if s.key_groups < partitions]
         if few:
@@ -153,6 +154,7 @@ def rekey(
     keys: KeyReference | None = None,
     reseal: bool = False,
     plan: Plan | None = None,
+    stations: int | None = None,
 ) -> Rescaled:
     """Write the state of a stopped query anew: other key groups, other keys, a station or a chain.
 
@@ -168,6 +170,7 @@ def rekey(
             to be in clear.
         reseal: Whether the encryption changes.
         plan: ``station`` or ``chain``; unless given, what it is.
+        stations: How many stations; unless given, as many as there are, or one.
 
     Raises:
         RescaleError: Something was written that cannot be brought over, or stands in a table only.
@@ -185,6 +188,7 @@ def rekey(
             keys=keys,
             reseal=reseal,
             plan=plan,
+            stations=stations,
         )
 
 
@@ -199,6 +203,7 @@ def rekey_owned(
     keys: KeyReference | None = None,
     reseal: bool = False,
     plan: Plan | None = None,
+    stations: int | None = None,
     becomes: Mapping[str, Any] | None = None,
 ) -> Rescaled:
     """Do what :func:`rekey` does with a checkpoint that the caller owns already.
@@ -213,9 +218,9 @@ def rekey_owned(
     started_at = _engine_clock(checkpoint, batch) if is_older(contract) else None
     position = checkpoint.position(batch)
     stages = stages_of(checkpoint, batch)
-    was_station = STATION in contract
-    to_station = was_station if plan is None else plan == "station"
-    parts = _partitions(position.partitions, partitions, was_station=was_station, to_station=to_station)
+    were = stations_of(contract)
+    now = _stations(were, stages, plan, stations)
+    parts = _partitions(position.partitions, partitions, were=were, now=now)
     groups: dict[str, int] = {}
     ticks: list[int | None] = []
     with tempfile.TemporaryDirectory(prefix="rescale-", dir=checkpoint.root) as work:
@@ -228,12 +233,12 @@ def rekey_owned(
                     keys if reseal else view.keys,
                     next(iter(view.clocks().values()), started_at),
                     newest.get(stage.process),
-                    to_station,
+                    now,
                     conversions.get(stage.process),
                 )
                 rows, shared = _reshaped(view, shape)
                 groups[stage.process] = shape.key_groups
-                if to_station:
+                if now:
                     keep_link(rows, shared_rows(shape, shared), Path(work), place)
                     ticks.append(shared.processing_time)
                     continue
@@ -244,12 +249,10 @@ def rekey_owned(
                 written[operator] = write_groups(
                     rows, folder, partitions=parts, has_broadcast=stage.has_broadcast
                 )
-        if to_station:
-            written[0] = write_station(spark, Path(work), ticks)
+        if now:
+            written[0] = write_stations(spark, Path(work), ticks, now)
         made = new_contract(
-            _with_plan(
-                _with_groups(becomes or with_own_clock(contract), groups), stages, to_station=to_station
-            ),
+            _with_plan(_with_groups(becomes or with_own_clock(contract), groups), stages, now),
             {**contract.get(RESTORED, {}), "rescaled_after": batch},
         )
         if reseal:
@@ -283,22 +286,43 @@ def _with_groups(contract: Mapping[str, Any], groups: dict[str, int]) -> dict[st
     return {**contract, "links": links}
 
 
-def _partitions(now: int, wanted: int | None, *, was_station: bool, to_station: bool) -> int:
+def _named(stations: int) -> str:
+    return "a station" if stations == 1 else f"{stations} stations"
+
+
+def _stations(were: int, stages: list[Stage], plan: Plan | None, wanted: int | None) -> int:
+    """Return how many stations there are to be; 0: it is to be a chain."""
+    if plan == "chain" or (plan is None and wanted is None and not were):
+        if wanted is not None:
+            raise RescaleError("a chain has no --stations")
+        return 0
+    now = wanted or were or 1
+    first = {stage.key[0] for stage in stages}
+    if now > 1 and len(first) > 1:
+        raise RescaleError(
+            f"{now} stations need one field that all keys begin with; these begin with "
+            f"{', '.join(sorted(first))}"
+        )
+    return now
+
+
+def _partitions(had: int, wanted: int | None, *, were: int, now: int) -> int:
     """Return into how many partitions state is divided."""
-    if not to_station:
-        if wanted is None and was_station:
+    if not now:
+        if wanted is None and were:
             raise RescaleError("a chain made of a station needs --partitions, such as the number of cores")
-        return wanted or now
-    if wanted not in (None, 1):
-        raise RescaleError(f"a station has one partition, not {wanted}")
-    return 1
+        return wanted or had
+    if wanted not in (None, now):
+        raise RescaleError(f"{_named(now)} has one partition each, not {wanted} in all")
+    return now
 
 
-def _with_plan(contract: dict[str, Any], stages: list[Stage], *, to_station: bool) -> dict[str, Any]:
+def _with_plan(contract: dict[str, Any], stages: list[Stage], stations: int) -> dict[str, Any]:
     """Return a contract of another plan."""
     made = {name: value for name, value in contract.items() if name != STATION}
-    if to_station:
-        made[STATION] = {"broadcast": [s.process for s in stages if s.has_broadcast]}
+    if stations:
+        kept = [stage.process for stage in stages if stage.has_broadcast]
+        made[STATION] = station_contract(kept, stations, stages[0].key[0])
     return made
 
 
@@ -318,17 +342,18 @@ def _reshaped(view: StateView, shape: GroupShape) -> tuple[DataFrame, Shared]:
     cells = view.by_group(CellRows(shape, shared.processing_time), CELLS_SCHEMA)
     # What a group keeps beside its keys every group has, also those without keys.
     beside = shared.processing_time is not None or shared.broadcast is not None or shape.clock is not None
-    if beside and not shape.in_station:
+    if beside and not shape.stations:
         cells = with_every_group(cells, shape.key_groups)
     schema = next(iter(found), b"[]") if layout is None else layout.schema
     pack = GroupPacker(shape, shared, schema)
-    rows = cells.groupBy("label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)
+    rows = cells.groupBy("station", "label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)
     return rows, shared
 
 
-def _headers(view: StateView) -> dict[int, StoredGroup]:
-    """Return the headers, schemas and broadcast states of all groups, by label."""
-    rows: dict[int, dict[int, bytes]] = {}
+def _headers(view: StateView) -> dict[tuple[int, int], StoredGroup]:
+    """Return the headers, schemas and broadcast states of all groups, by station and label."""
+    rows: dict[tuple[int, int], dict[int, bytes]] = {}
     for row in view.stored(pages=F.col("number") == SCHEMA_PAGE).collect():
-        rows.setdefault(row.label, {})[row.number] = bytes(row.data)
-    return {label: opened(view.stage.process, label, found, view.keys) for label, found in rows.items()}
+        rows.setdefault((row.station, row.label), {})[row.number] = bytes(row.data)
+    process, keys = view.stage.process, view.keys
+    return {(s, label): opened(process, label, found, keys, s) for (s, label), found in rows.items()}

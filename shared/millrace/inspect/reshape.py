@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from millrace.host.groups import decode_key, encode_key, group_labels, key_group
+from millrace.host.groups import decode_key, encode_key, group_labels, key_group, station_of
 from millrace.host.station import BROADCAST, HEADER, SHARED, place_of
 from millrace.inspect.groups import StoredGroup, packed_group
 from millrace.process import kept_states
@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 
     from millrace.process import KeyedProcess
 
-#: A row per entry: the group where it belongs, its key, what its slots are, and the cell.
-CELLS_SCHEMA: Final = "label int, key string, schema binary, cell binary"
-_TYPES: Final = {"label": pa.int32(), "key": pa.string(), "schema": pa.binary(), "cell": pa.binary()}
+#: A row per entry: the station and the group where it belongs, its key, what its slots are, and the cell.
+CELLS_SCHEMA: Final = "station int, label int, key string, schema binary, cell binary"
+_TYPES: Final = {
+    "station": pa.int32(),
+    "label": pa.int32(),
+    "key": pa.string(),
+    "schema": pa.binary(),
+    "cell": pa.binary(),
+}
 
 
-def cell_rows(rows: list[tuple[int, str, bytes, bytes]]) -> pa.Table:
+def cell_rows(rows: list[tuple[int, int, str, bytes, bytes]]) -> pa.Table:
     """Return cells as a table of :data:`CELLS_SCHEMA`."""
     columns = list(zip(*rows, strict=True)) or [()] * len(_TYPES)
     return pa.table({n: pa.array(c, tp) for (n, tp), c in zip(_TYPES.items(), columns, strict=True)})
@@ -41,7 +47,7 @@ def cell_rows(rows: list[tuple[int, str, bytes, bytes]]) -> pa.Table:
 
 def with_every_group(cells: DataFrame, key_groups: int) -> DataFrame:
     """Return cells with a row for each key group, so that those without keys are packed too."""
-    labels = [(label, None, None, None) for label in group_labels(key_groups)]
+    labels = [(0, label, None, None, None) for label in group_labels(key_groups)]
     return cells.unionByName(cells.sparkSession.createDataFrame(labels, CELLS_SCHEMA))
 
 
@@ -82,7 +88,8 @@ class GroupShape:
         keys: What encrypts it.
         clock: How far its clock is; ``None``: it has not begun.
         newest: The process as it is now, where several versions have written.
-        in_station: Whether what is the same for all key groups stands once, beside them.
+        stations: How many stations it is in, each of which has what is the same for all key groups once,
+            beside them; 0: it is a link of a chain.
         conversion: What becomes of what an earlier version of it kept; with ``newest``.
     """
 
@@ -91,8 +98,13 @@ class GroupShape:
     keys: KeyReference | None
     clock: ClockState | None
     newest: KeyedProcess[Any, Any] | None = None
-    in_station: bool = False
+    stations: int = 0
     conversion: Conversion | None = None
+
+    def place(self, key: str) -> tuple[int, int]:
+        """Return the station and the label of the key group where a key belongs."""
+        label = group_labels(self.key_groups)[key_group(key, self.key_groups)]
+        return station_of(key, self.stations) if self.stations > 1 else 0, label
 
 
 class CellRows:
@@ -104,7 +116,6 @@ class CellRows:
 
     def __call__(self, _label: int, group: StoredGroup) -> pa.Table:
         """Return a row per entry of a group."""
-        labels = group_labels(self._shape.key_groups)
         schemas = group.schemas()
         rows = []
         for info, cells, _ in group.cells():
@@ -116,8 +127,8 @@ class CellRows:
                     if renewed is None:
                         continue
                     kept = renewed
-                label = labels[key_group(owner_of(text)[0], len(labels))]
-                rows.append((label, text, schema, msgspec.msgpack.encode(kept)))
+                place = self._shape.place(owner_of(text)[0])
+                rows.append((*place, text, schema, msgspec.msgpack.encode(kept)))
         return cell_rows(rows)
 
     def _renewed(self, schema: bytes, text: str, cell: Cell) -> tuple[str, Cell | None]:
@@ -158,12 +169,12 @@ class GroupPacker:
 
     def __init__(self, shape: GroupShape, shared: Shared, schema: bytes) -> None:
         self._shape = shape
-        self._shared = Shared() if shape.in_station else shared
+        self._shared = Shared() if shape.stations else shared
         self._schema = schema
 
     def __call__(self, key: Any, table: pa.Table) -> pa.Table:
         """Return the rows of the group that these entries make."""
-        label = key[0].as_py()
+        station, label = (part.as_py() for part in key)
         schema, cells = self._schema, {}
         decode = msgspec.msgpack.Decoder(Cell).decode
         names = (table.column(name).to_pylist() for name in ("key", "schema", "cell"))
@@ -173,7 +184,7 @@ class GroupPacker:
                 if text in cells:
                     raise StateCorrupted(f"two entries of {self._shape.process} would have the key {text}")
                 cells[text] = decode(packed)
-        clock = None if self._shape.in_station else self._shape.clock
+        clock = None if self._shape.stations else self._shape.clock
         group = packed_group(
             cells,
             schema,
@@ -190,22 +201,24 @@ class GroupPacker:
             group.pages[CLOCK_PAGE] = group.clock
         if group.broadcast is not None:
             found[BROADCAST] = group.broadcast
-        return sealed_rows(self._shape, label, {**found, **group.pages})
+        return sealed_rows(self._shape, label, {**found, **group.pages}, station)
 
 
-def sealed_rows(shape: GroupShape, label: int, values: Mapping[int, bytes]) -> pa.Table:
+def sealed_rows(shape: GroupShape, label: int, values: Mapping[int, bytes], station: int = 0) -> pa.Table:
     """Return values as rows of a key group, each sealed for its place.
 
     Args:
         shape: What they belong to.
         label: Label of the key group; ``SHARED``: what a station has beside them.
         values: Number → bytes.
+        station: The station that they are in.
     """
     ring = None if shape.keys is None else shape.keys.ring()
-    rows = [(n, seal(data, place_of(shape.process, label, n), ring)) for n, data in values.items()]
+    rows = [(n, seal(data, place_of(shape.process, label, n, station), ring)) for n, data in values.items()]
     numbers, sealed = zip(*rows, strict=True) if rows else ((), ())
     return pa.table(
         {
+            "station": pa.array([station] * len(rows), pa.int32()),
             "label": pa.array([label] * len(rows), pa.int32()),
             "number": pa.array(numbers, pa.int64()),
             "data": pa.array(sealed, pa.binary()),
@@ -214,10 +227,10 @@ def sealed_rows(shape: GroupShape, label: int, values: Mapping[int, bytes]) -> p
 
 
 def shared_rows(shape: GroupShape, shared: Shared) -> pa.Table:
-    """Return the rows of what a station has beside its key groups."""
+    """Return the rows of what each station has beside its key groups."""
     values: dict[int, bytes] = {}
     if shape.clock is not None:
         values[CLOCK_PAGE] = encode(shape.clock)
     if shared.broadcast is not None:
         values[BROADCAST] = shared.broadcast
-    return sealed_rows(shape, SHARED, values)
+    return pa.concat_tables([sealed_rows(shape, SHARED, values, n) for n in range(shape.stations)])

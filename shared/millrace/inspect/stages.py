@@ -10,8 +10,9 @@ from typing import Any
 from millrace.host.station import VARIABLE
 from millrace.inspect.checkpoint import Checkpoint, CheckpointError
 from millrace.process import KeyedProcess
-from millrace.runtime.contract import ENCRYPTION, STATION
+from millrace.runtime.contract import ENCRYPTION
 from millrace.state.keyring import KeyReference, configured_keys
+from millrace.topology.contract import STATION, stations_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Stage:
         key_groups: Number of its key groups.
         has_broadcast: Whether it keeps broadcast state.
         link: Its number among the processes of a station; ``None``: it has an operator of its own.
+        stations: How many stations there are; each has keys of all its key groups.
     """
 
     operator: int
@@ -33,6 +35,7 @@ class Stage:
     key_groups: int
     has_broadcast: bool
     link: int | None = None
+    stations: int = 1
 
 
 def stages_of(checkpoint: Checkpoint, batch: int) -> list[Stage]:
@@ -59,6 +62,7 @@ def stages_of(checkpoint: Checkpoint, batch: int) -> list[Stage]:
                 int(link["key_groups"]),
                 link["process"] in about["broadcast"],
                 place,
+                stations_of(contract),
             )
             for place, link in enumerate(links)
         ]

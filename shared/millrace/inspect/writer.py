@@ -28,9 +28,10 @@ from millrace.host.station import BROADCAST, HEADER, TOKEN, VARIABLE, Head
 from millrace.inspect.checkpoint import Checkpoint, Position, rewrite
 from millrace.state.cells import encode
 
-#: Rows of key groups: label, number (of a page, ``HEADER``, ``BROADCAST``), bytes.
+#: Rows of key groups: station, label, number (of a page, ``HEADER``, ``BROADCAST``), bytes.
 GROUPS_SCHEMA = t.StructType(
     [
+        t.StructField("station", t.IntegerType()),
         t.StructField("label", t.IntegerType()),
         t.StructField("number", t.LongType()),
         t.StructField("data", t.BinaryType()),
@@ -75,7 +76,7 @@ class GroupWriter(StatefulProcessor):
 
 
 class StationWriter(StatefulProcessor):
-    """Puts the bytes of all key groups of a station into state."""
+    """Puts the bytes of all key groups of stations into state, of each under a key of its own."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state."""
@@ -129,7 +130,7 @@ def keep_link(groups: DataFrame, shared: pa.Table, folder: Path, link: int) -> N
         link: Number of the link.
     """
     place = F.lit(link).alias("link")
-    groups.select(place, "label", "number", "data").write.mode("append").parquet(str(folder / "groups"))
+    groups.select(place, *GROUPS_SCHEMA.names).write.mode("append").parquet(str(folder / "groups"))
     if shared.num_rows:
         rows = [(link, *row.values()) for row in shared.to_pylist()]
         schema = t.StructType([t.StructField("link", t.IntegerType()), *GROUPS_SCHEMA.fields])
@@ -137,20 +138,23 @@ def keep_link(groups: DataFrame, shared: pa.Table, folder: Path, link: int) -> N
         made.coalesce(1).write.mode("append").parquet(str(folder / "groups"))
 
 
-def write_station(session: SparkSession, folder: Path, ticks: list[int | None]) -> Written:
-    """Write what :func:`keep_link` has kept into the state store of a station.
+def write_stations(session: SparkSession, folder: Path, ticks: list[int | None], stations: int) -> Written:
+    """Write what :func:`keep_link` has kept into the state stores of stations.
 
     Args:
         session: A session.
         folder: The folder that is worked in.
         ticks: The last tick of processing time of each link, ms.
+        stations: How many there are.
     """
     head = encode(Head(b"", ticks))  # of no worker: the first one reads all it needs
     schema = t.StructType([t.StructField("link", t.IntegerType()), *GROUPS_SCHEMA.fields])
-    made = session.createDataFrame([(*TOKEN, head)], schema)
+    link, *place = TOKEN
+    made = session.createDataFrame([(link, number, *place, head) for number in range(stations)], schema)
     made.coalesce(1).write.mode("append").parquet(str(folder / "groups"))
-    by = F.coalesce(F.lit(group_labels(1)[0]), "label")
-    return _written(session, folder, by, StationWriter(), 1)
+    labels = F.array(*map(F.lit, group_labels(stations)))
+    by = F.coalesce(F.get(labels, F.col("station")), F.lit(0))  # never null, as in a query
+    return _written(session, folder, by, StationWriter(), stations)
 
 
 def _written(

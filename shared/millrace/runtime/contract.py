@@ -30,9 +30,6 @@ EARLIER = "earlier_states"
 #: Where it keeps how state is encrypted: the cipher, and the ids of all keys that wrote, the newest first.
 ENCRYPTION = "encryption"
 
-#: Where it keeps that all processes run in a station, and which of them keep broadcast state.
-STATION = "station"
-
 #: Where it keeps that the checkpoint was made of a savepoint, and how its tables are written since.
 RESTORED = "restored"
 

@@ -133,12 +133,20 @@ class Job:
     @property
     def plan(self) -> Plan:
         """How the app's topology runs; chosen when it is first asked for."""
+        return self._chosen().plan
+
+    def _chosen(self) -> Choice:
         if self._choice is None:
-            self._choice = choose(self.settings, self.root, self._waiting)
+            topology = self.app.topology(settled(self.app, self.settings, "station"))
+            self._choice = choose(self.settings, self.root, self._waiting, topology.locality)
             before = self.settings
             self.settings = settled(self.app, before, self._choice.plan)
             self._on_plan(f"{self.app.name}: {self._choice}{settled_what(before, self.settings)}")
-        return self._choice.plan
+        return self._choice
+
+    def _stations(self) -> int | None:
+        """Return how many stations there are; ``None``: it is a chain."""
+        return self._chosen().stations if self.plan == "station" else None
 
     def _waiting(self) -> int:
         """Return how many events wait in the topics; of a broker that is still to start: none."""
@@ -218,7 +226,7 @@ class Job:
         return spark_session(
             f"millrace-{self.app.name}",
             master=spark.master,
-            shuffle_partitions=1 if self.plan == "station" else spark.shuffle_partitions,
+            shuffle_partitions=self._stations() or spark.shuffle_partitions,
             driver_memory=spark.driver_memory,
             quick_start=spark.quick_start,
             log_file=self._log_file,
@@ -234,13 +242,15 @@ class Job:
         from millrace.inspect.checkpoint import Checkpoint
         from millrace.inspect.rescale import rekey_owned
 
-        partitions = None if self.plan == "station" else int(spark.conf.get(PARTITIONS_CONF) or 1)
+        stations = self._stations()
+        partitions = None if stations else int(spark.conf.get(PARTITIONS_CONF) or 1)
         checkpoint = Checkpoint(self.root, self.root / "checkpoint")
         key_file = self.settings.state.encryption.key_file
         rekey_owned(
             spark,
             checkpoint,
             plan=self.plan,
+            stations=stations,
             partitions=partitions,
             key_file=key_file,
             processes=self._processes(),
@@ -307,7 +317,7 @@ class Job:
         )
         if end is not None:
             events = events.filter(_before(end))
-        return outputs_of(self.app, events, self.settings, self.plan)
+        return outputs_of(self.app, events, self.settings, self.plan, self._chosen().stations)
 
     def table_path(self, table: str) -> str:
         """Return where a table of the app is."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millrace.errors import UserError
-from millrace.runtime.contract import CONTRACT_FILE, STATION
-from millrace.runtime.settings import AppSettings
+from millrace.runtime.contract import CONTRACT_FILE
+from millrace.runtime.settings import MOST_STATIONS, AppSettings
+from millrace.topology.contract import stations_of
 
 if TYPE_CHECKING:
     from millrace.host.spark_input import Plan
@@ -29,24 +30,41 @@ class Choice(NamedTuple):
     Attributes:
         plan: The plan.
         why: What it was chosen for.
-        converts: Whether the checkpoint has the other one.
+        converts: Whether the checkpoint has the other one, or another number of stations.
+        stations: How many stations there are.
     """
 
     plan: Plan
     why: str
     converts: bool = False
+    stations: int = 1
 
     def __str__(self) -> str:
-        return f"plan: {self.plan} ({self.why})"
+        return f"plan: {_named(self.plan, self.stations)} ({self.why})"
+
+
+def _named(plan: Plan, stations: int) -> str:
+    """Return what a plan is called.
+
+    >>> _named("chain", 1), _named("station", 1), _named("station", 2)
+    ('chain', 'station', '2 stations')
+    """
+    return f"{stations} stations" if stations > 1 else plan
 
 
 def kept_plan(root: Path) -> Plan | None:
     """Return the plan of the checkpoint in a folder; ``None``: there is none."""
+    stations = kept_stations(root)
+    return None if stations is None else "station" if stations else "chain"
+
+
+def kept_stations(root: Path) -> int | None:
+    """Return the number of stations of the checkpoint in a folder, 0 of a chain; ``None``: there is none."""
     try:
         kept = json.loads((root / CONTRACT_FILE).read_text())
     except (OSError, ValueError):
         return None  # whoever reads it next says what is wrong with it
-    return "station" if isinstance(kept, Mapping) and STATION in kept else "chain"
+    return stations_of(kept) if isinstance(kept, Mapping) else 0
 
 
 def kept_links(root: Path) -> list[str] | None:
@@ -98,45 +116,94 @@ def _flat(settings: Mapping[str, Any], led: str = "") -> dict[str, Any]:
     return found
 
 
-def choose(settings: AppSettings, root: Path, waiting: Callable[[], int]) -> Choice:
+def choose(
+    settings: AppSettings, root: Path, waiting: Callable[[], int], locality: str | None = None
+) -> Choice:
     """Choose how an app's topology runs.
 
     Args:
         settings: The app's settings.
         root: The folder of its checkpoint.
         waiting: Returns how many events wait to be read; asked only where it matters.
+        locality: The field that all keys of its topology begin with; ``None``: there is none.
 
     Raises:
-        UserError: The checkpoint has the other plan than the one that is set, and its state is not small.
+        UserError: The checkpoint has another plan or number of stations than is set, and its state is not
+            small; or several stations are set, or kept, of a topology without a locality.
 
     Example:
         >>> choose(AppSettings(), Path("nowhere"), lambda: 0).plan
         'station'
-        >>> choose(AppSettings(), Path("nowhere"), lambda: 5_000_000)
-        Choice(plan='chain', why='5,000,000 events wait', converts=False)
+        >>> print(choose(AppSettings(), Path("nowhere"), lambda: 5_000_000))
+        plan: chain (5,000,000 events wait)
     """
-    asked, kept = settings.stream.plan, kept_plan(root)
-    if asked != "auto":
-        if kept in (None, asked):
-            return Choice(asked, "as set")
-        size = _state_bytes(root)
-        if size <= SMALL_STATE_BYTES:
-            return Choice(asked, f"as set; the checkpoint is brought over from a {kept}", converts=True)
+    kept = kept_stations(root)
+    plan, why = _plan(settings, kept, waiting)
+    if plan == "chain":
+        stations, of_plan = 0, f"--plan {plan} --partitions N"
+    else:
+        stations, because = _stations(settings, root, kept, locality)
+        why = f"{why}, {because}" if because else why
+        of_plan = f"--stations {stations}" if kept else f"--plan {plan}"
+        of_plan += f" --stations {stations}" if stations > 1 and not kept else ""
+    if kept in (None, stations):
+        return Choice(plan, why, stations=max(stations, 1))
+    before = "a chain" if not kept else "a station" if kept == 1 else f"{kept} stations"
+    size = _state_bytes(root)
+    if size <= SMALL_STATE_BYTES:
+        why = f"{why}; the checkpoint is brought over from {before}"
+        return Choice(plan, why, converts=True, stations=max(stations, 1))
+    name = "stream.stations" if kept and stations else "stream.plan"
+    raise UserError(
+        f"the checkpoint in {root} is of {before}, with {size >> 20:,} MB of state, and {name} is "
+        f"{stations if kept and stations else plan}: bring it over with: millrace rescale {root} {of_plan}"
+    )
+
+
+def _stations(settings: AppSettings, root: Path, kept: int | None, locality: str | None) -> tuple[int, str]:
+    """Return how many stations there are to be, and why; nothing is to be said of one."""
+    asked = settings.stream.stations
+    if asked == "auto" and kept:
+        stations, why = kept, f"by {locality}"
+    elif asked == "auto":
+        stations, why = _cores(settings.spark.master, locality), f"one for each core, by {locality}"
+    else:
+        stations, why = asked, f"by {locality}"
+    if stations == 1:
+        return 1, ""
+    if locality is None:
         raise UserError(
-            f"the checkpoint in {root} is of a {kept}, with {size >> 20:,} MB of state, and stream.plan is "
-            f"{asked}: bring it over with: millrace rescale {root} --plan {asked}"
-            + (" --partitions N" if asked == "chain" else "")
+            f"the checkpoint in {root} is of {kept} stations, and the app's topology has no locality: bring "
+            f"it over with: millrace rescale {root} --stations 1"
+            if asked == "auto"
+            else f"stream.stations is {stations}, and the app's topology names no locality, a field that all "
+            "keys begin with: it runs in one station"
         )
+    return stations, why
+
+
+def _cores(master: str, locality: str | None) -> int:
+    """Return how many cores stations can use: those of a local master, if there is a locality."""
+    from millrace.runtime.session import local_cores
+
+    return 1 if locality is None else min(local_cores(master) or 1, MOST_STATIONS)
+
+
+def _plan(settings: AppSettings, kept: int | None, waiting: Callable[[], int]) -> tuple[Plan, str]:
+    """Return the plan, and why."""
+    asked = settings.stream.plan
+    if asked != "auto":
+        return asked, "as set"
     if kept is not None:
-        return Choice(kept, "as the checkpoint has it")
+        return "station" if kept else "chain", "as the checkpoint has it"
     spark = settings.spark
     if not spark.master.startswith("local"):
-        return Choice("chain", "on a cluster")
+        return "chain", "on a cluster"
     if (spark.shuffle_partitions or 1) > 1:
-        return Choice("chain", f"spark.shuffle_partitions is {spark.shuffle_partitions}")
+        return "chain", f"spark.shuffle_partitions is {spark.shuffle_partitions}"
     if (count := waiting()) > BACKLOG:
-        return Choice("chain", f"{count:,} events wait")
-    return Choice("station", "on one machine, and little waits")
+        return "chain", f"{count:,} events wait"
+    return "station", "on one machine, and little waits"
 
 
 def _state_bytes(root: Path) -> int:

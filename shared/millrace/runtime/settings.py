@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -69,6 +69,8 @@ __all__ = [
 
 #: The origin of a value that no source sets.
 DEFAULT = "default"
+#: The most stations that there may be.
+MOST_STATIONS: Final = 64
 
 #: A ``timedelta`` written as ``"5 seconds"``, ``"500ms"``, ``"PT5S"`` or a number of milliseconds.
 Duration = Annotated[
@@ -254,6 +256,11 @@ class StreamSettings(Section):
         default="auto",
         description="station: all processes in one task, for little delay; chain: an operator for each, in "
         "as many tasks as there are partitions, for much data; auto: what the checkpoint has, or what fits",
+    )
+    stations: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_STATIONS)] = Field(
+        default="auto",
+        description="how many stations share the work, each with a core of its own: several only where the "
+        "app's topology names a locality; auto: what the checkpoint has, else one for each core",
     )
     driver_records: int = Field(
         default=DRIVER_RECORDS,

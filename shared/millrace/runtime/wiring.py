@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from millrace.topology import Input, Topology
 
 
-def outputs_of(app: App, records: DataFrame, settings: AppSettings, plan: Plan = "chain") -> Outputs:
+def outputs_of(
+    app: App, records: DataFrame, settings: AppSettings, plan: Plan = "chain", stations: int = 1
+) -> Outputs:
     """Return an app's pipeline; nothing starts here.
 
     Args:
@@ -28,6 +30,7 @@ def outputs_of(app: App, records: DataFrame, settings: AppSettings, plan: Plan =
         records: Kafka records of all its topics (:func:`millrace.connectors.kafka.kafka_stream`).
         settings: The app's settings.
         plan: How the topology runs.
+        stations: How many stations there are.
 
     Raises:
         KeyingError: The topology does not name what is read.
@@ -35,7 +38,7 @@ def outputs_of(app: App, records: DataFrame, settings: AppSettings, plan: Plan =
     topology = app.topology(settings)
     _check_clocks(app, topology, settings)
     prepared = app.prepare(records, settings) if app.prepare else records
-    stream = stream_of(topology, prepared, settings, plan)
+    stream = stream_of(topology, prepared, settings, plan, stations)
     return Outputs(stream, topology.tables, topology.topics)
 
 
@@ -51,7 +54,11 @@ def _check_clocks(app: App, topology: Topology, settings: AppSettings) -> None:
 
 
 def stream_of(
-    topology: Topology, records: DataFrame, settings: AppSettings, plan: Plan = "chain"
+    topology: Topology,
+    records: DataFrame,
+    settings: AppSettings,
+    plan: Plan = "chain",
+    stations: int = 1,
 ) -> ProcessedStream:
     """Return a topology at work on the JSON events of Kafka topics.
 
@@ -62,6 +69,7 @@ def stream_of(
         records: Kafka records, as :func:`millrace.connectors.kafka.kafka_stream` gives them.
         settings: The app's settings: disorder, headers, clock and key groups.
         plan: How it runs.
+        stations: How many stations there are.
 
     Raises:
         KeyingError: An input names no topic, or what the records do not have.
@@ -101,6 +109,7 @@ def stream_of(
         follow=stream.follow,
         idle_after=stream.source_idle_after,
         plan=plan,
+        stations=stations,
     )
     return made.run(topology)
 

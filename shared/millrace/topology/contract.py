@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from millrace.process import KeyedProcess, kept_states, order_of
 from millrace.state.layout import ENCODING_VERSION
 from millrace.state.schema import describe_state
 from millrace.time.clock import CLOCK_VERSION
 from millrace.topology.definition import Link, Topology
+
+#: Where a contract keeps that all processes run in a station, and which of them keep broadcast state.
+STATION: Final = "station"
 
 
 def contract_of(topology: Topology, key_groups: Sequence[int]) -> dict[str, Any]:
@@ -33,6 +36,32 @@ def contract_of(topology: Topology, key_groups: Sequence[int]) -> dict[str, Any]
             for name, about in led_states(link["process"], link["states"]).items()
         },
     }
+
+
+def station_contract(broadcast: Sequence[str], stations: int, locality: str | None) -> dict[str, Any]:
+    """Return what a contract says of a station.
+
+    Args:
+        broadcast: Names of the processes that keep broadcast state.
+        stations: How many stations there are.
+        locality: The field that tells of which one a key is.
+
+    Example:
+        >>> station_contract(["Cards"], 1, None)
+        {'broadcast': ['Cards']}
+    """
+    several = {"stations": stations, "locality": {"key": locality, "hash": "crc32"}} if stations > 1 else {}
+    return {"broadcast": list(broadcast), **several}
+
+
+def stations_of(contract: Mapping[str, Any]) -> int:
+    """Return how many stations the contract of a checkpoint has; 0: it is a chain's.
+
+    >>> stations_of({}), stations_of({STATION: {"broadcast": []}})
+    (0, 1)
+    """
+    about = contract.get(STATION)
+    return 0 if about is None else int(about.get("stations", 1))
 
 
 def key_names(topology: Topology, link: Link) -> tuple[str, ...]:

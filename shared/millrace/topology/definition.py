@@ -20,7 +20,17 @@ from millrace.outputs import output_types
 from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.specs import type_name
 from millrace.time import NO_WATERMARK, ms_of
-from millrace.topology.keys import KeyingError, KeyPart, field_of, key_types, parts_of, structs_of, text_of
+from millrace.topology.keys import (
+    FirstOf,
+    KeyingError,
+    KeyPart,
+    RecordKey,
+    field_of,
+    key_types,
+    parts_of,
+    structs_of,
+    text_of,
+)
 from millrace.topology.sinks import Table, Tables, Upsert, each_table, table_name, written
 
 
@@ -102,6 +112,8 @@ class Topology:
         control: The topic of control events, ticks and the end of the input; ``None``: there is none.
         tables: Output → its tables.
         topics: Output → Kafka topic.
+        locality: The field that every key begins with; ``None``: there is none such. Several stations share
+            the localities.
 
     Example:
         >>> from millrace import KeyedProcess, arrival, value_state
@@ -131,6 +143,7 @@ class Topology:
     control: str | None = None
     tables: Mapping[str, tuple[Table, ...]] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
+    locality: str | None = None
 
     @cached_property
     def outputs(self) -> dict[str, tuple[KeyedProcess[Any, Any], str]]:
@@ -295,7 +308,10 @@ class KeyedOutputs:
         if len({len(taken.key) for taken in self.takes}) > 1:
             raise KeyingError(f"what {process.name} takes needs keys of as many parts")
         for taken in self.takes:
-            _check_types(before.link(taken.link).process, taken, process)
+            owner = before.link(taken.link).process
+            _check_types(owner, taken, process)
+            if before.locality is not None:
+                check_locality(before.locality, f"{owner.name}.{taken.output}", taken.key)
         return replace(before, links=(*before.links, Link(process, self.takes, self.key_groups)))
 
 
@@ -305,6 +321,7 @@ class Read:
 
     inputs: Mapping[str, Input]
     control: str | None = None
+    locality: str | None = None
 
     def process(self, process: KeyedProcess[Any, Any]) -> Topology:
         """Begin a topology with a process of these inputs.
@@ -332,21 +349,49 @@ class Read:
                 raise KeyingError(f"no key: the input {owner} names no field")
             key_types(owner, types[name], [part for part in one.parts if isinstance(part, str)])
             _check_time(owner, types[name], one.event_time)
-        return Topology(inputs, (Link(process),), self.control)
+            if self.locality is not None:
+                check_locality(self.locality, owner, one.parts)
+        return Topology(inputs, (Link(process),), self.control, locality=self.locality)
 
 
-def read(inputs: Input | Mapping[str, Input], *, control: str | None = None) -> Read:
+def read(
+    inputs: Input | Mapping[str, Input], *, control: str | None = None, locality: str | None = None
+) -> Read:
     """Begin a topology with what comes to it.
 
     Args:
         inputs: The input, or those of a process with several by their names there.
         control: The topic of control events; ticks and the end of a bounded input come by it too.
+        locality: The field that the keys of all inputs and links begin with (plant, tenant, shop), by which
+            several stations may share the work.
 
     Example:
         >>> list(read({"readings": Input("r", "machine"), "status": Input("s", "machine")}).inputs)
         ['readings', 'status']
     """
-    return Read({"": inputs} if isinstance(inputs, Input) else dict(inputs), control)
+    return Read({"": inputs} if isinstance(inputs, Input) else dict(inputs), control, locality)
+
+
+def check_locality(locality: str, owner: str, key: Sequence[Any]) -> None:
+    """Refuse a key that does not begin with the locality.
+
+    Raises:
+        KeyingError: It says which key would.
+
+    Example:
+        >>> check_locality("plant", "Machines", ("plant", "machine"))
+        >>> check_locality("plant", "Machines", ("machine",))
+        Traceback (most recent call last):
+        millrace.topology.keys.KeyingError: the key of Machines is machine, and the locality plant: all...
+    """
+    if key and isinstance(key[0], str) and key[0] == locality:
+        return
+    named = [str(part) if isinstance(part, str | RecordKey | FirstOf) else "an expression" for part in key]
+    rest = [part for part in named if part != locality]
+    raise KeyingError(
+        f"the key of {owner} is {', '.join(named)}, and the locality {locality}: all keys begin with the "
+        f"locality, a field of the events, as in key=({', '.join([locality, *rest])})"
+    )
 
 
 def check_inputs(process: KeyedProcess[Any, Any], given: Sequence[str]) -> None:

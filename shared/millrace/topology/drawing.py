@@ -144,6 +144,8 @@ def _inputs(topology: Topology) -> Iterator[str]:
     yield from _table(rows)
     if topology.control is not None:
         yield f"  control, ticks and the end of the input: {topology.control}"
+    if topology.locality is not None:
+        yield f"  all keys begin with the locality {topology.locality}: several stations can share the work"
 
 
 def _link(topology: Topology, link: Link, bound_ms: int) -> Iterator[str]:

@@ -176,7 +176,9 @@ def brought(host: MemoryHost, process: KeyedProcess[Any, Any], conversion: Conve
     if stored[0] is not None:
         rows = CellRows(shape, None)(label, StoredGroup(*stored))
         layout = EntryLayout(kept_states(process), owner=process.name)
-        packed = GroupPacker(shape, Shared(), layout.schema)((pa.scalar(label),), rows).to_pylist()
+        packed = GroupPacker(shape, Shared(), layout.schema)(
+            (pa.scalar(0), pa.scalar(label)), rows
+        ).to_pylist()
         group = opened(process.stored_as, label, {row["number"]: row["data"] for row in packed}, None)
         stored = (group.header or None, group.pages)
     broadcast = kept.broadcast

@@ -101,7 +101,7 @@ def reshaped(groups: dict[int, StoredGroup], shape: GroupShape, pack: GroupPacke
     for label in group_labels(shape.key_groups):
         mine = [row for row in rows if row["label"] == label]
         cells = cell_rows([tuple(row.values()) for row in mine])
-        written = pack((pa.scalar(label, pa.int32()),), cells).to_pylist()
+        written = pack((pa.scalar(0), pa.scalar(label, pa.int32())), cells).to_pylist()
         values = {row["number"]: row["data"] for row in written}
         if not values:
             continue
@@ -155,7 +155,7 @@ def test_every_new_group_has_the_clock_that_the_old_ones_had(tmp_path: Path, enc
     }
     assert sorted(made[own].pages) == [CLOCK_PAGE, SCHEMA_PAGE]
     one, other = group_labels(8)[:2]
-    rows = pack((pa.scalar(one, pa.int32()),), cell_rows([])).to_pylist()
+    rows = pack((pa.scalar(0), pa.scalar(one, pa.int32())), cell_rows([])).to_pylist()
     assert [row["number"] for row in rows] == [CLOCK_PAGE]
     if encrypted:
         with pytest.raises(StateCorrupted, match=f"the clock of key group {other} .* cannot be"):
@@ -164,9 +164,9 @@ def test_every_new_group_has_the_clock_that_the_old_ones_had(tmp_path: Path, enc
 
 def test_a_group_of_which_nothing_is_kept_gets_no_rows() -> None:
     shape = GroupShape("Visits", 8, None, None)
-    table = GroupPacker(shape, Shared(), b"[]")((pa.scalar(3, pa.int32()),), cell_rows([]))
+    table = GroupPacker(shape, Shared(), b"[]")((pa.scalar(0), pa.scalar(3, pa.int32())), cell_rows([]))
     assert table.num_rows == 0
-    assert table.schema.names == ["label", "number", "data"]
+    assert table.schema.names == ["station", "label", "number", "data"]
 
 
 def test_broadcast_state_and_ticks_are_in_every_new_group(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_new_groups_are_sealed_for_their_new_place(tmp_path: Path) -> None:
     assert entries(made, 4, layout).keys() == cells.keys()
     table = CellRows(shape, None)(0, next(iter(stored(cells, 1).values())))
     one, other = group_labels(4)[:2]
-    rows = pack((pa.scalar(one, pa.int32()),), table).to_pylist()
+    rows = pack((pa.scalar(0), pa.scalar(one, pa.int32())), table).to_pylist()
     with pytest.raises(StateCorrupted, match="cannot be decrypted"):
         opened("Visits", other, {row["number"]: row["data"] for row in rows}, keys)
 
@@ -234,7 +234,7 @@ class Keeper(KeyedProcess[Visit, int]):
 
 def filled(*rows: dict[str, Any], keys: tuple[str, ...] = ("who",)) -> dict[str, Any]:
     named = [n for n in rows[0] if n not in keys]
-    fill = EntryFiller(Keeper.states, named, keys, 8, 1_000)
+    fill = EntryFiller(Keeper.states, named, keys, GroupShape("Keeper", 8, None, None), 1_000)
     reader = EntryReader(EntryLayout(Keeper.states).schema)
     found = {}
     for batch in fill([pa.RecordBatch.from_pylist(list(rows))]):
@@ -251,7 +251,8 @@ def test_columns_become_states_with_lives_from_when_they_count_as_written() -> N
         "most": 9, "rate": [{"valid_from": 5, "value": 0.5}, {"valid_from": 2, "value": 0.25}], "given": "g",
         "session": "s",
     }  # fmt: skip
-    fill = EntryFiller(Keeper.states, [n for n in row if n != "who"], ("who",), 8, 1_000)
+    shape = GroupShape("Keeper", 8, None, None)
+    fill = EntryFiller(Keeper.states, [n for n in row if n != "who"], ("who",), shape, 1_000)
     specs = {s.name: s for s in Keeper.states}
     slots = {name: fill.slot(specs[name], value, "ann") for name, value in row.items() if name != "who"}
     assert slots == {

@@ -18,10 +18,12 @@ from millrace.runtime.plans import (
     choose,
     kept_links,
     kept_plan,
+    kept_stations,
     settled,
     settled_what,
 )
 from millrace.runtime.settings import AppSettings, load_settings
+from millrace.runtime.settings_sources import SettingsError
 
 
 def settings(*sets: str) -> AppSettings:
@@ -32,8 +34,9 @@ def never() -> int:
     raise AssertionError("nobody needs to know what waits")
 
 
-def with_checkpoint(root: Path, *, station: bool, size: int = 10) -> Path:
-    contract = {"incarnation": "a", "process": "P", **({"station": {"broadcast": []}} if station else {})}
+def with_checkpoint(root: Path, *, station: bool, size: int = 10, stations: int = 1) -> Path:
+    about = {"broadcast": [], **({"stations": stations} if stations > 1 else {})}
+    contract = {"incarnation": "a", "process": "P", **({"station": about} if station else {})}
     (root / "contract.json").write_text(json.dumps(contract))
     state = root / "checkpoint" / "state" / "0"
     state.mkdir(parents=True)
@@ -66,8 +69,8 @@ def test_a_checkpoint_keeps_its_plan_whatever_waits(tmp_path: Path, station: boo
     root = with_checkpoint(tmp_path, station=station)
     kept = "station" if station else "chain"
     assert kept_plan(root) == kept
-    assert choose(settings(), root, never) == (kept, "as the checkpoint has it", False)
-    assert choose(settings(f"stream.plan={kept}"), root, never) == (kept, "as set", False)
+    assert choose(settings(), root, never) == (kept, "as the checkpoint has it", False, 1)
+    assert choose(settings(f"stream.plan={kept}"), root, never) == (kept, "as set", False, 1)
 
 
 def test_a_small_checkpoint_of_the_other_plan_is_brought_over_and_a_large_one_is_refused(
@@ -80,6 +83,72 @@ def test_a_small_checkpoint_of_the_other_plan_is_brought_over_and_a_large_one_is
     large = with_checkpoint(tmp_path / "large", station=True, size=SMALL_STATE_BYTES + 1)
     with pytest.raises(UserError, match=r"is of a station, with 32 MB of state.*--plan chain --partitions N"):
         choose(settings("stream.plan=chain"), large, never)
+
+
+#: What a new checkpoint begins as a station for.
+LITTLE = "on one machine, and little waits"
+
+
+@pytest.mark.parametrize(
+    ("sets", "locality", "told"),
+    [
+        ("spark.master=local[3]", "plant", f"3 stations ({LITTLE}, one for each core, by plant)"),
+        ("spark.master=local[3]", None, f"station ({LITTLE})"),
+        ("spark.master=local[1]", "plant", f"station ({LITTLE})"),
+        ("spark.master=local[999]", "plant", f"64 stations ({LITTLE}, one for each core, by plant)"),
+        ("spark.master=local[3] stream.stations=2", "plant", f"2 stations ({LITTLE}, by plant)"),
+        ("spark.master=local[3] stream.stations=1", "plant", f"station ({LITTLE})"),
+        ("stream.plan=station stream.stations=5", "plant", "5 stations (as set, by plant)"),
+        ("stream.plan=chain stream.stations=5", None, "chain (as set)"),
+    ],
+)
+def test_there_are_as_many_stations_as_cores_where_there_is_a_locality(
+    tmp_path: Path, sets: str, locality: str | None, told: str
+) -> None:
+    assert str(choose(settings(*sets.split()), tmp_path, lambda: 0, locality)) == f"plan: {told}"
+
+
+@pytest.mark.parametrize("kept", [1, 2, 5])
+def test_a_checkpoint_keeps_its_stations(tmp_path: Path, kept: int) -> None:
+    root = with_checkpoint(tmp_path, station=True, stations=kept)
+    assert kept_stations(root) == kept
+    found = choose(settings("spark.master=local[3]"), root, never, "plant")
+    assert (found.plan, found.stations, found.converts) == ("station", kept, False)
+    found = choose(settings("stream.stations=3"), root, never, "plant")
+    assert (found.stations, found.converts) == (3, True)
+    assert choose(settings("stream.plan=chain"), root, never, "plant").converts
+
+
+def test_stations_without_a_locality_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"stream\.stations is 2, and the app's topology names no locality"):
+        choose(settings("stream.stations=2"), tmp_path, lambda: 0)
+    root = with_checkpoint(tmp_path, station=True, stations=2)
+    with pytest.raises(UserError, match=r"is of 2 stations, .* no locality: .* --stations 1"):
+        choose(settings(), root, never)
+    assert choose(settings("stream.stations=1"), root, never).converts
+
+
+def test_large_state_of_other_stations_is_brought_over_by_hand(tmp_path: Path) -> None:
+    root = with_checkpoint(tmp_path, station=True, stations=2, size=SMALL_STATE_BYTES + 1)
+    with pytest.raises(
+        UserError, match=r"of 2 stations, with 32 MB .* stream\.stations is 3: .* --stations 3$"
+    ):
+        choose(settings("stream.stations=3"), root, never, "plant")
+    with pytest.raises(UserError, match=r"stream\.plan is chain: .* --plan chain --partitions N$"):
+        choose(settings("stream.plan=chain"), root, never, "plant")
+    (tmp_path / "chain").mkdir()
+    chain = with_checkpoint(tmp_path / "chain", station=False, size=SMALL_STATE_BYTES + 1)
+    sets = settings("stream.plan=station", "stream.stations=3")
+    with pytest.raises(UserError, match=r"of a chain, .* --plan station --stations 3$"):
+        choose(sets, chain, never, "plant")
+
+
+def test_how_many_stations_there_may_be() -> None:
+    assert settings("stream.stations=auto").stream.stations == "auto"
+    assert settings("stream.stations=64").stream.stations == 64
+    for wrong in ("0", "65", "many"):
+        with pytest.raises(SettingsError):
+            settings(f"stream.stations={wrong}")
 
 
 def test_a_contract_that_cannot_be_read_is_left_to_who_reads_it_next(tmp_path: Path) -> None:

@@ -52,14 +52,18 @@ def step(name: str, inputs: int) -> Step:
 
 
 KEYS: tuple[Any, ...] = ("a", "b", "c", ("a", "c"), ("b", "a"))
+#: Keys that begin with what every step leaves as it is.
+LOCAL_KEYS: tuple[Any, ...] = ("a", ("a", "c"), ("a", "b"))
 
 
-def made(rng: random.Random) -> Topology:
-    topology = read(Input("t", "a", "at")).process(step("L0", 1))
+def made(rng: random.Random, locality: str | None = None) -> Topology:
+    """Return a random topology; with the locality ``a``, if any."""
+    among = KEYS if locality is None else LOCAL_KEYS
+    topology = read(Input("t", "a", "at"), locality=locality).process(step("L0", 1))
     for number in range(1, rng.randint(2, 5)):
         count = rng.choice([1, 1, 2, 3])
         wide = rng.random() < 0.4
-        keys = [rng.choice([k for k in KEYS if isinstance(k, tuple) == wide]) for _ in range(count)]
+        keys = [rng.choice([k for k in among if isinstance(k, tuple) == wide]) for _ in range(count)]
         outputs = [rng.choice(list_outputs(topology)) for _ in range(count)]
         if count == 1:
             keyed = topology.key_by(keys[0], output=outputs[0])

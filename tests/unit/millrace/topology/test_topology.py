@@ -53,6 +53,38 @@ class Plain(KeyedProcess[Turnover, int]):
         ctx.emit(event.sales)
 
 
+class Named(msgspec.Struct):
+    name: str
+    at: int
+
+
+class Names(KeyedProcess[Named, Named]):
+    order = arrival(commutes=True)
+    inputs: ClassVar = {"sales": Sale, "names": Named}
+
+    def process(self, event: Any, ctx: Context) -> None:
+        ctx.emit(event)
+
+
+def test_keys_that_do_not_begin_with_the_locality_are_refused() -> None:
+    local = read(Input("s", ("shop", "card"), "at"), locality="shop").process(Shops())
+    assert local.locality == "shop"
+    assert "all keys begin with the locality shop" in as_text(local, 0)
+    assert local.key_by("shop").process(Plain()).locality == "shop"
+    for key in ("card", ("card", "shop"), RecordKey(), FirstOf(("shop",)), (RecordKey(), "shop")):
+        with pytest.raises(KeyingError, match=r"key of Shops is .*, and the locality shop: .* begin with"):
+            read(Input("s", key, "at"), locality="shop").process(Shops())
+    with pytest.raises(KeyingError, match=r"the key of Shops.main is sales, .* as in key=\(shop, sales\)"):
+        local.key_by("sales").process(Plain())
+    assert read(Input("s", "card", "at")).process(Shops()).locality is None
+
+
+def test_an_input_without_the_locality_is_refused() -> None:
+    sales, names = Input("s", "shop", "at"), Input("n", "shop", "at")
+    with pytest.raises(KeyingError, match=r"Names\.names has no field shop to key by; it has name, at"):
+        read({"sales": sales, "names": names}, locality="shop").process(Names())
+
+
 def test_an_output_may_go_to_several_tables() -> None:
     """Appended to one, and merged into another, say; what is written of it later replaces both."""
     newest = Upsert("standing", ("shop",))
