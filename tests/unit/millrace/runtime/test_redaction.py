@@ -10,7 +10,7 @@ import time
 import pytest
 
 from millrace import cli
-from millrace.errors import UserError
+from millrace.errors import MillraceError, UserError
 from millrace.runtime.defaults import STREAMING_DEFAULTS
 from millrace.runtime.redaction import MASK, is_secret, redact_text, shown, spark_name_regex, spark_text_regex
 from tests.unit.millrace.runtime.secret_cases import HIDDEN, SECRET, SHOWN, WORD
@@ -77,13 +77,15 @@ def test_sparks_expressions_are_the_defaults_of_every_session() -> None:
     assert STREAMING_DEFAULTS["spark.redaction.string.regex"].value == spark_text_regex()
 
 
+@pytest.mark.parametrize(("kind", "code"), [(UserError, 2), (MillraceError, 1), (ZeroDivisionError, 1)])
 def test_the_command_line_masks_what_an_error_tells(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Exception], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of any part, even one that repeats what it was given."""
+    """An error of any part, even one that repeats what it was given; a traceback where it is no user's."""
+    monkeypatch.delenv("MILLRACE_TRACEBACK", raising=False)
 
     def fail() -> None:
-        raise UserError(f"cannot reach https://{WORD}@lake")
+        raise kind(f"cannot reach https://{WORD}@lake")
 
     monkeypatch.setattr(cli, "build", lambda: fail)
     before = os.umask(0o022)
@@ -92,5 +94,7 @@ def test_the_command_line_masks_what_an_error_tells(
             cli.main()
     finally:
         os.umask(before)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == f"millrace: cannot reach https://{MASK}@lake\n"
+    said = capsys.readouterr().err
+    assert ended.value.code == code
+    assert said.endswith(f": cannot reach https://{MASK}@lake\n")
+    assert said.count("\n") == 1 or kind is ZeroDivisionError
