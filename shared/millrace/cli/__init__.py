@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -140,3 +141,9 @@ def main() -> None:
             raise
         print(f"millrace: {redact_text(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except Exception:
+        if os.environ.get("MILLRACE_TRACEBACK"):
+            raise
+        # A mistake of ours, or of a library: it may tell an option or an address that it was given.
+        print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
+        sys.exit(1)

@@ -85,7 +85,8 @@ LOCAL_DEFAULTS: dict[str, Default] = {
         "the default shells out for permissions: a small batch takes 35-50 % less time without",
     ),
     "spark.authenticate": Default(
-        "true", "the driver's ports would take what any user of this machine sends; Spark makes the secret"
+        "true",
+        "the driver's ports would take what any user of this machine sends; Spark makes the secret itself",
     ),
     "spark.python.unix.domain.socket.enabled": Default(
         "true", "state calls of a Python worker are 10-25 % quicker than over loopback TCP"

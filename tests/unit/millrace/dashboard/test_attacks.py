@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
+import logging
 import random
 import re
 import selectors
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +17,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 from uvicorn import Config, Server
 
+from millrace.cli.dashboard import app as dashboard_command
+from millrace.dashboard import serve
 from millrace.dashboard.access import (
     COOKIE,
     CSRF_HEADER,
@@ -74,6 +73,21 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
     with serving(pages, token=TOKEN, private=True) as (url, _):
         parts = urlsplit(url)
         yield str(parts.hostname), int(parts.port or 0)
+
+
+@pytest.fixture
+def errors() -> Iterator[list[str]]:
+    """What the server has logged as errors of its own, tracebacks among them."""
+    found: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(self.format(record))
+
+    handler = Kept(logging.ERROR)
+    logging.getLogger("uvicorn.error").addHandler(handler)
+    yield found
+    logging.getLogger("uvicorn.error").removeHandler(handler)
 
 
 def asked(address: tuple[str, int], text: bytes, timeout_s: float = 20.0) -> bytes:
@@ -197,7 +211,7 @@ def test_a_host_that_is_none_is_a_bad_request_and_nothing_worse(
 
 
 def test_whatever_is_sent_is_answered_with_the_headers_and_never_with_an_error_of_ours(
-    address: tuple[str, int], capfd: pytest.CaptureFixture[str]
+    address: tuple[str, int], errors: list[str]
 ) -> None:
     rng = random.Random(11)
     good = whole("/api/apps/shop/detail?key=a", WITH_TOKEN, "Cookie: a=b", "Sec-Fetch-Site: none")
@@ -212,7 +226,7 @@ def test_whatever_is_sent_is_answered_with_the_headers_and_never_with_an_error_o
         status = int(head.split()[1])
         assert 200 <= status < 500, bytes(text)
         assert b"content-security-policy: default-src 'none'" in head, bytes(text)
-    assert "Traceback" not in capfd.readouterr().err
+    assert errors == []
 
 
 @pytest.mark.parametrize(
@@ -342,7 +356,7 @@ def test_that_the_server_lives_is_told_to_everybody_and_nothing_else(
 
 
 @pytest.mark.parametrize("path", ["/", "/static/app.js", "/api/apps", "/api/apps/shop/events", "/healthz"])
-def test_head_is_get_without_the_body(address: tuple[str, int], path: str) -> None:
+def test_head_is_get_without_the_body(address: tuple[str, int], path: str, errors: list[str]) -> None:
     """Of a stream as well, which would go on for ever."""
     head, _, body = asked(address, whole(path, WITH_TOKEN, method="HEAD")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
@@ -350,6 +364,7 @@ def test_head_is_get_without_the_body(address: tuple[str, int], path: str) -> No
     assert b"x-frame-options: DENY" in head
     refused = asked(address, whole(path, method="HEAD"))
     assert int(refused.split()[1]) == (200 if path == "/healthz" else 401)
+    assert errors == []
 
 
 def test_the_token_in_a_head_request_makes_no_session(client: TestClient) -> None:
@@ -378,34 +393,35 @@ def test_an_error_that_tells_a_secret_is_shown_without_it(tmp_path: Path) -> Non
 # -- what is printed -------------------------------------------------------------------------------
 
 
-def printed(folder: Path, token: str | None, *more: str) -> list[str]:
-    """Start the command, wait until it serves, stop it, and return all that it has printed."""
-    env = {name: value for name, value in os.environ.items() if name != "MILLRACE_DASHBOARD_TOKEN"}
-    env |= {"MILLRACE_DASHBOARD_TOKEN": token} if token else {}
-    command = [sys.executable, "-m", "millrace", "dashboard", "fraud", "--port", "0", "--root", str(folder)]
-    with subprocess.Popen(
-        [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
-    ) as process:
-        assert process.stdout
-        first = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/", first)
-        try:
-            assert found, first
-            headers = [f"Authorization: Bearer {token}"] if token else []
-            answer = asked(("127.0.0.1", int(found[1])), whole("/api/apps", *headers))
-            assert int(answer.split()[1]) == (200 if token or not more else 401)
-            if token:
-                assert json.loads(answer.partition(b"\r\n\r\n")[2])[0]["app"] == "fraud"
-        finally:
-            process.send_signal(signal.SIGINT)
-            rest = process.stdout.read()
-    return [first, *rest.splitlines()]
-
-
-def test_a_token_that_was_given_is_never_printed_one_that_was_made_is(tmp_path: Path) -> None:
+def test_a_token_that_was_given_is_never_printed_one_that_was_made_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tmp_path, "alerts", [{"n": 1}])
+    served: list[Access] = []
+
+    class Served:
+        def run(self, sockets: list[socket.socket]) -> None:
+            sockets[0].close()
+
+    def make_server(pages: Any, broken: Any, access: Access) -> Served:
+        served.append(access)
+        return Served()
+
+    def printed(*more: str) -> str:
+        words = ["fraud", "--port", "0", "--root", str(tmp_path), *more]
+        result = CliRunner().invoke(dashboard_command, words)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    monkeypatch.setattr(serve, "make_server", make_server)
     given = "given-token-0123456789"
-    said = "".join(printed(tmp_path, given, "--private"))
+    monkeypatch.setenv("MILLRACE_DASHBOARD_TOKEN", given)
+    said = printed("--private")
     assert given not in said
-    assert "?token= as in MILLRACE_DASHBOARD_TOKEN" in said
-    assert re.search(r"/\?token=\S{32}", printed(tmp_path, None, "--private")[0])
+    assert re.search(r"http://127\.0\.0\.1:\d+/ +\(\?token= as in MILLRACE_DASHBOARD_TOKEN", said)
+    monkeypatch.delenv("MILLRACE_DASHBOARD_TOKEN")
+    assert f"/?token={served[-1].token}" not in said
+    said = printed()
+    assert f"/?token={served[-1].token} " in said
+    assert [access.open_to_readers for access in served] == [False, True]
+    assert served[0].is_token(given)

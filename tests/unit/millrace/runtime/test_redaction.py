@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import string
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from millrace import cli
+from millrace.errors import MillraceError, UserError
 from millrace.runtime.defaults import STREAMING_DEFAULTS
 from millrace.runtime.redaction import MASK, is_secret, redact_text, shown, spark_name_regex, spark_text_regex
 from tests.unit.millrace.runtime.secret_cases import HIDDEN, SECRET, SHOWN, WORD
@@ -77,19 +77,24 @@ def test_sparks_expressions_are_the_defaults_of_every_session() -> None:
     assert STREAMING_DEFAULTS["spark.redaction.string.regex"].value == spark_text_regex()
 
 
-def test_the_command_line_masks_what_an_error_tells(tmp_path: Path) -> None:
-    """An error of any part, even one that repeats what it was given."""
-    code = (
-        "import sys, millrace.cli as cli\n"
-        "from millrace.errors import UserError\n"
-        "def build():\n"
-        "    def fail(): raise UserError(sys.argv[1])\n"
-        "    return fail\n"
-        "cli.build = build\n"
-        "cli.main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, f"cannot reach https://{WORD}@lake"],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (2, f"millrace: cannot reach https://{MASK}@lake\n")
+@pytest.mark.parametrize(("kind", "code"), [(UserError, 2), (MillraceError, 1), (ZeroDivisionError, 1)])
+def test_the_command_line_masks_what_an_error_tells(
+    kind: type[Exception], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of any part, even one that repeats what it was given; a traceback where it is no user's."""
+    monkeypatch.delenv("MILLRACE_TRACEBACK", raising=False)
+
+    def fail() -> None:
+        raise kind(f"cannot reach https://{WORD}@lake")
+
+    monkeypatch.setattr(cli, "build", lambda: fail)
+    before = os.umask(0o022)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        os.umask(before)
+    said = capsys.readouterr().err
+    assert ended.value.code == code
+    assert said.endswith(f": cannot reach https://{MASK}@lake\n")
+    assert said.count("\n") == 1 or kind is ZeroDivisionError
