@@ -259,11 +259,15 @@ def test_a_driver_who_crosses_the_border_is_handed_over_and_never_owned_twice(bo
 
 def test_a_handover_is_read_back_as_it_is_written_whatever_the_drivers_name() -> None:
     whole, name = Whole(HALVES), "d" * MAX_KEY
-    whole.run([position(name, 0, -1), position(name, 20, 3)], 20)
+    first, second, third = (
+        msgspec.structs.replace(position(name, s, km), event_id=f"e{s}")
+        for s, km in ((0, -1), (20, 3), (40, 3.2))
+    )
+    whole.run([first, second], 20)
     (handover,) = whole.of("handovers")
     again = as_read("handovers", handover)
     assert msgspec.to_builtins(again) == handover
-    whole.run([again, position(name, 40, 3.2), request("r1", 41, 3.3)], 60)
+    whole.run([again, third, request("r1", 41, 3.3)], 60)
     assert [(o["driver_id"], o["region"]) for o in whole.of("offers")] == [(name, "r0-1")]
 
 
