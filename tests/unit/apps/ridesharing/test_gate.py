@@ -257,6 +257,20 @@ def test_a_driver_who_crosses_the_border_is_handed_over_and_never_owned_twice(bo
     assert whole.of("main") == []
 
 
+def test_a_handover_is_read_back_as_it_is_written_whatever_the_drivers_name() -> None:
+    whole, name = Whole(HALVES), "d" * MAX_KEY
+    first, second, third = (
+        msgspec.structs.replace(position(name, s, km), event_id=f"e{s}")
+        for s, km in ((0, -1), (20, 3), (40, 3.2))
+    )
+    whole.run([first, second], 20)
+    (handover,) = whole.of("handovers")
+    again = as_read("handovers", handover)
+    assert msgspec.to_builtins(again) == handover
+    whole.run([again, third, request("r1", 41, 3.3)], 60)
+    assert [(o["driver_id"], o["region"]) for o in whole.of("offers")] == [(name, "r0-1")]
+
+
 def test_a_region_without_a_car_borrows_one_across_the_border() -> None:
     whole = Whole(HALVES)
     beats = [position("d1", s, 0.2) for s in (0, 20, 40, 60)]
