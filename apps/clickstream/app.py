@@ -45,12 +45,16 @@ app = App(
     dashboard="apps.clickstream.dashboard:page",
     evaluate="apps.clickstream.evaluate_cli:app",
     contracts={
-        "click.v1": Click,
+        "click.v2": Click,
         "customer.v1": Customer,
-        "consent.v1": Consent,
-        "refund.v1": Refund,
+        "consent.v2": Consent,
+        "refund.v2": Refund,
         "erasure.v1": Erasure,
         "forget.v1": Forget,
         "offer.v1": Offer,
     },
+    narrowed=dict.fromkeys(
+        ("click.v2", "consent.v2", "refund.v2"),
+        "numbers, times and lengths have the bounds that what is kept of them needs",
+    ),
 )

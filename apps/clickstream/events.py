@@ -30,8 +30,18 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 Time = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+#: Before the year 1 no clock is, however wrong.
+ClientTime = Annotated[int, Meta(ge=-62_135_596_800_000, le=MAX_TIME_MS)]
 Money = Annotated[float, Meta(ge=0, le=1_000_000_000)]
-Count = Annotated[int, Meta(ge=1)]
+#: Of one piece. Times the most of pieces, lines and orders it still fits the integers of the state.
+Price = Annotated[float, Meta(ge=0, le=1_000_000)]
+Pieces = Annotated[int, Meta(ge=1, le=10_000)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Lines = Meta(max_length=500)
+#: The most of an identity that may be left out, of what is looked at, and of an address.
+Name = Annotated[str, Meta(max_length=128)]
+Text = Annotated[str, Meta(max_length=1_000)]
+Address = Annotated[str, Meta(max_length=4_000)]
 
 
 def to_cents(amount: float) -> int:
@@ -54,9 +64,9 @@ class OrderLine(msgspec.Struct, frozen=True, gc=False):
     """
 
     item_id: Identifier
-    category: str
-    price: Money
-    quantity: Count
+    category: Name
+    price: Price
+    quantity: Pieces
 
 
 class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -95,30 +105,30 @@ class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     event_id: Identifier
     event_type: EventType
     event_time_ms: Time
-    client_time_ms: int
+    client_time_ms: ClientTime
     visitor_id: Identifier
     client_session_id: Identifier
     client_session_number: Count
     device: DeviceKind
-    user_agent: str
+    user_agent: Text
     page_type: PageType
-    page_url: str
-    user_id: str | None = None
-    referrer: str | None = None
-    utm_source: str | None = None
-    utm_medium: str | None = None
-    utm_campaign: str | None = None
-    click_id: str | None = None
-    item_id: str | None = None
-    category: str | None = None
-    price: Money | None = None
-    quantity: Count | None = None
-    query: str | None = None
-    cart_id: str | None = None
+    page_url: Address
+    user_id: Name | None = None
+    referrer: Address | None = None
+    utm_source: Text | None = None
+    utm_medium: Text | None = None
+    utm_campaign: Text | None = None
+    click_id: Text | None = None
+    item_id: Name | None = None
+    category: Name | None = None
+    price: Price | None = None
+    quantity: Pieces | None = None
+    query: Text | None = None
+    cart_id: Name | None = None
     step: CheckoutStep | None = None
-    order_id: str | None = None
+    order_id: Name | None = None
     amount: Money | None = None
-    lines: list[OrderLine] = msgspec.field(default_factory=list)
+    lines: Annotated[list[OrderLine], Lines] = msgspec.field(default_factory=list)
 
 
 class Customer(msgspec.Struct, frozen=True, gc=False):
@@ -155,8 +165,8 @@ class Consent(msgspec.Struct, frozen=True, gc=False):
 
     consent_id: Identifier
     visitor_id: Identifier
-    user_id: str | None
-    purposes: tuple[Purpose, ...]
+    user_id: Name | None
+    purposes: Annotated[tuple[Purpose, ...], Meta(max_length=16)]
     granted: bool
     event_time_ms: Time
 
@@ -177,8 +187,8 @@ class Refund(msgspec.Struct, frozen=True, gc=False):
     refund_id: Identifier
     order_id: Identifier
     visitor_id: Identifier
-    user_id: str | None
-    lines: tuple[OrderLine, ...]
+    user_id: Name | None
+    lines: Annotated[tuple[OrderLine, ...], Lines]
     amount: Money
     event_time_ms: Time
 

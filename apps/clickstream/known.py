@@ -57,7 +57,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         consent: Purposes that are allowed, as bits.
         user_id: The account that it is known to be of.
         book: Its sessions.
-        seen: Events of the last time, and their times: repeats are told by them.
+        seen: Events of the last time → what :func:`seen_as` makes of them: repeats are told by it.
         times: Times of the last events, ms, for their rate.
         bot: Why it is a bot; empty where it is not.
         minutes: The last minutes in which it was there.
@@ -89,6 +89,36 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         if not self.last or (at_ms, campaign) > (self.last_ms, self.last):
             self.last, self.last_ms, news = campaign, at_ms, True
         return news
+
+
+#: Times stand in so many bits.
+_TIME_BITS: Final = 48
+_TIME: Final = (1 << _TIME_BITS) - 1
+#: Of what an event says so much is kept: enough to tell nearly all that differ.
+_CONTENTS: Final = (1 << 15) - 1
+
+
+def seen_as(at_ms: int, content: int) -> int:
+    """Return an event's time, and a part of the digest of what it says, as one number.
+
+    A number of an earlier version is the time alone.
+
+    >>> mark = seen_as(1_767_225_600_000, 99)
+    >>> seen_at(mark), said_the_same(mark, 99), said_the_same(mark, 98), said_the_same(1_767_225_600_000, 98)
+    (1767225600000, True, False, True)
+    """
+    return at_ms | (content % _CONTENTS + 1) << _TIME_BITS
+
+
+def seen_at(mark: int) -> int:
+    """Return when an event was, ms."""
+    return mark & _TIME
+
+
+def said_the_same(mark: int, content: int) -> bool:
+    """Return whether an event said the same as far as is known."""
+    known = mark >> _TIME_BITS
+    return not known or known == content % _CONTENTS + 1
 
 
 def campaign_of(event: Click) -> str | None:

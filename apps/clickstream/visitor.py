@@ -31,6 +31,9 @@ from apps.clickstream.known import (
     arm_of,
     campaign_of,
     newly_covered,
+    said_the_same,
+    seen_as,
+    seen_at,
 )
 from apps.clickstream.messages import (
     Activity,
@@ -54,6 +57,7 @@ from apps.clickstream.messages import (
 from apps.clickstream.rows import Erased, Identity, SessionRow, digest_of
 from apps.clickstream.sessions import Session, SessionBook
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace.parts.contents import digest_of as content_of
 from millrace.process import EVENT_TIME_ORDER
 
 _TICK: Final = "tick"
@@ -146,15 +150,19 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
         at = ctx.event_time
         if known is None:
             known = Known()
-        seen, identity = known.seen, identity_of(event)
+        seen, identity, content = known.seen, identity_of(event), content_of(event)
         if seen:
-            if identity in seen:
+            mark = seen.get(identity)
+            if mark is not None and said_the_same(mark, content):
                 ctx.dead_letter("duplicate", f"event {identity} has come before")
                 return None
+            if mark is not None:
+                ctx.dead_letter("conflict", f"event {identity} has come before, and said something else")
+                return None
             horizon = ctx.watermark - self._rules.repeats_ms
-            while seen and seen[oldest := next(iter(seen))] <= horizon:
+            while seen and seen_at(seen[oldest := next(iter(seen))]) <= horizon:
                 del seen[oldest]
-        seen[identity] = at
+        seen[identity] = seen_as(at, content)
         if ctx.timers.pending(_TICK) is None:
             ctx.timers.at(at + self._rules.sessions.ends_after(), _TICK)
         return known
@@ -398,8 +406,8 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
             self._visited(session, ctx)
         seen = known.seen
         horizon = timer.at - rules.repeats_ms
-        if seen and min(seen.values()) <= horizon:
-            known.seen = seen = {identity: at for identity, at in seen.items() if at > horizon}
+        if seen and min(map(seen_at, seen.values())) <= horizon:
+            known.seen = seen = {event: mark for event, mark in seen.items() if seen_at(mark) > horizon}
         due = known.book.due(rules.sessions, rules.session_lateness_ms)
         if due is None and not seen:
             known.times, known.minutes, known.bot = [], [], ""
@@ -408,7 +416,7 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
                 return
         else:
             # Never at this very time again: what is due then has been done.
-            last = max(seen.values(), default=0) + rules.repeats_ms
+            last = max(map(seen_at, seen.values()), default=0) + rules.repeats_ms
             ctx.timers.at(max(due if due is not None else last, timer.at + 1), _TICK)
         self.known.value = known
 
@@ -419,7 +427,10 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
             return latest
         over = known.book.over(rules.sessions, rules.session_lateness_ms)
         # A millisecond more for each session that is over at one time with others: see on_timer().
-        return max(latest, over, max(known.seen.values(), default=0) + rules.repeats_ms) + MINUTE_MS
+        return (
+            max(latest, over, max(map(seen_at, known.seen.values()), default=0) + rules.repeats_ms)
+            + MINUTE_MS
+        )
 
     def _visited(self, session: Session, ctx: Context) -> None:
         """Count a visit that is over, in the hour in which it ended."""

@@ -67,9 +67,13 @@ app = App(
     contracts={
         "transaction.v1": Transaction,
         "label.v1": Label,
-        "control.v1": Control,
+        "control.v2": Control,
         "decision.v1": Decision,
         "alert.v1": Alert,
         "correction.v1": Correction,
     },
+    narrowed=dict.fromkeys(
+        ("control.v2",),
+        "numbers, times and lengths have the bounds that what is kept of them needs",
+    ),
 )

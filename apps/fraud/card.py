@@ -10,7 +10,7 @@ import copy
 import math
 from bisect import bisect_right, insort
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -200,6 +200,10 @@ def bucket_middle(bucket: int) -> float:
 _MIDDLES: Final = tuple(map(bucket_middle, range(bucket_of(MAX_AMOUNT * 100) + 1)))
 
 
+#: Bytes of a digest in ``Recent.said``.
+_DIGEST: Final = 8
+
+
 class Recent(msgspec.Struct, array_like=True, gc=False):
     """The last 24 hours of a card, sorted by time.
 
@@ -211,6 +215,8 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
         credits: Refunds and top-ups that a later event may still precede: (time ms, cents), in order
             of time.
         seen: Transaction → event time (ms) from which on it may be forgotten.
+        said: What each of them said, eight bytes each, in the order of ``seen``: of the newest only, where an
+            earlier version has seen the others. As bytes it is packed and read at no cost.
     """
 
     until: int = 0
@@ -219,26 +225,47 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
     totals: list[int] = msgspec.field(default_factory=list)
     credits: list[tuple[int, int]] = msgspec.field(default_factory=list)
     seen: dict[str, int] = msgspec.field(default_factory=dict)
+    said: bytes = b""
 
-    def remember(self, transaction_id: str, now: int) -> bool:
-        """Remember a transaction for 24 hours from ``now`` (ms); return False if it is known."""
+    def remember(self, transaction_id: str, now: int, content: int) -> Literal["new", "same", "other"]:
+        """Remember a transaction for 24 hours from ``now`` (ms).
+
+        Args:
+            transaction_id: Its identity.
+            now: Now, ms.
+            content: Digest of what it says.
+
+        Returns:
+            Whether it is ``new``, or of a known one the ``same`` again, or something ``other``.
+        """
         seen = self.seen
         known = seen.get(transaction_id)
+        digest = content.to_bytes(_DIGEST, "big")
         if known is not None:
+            place = self._place(list(seen).index(transaction_id))
             if known > now:
-                return False
+                return "same" if place < 0 or self.said[place : place + _DIGEST] == digest else "other"
             del seen[transaction_id]  # so that it is inserted last: see prune()
+            if place >= 0:
+                self.said = self.said[:place] + self.said[place + _DIGEST :]
         due = seen[transaction_id] = now + DAY_MS
+        self.said += digest
         if due > self.until:
             self.until = due
-        return True
+        return "new"
+
+    def _place(self, number: int) -> int:
+        """Return where the digest of one of ``seen`` begins, by its number; negative where it has none."""
+        return _DIGEST * number - (_DIGEST * len(self.seen) - len(self.said))
 
     def prune(self, watermark: int) -> None:
         """Remove what no event after the watermark (ms) can see."""
         seen = self.seen
         # Dues ascend but for the disorder of the input, so one behind a later due is removed soon after.
-        while seen and seen[first := next(iter(seen))] <= watermark:
-            del seen[first]
+        if seen and seen[next(iter(seen))] <= watermark:
+            while seen and seen[first := next(iter(seen))] <= watermark:
+                del seen[first]
+            self.said = self.said[max(0, len(self.said) - _DIGEST * len(seen)) :] if seen else b""
         times = self.times
         if times and times[0] <= watermark - DAY_MS:
             gone = bisect_right(times, watermark - DAY_MS)

@@ -181,19 +181,23 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
             case = KeptCase(alert.customer_id, "open", alert.event_time_ms, alert.event_time_ms, [], {})
         else:
             case_id, case = found
-            if any(t.transaction_id == alert.transaction_id for t in case.transactions):
-                ctx.dead_letter("duplicate", f"alert of transaction {alert.transaction_id} has come before")
-                return
-        case.transactions.append(
-            CaseTransaction(
-                alert.transaction_id,
-                alert.event_time_ms,
-                alert.amount,
-                self.rules.suspicion(alert),
-                alert.action,
-                alert.terminal_id or "",
-            )
+        told = CaseTransaction(
+            alert.transaction_id,
+            alert.event_time_ms,
+            alert.amount,
+            self.rules.suspicion(alert),
+            alert.action,
+            alert.terminal_id or "",
         )
+        for known in case.transactions:
+            if known.transaction_id == told.transaction_id:
+                what = f"alert of transaction {told.transaction_id} has come before"
+                if known.event_time_ms == told.event_time_ms and known.amount == told.amount:
+                    ctx.dead_letter("duplicate", what)
+                else:
+                    ctx.dead_letter("conflict", f"{what}, and said something else")
+                return
+        case.transactions.append(told)
         case.opened_ms = min(case.opened_ms, alert.event_time_ms)
         case.last_ms = max(case.last_ms, alert.event_time_ms)
         case.reasons = _with_reasons(case.reasons, alert.reasons)
@@ -222,7 +226,14 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
         if case is None:
             raise CaseRefused(f"card {ctx.key} has no case {said.case_id}, or it expired")
         if said.disposition_id in case.dispositions:
-            ctx.dead_letter("duplicate", f"disposition {said.disposition_id} has come before")
+            what = f"disposition {said.disposition_id} has come before"
+            newest = case.dispositions[-1] == said.disposition_id
+            if newest and (case.status, case.verdict_by, case.verdict_ms, case.note) != (
+                said.verdict, said.by, said.at_ms, said.note,
+            ):  # fmt: skip
+                ctx.dead_letter("conflict", f"{what}, and said something else")
+            else:
+                ctx.dead_letter("duplicate", what)
             return
         if said.verdict == "unclear" and case.status != "open":
             raise CaseRefused(f"case {said.case_id} is decided: only fraud or genuine replace a verdict")

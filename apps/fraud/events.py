@@ -332,8 +332,8 @@ class SetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="set_thres
         value: Its value.
     """
 
-    name: str
-    value: Annotated[float, Meta(ge=0)]
+    name: Identifier
+    value: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)]
 
 
 class ResetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_threshold"):
@@ -343,7 +343,7 @@ class ResetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_t
         name: A field of :class:`apps.fraud.scoring.Thresholds`.
     """
 
-    name: str
+    name: Identifier
 
 
 Control = (

@@ -22,6 +22,7 @@ import msgspec
 from apps.fraud.events import Label
 from apps.fraud.handbook.windows import look_at_labels
 from apps.fraud.labels import DAY_MS, FRAUD, GENUINE, LabelLog, LabelRisk, TerminalLabels
+from millrace.parts.contents import digest_of
 
 #: How far back a card's labels count: transactions of so many days before.
 CARD_MEMORY_MS: Final = 90 * DAY_MS
@@ -31,7 +32,7 @@ MOST_OF_CARD: Final = 200
 MOST_OF_TERMINAL: Final = 4_000
 _AT_ONCE: Final = 256
 
-Taken = Literal["repeat", "superseded", "interim", "newest"]
+Taken = Literal["repeat", "conflict", "superseded", "interim", "newest"]
 
 
 class LabelRules(msgspec.Struct, frozen=True):
@@ -56,6 +57,7 @@ class Word(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
         at: Time of its transaction, ms.
         transaction_id: Its transaction.
         fraud: What it says.
+        content: Digest of all that it says; 0 of those that an earlier version has taken.
     """
 
     known_ms: int
@@ -63,6 +65,7 @@ class Word(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
     at: int
     transaction_id: str
     fraud: bool
+    content: int = 0
 
     @staticmethod
     def of(label: Label) -> Word:
@@ -73,6 +76,7 @@ class Word(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
             label.transaction_time_ms,
             label.transaction_id,
             label.is_fraud,
+            digest_of(label),
         )
 
 
@@ -93,9 +97,9 @@ class CardWords(msgspec.Struct, array_like=True, gc=False):
             watermark: Up to here nothing comes any more that was on time, ms.
 
         Returns:
-            ``repeat``: it has come before. ``superseded``: a later word on its transaction was in force
-            before it came. ``interim``: a later word has come, but is not in force yet. ``newest``: there is
-            no later word.
+            ``repeat``: it has come before; ``conflict``: so has its identity, which said something else.
+            ``superseded``: a later word on its transaction was in force before it came. ``interim``: a later
+            word has come, but is not in force yet. ``newest``: there is no later word.
 
         Example:
             >>> words = CardWords()
@@ -104,8 +108,9 @@ class CardWords(msgspec.Struct, array_like=True, gc=False):
             >>> words.take(Word(20, "b", 5, "t", False), 30)
             'repeat'
         """
-        if any(word.label_id == kept.label_id for kept in self.words):
-            return "repeat"
+        for kept in self.words:
+            if kept.label_id == word.label_id:
+                return "repeat" if kept.content in (0, word.content) else "conflict"
         later = [kept for kept in self.words if kept.transaction_id == word.transaction_id and kept > word]
         insort(self.words, word)
         if len(self.words) > MOST_OF_CARD:

@@ -20,6 +20,7 @@ from apps.fraud.scoring import action_for, assess, thresholds_with
 from apps.fraud.stages import Enriched, Labelled, Passed, Stage, UnknownThreshold
 from apps.fraud.windows import CardWindows
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace.parts.contents import digest_of
 from millrace.parts.lookback import Look
 
 __all__ = ["CardMonitor", "CardStage", "UnknownThreshold"]
@@ -66,8 +67,12 @@ class _Cards(Stage):
         """Take a label, once; it changes no decision that was issued."""
         words = self.labelled.value or CardWords()
         taken = words.take(Word.of(label), ctx.watermark)
-        if taken == "repeat":
-            ctx.dead_letter("duplicate", f"label {label.label_id} of this card has come before")
+        if taken in ("repeat", "conflict"):
+            what = f"label {label.label_id} of this card has come before"
+            if taken == "repeat":
+                ctx.dead_letter("duplicate", what)
+            else:
+                ctx.dead_letter("conflict", f"{what}, and said something else")
             return
         self.labelled.value = words
         ctx.output(self.labels, label, on_time=False)
@@ -176,9 +181,14 @@ class _Cards(Stage):
             ctx.timers.at(now + DAY_MS, _EXPIRE)
         else:
             recent.prune(ctx.watermark)
-        if recent.remember(event.transaction_id, now):
+        told = recent.remember(event.transaction_id, now, digest_of(event))
+        if told == "new":
             return recent
-        ctx.dead_letter("duplicate", f"transaction {event.transaction_id} of this card has come before")
+        what = f"transaction {event.transaction_id} of this card has come before"
+        if told == "same":
+            ctx.dead_letter("duplicate", what)
+        else:
+            ctx.dead_letter("conflict", f"{what}, and said something else")
         return None
 
 

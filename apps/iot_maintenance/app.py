@@ -61,13 +61,13 @@ app = App(
     dashboard="apps.iot_maintenance.dashboard:page",
     evaluate="apps.iot_maintenance.evaluate_cli:app",
     contracts={
-        "reading.v1": Reading,
-        "status.v1": Status,
-        "maintenance.v1": Maintenance,
+        "reading.v2": Reading,
+        "status.v2": Status,
+        "maintenance.v2": Maintenance,
         "machine_error.v1": MachineError,
-        "equipment.v1": Equipment,
+        "equipment.v2": Equipment,
         "heartbeat.v1": Heartbeat,
-        "action.v1": Action,
+        "action.v2": Action,
         "control.v1": RuleEvent,
         "enriched_reading.v1": EnrichedReading,
         "alarm.v1": AlarmEvent,
@@ -76,4 +76,8 @@ app = App(
         "alarm_kpi.v2": AlarmKpi,
         "asset_health.v1": AssetHealth,
     },
+    narrowed=dict.fromkeys(
+        ("reading.v2", "status.v2", "maintenance.v2", "equipment.v2", "action.v2"),
+        "numbers, times and lengths have the bounds that what is kept of them needs",
+    ),
 )

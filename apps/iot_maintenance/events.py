@@ -13,6 +13,14 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 #: Milliseconds since the epoch, UTC.
 EventTime = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+#: What a sensor may measure: squares and sums of such values are far from where numbers end.
+Measured = Annotated[float, Meta(ge=-1e15, le=1e15)]
+#: Parts made between two messages: what a shift sums up fits the integers of the state.
+Parts = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+#: At most ten years, ms.
+Duration = Annotated[int, Meta(ge=0, le=315_360_000_000)]
+#: Texts that are shown, and decide nothing.
+Text = Annotated[str, Meta(max_length=128)]
 
 #: Inputs whose times are told by hand, long ago or wrongly: they say nothing of how far time is.
 DATED_BY_HAND: Final = ("equipment", "maintenance", "actions")
@@ -52,7 +60,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     machine_id: Identifier
     gateway_id: Identifier
     quantity: Identifier
-    value: float | None
+    value: Measured | None
     unit: Identifier
     event_time_ms: EventTime
 
@@ -73,8 +81,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     machine_id: Identifier
     status: Identifier
     event_time_ms: EventTime
-    produced: Annotated[int, Meta(ge=0)]
-    rejected: Annotated[int, Meta(ge=0)]
+    produced: Parts
+    rejected: Parts
 
 
 class Maintenance(msgspec.Struct, frozen=True, gc=False):
@@ -94,7 +102,7 @@ class Maintenance(msgspec.Struct, frozen=True, gc=False):
     component: Identifier
     event_time_ms: EventTime
     kind: Literal["scheduled", "corrective"]
-    duration_ms: Annotated[int, Meta(ge=0)]
+    duration_ms: Duration
 
 
 class MachineError(msgspec.Struct, frozen=True, gc=False):
@@ -125,8 +133,8 @@ class Equipment(msgspec.Struct, frozen=True):
 
     machine_id: Identifier
     event_time_ms: EventTime
-    kind: str = ""
-    attributes: dict[str, str] = {}
+    kind: Text = ""
+    attributes: Annotated[dict[Text, Annotated[str, Meta(max_length=1_000)]], Meta(max_length=64)] = {}
 
 
 class Heartbeat(msgspec.Struct, frozen=True, gc=False):
@@ -167,6 +175,6 @@ class Action(msgspec.Struct, frozen=True, gc=False):
     alarm: Identifier
     verb: Verb
     event_time_ms: EventTime
-    operator: str = ""
-    duration_ms: Annotated[int, Meta(ge=0)] = 0
-    comment: str = ""
+    operator: Text = ""
+    duration_ms: Duration = 0
+    comment: Annotated[str, Meta(max_length=2_000)] = ""

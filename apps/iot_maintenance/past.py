@@ -55,6 +55,7 @@ class Past(msgspec.Struct, array_like=True, dict=True):
         equipment: Time (ms), kind and attributes as JSON, in order.
         replaced: Component → times (ms) of replacement, in order.
         errors: Time (ms), code and identity, in order.
+        told: Identity of a fact → its time (ms), and a digest of what it said.
 
     Example:
         >>> past = Past()
@@ -68,6 +69,21 @@ class Past(msgspec.Struct, array_like=True, dict=True):
     equipment: list[tuple[int, str, str]] = []
     replaced: dict[str, list[int]] = {}
     errors: list[tuple[int, str, str]] = []
+    told: dict[str, tuple[int, int]] = {}
+
+    def contradicts(self, identity: str, at: int, content: int) -> bool:
+        """Remember what a fact said; return whether one of its identity said something else before.
+
+        Args:
+            identity: Its identity.
+            at: Its time, ms.
+            content: A digest of what it says.
+        """
+        before = self.told.get(identity)
+        if before is None:
+            self.told[identity] = at, content
+            return False
+        return before[1] != content
 
     def put_status(self, at: int, status: str) -> bool:
         """Add a status valid from ``at`` (ms); return whether it is news.
@@ -164,6 +180,8 @@ class Past(msgspec.Struct, array_like=True, dict=True):
         self.__dict__.clear()
         forget_versions(self.statuses, before)
         forget_versions(self.equipment, before)
+        if self.told:
+            self.told = {name: kept for name, kept in self.told.items() if kept[0] >= before}
         for times in self.replaced.values():
             # Strictly before: of times before the bound the last one is still the answer.
             del times[: max(bisect_left(times, before) - 1, 0)]

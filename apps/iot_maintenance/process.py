@@ -27,6 +27,7 @@ from apps.iot_maintenance.watch import (
     Watch,
 )
 from millrace import BroadcastContext, Context, Timer
+from millrace.parts.contents import digest_of
 from millrace.rules import apply_rule
 from millrace.time import NEVER
 
@@ -34,6 +35,15 @@ __all__ = ["MachineMonitor", "Monitoring"]
 
 _at = attrgetter("at")
 _NO_LIMITS: Final = Limits()
+
+
+def _identity(event: Fact) -> str:
+    """Return what a fact is told from others of its machine by."""
+    if isinstance(event, Status):
+        return f"s{event.status_id}"
+    if isinstance(event, Maintenance):
+        return f"m{event.maintenance_id}"
+    return f"e{event.error_id}" if isinstance(event, MachineError) else f"q{event.event_time_ms}"
 
 
 class MachineMonitor(Watch):
@@ -118,7 +128,7 @@ class MachineMonitor(Watch):
             if not machine.mark:
                 machine.mark = self._m.kinds_by_quantity.get(quantity, "")
         elif sensor.at == at:
-            ctx.dead_letter("duplicate", f"sensor {event.sensor_id} has a reading of this time")
+            self._repeated(event, machine.kept.of_time(at), ctx)
             return
         before_at, before = sensor.at, sensor.value
         limits = self._m.limits.get(quantity, _NO_LIMITS)
@@ -259,7 +269,7 @@ class MachineMonitor(Watch):
         at, kept = ctx.event_time, machine.kept.all()
         low, high = bisect_left(kept, at, key=_at), bisect_right(kept, at, key=_at)
         if any(unpack(k.row).quantity == event.quantity for k in kept[low:high]):
-            ctx.dead_letter("duplicate", f"sensor {event.sensor_id} has a reading of this time")
+            self._repeated(event, kept[low:high], ctx)
             return
         # By itself, without what came before and after it.
         limits = self._m.limits.get(event.quantity, _NO_LIMITS)
@@ -269,6 +279,29 @@ class MachineMonitor(Watch):
         kept.insert(high, Kept(at, 0, pack(row)))
         machine.kept.replace(kept)
 
+    def _repeated(self, event: Reading, kept: list[Kept], ctx: Context) -> None:
+        """Put a reading aside where its sensor's quantity has one of this time."""
+        said = event.reading_id, event.sensor_id, event.value, event.unit
+        before = [part for part in (unpack(k.row) for k in kept) if part.quantity == event.quantity]
+        what = f"the {event.quantity} of this machine has a reading of this time"
+        if all((part.reading_id, part.sensor_id, part.value, part.unit) == said for part in before):
+            ctx.dead_letter("duplicate", what)
+        else:
+            ctx.dead_letter("conflict", f"{what}, by {before[0].sensor_id}, which says something else")
+
+    def _is_news(self, machine: Machine, event: Fact, ctx: Context) -> bool:
+        """Let a machine learn a fact; one that changes nothing is put aside."""
+        at = ctx.event_time
+        contradicts = machine.past.contradicts(_identity(event), at, digest_of(event))
+        if machine.learn(event):
+            return True
+        what = f"{ctx.input}: this has come before"
+        if contradicts:
+            ctx.dead_letter("conflict", f"{what}, and said something else")
+        else:
+            ctx.dead_letter("duplicate", what)
+        return False
+
     def _late_fact(self, event: Fact, ctx: Context) -> None:
         """Take a fact that came late, and correct the rows of readings that should have known it."""
         machine = self._opened(ctx)
@@ -276,8 +309,7 @@ class MachineMonitor(Watch):
         kept = machine.kept.all()
         after = kept[bisect_left(kept, at, key=_at) :]
         before = [past.as_of(k.at) for k in after]
-        if not machine.learn(event):
-            ctx.dead_letter("duplicate", f"{ctx.input}: this has come before")
+        if not self._is_news(machine, event, ctx):
             return
         changed = False
         for k, was in zip(after, before, strict=True):
@@ -296,8 +328,7 @@ class MachineMonitor(Watch):
         """Take a fact in its place in time."""
         machine = self._opened(ctx)
         at = ctx.event_time
-        if not machine.learn(event):
-            ctx.dead_letter("duplicate", f"{ctx.input}: this has come before")
+        if not self._is_news(machine, event, ctx):
             return
         if isinstance(event, Status):
             self._count_status(machine, event, ctx)

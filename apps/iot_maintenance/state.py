@@ -80,6 +80,11 @@ class KeptRows(msgspec.Struct, array_like=True):
         found = [kept for part in self.sealed for kept in _decode_rows(part.rows)]
         return found + self.open
 
+    def of_time(self, at: int) -> list[Kept]:
+        """Return those of one time (ms)."""
+        parts = [_decode_rows(part.rows) for part in self.sealed if part.first <= at <= part.last]
+        return [kept for rows in (*parts, self.open) for kept in rows if kept.at == at]
+
     def replace(self, rows: list[Kept]) -> None:
         """Keep these instead, which are in order of time."""
         self.sealed = []

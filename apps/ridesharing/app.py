@@ -70,7 +70,7 @@ app = App(
         "cancellation.v1": Cancellation,
         "progress.v1": Progress,
         "command.v1": Command,
-        "control.v1": Control,
+        "control.v2": Control,
         "offer.v1": Offer,
         "assignment.v1": Assignment,
         "release.v1": Release,
@@ -78,4 +78,5 @@ app = App(
         "handover.v2": Handover,
         "violation.v1": Violation,
     },
+    narrowed={"control.v2": "times and lengths have the bounds that what is kept of them needs"},
 )

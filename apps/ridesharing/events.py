@@ -346,7 +346,7 @@ class SetPolicy(msgspec.Struct, frozen=True, tag_field="kind", tag="set_policy")
     """
 
     policy: Literal["fifo", "nearest", "optimal"]
-    from_ms: Annotated[int, Meta(ge=0)] = 0
+    from_ms: TimeMs = 0
 
 
 class SetShadows(msgspec.Struct, frozen=True, tag_field="kind", tag="set_shadows"):
@@ -356,7 +356,7 @@ class SetShadows(msgspec.Struct, frozen=True, tag_field="kind", tag="set_shadows
         policies: Their names; none turns shadow runs off.
     """
 
-    policies: list[Literal["fifo", "nearest", "optimal"]]
+    policies: Annotated[list[Literal["fifo", "nearest", "optimal"]], Meta(max_length=3)]
 
 
 Control = SetPolicy | SetShadows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -24,9 +24,11 @@ from apps.ridesharing.events import (
 )
 from apps.ridesharing.geo import distance_m
 from millrace import Context, KeyedProcess, arrival, days, hours, map_state, side_output, value_state
+from millrace.parts.contents import digest_of
 
 #: A degree is nowhere longer, metres.
 _MOST_M_PER_DEGREE: Final = 111_200.0
+_SEEN: Final[Any] = bool | int
 
 
 class Track(msgspec.Struct, array_like=True, gc=False):
@@ -39,6 +41,7 @@ class Track(msgspec.Struct, array_like=True, gc=False):
         lat: Where that was, degrees.
         lon: Where that was, degrees.
         idle: What the driver said to be doing then.
+        here: Where the driver was at ``seen_ms``, degrees; ``None`` where an earlier version has seen that.
     """
 
     owner: str
@@ -47,6 +50,7 @@ class Track(msgspec.Struct, array_like=True, gc=False):
     lat: float
     lon: float
     idle: bool
+    here: tuple[float, float] | None = None
 
 
 class Gate(KeyedProcess[Event, Position]):
@@ -64,7 +68,8 @@ class Gate(KeyedProcess[Event, Position]):
 
     inputs: ClassVar = INPUTS
     track = value_state(Track, ttl=days(1))
-    seen = map_state(str, bool, ttl=hours(2))
+    #: Identity → digest of what it said; true where an earlier version has seen it.
+    seen = map_state(str, _SEEN, ttl=hours(2))
 
     status = side_output(DriverStatus)
     requests = side_output(RideRequest)
@@ -120,21 +125,39 @@ class Gate(KeyedProcess[Event, Position]):
         track = kept.value
         if track is None:
             owner = self.config.regions.of_place(lat, lon)
-            kept.value = Track(owner, at, at, lat, lon, idle)
+            kept.value = Track(owner, at, at, lat, lon, idle, (lat, lon))
             event.region = owner
             ctx.emit(event)
             return
         if at <= track.seen_ms:
             if at == track.seen_ms:
-                ctx.dead_letter("duplicate", "a position of this driver and time has come before")
+                what = "a position of this driver and time has come before"
+                if track.here in (None, (lat, lon)):
+                    ctx.dead_letter("duplicate", what)
+                else:
+                    ctx.dead_letter("conflict", f"{what}, and was elsewhere")
             return
-        track.seen_ms = at
+        track.seen_ms, track.here = at, (lat, lon)
         kept.value = track
         due = idle != track.idle or at - track.sent_ms >= self.config.refresh_ms
         if due or self._has_moved(track, lat, lon):
             track.sent_ms, track.lat, track.lon, track.idle = at, lat, lon, idle
             event.region = track.owner
             ctx.emit(event)
+
+    def _has_come(self, event: Event, ctx: Context) -> bool:
+        """Return whether an event has come before; it is put aside then, else remembered."""
+        identity = f"{ctx.input[:2]}{identity_of(event)}"
+        known, content = self.seen.get(identity), digest_of(event)
+        if known is None:
+            self.seen.put(identity, content)
+            return False
+        what = f"{ctx.input}: {identity[2:]} has come before"
+        if known is True or known == content:
+            ctx.dead_letter("duplicate", what)
+        else:
+            ctx.dead_letter("conflict", f"{what}, and said something else")
+        return True
 
     def _has_moved(self, track: Track, lat: float, lon: float) -> bool:
         """Return whether a driver has moved far enough to be reported."""
@@ -144,15 +167,6 @@ class Gate(KeyedProcess[Event, Position]):
         if degrees <= 1e-9 or degrees * _MOST_M_PER_DEGREE < least:
             return False
         return distance_m(track.lat, track.lon, lat, lon) >= least
-
-    def _has_come(self, event: Event, ctx: Context) -> bool:
-        """Return whether an event has come before; it is put aside then, else remembered."""
-        identity = f"{ctx.input[:2]}{identity_of(event)}"
-        if identity in self.seen:
-            ctx.dead_letter("duplicate", f"{ctx.input}: {identity[2:]} has come before")
-            return True
-        self.seen.put(identity, True)
-        return False
 
     def _status(self, event: DriverStatus, ctx: Context) -> None:
         at, track = event.event_time_ms, self.track.value

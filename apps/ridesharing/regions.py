@@ -52,8 +52,12 @@ class Regions(msgspec.Struct, frozen=True):
         Raises:
             ValueError: It is no cell of this resolution or a finer one.
         """
-        cell = int(h3i.str_to_int(zone))
-        if not h3i.is_valid_cell(cell) or h3i.get_resolution(cell) < ZONE_RESOLUTION:
+        try:
+            cell = int(h3i.str_to_int(zone))
+            known = h3i.is_valid_cell(cell)
+        except OverflowError:  # it does not fit 64 bits
+            known = False
+        if not known or h3i.get_resolution(cell) < ZONE_RESOLUTION:
             raise ValueError(f"{zone!r} is no H3 cell of resolution {ZONE_RESOLUTION}")
         if self.is_one:
             return EVERYWHERE

@@ -18,6 +18,7 @@ Reason = Literal[
     "future",
     "process_error",
     "duplicate",
+    "conflict",
     "late",
 ]
 #: The Kafka header that names the version of an event's contract.

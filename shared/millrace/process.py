@@ -399,6 +399,14 @@ class Context:
         self._emit = emit
         self._reject = reject
 
+    @property
+    def cause(self) -> str | None:
+        """Identity of the current event in its source: ``topic:partition:offset`` where that is Kafka.
+
+        Of what another process emitted its ``event_id``; of a timer what it is. ``None`` where there is none.
+        """
+        return None
+
     def emit(
         self, record: Any, *, on_time: bool | None = None, revision: int = 0, identity: str | None = None
     ) -> None:
@@ -472,12 +480,14 @@ class BroadcastContext:
         watermark: For a control event that holds from an event time on, that time less a millisecond, in
             whatever batch it comes and however far the stream is; for all others, how far the process is (ms)
             in the batch that brings it.
+        cause: Identity of the control event in its source, as of :attr:`Context.cause`.
     """
 
-    __slots__ = ("watermark",)
+    __slots__ = ("cause", "watermark")
 
     def __init__(self) -> None:
         self.watermark: int = 0
+        self.cause: str | None = None
 
 
 class KeyedProcess(Generic[E, O]):

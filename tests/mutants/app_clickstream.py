@@ -97,12 +97,23 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a repeat counts again",
         f"{_APP}/visitor.py",
-        "            if identity in seen:\n",
-        "            if identity in seen and not identity:\n",
+        "            mark = seen.get(identity)\n",
+        "            mark = None\n",
         "repeats change nothing",
         (
             f"{_TESTS}/test_visitor.py"
             "::test_a_repeat_goes_to_the_dead_letters_and_changes_nothing_in_whatever_batch_it_comes",
+        ),
+    ),
+    Mutant(
+        "clickstream: whatever has a known id is a repeat",
+        f"{_APP}/known.py",
+        "    return not known or known == content % _CONTENTS + 1\n",
+        "    return True\n",
+        "something else under a known id is told",
+        (
+            f"{_TESTS}/test_visitor.py"
+            "::test_something_else_under_a_known_id_is_told_from_a_repeat_and_changes_nothing_either",
         ),
     ),
     Mutant(

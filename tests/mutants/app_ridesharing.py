@@ -15,6 +15,9 @@ _ONE_MOMENT: Final = (
 _INCOMPLETE: Final = (
     f"{_TESTS}/test_gate.py::test_what_is_incomplete_or_for_nowhere_is_a_dead_letter_with_a_reason"
 )
+_CONFLICTS: Final = (
+    f"{_TESTS}/test_gate.py::test_what_says_something_else_under_a_known_id_is_told_from_a_repeat"
+)
 _AUDIT: Final = f"{_TESTS}/test_audit.py::test_the_audit_finds_what_is_wrong_in_the_tables"
 _AUDITOR: Final = f"{_TESTS}/test_audit.py::test_what_violates_an_invariant_raises_its_alarm"
 #: The checks of the demo, the audit of the tables among them, over app and agents in memory.
@@ -119,10 +122,50 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a request that is repeated is asked again",
         f"{_APP}/gate.py",
-        '"duplicate", f"{ctx.input}: {identity[2:]} has come before")\n            return True\n',
-        '"duplicate", f"{ctx.input}: {identity[2:]} has come before")\n            return False\n',
+        "        elif self._has_come(event, ctx):\n",
+        "        elif self._has_come(event, ctx) and False:\n",
         "repeats change nothing",
         (f"{_TESTS}/test_gate.py::test_repeats_go_to_the_dead_letters_and_not_to_a_region",),
+    ),
+    Mutant(
+        "ridesharing: another signal under a known id is a repeat",
+        f"{_APP}/gate.py",
+        "        if known is True or known == content:\n",
+        "        if known:\n",
+        "conflicts are told from repeats",
+        (_CONFLICTS,),
+    ),
+    Mutant(
+        "ridesharing: a driver in two places at once is a repeat",
+        f"{_APP}/gate.py",
+        "                if track.here in (None, (lat, lon)):\n",
+        "                if track.here or not track.here:\n",
+        "conflicts are told from repeats",
+        (_CONFLICTS,),
+    ),
+    Mutant(
+        "ridesharing: a pick-up may be in the year 9999",
+        f"{_APP}/gate.py",
+        "        elif ahead := too_far_ahead(event):\n",
+        "        elif (ahead := too_far_ahead(event)) and not ahead:\n",
+        "no timer waits for thousands of years",
+        (f"{_TESTS}/test_gate.py::test_a_time_that_would_be_waited_for_for_years_is_refused",),
+    ),
+    Mutant(
+        "ridesharing: a zone beyond 64 bits raises",
+        "apps/ridesharing/regions.py",
+        "        except OverflowError:  # it does not fit 64 bits\n",
+        "        except ArithmeticError if zone == '' else KeyError:\n",
+        "what is no zone is refused",
+        (f"{_TESTS}/test_gate.py::test_a_zone_that_is_none_is_refused",),
+    ),
+    Mutant(
+        "ridesharing: any number is an attempt's",
+        f"{_APP}/dispatcher.py",
+        "    bit = 1 << int(number) if number in _NUMBERS else 0\n",
+        "    bit = 1 << int(number) if number.isdigit() and len(number) < 5 else 0\n",
+        "an answer's bits fit the state",
+        (f"{_DISPATCHER}::test_an_answer_to_an_offer_of_any_number_is_kept",),
     ),
     Mutant(
         "ridesharing: a handover changes no owner",

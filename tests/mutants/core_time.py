@@ -220,7 +220,7 @@ MUTANTS: Final = (
     Mutant(
         "time: only groups with rows are told what was read",
         _PACKING,
-        "            chunks += [(label, told) for label in self.labels if label not in others]\n",
+        "            chunks += [(label, told) for label in self.labels if label not in tells]\n",
         "            chunks += [(label, told) for label in others if label not in self.labels]\n",
         "every key group has the same clock",
         (

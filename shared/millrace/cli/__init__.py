@@ -49,6 +49,10 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "rescale": ("millrace.cli.rescale:app", "Give a stopped query other partitions or key groups."),
     "contracts": ("millrace.cli.contracts:app", "Keep what events look like in git, and compatible."),
     "dlq": ("millrace.cli.dlq:app", "Dead letters: list them, look into them, send them again."),
+    "chaos": (
+        "millrace.cli.chaos:app",
+        "What nobody should send, through an app, counted to the last event.",
+    ),
     "tables": ("millrace.cli.tables:app", "Delta tables of an app: few files of many, old ones removed."),
     "dashboard": ("millrace.cli.dashboard:app", "What the apps do, live in a browser."),
     "evaluate": ("millrace.cli.evaluate:app", "Hold an app to data whose right answers are known."),

@@ -66,16 +66,21 @@ def check(
     """
     from millrace.contracts import check as find
     from millrace.contracts import folder_of, load_contracts
+    from millrace.runtime.apps import load_app
 
     wrong = 0
     for name in _apps(names, folder):
         contracts = load_contracts(name)
-        findings = find(contracts, folder or folder_of(name), mode, numbered=numbered)
+        narrowed = load_app(name).narrowed
+        place = folder or folder_of(name)
+        findings = find(contracts, place, mode, numbered=numbered, narrowed=narrowed)
         wrong += len(findings)
         for finding in findings:
             typer.echo(f"{name}: {finding}")
         if not findings:
             typer.echo(f"ok  {name}: {', '.join(str(c.name) for c in contracts)}, {mode} compatible")
+            for contract, why in narrowed.items():
+                typer.echo(f"    {contract} has narrower bounds: {why}")
     if wrong:
         raise typer.Exit(1)
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from millrace.contracts.compatibility import Mode, breaks
+from millrace.contracts.compatibility import Mode, breaks, without_bounds
 from millrace.contracts.model import Contract, ContractError, ContractName, stored
-from millrace.contracts.schema import dumps, meaning
+from millrace.contracts.schema import dumps, meaning, resolved
 from millrace.local.private import make_shared, share
 
 
@@ -31,7 +32,12 @@ class Finding:
 
 
 def check(
-    contracts: Sequence[Contract], folder: Path, mode: Mode = Mode.backward, *, numbered: bool = False
+    contracts: Sequence[Contract],
+    folder: Path,
+    mode: Mode = Mode.backward,
+    *,
+    numbered: bool = False,
+    narrowed: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Finding]:
     """Return what is wrong with the contracts of an app; empty if nothing is.
 
@@ -40,6 +46,8 @@ def check(
         folder: Its contracts in git.
         mode: Which versions must understand each other.
         numbered: Fields must also keep their places, from which Protobuf has its numbers.
+        narrowed: Contract → why its bounds are narrower than those of the version before: bounds alone are
+            then not compared with that one's.
 
     Raises:
         ContractError: A file in the folder is no contract.
@@ -54,7 +62,7 @@ def check(
             found.append(Finding(name, f"the newest class is {newest[name.name]}: register this version's"))
     # A version that is not in git yet is judged as its class says, so that both problems show at once.
     versions = dict(sorted({**{c.name: c.schema() for c in contracts}, **kept}.items()))
-    return found + _broken(versions, mode, numbered)
+    return found + _broken(versions, mode, numbered, narrowed)
 
 
 def generate(
@@ -128,13 +136,31 @@ def _differing(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "they differ in more than wording"
 
 
-def _broken(versions: Mapping[ContractName, Mapping[str, Any]], mode: Mode, numbered: bool) -> list[Finding]:
+def _broken(
+    versions: Mapping[ContractName, Mapping[str, Any]],
+    mode: Mode,
+    numbered: bool,
+    narrowed: Mapping[str, str],
+) -> list[Finding]:
     found, names = [], list(versions)
+    narrower = {
+        str(after)
+        for before, after in pairwise(names)
+        if before.name == after.name and breaks(versions[before], versions[after])
+    }
+    later = {str(after) for before, after in pairwise(names) if before.name == after.name}
+    for name in narrowed:
+        if name in later and name not in narrower:
+            why = "it is said to be narrower than the version before it, and is not"
+            found.append(Finding(ContractName.parse(name), why))
     for before, after in pairwise(names):
         if before.name != after.name:
             continue
         called = (f"v{before.version}", f"v{after.version}")
-        told = breaks(versions[before], versions[after], mode, names=called)
+        old, new = versions[before], versions[after]
+        if str(after) in narrowed:
+            old, new = without_bounds(resolved(old)), without_bounds(resolved(new))
+        told = breaks(old, new, mode, names=called)
         found += [Finding(after, str(one)) for one in told]
         if numbered:
             from millrace.contracts.protobuf import numbering_breaks

@@ -19,12 +19,14 @@ _ANY: Final = "any value"
 #: Keyword of a lower bound → that of the same bound, exclusive; and of upper ones.
 _LOWER: Final = {"minimum": "exclusiveMinimum", "minLength": "", "minItems": "", "minProperties": ""}
 _UPPER: Final = {"maximum": "exclusiveMaximum", "maxLength": "", "maxItems": "", "maxProperties": ""}
+_BOUNDS: Final = frozenset({*_LOWER, *_LOWER.values(), *_UPPER, *_UPPER.values()} - {""})
 #: Rules of which nothing but equality says that one is the other's.
 _EQUAL: Final = ("pattern", "format", "multipleOf", "contentEncoding", "uniqueItems")
 #: What is compared; a difference in anything else is a break.
 _KNOWN: Final = frozenset(
     {
         *("type", "enum", "anyOf", "properties", "required", "additionalProperties", "items", "prefixItems"),
+        "propertyNames",
         *("default", *_LOWER, *_LOWER.values(), *_UPPER, *_UPPER.values(), *_EQUAL),
     }
 )
@@ -91,6 +93,22 @@ def breaks(
     if mode in (Mode.forward, Mode.full):
         pairs = _Reading(reader=names[0], writer=names[1]).refusals(before, after, "")
         found += [Break(Mode.forward, where, why) for where, why in pairs]
+    return found
+
+
+def without_bounds(schema: Any) -> Any:
+    """Return a schema that says the same but for bounds of numbers, lengths and counts.
+
+    >>> without_bounds({"type": "integer", "minimum": 3, "maximum": 9})
+    {'type': 'integer'}
+    """
+    if isinstance(schema, list):
+        return [without_bounds(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {k: without_bounds(v) for k, v in schema.items() if k not in _BOUNDS and k != "properties"}
+    if "properties" in schema:  # names, not keywords
+        found["properties"] = {name: without_bounds(of) for name, of in schema["properties"].items()}
     return found
 
 
@@ -198,6 +216,9 @@ class _Reading:
                 found.append(
                     (_path(at, name), f"{self.writer} {how}, {self.reader} requires it: give it a default")
                 )
+        if "propertyNames" in reads:
+            names = [{"type": "string", **of.get("propertyNames", {})} for of in (reads, writes)]
+            found += self.refusals(names[0], names[1], _path(at, "*"))
         rest, kept = reads.get("additionalProperties", True), writes.get("additionalProperties", True)
         for name, value in written.items():
             if name in known:

@@ -8,12 +8,14 @@ that go the same way, packed with MessagePack. Nothing here knows an engine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from millrace.host.runner import Emission
 from millrace.time.clock import ClockStatus, SourceReport
+
+T = TypeVar("T")
 
 #: Kinds of input rows.
 DATA, CONTROL, FUTURE, UNKNOWN_VERSION = 0, 1, 2, 3
@@ -25,6 +27,8 @@ WATERMARK: Final = "$watermark"
 FORWARDED: Final = "$control"
 #: A control event on its way: bytes, identity in its source, headers, event time.
 Forwarded = tuple[bytes, str | None, str | None, int]
+#: A chunk has no more bytes of events than this, unless a single one has.
+CHUNK_BYTES: Final = 4 << 20
 #: Stands for "no event time" in columns of event times, which have no nulls.
 NO_TIME: Final = -(2**63)
 
@@ -174,7 +178,7 @@ def join_output(chunks: Iterable[bytes]) -> OutputChunk:
 
 
 def encode_emissions(emissions: Sequence[Emission]) -> list[tuple[str, int, bytes]]:
-    """Pack emissions: one chunk per output.
+    """Pack emissions: one chunk per output, several where they are large.
 
     Returns:
         Tuples of output, number of records and chunk.
@@ -187,7 +191,32 @@ def encode_emissions(emissions: Sequence[Emission]) -> list[tuple[str, int, byte
         else:
             of.append(emission)
     made = []
-    for output, records in by_output.items():
-        _, ids, keys, times, on_time, payloads = zip(*records, strict=True)
-        made.append((output, len(records), _encode((ids, keys, times, bytes(on_time), payloads))))
+    for output, whole in by_output.items():
+        for records in parts_of(whole, [len(emission[5]) for emission in whole]):
+            _, ids, keys, times, on_time, payloads = zip(*records, strict=True)
+            made.append((output, len(records), _encode((ids, keys, times, bytes(on_time), payloads))))
     return made
+
+
+def parts_of(rows: Sequence[T], sizes: Sequence[int]) -> Iterable[Sequence[T]]:
+    """Return rows in parts that are no larger than a chunk is to be, nearly always in one.
+
+    What moves a chunk copies it, into buffers that grow by doubling: some dozens of events of a megabyte, as
+    dead letters of one output, would be more than a JVM of the usual size has.
+
+    Args:
+        rows: The rows.
+        sizes: How many bytes each has.
+
+    >>> [len(part) for part in parts_of("abcd", [5, CHUNK_BYTES, 7, 8])]
+    [1, 1, 2]
+    """
+    if sum(sizes) <= CHUNK_BYTES:
+        return (rows,)
+    parts, first, size = [], 0, 0
+    for place, own in enumerate(sizes):
+        if size + own > CHUNK_BYTES and place > first:
+            parts.append(rows[first:place])
+            first, size = place, 0
+        size += own
+    return [*parts, rows[first:]]

@@ -202,7 +202,7 @@ class Controls:
         entry, standing = cursor.entry, cursor.broadcast
         drafts = Drafts(self.layout, maps)
         cursor.entry, cursor.broadcast = None, drafts
-        self._ctx.watermark = watermark
+        self._ctx.watermark, self._ctx.cause = watermark, row.cause
         try:
             event = self._decode(row.raw) if row.event is None else row.event
             self._process.process_broadcast(event, self._ctx)

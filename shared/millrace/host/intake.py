@@ -150,14 +150,22 @@ class Intake:
         events: How rows become events; opened here.
         runner: What runs the process; events that cannot be read are put aside there.
         forwards: Whether control events go on to another process.
+        refuses: Whether a control event that comes to the end of the topology is nobody's.
     """
 
     def __init__(
-        self, process: KeyedProcess[Any, Any], events: JsonEvents, runner: Runner, *, forwards: bool
+        self,
+        process: KeyedProcess[Any, Any],
+        events: JsonEvents,
+        runner: Runner,
+        *,
+        forwards: bool,
+        refuses: bool = True,
     ) -> None:
         self._process = process
         self._runner = runner
         self._forwards = forwards
+        self._refuses = refuses and not forwards
         self._events = events
         self._keeps_time = order_of(process).by_key
         events.open()
@@ -229,7 +237,7 @@ class Intake:
                 batch.take(message)
             elif self._events.control_type is not None:
                 batch.controls.append(Row(time, raw, cause, self._events.control(raw), header))
-            elif not self._forwards and batch.speaks:
+            elif self._refuses and batch.speaks:
                 self._put_aside("schema", "broadcast", f"{self._process.name} takes no control events", raw,
                                 cause, None, NO_TIME, header)  # fmt: skip
             if self._forwards and batch.hands_on:

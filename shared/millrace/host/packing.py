@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from millrace.host.chunks import (
+    CHUNK_BYTES,
     CONTROL,
     DATA,
     FORWARDED,
@@ -32,6 +33,7 @@ from millrace.host.chunks import (
     decode_forwarded,
     decode_output,
     encode_reports,
+    parts_of,
 )
 from millrace.host.groups import station_of
 from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, pick, read_inputs
@@ -201,10 +203,15 @@ class Packer:
         if waiting is None:
             return
         reports = None if sources is None else sources.reports()
-        chunks = [(label, chunk._replace(reports=reports).encode()) for label, chunk in waiting]
+        # Of several chunks of a group the first tells it.
+        tells = {label: place for place, (label, _) in reversed(list(enumerate(waiting)))}
+        chunks = [
+            (label, (chunk._replace(reports=reports) if tells[label] == place else chunk).encode())
+            for place, (label, chunk) in enumerate(waiting)
+        ]
         if reports is not None:
-            told, others = encode_reports(reports), {label for label, _ in waiting}
-            chunks += [(label, told) for label in self.labels if label not in others]
+            told = encode_reports(reports)
+            chunks += [(label, told) for label in self.labels if label not in tells]
         yield rows(chunks)
 
     def _pack(
@@ -243,7 +250,10 @@ class Packer:
             told = np.where(counts, plausible, NO_TIME).tolist()
             told = None if told == times else told
         chunks = []
-        for group, rows in _by_group(groups, kinds, len(self.labels)):
+        found = _by_group(groups, kinds, len(self.labels))
+        if sum(map(len, values)) > CHUNK_BYTES:
+            found = _in_parts(found, values)
+        for group, rows in found:
             part = [None if c is None else list(pick(c, rows)) for c in columns]
             of_kind = None if part[2] is None else bytes(part[2])
             chunk = InputChunk(part[0], part[1], of_kind, *part[3:])  # type: ignore[arg-type]
@@ -462,6 +472,13 @@ def _by_source(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
         rows_of.setdefault(parts, []).append(row)
     for parts, rows in rows_of.items():
         yield ":".join(part or "" for part in parts), np.array(rows)
+
+
+def _in_parts(found: Iterable[tuple[int, list[int]]], values: list[bytes]) -> Iterator[tuple[int, list[int]]]:
+    """Yield the rows of each group in parts that are no larger than a chunk is to be."""
+    for group, rows in found:
+        for part in parts_of(rows, [len(values[row]) for row in rows]):
+            yield group, list(part)
 
 
 def _by_group(groups: list[int], kinds: list[int] | None, count: int) -> Iterator[tuple[int, list[int]]]:

@@ -136,6 +136,7 @@ class Runner:
         timers.again = processing_timers.again = self._again
         self._ctx = _RunningContext(timers, processing_timers, self._emit, self._reject)
         self._ctx.emit = self._emit_main  # type: ignore[method-assign]
+        self._ctx.cause_of = lambda: self._cause
         self._process = self.process.process
         #: Outputs that a callback may emit to → the names that identities have.
         self._outputs = process.stored_outputs()
@@ -368,7 +369,7 @@ class Runner:
             topic=topic,
             partition=partition,
             offset=offset,
-            value=raw if raw is None or self._inputs is None else unmarked(raw),
+            value=raw if raw is None or self._inputs is None or stage == "broadcast" else unmarked(raw),
             headers=kept.headers,
             kafka_key=kept.key,
             timestamp_ms=kept.timestamp_ms,
@@ -1040,7 +1041,14 @@ def _on_time(rows: Sequence[Row], watermark: int) -> bool:
 class _RunningContext(Context):
     """A context whose ``emit`` is the runner's own method: a call less for every record."""
 
-    __slots__ = ("emit",)
+    __slots__ = ("cause_of", "emit")
+
+    cause_of: Callable[[], str | None]
+
+    @property
+    def cause(self) -> str | None:
+        """Identity of the current event."""
+        return self.cause_of()
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ from millrace.host.spark_records import ROWS_SCHEMA, RowReader, TypedReader
 from millrace.host.spark_station import run_station
 from millrace.host.spark_types import META_FIELDS, struct_type, structs_in
 from millrace.host.spark_worker import OUTPUT_SCHEMA, BoundedGroups, KeyGroupProcessor
-from millrace.host.station import Onward, StationLink
+from millrace.host.station import StationLink, outputs_of_links
 from millrace.inputs import mark_of
 from millrace.outputs import output_types
 from millrace.process import KeyedProcess, check_process, order_of
@@ -645,12 +645,14 @@ class ProcessedStream:
         process = self.topology.links[place].process
         speaker = group_labels(self.key_groups[place])[0]
         forwards = place < len(self.topology.links) - 1
+        refuses = all(link.process.control_type is None for link in self.topology.links)
         if not rows.isStreaming:
             groups = BoundedGroups(
                 process,
                 events,
                 speaker=speaker,
                 forwards=forwards,
+                refuses=refuses,
                 bound_ms=self.front.clock.bound_ms,
             )
             # Spark looks at what it is given with `inspect`, which wants a function.
@@ -661,6 +663,7 @@ class ProcessedStream:
                 events,
                 speaker=speaker,
                 forwards=forwards,
+                refuses=refuses,
                 keys=self.state_keys,
                 clock=None if place else BatchClock(self.front.clock),
             ),
@@ -819,23 +822,3 @@ class EmittedStream:
         """
         _refuse_local_types(process)
         return ProcessedStream(self.outputs.process(process), self.stream.front)
-
-
-def outputs_of_links(
-    topology: Topology,
-) -> tuple[list[dict[str, str]], list[dict[str, tuple[Onward, ...]]]]:
-    """Return for each link under which names its outputs come out, and by which links they are taken."""
-    names: list[dict[str, str]] = [{} for _ in topology.links]
-    onward: list[dict[str, tuple[Onward, ...]]] = [{} for _ in topology.links]
-    places = {link.name: place for place, link in enumerate(topology.links)}
-    for full, (process, output) in topology.outputs.items():
-        names[places[process.name]][output] = full
-    for place, link in enumerate(topology.links):
-        inputs = list(link.process.inputs)
-        for taken in link.takes:
-            owner = topology.link(taken.link).process
-            kinds = key_types(owner.name, output_types(owner)[taken.output], taken.key)
-            mark = mark_of(inputs.index(taken.input)) if inputs else b""
-            of = onward[places[taken.link]]
-            of[taken.output] = (*of.get(taken.output, ()), Onward(place, tuple(kinds.items()), mark))
-    return names, onward

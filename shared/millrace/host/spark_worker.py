@@ -125,6 +125,7 @@ class KeyGroupProcessor(StatefulProcessor):
         events: How rows become events.
         speaker: Label of the group that speaks for all of control events, which all groups see.
         forwards: Whether control events go on to another process.
+        refuses: Whether no process takes any.
         keys: Where the keys are that state is encrypted with; ``None``: it is kept in clear.
         clock: What the clock goes by; ``None``: it is that of the process before this one.
     """
@@ -136,13 +137,14 @@ class KeyGroupProcessor(StatefulProcessor):
         *,
         speaker: int,
         forwards: bool = False,
+        refuses: bool = True,
         keys: KeyReference | None = None,
         clock: BatchClock | None = None,
     ) -> None:
         self._process = process
         self._keys = keys
         self._clock = clock
-        self._forwards = forwards
+        self._forwards, self._refuses = forwards, refuses
         self._uses_ticks = process.needs_ticks()
         self._events = events
         self._speaker = speaker
@@ -160,7 +162,9 @@ class KeyGroupProcessor(StatefulProcessor):
 
     def _open(self) -> None:
         self._runner = Runner(self._process, encode=msgspec.json.encode, decode=self._events.event)
-        self._intake = Intake(self._process, self._events, self._runner, forwards=self._forwards)
+        self._intake = Intake(
+            self._process, self._events, self._runner, forwards=self._forwards, refuses=self._refuses
+        )
         keep_out_of_collection()
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:

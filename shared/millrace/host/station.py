@@ -38,6 +38,8 @@ from millrace.host.intake import Brought, Intake, JsonEvents, control_order, mov
 from millrace.host.key_times import KeyTimes
 from millrace.host.rows import Emission, Row
 from millrace.host.runner import Runner, StreamTime
+from millrace.inputs import mark_of
+from millrace.outputs import output_types
 from millrace.process import KeyedProcess
 from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.keyring import KeyReference, Keyring
@@ -45,6 +47,8 @@ from millrace.state.pages import PAGE_BYTES, PagedStore
 from millrace.state.sealing import Place, seal, unseal
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockSettings, ClockState, ClockStatus
+from millrace.topology import Topology
+from millrace.topology.keys import key_types
 
 #: Name of the state variable that has it all.
 VARIABLE: Final = "station"
@@ -255,9 +259,16 @@ class Station:
         self._speaks = number == 0
         self._kept = _Kept([link.process.stored_as for link in links], number)
         self._most_pages = kept_bytes // stations // PAGE_BYTES // len(links)
+        taken = any(link.events.control_type is not None for link in links)
         self._links = [
             _RunningLink(
-                place, link, self._kept, last=place == len(links) - 1, stays=stations > 1, speaks=self._speaks
+                place,
+                link,
+                self._kept,
+                last=place == len(links) - 1,
+                stays=stations > 1,
+                speaks=self._speaks,
+                refuses=not taken,
             )
             for place, link in enumerate(links)
         ]
@@ -336,10 +347,19 @@ class _RunningLink:
         last: Whether none comes after it.
         stays: Whether what it emits must stay in its locality.
         speaks: Whether it tells what all stations find alike.
+        refuses: Whether no link takes control events.
     """
 
     def __init__(
-        self, place: int, link: StationLink, kept: _Kept, *, last: bool, stays: bool, speaks: bool
+        self,
+        place: int,
+        link: StationLink,
+        kept: _Kept,
+        *,
+        last: bool,
+        stays: bool,
+        speaks: bool,
+        refuses: bool,
     ) -> None:
         process = link.process
         self._stays, self._speaks = stays, speaks
@@ -349,7 +369,7 @@ class _RunningLink:
         self._labels = group_labels(link.key_groups)
         self._names = link.names
         self._runner = Runner(process, encode=msgspec.json.encode, decode=link.events.event)
-        self._intake = Intake(process, link.events, self._runner, forwards=not last)
+        self._intake = Intake(process, link.events, self._runner, forwards=not last, refuses=refuses)
         self._onward = {
             output: [(to.link, to.mark, KeyTimes(to.keys, ("", int), 1)) for to in takers]
             for output, takers in link.onward.items()
@@ -565,3 +585,23 @@ class Wake(NamedTuple):
 
 
 _NEVER: Final = Wake(None, None, None, None)
+
+
+def outputs_of_links(
+    topology: Topology,
+) -> tuple[list[dict[str, str]], list[dict[str, tuple[Onward, ...]]]]:
+    """Return for each link under which names its outputs come out, and by which links they are taken."""
+    names: list[dict[str, str]] = [{} for _ in topology.links]
+    onward: list[dict[str, tuple[Onward, ...]]] = [{} for _ in topology.links]
+    places = {link.name: place for place, link in enumerate(topology.links)}
+    for full, (process, output) in topology.outputs.items():
+        names[places[process.name]][output] = full
+    for place, link in enumerate(topology.links):
+        inputs = list(link.process.inputs)
+        for taken in link.takes:
+            owner = topology.link(taken.link).process
+            kinds = key_types(owner.name, output_types(owner)[taken.output], taken.key)
+            mark = mark_of(inputs.index(taken.input)) if inputs else b""
+            of = onward[places[taken.link]]
+            of[taken.output] = (*of.get(taken.output, ()), Onward(place, tuple(kinds.items()), mark))
+    return names, onward

@@ -23,6 +23,10 @@ MAX_RULES: Final = 1_000
 MAX_VERSIONS: Final = 10
 MAX_AUDIT: Final = 30
 MAX_LIST: Final = 10_000
+#: Most characters of a condition, and of what else is said of a rule; most options of one.
+MAX_CONDITION: Final = 20_000
+MAX_TEXT: Final = 2_000
+MAX_OPTIONS: Final = 64
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,6 +69,24 @@ class PublishRule(msgspec.Struct, frozen=True, tag_field="kind", tag="publish_ru
     at_ms: TimeMs
     state: Literal["draft", "shadow", "active"] = "draft"
     from_ms: TimeMs = 0
+
+    def __post_init__(self) -> None:
+        # Here and not in the rule's type, with which what is kept is read.
+        rule = self.rule
+        if len(rule.when) > MAX_CONDITION:
+            raise ValueError(f"the rule's condition is out of range: at most {MAX_CONDITION:,} characters")
+        if len(rule.options) > MAX_OPTIONS:
+            raise ValueError(f"the rule's options are out of range: at most {MAX_OPTIONS}")
+        texts = (
+            rule.action,
+            rule.owner,
+            rule.description,
+            rule.reason,
+            *rule.options,
+            *rule.options.values(),
+        )
+        if max(map(len, texts)) > MAX_TEXT:
+            raise ValueError(f"a text of the rule is out of range: at most {MAX_TEXT:,} characters")
 
 
 class SetRuleState(msgspec.Struct, frozen=True, tag_field="kind", tag="set_rule_state"):
@@ -140,7 +162,7 @@ class PutListEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="put_list_
     until_ms: TimeMs
     by: Person
     at_ms: TimeMs
-    note: str = ""
+    note: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
 
 
 class RemoveListEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="remove_list_entry"):

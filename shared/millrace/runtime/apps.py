@@ -92,6 +92,8 @@ class App:
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
+        narrowed: Contract → why it refuses some of what the version before it allowed: its bounds are
+            narrower, in numbers, times, lengths. What is beyond them goes to the dead letters.
     """
 
     name: str
@@ -105,6 +107,20 @@ class App:
     evaluate: str | None = None
     dashboard: str | None = None
     contracts: Mapping[str, Any] = field(default_factory=dict)
+    narrowed: Mapping[str, str] = field(default_factory=dict)
+
+
+def input_versions(app: App, topology: Topology) -> tuple[str, ...]:
+    """Return the versions of contracts that an app reads, as a Kafka header names them.
+
+    These are the first and all up to the newest contract of what comes in: whoever wrote one of them wrote
+    what the newest reads, or what it says is beyond its bounds.
+    """
+    process = topology.links[0].process
+    types = list(process.inputs.values()) or [process.event_type]
+    newest = [name.rpartition(".v")[2] for name, tp in app.contracts.items() if tp in types]
+    most = max((int(version) for version in newest if version.isdecimal()), default=1)
+    return tuple(map(str, range(1, most + 1)))
 
 
 def with_sent_times(app: App) -> App:

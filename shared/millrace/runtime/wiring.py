@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from millrace.connectors.router import Outputs
 from millrace.host.spark import ProcessedStream, keyed
 from millrace.host.spark_input import Plan
+from millrace.runtime.apps import input_versions
 from millrace.topology.keys import FirstOf, KeyingError, KeyPart, RecordKey
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def outputs_of(
     topology = app.topology(settings)
     _check_clocks(app, topology, settings)
     prepared = app.prepare(records, settings) if app.prepare else records
-    stream = stream_of(topology, prepared, settings, plan, stations)
+    versions = input_versions(app, topology)
+    stream = stream_of(topology, prepared, settings, plan, stations, versions=versions)
     return Outputs(stream, topology.tables, topology.topics)
 
 
@@ -59,10 +61,12 @@ def stream_of(
     settings: AppSettings,
     plan: Plan = "chain",
     stations: int = 1,
+    *,
+    versions: Sequence[str] = ("1",),
 ) -> ProcessedStream:
     """Return a topology at work on the JSON events of Kafka topics.
 
-    Their contract has version 1, and what cannot be read keeps its bytes, place, key and headers.
+    What cannot be read keeps its bytes, place, key and headers.
 
     Args:
         topology: The topology.
@@ -70,6 +74,7 @@ def stream_of(
         settings: The app's settings: disorder, headers, clock and key groups.
         plan: How it runs.
         stations: How many stations there are.
+        versions: The versions of contracts that are read; others go to the dead letters.
 
     Raises:
         KeyingError: An input names no topic, or what the records do not have.
@@ -100,7 +105,7 @@ def stream_of(
         arrived_at="timestamp",
         max_future_skew=stream.max_future_skew,
         record_key="key",
-        versions=("1",),
+        versions=versions,
         key_groups=settings.spark.key_groups,
         clock=each(lambda one: one.clock),
         clock_skew="off" if stream.clock_skew is None else stream.clock_skew,

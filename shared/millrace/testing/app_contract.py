@@ -63,6 +63,7 @@ class AppWorld:
         left_out: Output → fields that hang on the cuts, and why that is right stands beside it.
         spark_events: So many events of the world run on Spark.
         fast_ms: How far the wrong clock of one key is ahead, ms.
+        hostile_events: So many records are sent that are not all as they should be.
     """
 
     app: ClassVar[App]
@@ -76,6 +77,7 @@ class AppWorld:
     only: ClassVar[Mapping[str, Callable[[dict[str, Any]], bool]]] = {}
     spark_events: ClassVar[int] = 600
     fast_ms: ClassVar[int] = 30_000
+    hostile_events: ClassVar[int] = 5_000
 
     def world(self) -> Iterable[Happened]:
         """Return what happens: events with key, time, and when they came about."""
@@ -145,6 +147,23 @@ class AppInMemory(AppWorld):
         """Whatever the batches, and wherever it is restarted, the tables stand alike at any moment."""
         self.standing.check(self.seeds)
         assert sum(rows.total() for rows in self.standing.expected().values()) > 0, "nothing came out"
+
+    def test_no_event_stops_it_and_every_one_is_accounted_for(self) -> None:
+        """Whatever is sent is processed, late or a dead letter; what its contract allows fails nowhere."""
+        from millrace.chaos.hostile import Message
+        from millrace.chaos.inputs import input_in_memory
+
+        topology = self.topology()
+
+        def message(h: Happened) -> Message:
+            topic = topology.inputs[h.input or topology.input_of(h.event)].topic
+            return Message(topic, h.key.encode(), msgspec.json.encode(h.event), h.came_ms)
+
+        world = map(message, self.world())
+        report = input_in_memory(self.app, self.settings, world, events=self.hostile_events, seed=1)
+        assert report.holds, [report.ended, *report.faults, *(row for row in report.rows if not row.holds)]
+        assert sum(row.processed + row.late for row in report.rows) > self.hostile_events // 4
+        assert sum(sum(row.dead.values()) for row in report.rows) > self.hostile_events // 10
 
     def test_a_wrong_clock_is_nobody_elses(self) -> None:
         """A key whose clock is ahead makes no event of another late, and changes nothing of others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -12,17 +12,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from msgspec import Meta
 
-from millrace import Context, KeyedProcess, arrival, value_state
+from millrace import BroadcastContext, Context, KeyedProcess, arrival, broadcast_state, value_state
 from millrace.connectors.driver_writer import _add_columns
 from millrace.connectors.records import dead_letter_record, is_dead_letters
 from millrace.connectors.router import DeadLetterLimit, TooManyDeadLetters
 from millrace.dead_letters import DeadLetter, Kept, kept_of, reason_of
 from millrace.dlq import DeadLetterTable
-from millrace.host.chunks import decode_input, decode_output
-from millrace.host.intake import JsonEvents
+from millrace.host.chunks import CONTROL, NO_TIME, InputChunk, decode_input, decode_output
+from millrace.host.intake import Brought, Intake, JsonEvents
 from millrace.host.key_times import KeyFields
 from millrace.host.memory import MemoryHost
 from millrace.host.packing import Packer
+from millrace.host.runner import Runner
 from millrace.host.spark_records import TypedColumns
 from millrace.host.spark_worker import BoundedGroups
 from millrace.runtime.apps import app_version
@@ -250,3 +251,29 @@ def test_a_table_of_an_earlier_version_is_read_and_written_on(tmp_path: Path) ->
     write_deltalake(table, rows, mode="append")
     kept = {(one.kafka_key, one.timestamp_ms) for one in DeadLetterTable(str(path)).read()}
     assert kept == {(None, None), (b"k", 9)}
+
+
+class Ruled(KeyedProcess[int | str, int]):
+    """Has two inputs, so that its events are led by a byte; control events are not."""
+
+    order = arrival(commutes=True)
+    inputs: ClassVar = {"a": int, "b": str}
+    control_type: ClassVar[Any] = int
+    limit = broadcast_state(str, int)
+
+    def process(self, event: int | str, ctx: Context) -> None:
+        ctx.emit(1)
+
+    def process_broadcast(self, control: int, ctx: BroadcastContext) -> None:
+        raise ValueError(control)
+
+
+@pytest.mark.parametrize("raw", [b"\x01{}", b"\x08", b"\x02[1", b"{}", b"7"])
+def test_the_dead_letter_of_a_control_event_keeps_all_its_bytes(raw: bytes) -> None:
+    runner = Runner(Ruled(), encode=msgspec.json.encode)
+    events = JsonEvents(Ruled.event_type, int, inputs=Ruled.inputs)
+    intake, brought = Intake(Ruled(), events, runner, forwards=False), Brought(speaks=True)
+    intake.read(InputChunk([None], [NO_TIME], bytes([CONTROL]), ["c:0:5"], None, [raw]), brought)
+    runner.controls.take(brought.controls, None, 0, report=True)
+    (letter,) = [msgspec.json.decode(e.payload, type=DeadLetter) for e in runner.emissions]
+    assert (letter.stage, letter.value, letter.offset) == ("broadcast", raw, 5)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from apps.clickstream.bots import is_crawler
-from apps.clickstream.events import INPUTS, Erasure, Forget, Refund
+from apps.clickstream.events import INPUTS, MAX_TIME_MS, Customer, Erasure, Forget, Refund
 from apps.clickstream.funnels import Funnel, FunnelError, walk
-from apps.clickstream.known import VisitorRules, newly_covered
+from apps.clickstream.known import Known, VisitorRules, newly_covered, said_the_same, seen_as, seen_at
 from apps.clickstream.messages import (
     Activity,
     EraseCart,
@@ -23,6 +23,7 @@ from apps.clickstream.messages import (
 )
 from apps.clickstream.rows import digest_of
 from apps.clickstream.visitor import Visitors
+from millrace.parts.contents import digest_of as content_of
 from millrace.testing import TestDriver
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
@@ -77,6 +78,32 @@ def test_a_repeat_goes_to_the_dead_letters_and_changes_nothing_in_whatever_batch
     assert target.values() == once.values()
     assert target.values("sessions") == once.values("sessions")
     assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate", "duplicate"]
+
+
+def test_something_else_under_a_known_id_is_told_from_a_repeat_and_changes_nothing_either() -> None:
+    target = driver()
+    events = [click(0, item_id="i1"), consent(1), Customer("c1", "u1", "f", 1990, "DE", START + 2)]
+    others = [
+        msgspec.structs.replace(events[0], item_id="i2"),
+        msgspec.structs.replace(events[1], granted=False),
+        msgspec.structs.replace(events[2], birth_year=1991),
+    ]
+    send(target, *events)
+    target.restart()
+    before = target.state("v1"), target.state("u1")
+    send(target, *others)
+    send(target, *events)
+    assert [d["reason"] for d in target.values("dead_letters")] == ["conflict"] * 3 + ["duplicate"] * 3
+    assert (target.state("v1"), target.state("u1")) == before
+
+
+def test_what_an_earlier_version_has_seen_is_a_repeat_whatever_it_said() -> None:
+    seen = Known(seen={"a": START})
+    assert said_the_same(seen.seen["a"], content_of(click(0, id="a")))
+    assert seen_at(seen.seen["a"]) == START
+    for at in (0, 1, MAX_TIME_MS):
+        assert seen_at(seen_as(at, 7)) == at
+        assert not said_the_same(seen_as(at, 7), 8)
 
 
 def test_an_identity_is_known_for_the_horizon_and_not_longer() -> None:

@@ -142,6 +142,17 @@ def test_an_unclear_verdict_can_be_made_clear_but_not_the_other_way_round() -> N
     assert [c.status for c in cases(target).values()] == ["genuine"]
 
 
+def test_another_alert_or_disposition_under_a_known_id_is_told_from_a_repeat() -> None:
+    seen, decided = alert(0, "a"), said(HOUR, "a", "fraud")
+    others = [
+        msgspec.structs.replace(seen, amount=seen.amount + 1),
+        msgspec.structs.replace(decided, verdict="genuine"),
+    ]
+    target = settle(driver(seen, decided, *others), HOUR)
+    assert cases(target) == cases(settle(driver(seen, decided), HOUR))
+    assert [d["reason"] for d in target.values("dead_letters")] == ["conflict"] * 2
+
+
 def test_repeats_of_alerts_and_dispositions_change_nothing() -> None:
     once = [alert(0, "a"), alert(1, "b"), said(HOUR, "a", "fraud")]
     target = settle(driver(*once, *once), HOUR)

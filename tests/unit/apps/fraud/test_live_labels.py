@@ -150,6 +150,26 @@ def test_a_repeated_label_is_a_dead_letter_and_counts_once() -> None:
     assert chain.labels == [said]
 
 
+def test_another_label_under_a_known_id_is_told_from_a_repeat() -> None:
+    t0 = transaction(0, 10)
+    said = label(t0, DAY)
+    other = msgspec.structs.replace(said, is_fraud=not said.is_fraud)
+    chain = Chain(("terminal",))
+    chain.send(t0)
+    for word in (said, other):
+        chain.send(word)
+    chain.restart()
+    for word in (said, msgspec.structs.replace(said, source="correction")):
+        chain.send(word)
+    assert [d["reason"] for d in chain.dead] == ["conflict", "duplicate", "conflict"]
+    assert chain.labels == [said]
+
+
+def test_a_label_of_an_earlier_version_is_a_repeat_whatever_it_said() -> None:
+    words = CardWords([Word(20, "b", 5, "t", False)])
+    assert words.take(Word(21, "b", 5, "t", True, 7), 30) == "repeat"
+
+
 def test_a_label_on_a_transaction_that_nobody_has_seen_changes_no_terminal() -> None:
     unseen, t2 = transaction(0, 10), transaction(2 * DAY, 10)
     chain = Chain(("terminal",))

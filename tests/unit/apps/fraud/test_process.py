@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
+from apps.fraud.card import Recent
 from apps.fraud.events import Alert, Control, ResetThreshold, SetThreshold
 from apps.fraud.scoring import THRESHOLD_NAMES, Thresholds
+from millrace.state.evolution import state_differences
+from millrace.state.schema import describe_type
 from millrace.testing import TestDriver
 from tests.unit.apps.fraud.cases import (
     DAY,
@@ -296,3 +300,60 @@ def test_the_expiry_timer_is_not_moved_by_every_transaction() -> None:
     assert target.timers("card-1") == {"expire": START_MS + DAY}
     target.advance_watermark(START_MS + DAY)
     assert target.timers("card-1") == {"expire": START_MS + HOUR + DAY}
+
+
+def test_another_transaction_under_a_known_id_is_told_from_a_repeat() -> None:
+    target = driver()
+    first = transaction(0, 10)
+    other = msgspec.structs.replace(first, amount=11.0)
+    send_each(target, [first, other, first, transaction(HOUR, 20), other])  # the last one late
+    target.restart()
+    send_each(target, [other, first])
+    assert len(target.values()) == 2
+    reasons = [d["reason"] for d in target.values("dead_letters")]
+    assert reasons == ["conflict", "duplicate", "conflict", "conflict", "duplicate"]
+
+
+def test_what_was_said_goes_with_its_transaction() -> None:
+    """Against a dictionary of what is known, some of it by an earlier version."""
+    rng = Random(5)
+    for _ in range(200):
+        recent, known = Recent(), dict[str, tuple[int, int | None]]()
+        now = 0
+        for n in range(rng.randrange(6)):
+            recent.seen[f"old{n}"] = 5 * n + 20
+            known[f"old{n}"] = (5 * n + 20, None)
+        for _ in range(60):
+            now += rng.randrange(DAY // 10)
+            name, content = rng.choice([f"t{rng.randrange(9)}", f"old{rng.randrange(6)}"]), rng.randrange(3)
+            due, said = known.get(name, (0, None))
+            expected = "new" if due <= now else "same" if said in (None, content) else "other"
+            assert recent.remember(name, now, content) == expected
+            if expected == "new":
+                known[name] = (now + DAY, content)
+            if rng.random() < 0.2:
+                watermark = now - rng.randrange(DAY)
+                recent.prune(watermark)
+                known = {name: kept for name, kept in known.items() if kept[0] > watermark}
+            assert recent.seen == {name: due for name, (due, _) in known.items()}
+
+
+def test_what_an_earlier_version_remembers_is_a_repeat_whatever_it_said() -> None:
+    class OldRecent(msgspec.Struct, array_like=True):
+        until: int
+        base: int
+        times: list[int]
+        totals: list[int]
+        credits: list[tuple[int, int]]
+        seen: dict[str, int]
+
+    kept = msgspec.msgpack.encode(OldRecent(DAY, 0, [], [], [], {"t": DAY, "gone": 5}))
+    recent = msgspec.msgpack.decode(kept, type=Recent)
+    assert recent.remember("t", 10, 1) == "same"
+    assert recent.remember("gone", 10, 1) == "new"
+    assert recent.remember("gone", 11, 1) == "same"
+    assert recent.remember("gone", 11, 2) == "other"
+    recent.prune(2 * DAY)
+    assert (recent.seen, recent.said) == ({}, b"")
+    before, now = ({"recent": {"kind": "value", "type": describe_type(tp)}} for tp in (OldRecent, Recent))
+    assert state_differences(before, now) == []

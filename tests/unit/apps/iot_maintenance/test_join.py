@@ -129,6 +129,51 @@ def test_an_idle_status_stream_holds_nothing_back() -> None:
     assert {r.status for r in rows(target)} == {None}
 
 
+def changed(event: Event, **fields: object) -> Event:
+    key, at, signal = event
+    return key, at, msgspec.structs.replace(signal, **fields)
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (reading(SECOND, 1.0), changed(reading(SECOND, 1.0), value=2.0)),
+        (reading(SECOND, 1.0), changed(reading(SECOND, 1.0), reading_id="another")),
+        (status(SECOND, "running", 5), changed(status(SECOND, "running", 5), produced=6)),
+        (maintenance(SECOND), changed(maintenance(SECOND), kind="corrective")),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_what_says_something_else_under_a_known_id_is_told_from_a_repeat(
+    first: Event, other: Event, late: bool
+) -> None:
+    target = driver(bound=0, grace_ms=HOUR)
+    if late:
+        send(target, first, reading(MINUTE, 2.0, "other"))
+        target.restart()
+        send(target, other, first)
+    else:
+        target.send_batch([first, other])  # of one instant: which of the two goes first is another matter
+    until(target, 2 * MINUTE)
+    reasons = [d["reason"] for d in target.values("dead_letters")]
+    assert reasons == (["conflict", "duplicate"] if late else ["conflict"])
+
+
+def test_other_master_data_of_an_instant_that_gives_way_is_told_from_a_repeat() -> None:
+    target = driver(bound=0, grace_ms=HOUR)
+    known = equipment(SECOND, a="1")
+    send(target, known, reading(MINUTE, 2.0, "other"))
+    send(target, changed(known, attributes={"a": "0"}), known)
+    assert [d["reason"] for d in target.values("dead_letters")] == ["conflict", "duplicate"]
+
+
+def test_what_was_told_is_forgotten_after_the_grace() -> None:
+    target = driver(bound=0, grace_ms=MINUTE)
+    send(target, status(SECOND, "running"), *(reading(at * MINUTE, 1.0) for at in range(1, 10)))
+    until(target, HOUR)
+    assert target.state(M1)["machine"].past.told == {}
+
+
 @pytest.mark.parametrize("again", [reading(SECOND, 1.0), status(SECOND, "running"), error(SECOND)])
 def test_a_repeat_is_a_duplicate_on_time_and_late(again: Event) -> None:
     target = driver(bound=0, grace_ms=HOUR)

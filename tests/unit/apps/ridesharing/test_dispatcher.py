@@ -137,6 +137,31 @@ def test_an_accept_after_the_end_is_told_that_it_came_to_nothing_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("number", ["1", "63", "64", "99", "9999", "0", "-1", "²", "٣", "1e3", "", "x" * 100])
+def test_an_answer_to_an_offer_of_any_number_is_kept(number: str) -> None:
+    driver = dispatcher()
+    odd = answer("r1", "d1", 5, offer_id=f"r1-o{number}")
+    bring(driver, position("d1", 0), request("r1", 2), odd, until=29)
+    driver.restart()
+    bring(driver, answer("r1", "d1", 31), until=40)
+    assert driver.values("dead_letters") == []
+    assert driver.values("ignored")[0].why == "the offer is over"
+
+
+def test_a_ride_is_assigned_no_more_often_than_its_answers_have_bits() -> None:
+    config = msgspec.structs.replace(CONFIG, attempts=60, offer_ms=1_000_000, patience_ms=10_000_000)
+    driver = dispatcher(config)
+    bring(driver, position("d1", 0), request("r1", 1), until=2)
+    for turn in range(70):
+        at = 3 + 3 * turn
+        again = [command("assign", at, request_id="r1", driver_id="d1", zone=ZONE), position("d1", at)]
+        gone = cancel("r1", at + 1, "driver", "d1", "flat")
+        bring(driver, *again, gone, until=at + 2)
+    assert driver.values("dead_letters") == []
+    refused = [o.detail for o in driver.values("operations") if o.outcome == "refused"]
+    assert "the request has had too many attempts" in refused or "the request is over or unknown" in refused
+
+
 def test_an_accept_of_an_earlier_offer_is_none_of_the_one_that_is_open_now() -> None:
     """The same driver is asked twice: from 10 to 25, and from 30 on; the first yes comes at 31."""
     driver = dispatcher(msgspec.structs.replace(CONFIG, cool_down_ms=0))

@@ -8,17 +8,21 @@ import pytest
 
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import (
+    AHEAD_MS,
     INPUTS,
     MAX_KEY,
     MAX_TIME_MS,
     Event,
     Handover,
+    Position,
+    identity_of,
     key_of,
     stream_of,
 )
 from apps.ridesharing.gate import Gate
 from apps.ridesharing.geo import distance_m
 from apps.ridesharing.regions import Regions
+from millrace import Context, KeyedProcess, days, hours, map_state, value_state
 from millrace.dead_letters import reason_of
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
@@ -47,7 +51,8 @@ def gate(config: DispatchConfig | None = None) -> TestDriver:
 
 def send(driver: TestDriver, *events: Event) -> None:
     for event in events:
-        driver.send(key_of(event), event, at=event.event_time_ms)
+        # The gate writes into what it is given.
+        driver.send(key_of(event), msgspec.structs.replace(event), at=event.event_time_ms)
 
 
 def passed(driver: TestDriver) -> list[Any]:
@@ -177,6 +182,88 @@ def test_repeats_go_to_the_dead_letters_and_not_to_a_region() -> None:
     send(driver, *events())
     assert len(passed(driver)) == 7
     assert [reason for reason, _ in dead(driver)] == ["duplicate"] * 7
+
+
+def test_what_says_something_else_under_a_known_id_is_told_from_a_repeat() -> None:
+    driver = gate()
+    signals = [request("r1", 1), answer("r1", "d1", 2), position("d1", 3), status("d2", 4, "offline")]
+    others = [
+        msgspec.structs.replace(signals[0], rider_id="somebody else"),
+        msgspec.structs.replace(signals[1], answer="reject"),
+        msgspec.structs.replace(signals[2], lat=signals[2].lat + 0.1),
+        msgspec.structs.replace(signals[3], vehicle_class="xl"),
+    ]
+    send(driver, *signals)
+    driver.restart()
+    send(driver, *others, *signals)
+    assert len(passed(driver)) == 4
+    assert [reason for reason, _ in dead(driver)] == ["conflict"] * 4 + ["duplicate"] * 4
+
+
+class _OldTrack(msgspec.Struct, array_like=True, gc=False):
+    owner: str
+    seen_ms: int
+    sent_ms: int
+    lat: float
+    lon: float
+    idle: bool
+
+
+class _OldGate(KeyedProcess[Event, Position]):
+    """What the gate kept before it kept what signals say."""
+
+    name = "Gate"
+    order = Gate.order
+    inputs = Gate.inputs
+    track = value_state(_OldTrack, ttl=days(1))
+    seen = map_state(str, bool, ttl=hours(2))
+
+    def process(self, event: Event, ctx: Context) -> None:
+        if ctx.input == "locations":
+            self.track.value = _OldTrack("all", event.event_time_ms, event.event_time_ms, 0.0, 0.0, True)
+        else:
+            self.seen.put(f"{ctx.input[:2]}{identity_of(event)}", True)
+
+
+def test_what_an_earlier_version_has_seen_is_a_repeat_whatever_it_said() -> None:
+    old, new = TestDriver(_OldGate()), gate()
+    signals = [request("r1", 1), answer("r1", "d1", 2), position("d1", 3)]
+    send(old, *signals)
+    new.restore(old.snapshot())
+    send(
+        new,
+        msgspec.structs.replace(signals[0], vehicle_class="xl"),
+        msgspec.structs.replace(signals[1], answer="reject"),
+        msgspec.structs.replace(signals[2], lat=1.0),
+    )
+    assert [reason for reason, _ in dead(new)] == ["duplicate"] * 3
+
+
+def test_a_time_that_would_be_waited_for_for_years_is_refused() -> None:
+    driver = gate()
+    far = MAX_TIME_MS
+    send(
+        driver,
+        msgspec.structs.replace(request("r1", 1), pickup_at_ms=far),
+        msgspec.structs.replace(request("r2", 2), pickup_at_ms=ms(2) + AHEAD_MS["pickup_at_ms"]),
+        msgspec.structs.replace(command("block", 3, driver_id="d1"), until_ms=far),
+    )
+    assert [reason for reason, _ in dead(driver)] == ["range"] * 2
+    assert [r.request_id for r in driver.values("requests")] == ["r2"]
+
+
+@pytest.mark.parametrize("zone", ["12345678901234567890", "-1", "f" * 128, "", "NaN"])
+def test_a_zone_that_is_none_is_refused(zone: str) -> None:
+    driver = gate()
+    send(driver, msgspec.structs.replace(request("r1", 1), zone=zone))
+    assert [reason for reason, _ in dead(driver)] == ["range"]
+
+
+def test_a_key_that_is_nobodys_is_refused() -> None:
+    driver = gate()
+    signal = request("r1", 1)
+    driver.send("k" * 129, signal, at=signal.event_time_ms, input="requests")
+    assert [reason for reason, _ in dead(driver)] == ["range"]
 
 
 def test_of_positions_those_pass_that_say_something_new() -> None:

@@ -12,7 +12,7 @@ from apps.ridesharing.cli import app as operator_cli
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.evaluate_cli import app as evaluate_cli
 from apps.ridesharing.evaluate_cli import parse_radius
-from apps.ridesharing.events import INPUTS
+from apps.ridesharing.events import INPUTS, LAST_ATTEMPT, MOST_ATTEMPTS
 from apps.ridesharing.location_report import stale_drivers, zone_counts
 from apps.ridesharing.recorded import cut, parse_time, read_positions, read_requests
 from apps.ridesharing.regions import EVERYWHERE, Regions
@@ -20,9 +20,21 @@ from apps.ridesharing.settings import RidesharingSettings
 from generators.ridesharing import DOMAIN
 from generators.ridesharing.loop import APP_TOPICS
 from millrace.errors import UserError
+from millrace.runtime.settings import SettingsError, load_settings
 from tests.unit.apps.ridesharing.test_audit import line_of_requests
 
 RUNNER = CliRunner()
+
+
+def test_more_attempts_than_an_answer_has_bits_are_refused() -> None:
+    def of(attempts: int) -> int:
+        told = [f"dispatch.attempts={attempts}"]
+        found = load_settings(RidesharingSettings, app="ridesharing", overrides=told, env={})
+        return found.dispatch.attempts
+
+    assert of(MOST_ATTEMPTS) == MOST_ATTEMPTS < LAST_ATTEMPT < 64
+    with pytest.raises(SettingsError, match="attempts"):
+        of(MOST_ATTEMPTS + 1)
 
 
 def test_the_app_reads_what_the_generator_sends_and_says_what_its_agents_read() -> None:

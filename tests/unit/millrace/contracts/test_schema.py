@@ -7,11 +7,12 @@ import importlib
 import json
 import pkgutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jsonschema
 import msgspec
 import pytest
+from msgspec import Meta
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
@@ -36,6 +37,7 @@ from millrace.contracts import (
     spark_ddl,
     stored,
 )
+from millrace.contracts.compatibility import breaks
 from millrace.host.spark_types import struct_type
 from millrace.runtime.apps import load_app
 from tests.unit.apps.fraud.cases import DAY, HOUR, driver, send, transaction
@@ -202,6 +204,47 @@ def test_a_class_that_changed_within_its_version_is_found_and_not_written(tmp_pa
     assert (tmp_path / "reading.v1.schema.json").read_bytes() == before
 
 
+class V2Narrow(msgspec.Struct):
+    """A reading."""
+
+    sensor: Annotated[str, Meta(max_length=64)]
+    value: Annotated[float, Meta(ge=0, le=100)]
+    unit: str = "C"
+
+
+class V2NarrowAndOther(V2Narrow):
+    value: str  # type: ignore[assignment]
+
+
+def test_narrower_bounds_are_said_and_nothing_else_goes_with_them(tmp_path: Path) -> None:
+    generate(contracts(v1=V1, v2=V2Narrow), tmp_path)
+    said = {"reading.v2": "readings are on a scale"}
+    assert len(check(contracts(v1=V1, v2=V2Narrow), tmp_path)) == 3
+    assert check(contracts(v1=V1, v2=V2Narrow), tmp_path, narrowed=said) == []
+    generate(contracts(v2=V2NarrowAndOther), tmp_path, replace=True)
+    (finding,) = check(contracts(v1=V1, v2=V2NarrowAndOther), tmp_path, narrowed=said)
+    assert "value: v1 writes number, v2 reads string" in finding.problem
+    generate(contracts(v2=V2), tmp_path, replace=True)
+    (finding,) = check(contracts(v1=V1, v2=V2), tmp_path, narrowed=said)
+    assert "said to be narrower than the version before it, and is not" in finding.problem
+    assert check(contracts(v1=V1), tmp_path / "none", narrowed=said)[0].problem.startswith("it is not in git")
+
+
+class Tagged(msgspec.Struct):
+    tags: dict[str, int]
+
+
+class TaggedNarrow(msgspec.Struct):
+    tags: dict[Annotated[str, Meta(max_length=5)], int]
+
+
+def test_bounds_of_the_names_in_a_map_are_compared() -> None:
+    wide, narrow = json_schema(Tagged), json_schema(TaggedNarrow)
+    assert breaks(narrow, wide) == []
+    (found,) = breaks(wide, narrow)
+    assert (found.where, "maxLength 5" in found.why) == ("tags.*", True)
+
+
 class V1OtherDefault(msgspec.Struct):
     """A reading."""
 
@@ -291,7 +334,7 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
     assert "ok  fraud: " in result.output
     assert [str(c.name) for c in contracts_of(load_app("fraud"))] == [
         "alert.v1",
-        "control.v1",
+        "control.v2",
         "correction.v1",
         "decision.v1",
         "label.v1",

@@ -691,3 +691,23 @@ def test_key_time_and_group_are_those_that_each_event_has_by_itself(
     for _ in range(1 + twice):  # once more with keys that are known by then
         found = read_inputs(made, [place for _, place in rows], [raw for raw, _ in rows], {})
         assert list(zip(*found, strict=True)) == [alone(raw, place) for raw, place in rows]
+
+
+def test_what_is_large_goes_in_several_chunks_and_the_group_is_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millrace.host.packing.CHUNK_BYTES", 1_000)
+    monkeypatch.setattr("millrace.host.chunks.CHUNK_BYTES", 1_000)
+    events = [event("a", at) + b" " * (900 if at % 2 else 300) for at in range(20)]
+    batch = pa.record_batch({"_value": pa.array(events, pa.binary())})
+    packer = Packer(PACKER.inputs, group_labels(1), clock=Told(ClockSettings(0)))
+    (made,) = packer(iter([batch]))
+    chunks = [decode_input(chunk) for chunk in made["_chunk"].to_pylist()]
+    assert len(chunks) > 8
+    assert [value for chunk in chunks for value in chunk.values] == events
+    assert [chunk.reports is not None for chunk in chunks] == [True] + [False] * (len(chunks) - 1)
+    emissions = [Emission("main", f"i{n}", "1:a", n, True, value) for n, value in enumerate(events)]
+    sent = encode_emissions(emissions)
+    assert len(sent) == len(chunks)
+    assert sum(count for _, count, _ in sent) == len(events)
+    assert list(join_output(chunk for _, _, chunk in sent).payloads) == events

@@ -13,6 +13,7 @@ from millrace import Context, KeyedProcess, arrival, list_state, map_state
 from millrace.host.memory import MemoryHost, _Snapshot, _snapshot
 from millrace.inspect.bootstrap import EntryFiller
 from millrace.inspect.groups import packed_group
+from millrace.inspect.reshape import GroupShape
 from millrace.process import kept_states
 from millrace.state.cells import Cell
 
@@ -43,7 +44,9 @@ def filled(rows: dict[str, dict[str, int]]) -> MemoryHost:
     """A host that begins with what a table says, as Spark would."""
     process = Stock()
     specs = list(process.states)
-    fill = EntryFiller(kept_states(process), [s.name for s in specs], ("shop",), 1, None)
+    fill = EntryFiller(
+        kept_states(process), [s.name for s in specs], ("shop",), GroupShape("Stock", 1, None, None), None
+    )
     table = pa.table(
         {
             "shop": list(rows),

@@ -26,6 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Path | None]:
     monkeypatch.setattr(session, "archive_flags", flags)
     monkeypatch.setattr(session, "check_java", lambda: None)
     monkeypatch.setattr(session, "jar_paths", lambda _: [])
+    monkeypatch.setattr(session, "log_configuration", lambda scratch: scratch / "log4j2.properties")
     return asked
 
 
