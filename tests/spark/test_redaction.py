@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import psutil
@@ -70,7 +71,10 @@ def test_the_expression_of_the_log_is_the_same(spark: SparkSession) -> None:
 
 def test_no_setting_of_this_session_is_an_argument_of_its_jvm(spark: SparkSession) -> None:
     """The child processes of this one, as everybody on the machine sees them."""
-    shown = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    shown = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # Spark's Python processes come and go
+            shown.append(" ".join(child.cmdline()))
     java = [words for words in shown if "org.apache.spark.deploy.SparkSubmit" in words]
     assert len(java) == 1
     assert "--properties-file" in java[0]
