@@ -14,9 +14,6 @@ _MASKS: Final = "tests/unit/millrace/runtime/test_redaction.py"
 _PRIVATE: Final = "tests/unit/millrace/local/test_private.py"
 _JARS: Final = "tests/unit/millrace/local/test_jars.py"
 _LAUNCH: Final = "tests/unit/millrace/runtime/test_launch.py"
-_SESSION: Final = (
-    "tests/e2e/test_secrets.py::test_no_setting_of_a_session_stands_in_the_list_of_processes_or_a_log"
-)
 
 MUTANTS: Final = (
     Mutant(
@@ -25,8 +22,7 @@ MUTANTS: Final = (
         "launch_gateway(None, ",
         "launch_gateway(spark_conf, ",
         "secrets stand in no list of processes",
-        (_SESSION,),
-        limit_s=400,
+        ("tests/spark/test_redaction.py::test_no_setting_of_this_session_is_an_argument_of_its_jvm",),
     ),
     Mutant(
         "security: tables and state can be read by everybody",
@@ -34,8 +30,7 @@ MUTANTS: Final = (
         'f"{current_umask():03o}"',
         '"022"',
         "what the engine stores is its user's alone",
-        (_SESSION,),
-        limit_s=400,
+        (f"{_LAUNCH}::test_hadoop_gives_files_the_rights_that_this_process_gives",),
     ),
     Mutant(
         "security: the file of a session's settings stays",

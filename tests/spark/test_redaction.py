@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -65,3 +67,17 @@ def test_the_expression_of_the_log_is_the_same(spark: SparkSession) -> None:
             assert re.search(rf"case {number} .*{re.escape(MASK)}.* end {number}$", said, re.MULTILINE), text
     for number, text in enumerate(SHOWN, len(HIDDEN)):
         assert f"case {number} {text} end {number}" in said
+
+
+def test_no_setting_of_this_session_is_an_argument_of_its_jvm(spark: SparkSession) -> None:
+    """The child processes of this one, as everybody on the machine sees them."""
+    shown = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # Spark's Python processes come and go
+            shown.append(" ".join(child.cmdline()))
+    java = [words for words in shown if "org.apache.spark.deploy.SparkSubmit" in words]
+    assert len(java) == 1
+    assert "--properties-file" in java[0]
+    for name, value in spark.sparkContext.getConf().getAll():
+        if "extraJavaOptions" not in name:
+            assert f"{name}={value}" not in java[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import UserError
+from millrace.runtime import session
 from millrace.runtime.launch import (
     SUBMIT_VARIABLE,
     SecretInArguments,
@@ -110,3 +111,25 @@ def test_the_log_is_configured_with_the_expression_that_spark_has(tmp_path: Path
     text = log_configuration(tmp_path).read_text()
     assert spark_text_regex().replace("\\", "\\\\") in text
     assert "@" not in text.replace("(?=@)", "").replace("@]", "]")
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o027, 0o022])
+def test_hadoop_gives_files_the_rights_that_this_process_gives(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "jar_paths", lambda group: [])
+    before = os.umask(umask)
+    try:
+        conf = session.session_conf(master="local[1]", scratch=tmp_path)
+    finally:
+        os.umask(before)
+    assert int(conf["spark.hadoop.fs.permissions.umask-mode"], 8) == umask
+    # And nobody else on this machine can send anything to the driver's ports.
+    assert conf["spark.authenticate"] == "true"
+
+
+def test_a_session_refuses_a_secret_in_javas_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "jar_paths", lambda group: [])
+    conf = {"spark.driver.extraJavaOptions": "-Dx.password=hUnter2"}
+    with pytest.raises(SecretInArguments):
+        session.session_conf(master="local[1]", scratch=tmp_path, conf=conf)
