@@ -22,7 +22,7 @@ MUTANTS: Final = (
         "launch_gateway(None, ",
         "launch_gateway(spark_conf, ",
         "secrets stand in no list of processes",
-        ("tests/spark/test_redaction.py::test_no_setting_of_this_session_is_an_argument_of_its_jvm",),
+        (f"{_LAUNCH}::test_pyspark_is_given_no_setting_of_which_it_would_make_an_argument",),
     ),
     Mutant(
         "security: tables and state can be read by everybody",

@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
+from pyspark import java_gateway
+from pyspark.errors import PySparkRuntimeError
 
 from millrace.errors import UserError
 from millrace.runtime import session
@@ -133,3 +135,23 @@ def test_a_session_refuses_a_secret_in_javas_options(tmp_path: Path, monkeypatch
     conf = {"spark.driver.extraJavaOptions": "-Dx.password=hUnter2"}
     with pytest.raises(SecretInArguments):
         session.session_conf(master="local[1]", scratch=tmp_path, conf=conf)
+
+
+def test_pyspark_is_given_no_setting_of_which_it_would_make_an_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts Java with what stands in the environment, and nothing of it is a setting."""
+    seen: list[tuple[object, str, dict[str, str]]] = []
+
+    def launch_gateway(conf: object, how: object) -> None:
+        told = os.environ[SUBMIT_VARIABLE]
+        seen.append((conf, told, read_properties((tmp_path / "spark.properties").read_text())))
+        raise PySparkRuntimeError("JAVA_GATEWAY_EXITED", {})
+
+    monkeypatch.setattr(java_gateway, "launch_gateway", launch_gateway)
+    with pytest.raises(session.SessionError):
+        session._start("app", SETTINGS, None, None, tmp_path)
+    ((conf, told, written),) = seen
+    assert conf is None
+    assert "hUnter2" not in told
+    assert written == SETTINGS | {"spark.app.name": "app"}
