@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from apps.fraud.events import MAX_AMOUNT
+from millrace.parts.contents import DIGEST_BYTES
 
 DAY_MS: Final = 86_400_000
 
@@ -200,10 +201,6 @@ def bucket_middle(bucket: int) -> float:
 _MIDDLES: Final = tuple(map(bucket_middle, range(bucket_of(MAX_AMOUNT * 100) + 1)))
 
 
-#: Bytes of a digest in ``Recent.said``.
-_DIGEST: Final = 8
-
-
 class Recent(msgspec.Struct, array_like=True, gc=False):
     """The last 24 hours of a card, sorted by time.
 
@@ -240,14 +237,14 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
         """
         seen = self.seen
         known = seen.get(transaction_id)
-        digest = content.to_bytes(_DIGEST, "big")
+        digest = content.to_bytes(DIGEST_BYTES, "big")
         if known is not None:
             place = self._place(list(seen).index(transaction_id))
             if known > now:
-                return "same" if place < 0 or self.said[place : place + _DIGEST] == digest else "other"
+                return "same" if place < 0 or self.said[place : place + DIGEST_BYTES] == digest else "other"
             del seen[transaction_id]  # so that it is inserted last: see prune()
             if place >= 0:
-                self.said = self.said[:place] + self.said[place + _DIGEST :]
+                self.said = self.said[:place] + self.said[place + DIGEST_BYTES :]
         due = seen[transaction_id] = now + DAY_MS
         self.said += digest
         if due > self.until:
@@ -256,7 +253,7 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
 
     def _place(self, number: int) -> int:
         """Return where the digest of one of ``seen`` begins, by its number; negative where it has none."""
-        return _DIGEST * number - (_DIGEST * len(self.seen) - len(self.said))
+        return DIGEST_BYTES * number - (DIGEST_BYTES * len(self.seen) - len(self.said))
 
     def prune(self, watermark: int) -> None:
         """Remove what no event after the watermark (ms) can see."""
@@ -265,7 +262,7 @@ class Recent(msgspec.Struct, array_like=True, gc=False):
         if seen and seen[next(iter(seen))] <= watermark:
             while seen and seen[first := next(iter(seen))] <= watermark:
                 del seen[first]
-            self.said = self.said[max(0, len(self.said) - _DIGEST * len(seen)) :] if seen else b""
+            self.said = self.said[max(0, len(self.said) - DIGEST_BYTES * len(seen)) :] if seen else b""
         times = self.times
         if times and times[0] <= watermark - DAY_MS:
             gone = bisect_right(times, watermark - DAY_MS)

@@ -58,7 +58,7 @@ MUTANTS: Final = (
     Mutant(
         "fraud: another transaction under a known id is a repeat",
         f"{_APP}/card.py",
-        'return "same" if place < 0 or self.said[place : place + _DIGEST] == digest else "other"',
+        'return "same" if place < 0 or self.said[place : place + DIGEST_BYTES] == digest else "other"',
         'return "same"',
         "conflicts are told from repeats",
         (f"{_TESTS}/test_process.py::test_another_transaction_under_a_known_id_is_told_from_a_repeat",),

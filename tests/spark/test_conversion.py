@@ -81,7 +81,12 @@ CASES = [
     Case(
         "iot",
         # Windows are told by revision, and a day when its last millisecond is over.
-        changed={"alarm_kpis": ("revision", "_event_time"), "shifts": ("revision",)},
+        # A reading of a time that is known is told from another one of it.
+        changed={
+            "alarm_kpis": ("revision", "_event_time"),
+            "shifts": ("revision",),
+            "dead_letters": ("error",),
+        },
         same_ids=("readings", "late", "dead_letters"),
         waits=("MachineMonitor",),
         timers=("MachineMonitor", "PlantMonitor"),

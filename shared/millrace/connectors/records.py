@@ -16,6 +16,14 @@ DEAD_LETTER_HEADERS: Final = {
     "dlq.timestamp": "timestamp_ms",
 }
 
+#: A dead letter of more bytes does not go into its topic whole: brokers and clients take a megabyte at most,
+#: unless told otherwise, and what they do not take would end the job, again and again.
+MOST_LETTER_BYTES: Final = 900_000
+#: A key of more bytes is left out with the rest.
+MOST_KEY_BYTES: Final = 10_000
+#: The header that says how many bytes the event had, where they are left out.
+LEFT_OUT_HEADER: Final = "dlq.left_out"
+
 
 def is_dead_letters(output: str) -> bool:
     """Say whether an output has dead letters: of a process, or of an earlier one of its chain.
@@ -31,6 +39,8 @@ def dead_letter_record(
 ) -> tuple[str | bytes, bytes | None, list[tuple[str, str | bytes | None]]]:
     """Return a dead letter as a Kafka record: key, value and headers.
 
+    Of one that is too large for a topic the event's bytes and headers stand in the table alone.
+
     Args:
         letter: A :class:`~millrace.dead_letters.DeadLetter`.
         key: The process's key, for letters that did not keep the event's own.
@@ -43,7 +53,12 @@ def dead_letter_record(
     }
     source = [letter.topic, letter.partition, letter.offset]
     found["dlq.source"] = ":".join(str(part) for part in source if part is not None)
+    of_event, value = key if letter.kafka_key is None else letter.kafka_key, letter.value
+    own = len(of_event if isinstance(of_event, bytes) else of_event.encode())
+    if own + len(value or b"") + len((letter.headers or "").encode()) > MOST_LETTER_BYTES:
+        found["dlq.headers"], found[LEFT_OUT_HEADER], value = None, len(value or b""), None
+        of_event = of_event if own <= MOST_KEY_BYTES else b""
     headers: list[tuple[str, str | bytes | None]] = []
     headers += [(name, str(text).encode()) for name, text in found.items() if text is not None]
     headers += [(name, text.encode()) for name, text in stamp.items()]
-    return (key if letter.kafka_key is None else letter.kafka_key), letter.value, headers
+    return of_event, value, headers

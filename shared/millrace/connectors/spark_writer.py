@@ -12,7 +12,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millrace.connectors.kafka import header, write_records
-from millrace.connectors.records import DEAD_LETTER_HEADERS, is_dead_letters
+from millrace.connectors.records import (
+    DEAD_LETTER_HEADERS,
+    LEFT_OUT_HEADER,
+    MOST_KEY_BYTES,
+    MOST_LETTER_BYTES,
+    is_dead_letters,
+)
 from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
 from millrace.host.spark_sink import counted, not_written
 from millrace.topology import Upsert
@@ -78,17 +84,24 @@ class SparkWriter:
             return rows.select(topic, key, F.col("payload").alias("value"), headers)
         letters = self.outputs.stream.select(chunks, output)
         where = F.concat_ws(":", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
+        derived = F.regexp_replace(F.coalesce("key", F.lit("")), r"^\d+:", "").cast("binary")
+        key = F.coalesce("kafka_key", derived)
+        length = F.coalesce(F.octet_length("value"), F.lit(0))
+        size = F.octet_length(key) + length + F.coalesce(F.octet_length("headers"), F.lit(0))
+        fits = size <= MOST_LETTER_BYTES
         columns = {
             **{n: F.col(f).cast("string") for n, f in DEAD_LETTER_HEADERS.items()},
+            "dlq.headers": F.when(fits, F.col("headers")),
+            LEFT_OUT_HEADER: F.when(~fits, length.cast("string")),
             "dlq.source": where,
             **{n: F.lit(text) for n, text in self.stamp.items()},
         }
         headers = F.filter(
             F.array(*[header(n, c) for n, c in columns.items()]), lambda h: h["value"].isNotNull()
         )
-        derived = F.regexp_replace(F.coalesce("key", F.lit("")), r"^\d+:", "").cast("binary")
-        key = F.coalesce("kafka_key", derived).alias("key")
-        return letters.select(topic, key, "value", headers.alias("headers"))
+        short = F.when(fits | (F.octet_length(key) <= MOST_KEY_BYTES), key).otherwise(F.lit(b""))
+        value = F.when(fits, F.col("value"))
+        return letters.select(topic, short.alias("key"), value.alias("value"), headers.alias("headers"))
 
     def _write_tables(self, batch: DataFrame, written: list[tuple[str, Table]], batch_id: int) -> None:
         def write(one: tuple[str, Table]) -> None:

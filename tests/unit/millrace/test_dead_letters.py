@@ -277,3 +277,27 @@ def test_the_dead_letter_of_a_control_event_keeps_all_its_bytes(raw: bytes) -> N
     runner.controls.take(brought.controls, None, 0, report=True)
     (letter,) = [msgspec.json.decode(e.payload, type=DeadLetter) for e in runner.emissions]
     assert (letter.stage, letter.value, letter.offset) == ("broadcast", raw, 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "headers", "key", "whole", "kept_key"),
+    [
+        (b"x" * 800_000, None, b"k", True, b"k"),
+        (b"x" * 900_000, None, b"k", False, b"k"),
+        (b"x", "h" * 950_000, b"k", False, b"k"),
+        (b"x", None, b"k" * 950_000, False, b""),
+        (None, None, b"k", True, b"k"),
+    ],
+)
+def test_a_letter_that_its_topic_would_not_take_leaves_its_bytes_in_the_table(
+    value: bytes | None, headers: str | None, key: bytes, whole: bool, kept_key: bytes
+) -> None:
+    made = DeadLetter("schema", "decode", "Taps", "wrong", value=value, headers=headers, kafka_key=key)
+    sent_key, sent, sent_headers = dead_letter_record(made, b"c", "id-1", {"dlq.app": "taps"})
+    named = dict(sent_headers)
+    assert (sent_key, sent) == (kept_key, value if whole else None)
+    assert ("dlq.left_out" in named) == (not whole)
+    assert whole or named["dlq.left_out"] == str(len(value or b"")).encode()
+    assert {"dlq.reason", "dlq.stage", "dlq.app", "event_id"} <= named.keys()
+    size = len(sent_key) + len(sent or b"") + sum(len(n) + len(v or b"") for n, v in sent_headers)
+    assert size < 1_000_000
