@@ -283,11 +283,11 @@ class MachineMonitor(Watch):
         """Put a reading aside where its sensor's quantity has one of this time."""
         said = event.reading_id, event.sensor_id, event.value, event.unit
         before = [part for part in (unpack(k.row) for k in kept) if part.quantity == event.quantity]
-        what = f"the {event.quantity} of this machine has a reading of this time"
+        what = f"sensor {event.sensor_id} has a reading of this time"
         if all((part.reading_id, part.sensor_id, part.value, part.unit) == said for part in before):
             ctx.dead_letter("duplicate", what)
         else:
-            ctx.dead_letter("conflict", f"{what}, by {before[0].sensor_id}, which says something else")
+            ctx.dead_letter("conflict", f"{what}, which says something else")
 
     def _is_news(self, machine: Machine, event: Fact, ctx: Context) -> bool:
         """Let a machine learn a fact; one that changes nothing is put aside."""
