@@ -57,30 +57,14 @@ def uplift_of(rule: str, offered: tuple[int, int], control: tuple[int, int]) -> 
     return Uplift(rule, n1, b1, n0, b0, *found)
 
 
-class Added(msgspec.Struct, frozen=True):
-    """What a rule's offers add to the share of buyers.
+class Added(Uplift, frozen=True):
+    """The same of persons whose 7 days are over, by what they bought within them.
 
     Attributes:
-        rule: The rule.
-        offered: Persons with an offer whose 7 days are over.
-        offered_bought: Those of them who bought within them.
-        control: Persons of the control arm whose 7 days are over.
-        control_bought: Those of them who bought within them.
-        uplift: Difference of the shares; ``None`` where an arm is empty.
-        low: Lower end of its 95 % interval, which holds on whatever days one looks; ``None``: too few.
-        high: Upper end.
         maturing: Persons whose 7 days are not over yet.
         dealt: Whether persons were dealt to the arms as they should have been: if not, believe nothing.
     """
 
-    rule: str
-    offered: int
-    offered_bought: int
-    control: int
-    control_bought: int
-    uplift: float | None
-    low: float | None
-    high: float | None
     maturing: int
     dealt: bool
 

@@ -27,7 +27,7 @@ from millrace.process import order_of
 from millrace.time.clock import ClockSettings
 from millrace.time.durations import to_ms
 from millrace.topology import FirstOf, Input, RecordKey, Topology
-from millrace.topology.keys import KeyingError, KeyPart, key_types
+from millrace.topology.keys import KeyingError, KeyPart, key_types, structs_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,19 +191,10 @@ def _fields(name: str, tp: Any, one: Input, mark: bytes) -> KeyFields:
         for place, part in enumerate(one.parts)
     )
     times = {
-        type(msgspec.inspect.type_info(f.type))
-        for struct in _structs(tp)
-        for f in msgspec.structs.fields(struct)
-        if f.encode_name == one.event_time
+        type(f.type) for struct in structs_of(tp) for f in struct.fields if f.encode_name == one.event_time
     }
     is_datetime = msgspec.inspect.DateTimeType in times
     return KeyFields(keys, (one.event_time, datetime if is_datetime else int), mark)
-
-
-def _structs(tp: Any) -> list[type]:
-    info = msgspec.inspect.type_info(tp)
-    found = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
-    return [one.cls for one in found if isinstance(one, msgspec.inspect.StructType)]
 
 
 def _key(message: Message, part: KeyPart | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -109,8 +109,4 @@ def assign(subject: str, experiment: Experiment, salt: str | None = None) -> str
         experiment: The experiment.
         salt: In place of the experiment's own.
     """
-    if salt is not None and salt != experiment.salt:
-        experiment = Experiment(
-            experiment.name, experiment.arms, salt, experiment.holdout, experiment.holdout_name
-        )
-    return experiment.arm(subject)
+    return (experiment if salt is None else replace(experiment, salt=salt)).arm(subject)
