@@ -38,25 +38,29 @@ _INCARNATION: Final = "memory"
 
 
 @dataclass
-class _Bytes:
-    """What a station keeps; a batch counts when it is committed."""
+class StationBytes:
+    """What a station keeps, in memory; a batch counts when it is committed."""
 
     kept: dict[At, bytes] = field(default_factory=dict)
     batch: dict[At, bytes | None] = field(default_factory=dict)
 
     def read(self, places: Sequence[At]) -> list[bytes | None]:
+        """Return what stands in some places."""
         return [self.kept.get(place) for place in places]
 
     def write(self, place: At, data: bytes) -> None:
+        """Write a place, when the batch is committed."""
         self.batch[place] = data
 
     def remove(self, place: At) -> None:
+        """Remove a place, when the batch is committed."""
         self.batch[place] = None
 
     def flush(self) -> None:
-        pass
+        """Do nothing: all is written at once."""
 
     def commit(self) -> None:
+        """Let the batch count."""
         for place, data in self.batch.items():
             if data is None:
                 self.kept.pop(place, None)
@@ -66,10 +70,13 @@ class _Bytes:
 
 
 @dataclass(frozen=True)
-class _Clock:
+class FixedClock:
+    """Settings of a clock that do not change."""
+
     settings: ClockSettings
 
     def now(self) -> ClockSettings:
+        """Return them."""
         return self.settings
 
 
@@ -104,7 +111,7 @@ class MemoryStation:
             group_labels(1),
             future_ms=to_ms(stream.max_future_skew),
             keep_all_headers=stream.keep_headers == "all",
-            clock=_Clock(self._clock),
+            clock=FixedClock(self._clock),
             by_key=order_of(process).by_key,
         )
         names, onward = outputs_of_links(topology)
@@ -118,7 +125,7 @@ class MemoryStation:
             )
             for place, link in enumerate(topology.links)
         ]
-        self._station, self._store = Station(links), _Bytes()
+        self._station, self._store = Station(links), StationBytes()
         self._offsets: dict[str, int] = {}
         self._versions = {version.encode() for version in versions}
 

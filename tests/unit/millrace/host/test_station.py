@@ -7,7 +7,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from millrace import BroadcastContext, Context, arrival, broadcast_state, value_state
+from millrace.chaos.memory import FixedClock, StationBytes
 from millrace.host.chunks import WATERMARK, decode_input, decode_output, status_of
 from millrace.host.groups import decode_key, group_labels
 from millrace.host.intake import JsonEvents
@@ -53,44 +54,17 @@ CASES = int(os.environ.get("MILLRACE_CASES", "60"))
 
 
 @dataclass
-class Bytes:
-    """What a station keeps, in memory; a batch counts when it is committed."""
+class Bytes(StationBytes):
+    """What a station keeps, with how often it is read, and batches that fail."""
 
-    kept: dict[At, bytes] = field(default_factory=dict)
-    batch: dict[At, bytes | None] = field(default_factory=dict)
     reads: int = 0
 
     def read(self, places: Sequence[At]) -> list[bytes | None]:
         self.reads += len(places)
-        return [self.kept.get(place) for place in places]
-
-    def write(self, place: At, data: bytes) -> None:
-        self.batch[place] = data
-
-    def remove(self, place: At) -> None:
-        self.batch[place] = None
-
-    def flush(self) -> None:
-        pass
-
-    def commit(self) -> None:
-        for place, data in self.batch.items():
-            if data is None:
-                self.kept.pop(place, None)
-            else:
-                self.kept[place] = data
-        self.batch.clear()
+        return super().read(places)
 
     def fail(self) -> None:
         self.batch.clear()
-
-
-@dataclass(frozen=True)
-class Fixed:
-    settings: ClockSettings
-
-    def now(self) -> ClockSettings:
-        return self.settings
 
 
 class Worker:
@@ -136,7 +110,7 @@ class Runs:
         self.stores, self.key_groups, stations = stores, key_groups, len(stores)
         by_key = order_of(self.topology.links[0].process).by_key
         self.packer = Packer(
-            (self.keys,), group_labels(stations), clock=Fixed(self.settings), by_key=by_key,
+            (self.keys,), group_labels(stations), clock=FixedClock(self.settings), by_key=by_key,
             by_locality=stations > 1,
         )  # fmt: skip
         names, onward = outputs_of_links(self.topology)
