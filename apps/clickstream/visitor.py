@@ -257,10 +257,13 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
             known.user_id = user
             touched = True
             self._identity(known, user, ctx)
-            for past in (*known.past, *known.book.sessions):
+            there = {session.start_ms for session in known.book.sessions}
+            for past in (*(s for s in known.past if s.start_ms not in there), *known.book.sessions):
                 past.user_id = user
                 if past.written:
                     self._write(past, known, ctx)
+                if past.number:  # it is over, and stands among the funnels, by whose arm is another's now
+                    self._funnel_rows(past, past.start_ms, known, ctx)
             known.past = []
         if touched and known.user_id is not None:
             ctx.emit(
@@ -355,6 +358,7 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
         self._row(session, session.start_ms, known, ctx)
 
     def _withdraw(self, session: Session, known: Known, ctx: Context) -> None:
+        known.past = [past for past in known.past if past.start_ms != session.written_ms]
         self._row(session, session.written_ms, known, ctx, deleted=True)
         self._funnel_rows(session, session.written_ms, known, ctx, deleted=True)
 
@@ -391,7 +395,7 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
         self._funnel_rows(session, session.start_ms, known, ctx)
         if known.user_id is None and not session.bot:
             known.past = [s for s in known.past if s.start_ms != session.start_ms][1 - _PAST :]
-            known.past.append(msgspec.structs.replace(session, marks={}))
+            known.past.append(msgspec.structs.replace(session))
 
     # -- time -------------------------------------------------------------------------------------
 

@@ -23,6 +23,25 @@ MUTANTS: Final = (
         (_DUE,),
     ),
     Mutant(
+        "clickstream: the funnels keep the arm of a browser whose person is known now",
+        f"{_APP}/visitor.py",
+        "                if past.number:",
+        "                if False:",
+        "rows of the funnels hang on events alone",
+        (
+            f"{_TESTS}/test_world.py::TestContract::test_cuts_and_restarts_change_no_table",
+            f"{_TESTS}/test_visitor.py",
+        ),
+    ),
+    Mutant(
+        "clickstream: a session that was merged comes back with a login",
+        f"{_APP}/visitor.py",
+        "        known.past = [past for past in known.past if past.start_ms != session.written_ms]\n",
+        "",
+        "no row of a session that is none any more",
+        (f"{_TESTS}/test_visitor.py",),
+    ),
+    Mutant(
         "clickstream: a browser's timer does not follow its sessions at all",
         f"{_APP}/visitor.py",
         "        self._wake(known, ctx)\n",

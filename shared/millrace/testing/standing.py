@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -144,6 +145,29 @@ class Standing:
             difference = unlike(self.expected(number), self.found(number, seed, whole=whole))
             assert difference == {}, f"seed {seed}, after {number} events: {difference}"
 
+    def differing(self, seeds: Iterable[int]) -> dict[str, tuple[int, int]]:
+        """Return, by table, how many rows there are, and how many of them other cuts would have made others.
+
+        For apps that decide on events as they come, where order matters: events come in one order, which
+        seeds pick, once in batches with restarts between them and once one by one.
+
+        Returns:
+            Table → rows of all seeds' runs, and those of them that only one of the two has.
+        """
+        rows, others = Counter[str](), Counter[str]()
+        for seed in seeds:
+            found = self.found(len(self.events), seed)
+            chain, emissions = MemoryChain(self.topology(), out_of_orderness_ms=self.bound_ms), []
+            for batch, _ in self._batches(len(self.events), random.Random(seed), whole=False):
+                for happened in batch:
+                    emissions += self._run(chain, [happened])
+            alone = self.tables(emissions)
+            for name in {*found, *alone}:
+                here, there = found.get(name, Counter()), alone.get(name, Counter())
+                rows[name] += here.total()
+                others[name] += max((here - there).total(), (there - here).total())
+        return {name: (rows[name], others[name]) for name in sorted(rows)}
+
     def _batches(
         self, number: int, draws: random.Random, *, whole: bool
     ) -> Iterator[tuple[list[Happened], bool]]:
@@ -160,7 +184,8 @@ class Standing:
     def _run(self, chain: MemoryChain, batch: Sequence[Happened]) -> list[Emission]:
         late = [h for h in batch if h.at_ms == h.came_ms and h.at_ms <= chain.watermark]
         assert late == [], "the bound is too small for the world"
-        emissions = chain.run_batch([(h.key, h.at_ms, h.event, h.input) for h in batch])
+        # A copy each, as from their bytes: a process may change its own.
+        emissions = chain.run_batch([(h.key, h.at_ms, copy(h.event), h.input) for h in batch])
         odd = [e for e in emissions if _is_odd(e)]
         repeated = [e for e in odd if self.repeats and b'"reason":"duplicate"' in e.payload]
         assert odd == repeated, "nothing is late, and nothing fails"

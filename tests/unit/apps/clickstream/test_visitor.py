@@ -10,7 +10,7 @@ import pytest
 from apps.clickstream.bots import is_crawler
 from apps.clickstream.events import INPUTS, MAX_TIME_MS, Customer, Erasure, Forget, Refund
 from apps.clickstream.funnels import Funnel, FunnelError, walk
-from apps.clickstream.known import Known, VisitorRules, newly_covered, said_the_same, seen_as, seen_at
+from apps.clickstream.known import Known, VisitorRules, arm_of, newly_covered, said_the_same, seen_as, seen_at
 from apps.clickstream.messages import (
     Activity,
     EraseCart,
@@ -298,6 +298,19 @@ def test_a_late_event_before_a_final_session_moves_its_row() -> None:
     assert revisions == sorted(set(revisions))
 
 
+def test_a_session_that_has_become_part_of_another_does_not_come_back_with_a_login() -> None:
+    target = driver()
+    send(target, consent(0), click(0, item_id="i1"), click(40 * MINUTE, item_id="i1"))
+    target.advance_watermark(START + 75 * MINUTE)
+    send(target, click(20 * MINUTE))
+    send(target, click(76 * MINUTE, "login", user_id="u1"))
+    target.drain()
+    rows = [(r.start_ms - START, r.events, r.user_id) for r in sessions(target)]
+    assert rows == [(0, 3, "u1"), (76 * MINUTE, 1, "u1")]
+    newest = {row.session_id: row for row in target.values("funnels")}
+    assert [row.session_id for row in newest.values() if not row.deleted] == [f"v1:{START}"]
+
+
 def test_an_event_too_late_for_its_session_is_put_aside() -> None:
     target = driver(repeats_ms=5 * HOUR)
     send(target, click(3 * HOUR, visitor="v2"))
@@ -363,6 +376,19 @@ def test_a_sessions_way_is_told_with_its_times_and_its_arm() -> None:
     row = target.values("funnels")[-1]
     assert (row.reached, row.reached_step, row.dropped_at) == (3, "checkout", "payment")
     assert (row.step_ms, row.entered_ms, row.arm) == ([MINUTE, 2 * MINUTE], START, "control")
+
+
+def test_who_is_known_later_is_in_the_funnels_by_the_arm_of_the_account() -> None:
+    rules = VisitorRules(holdout=0.5)
+    user = next(f"u{n}" for n in range(99) if arm_of(f"u:u{n}", rules) != arm_of("v:v1", rules))
+    for later in (MINUTE, 5 * HOUR):
+        target = driver(holdout=0.5)
+        send(target, consent(0), click(0, item_id="i1"))
+        target.advance_watermark(START + later - 1)
+        send(target, click(later, "login", user_id=user))
+        target.drain()
+        row = {row.session_id: row for row in target.values("funnels")}[f"v1:{START}"]
+        assert (row.arm, row.reached, row.entered_ms) == (arm_of(f"u:{user}", rules), 1, START)
 
 
 @pytest.mark.parametrize(

@@ -219,15 +219,10 @@ def two_hours(*, clicks_of_people: bool = False) -> list[Happened]:
 
 
 class ClickstreamWorld(AppWorld):
-    """Two hours of the shop.
-
-    The arm of funnels is left out: the row of a session that was over before its browser was stitched is not
-    written again, so whose arm it has hangs on whether the session was closed in an earlier batch.
-    """
+    """Two hours of the shop."""
 
     app = app
     bound_ms = MINUTE
-    left_out: ClassVar = {"Visitors.funnels": ("arm",)}
     repeats = True
 
     def world(self) -> list[Happened]:
@@ -259,6 +254,17 @@ class ClicksOfPeople(ClickstreamWorld):
 
 def test_disorder_within_a_browsers_clicks_changes_no_table() -> None:
     ClicksOfPeople().standing.check([1])
+
+
+def test_half_a_second_of_disorder_changes_the_consents_alone() -> None:
+    class AsItComes(ClickstreamWorld):
+        bound_ms = 500
+        per_key = False
+
+    found = AsItComes().standing.differing([1, 2])
+    assert found.pop("Visitors.consents")[0] > 300
+    assert sum(rows for rows, _ in found.values()) > 5_000
+    assert {name: others for name, (_, others) in found.items() if others} == {}
 
 
 def test_nothing_is_left_when_all_is_over() -> None:

@@ -75,3 +75,40 @@ class TestEntities(InMemory):
 
     def world(self) -> Iterator[Happened]:
         return world(replace(PROFILE, event_rate=0.12, cards=20, terminals=20, events=900), 2)
+
+
+class AsItComes(FraudWorld):
+    """Ordinary cards, whose transactions come out of order as the generator's do."""
+
+    overrides = (f"features.entities={','.join(ALL)}",)
+    bound_ms = PaymentsProfile().disorder_ms
+    per_key = False
+
+    def world(self) -> Iterator[Happened]:
+        return world(
+            PaymentsProfile(
+                seed=4, start_ms=START_MS, cards=1_000, terminals=200, event_rate=1.0, events=5_000
+            ),
+            1,
+        )
+
+
+def test_of_a_thousand_decisions_not_one_hangs_on_the_cuts() -> None:
+    """A decision stands that was made without what came later: batches bring some of that in time."""
+    rows, others = AsItComes().standing.differing(range(1, 5))["main"]
+    assert rows > 12_000
+    assert others <= rows / 1_000
+
+
+def test_disorder_within_bursts_is_seen_in_the_decisions() -> None:
+    """The measure itself: of cards that are tried many times a second, orders by cuts do show."""
+
+    class Bursts(AsItComes):
+        bound_ms = 10 * SECOND
+
+        def world(self) -> Iterator[Happened]:
+            return world(PROFILE, 1)
+
+    rows, others = Bursts().standing.differing([1])["main"]
+    assert rows > 500
+    assert others > 0

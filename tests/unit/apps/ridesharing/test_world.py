@@ -49,6 +49,7 @@ def two_hours() -> Iterator[Happened]:
 class RidesWorld(AppWorld):
     app = app
     bound_ms = 5 * SECOND
+    per_key = False
     repeats = True
 
     def world(self) -> Iterator[Happened]:
