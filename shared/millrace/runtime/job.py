@@ -27,7 +27,7 @@ from millrace.runtime.apps import App, Topic, app_version
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
-from millrace.runtime.plans import Backlog, Choice, choose, settled, settled_what
+from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.wiring import outputs_of
@@ -228,7 +228,7 @@ class Job:
             master=spark.master,
             shuffle_partitions=self._stations() or spark.shuffle_partitions,
             driver_memory=spark.driver_memory,
-            quick_start=spark.quick_start,
+            quick_start=is_short(self.settings, self._waiting, until_end=self._until_end),
             log_file=self._log_file,
             conf=state_conf(self.settings) | dict(spark.conf),
             is_typical=lambda: self._ran,

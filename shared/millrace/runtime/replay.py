@@ -24,7 +24,7 @@ from millrace.host.system import Drain, encode_system
 from millrace.runtime.apps import App
 from millrace.runtime.clock_files import Epoch
 from millrace.runtime.contract import check_contract, refuse_older
-from millrace.runtime.plans import settled
+from millrace.runtime.plans import is_short, settled
 from millrace.runtime.settings import AppSettings
 from millrace.time.clock import ClockSettings
 
@@ -251,12 +251,16 @@ def run_records(
         master=spark.master,
         shuffle_partitions=spark.shuffle_partitions,
         driver_memory=spark.driver_memory,
-        quick_start=spark.quick_start,
+        quick_start=is_short(settings, lambda: _rows(source), until_end=True),
         log_file=log_file or folder / "logs" / "spark.log",
         conf=state_conf(settings) | dict(spark.conf),
         preload=(app.topology.__module__,),
     ) as made:
         return run.on(made)
+
+
+def _rows(source: Path) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in source.glob("*.parquet"))
 
 
 def _write_batches(

@@ -157,9 +157,10 @@ class SparkSettings(Section):
         default=None, ge=1, le=10_000, description="default: cores; fixed by the checkpoint"
     )
     driver_memory: MemorySize = "1g"
-    quick_start: bool = Field(
-        default=False,
-        description="let the JVM compile less: starts sooner, long runs of large batches are slower",
+    quick_start: bool | None = Field(
+        default=None,
+        description="let the JVM compile less: starts sooner, long runs of large batches are slower; "
+        "default: where a run until the end has no more than a million events before it",
     )
     key_groups: int = Field(
         default=64, ge=1, le=32_768, description="most that state can be spread to; fixed by the checkpoint"

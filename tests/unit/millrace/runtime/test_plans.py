@@ -13,9 +13,11 @@ from millrace.errors import UserError
 from millrace.runtime.plans import (
     BACKLOG,
     FULL_BATCHES,
+    SHORT_RUN,
     SMALL_STATE_BYTES,
     Backlog,
     choose,
+    is_short,
     kept_links,
     kept_plan,
     kept_stations,
@@ -155,6 +157,23 @@ def test_a_contract_that_cannot_be_read_is_left_to_who_reads_it_next(tmp_path: P
     (tmp_path / "contract.json").write_text("{")
     assert kept_plan(tmp_path) is None
     assert kept_plan(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "until_end", "waiting", "short"),
+    [
+        ([], True, SHORT_RUN, True),
+        ([], True, SHORT_RUN + 1, False),
+        ([], False, 0, False),
+        (["spark.quick_start=true"], False, 2 * SHORT_RUN, True),
+        (["spark.quick_start=false"], True, 0, False),
+    ],
+)
+def test_a_run_that_is_soon_over_compiles_less(
+    asked: list[str], until_end: bool, waiting: int, short: bool
+) -> None:
+    settings = load_settings(AppSettings, app="x", overrides=asked, env={})
+    assert is_short(settings, lambda: waiting, until_end=until_end) is short
 
 
 def test_a_station_that_does_not_keep_up_says_so_once() -> None:
