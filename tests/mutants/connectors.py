@@ -23,6 +23,14 @@ MUTANTS: Final = (
         (f"{_UPSERT}::test_the_same_batch_again_makes_no_commit",),
     ),
     Mutant(
+        "connectors: every merge looks into every file",
+        _WRITER,
+        "            streamed_exec=False,\n",
+        "",
+        "a batch costs what its rows cost",
+        (f"{_UPSERT}::test_a_merge_looks_into_no_file_that_can_have_none_of_its_keys",),
+    ),
+    Mutant(
         "connectors: of a batch's versions of a row the first one holds",
         _WRITER,
         "versions[place] >= versions[places[key]]",

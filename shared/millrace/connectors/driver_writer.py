@@ -223,6 +223,8 @@ def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitP
             predicate=upsert.matching("t", "s"),
             source_alias="s",
             target_alias="t",
+            # So that files which can have none of the batch's keys are left alone.
+            streamed_exec=False,
             commit_properties=commit,
         )
         if upsert.deleted is None:

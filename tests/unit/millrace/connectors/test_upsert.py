@@ -118,6 +118,20 @@ def test_any_cut_into_batches_leaves_the_newest_versions(tmp_path: Path, seed: i
 # -- one output, several tables ------------------------------------------------------------------------
 
 
+def test_a_merge_looks_into_no_file_that_can_have_none_of_its_keys(tmp_path: Path) -> None:
+    """A window's rows come once or twice: what a batch costs must not grow with the windows before it."""
+    into = writer(tmp_path)
+    for window in range(6):
+        for revision in (1, 2):
+            found = [Session("a", window, revision, 1), Session("b", window, revision, 1)]
+            into.write(batch(*found), 2 * window + revision)
+    assert len(rows(tmp_path)) == 12
+    table = DeltaTable(str(tmp_path / "sessions"))
+    assert len(table.file_uris()) == 6
+    metrics = table.history(1)[0]["operationMetrics"]
+    assert int(metrics["num_target_files_skipped_during_scan"]) == 5
+
+
 def history(folder: Path) -> list[tuple[str, int, int]]:
     found = DeltaTable(str(folder / "history")).to_pyarrow_table().to_pylist()
     return sorted((r["user"], r["n"], r["revision"]) for r in found)
