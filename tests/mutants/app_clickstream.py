@@ -29,7 +29,7 @@ MUTANTS: Final = (
         "                if False:",
         "rows of the funnels hang on events alone",
         (
-            f"{_TESTS}/test_world.py::TestContract::test_cuts_and_restarts_change_no_table",
+            f"{_TESTS}/test_world.py::TestContract",
             f"{_TESTS}/test_visitor.py",
         ),
     ),
