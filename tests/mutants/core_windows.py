@@ -11,6 +11,14 @@ _TESTS: Final = "tests/unit/millrace/windows"
 
 MUTANTS: Final = (
     Mutant(
+        "windows: a key's events together go on in the window before at its very end",
+        "shared/millrace/windows/ranges.py",
+        "            if at >= end or cell is None:",
+        "            if at > end or cell is None:",
+        "an event is in its own window",
+        ("tests/unit/millrace/windows/test_invariance.py",),
+    ),
+    Mutant(
         "windows: what is no number is added",
         f"{_WINDOWS}/aggregates.py",
         "        return acc if is_missing(value) else step(acc, value, at)\n",

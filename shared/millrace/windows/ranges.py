@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from millrace.parts.accumulators import BoundAggregate
@@ -72,6 +73,24 @@ class TumblingWindows(RangeWindows):
             cell.accs = self._update(cell.accs, event, at)
         else:
             self.add(start, cell, event, ctx)
+
+    def process_key(self, events: Iterator[Any], ctx: Context) -> None:
+        """Add events that are on time; those of one window that follow each other find it once."""
+        windows, update, quiet = self.windows, self._update, self._quiet
+        size, offset = self._size, self._offset
+        cell, end = None, NO_WATERMARK
+        for event in events:
+            at = ctx.event_time
+            if at >= end or cell is None:  # the events of a key come in order of time
+                start = at - (at - offset) % size
+                end = start + size
+                cell = windows.get(start)
+                if cell is None:
+                    cell = self.open(start, end, ctx, NO_WATERMARK)
+            if quiet and not cell.closed:
+                cell.accs = update(cell.accs, event, at)
+            else:
+                self.add(start, cell, event, ctx)
 
 
 register(Hopping, lambda kind: TumblingWindows if kind.size_ms == kind.step_ms else RangeWindows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.testing.properties import UnfitEvents, same_as_process
 from millrace.windows import (
     WindowProcess,
     approx_count_distinct,
@@ -200,3 +202,23 @@ def test_events_are_in_windows_or_late_and_never_lost(events: list[At], cuts: li
     assert sum(n for (n,) in rows(driver, "n")) + len(driver.values("late")) == len(events)
     driver = play(window(Ev, session(4)).aggregate(n=count()), events, cuts=cuts, bound=3)
     assert sum(n for (n,) in rows(driver, "n")) + len(driver.values("late")) == len(events)
+
+
+SPEAKING: dict[str, WindowProcess] = {
+    "at its end": window(Ev, tumbling(10, offset=3)).aggregate(n=count(), all=collect("v")),
+    "every second event": window(Ev, tumbling(10), trigger=watermark().early(count=2)).aggregate(n=count()),
+    "at every event": window(Ev, tumbling(10), emit="updates", allowed_lateness=5).aggregate(n=count()),
+    "with what no longer holds": window(Ev, tumbling(10), emit="changelog").aggregate(total=sum_of("v")),
+    "in order": window(Ev, tumbling(10), order="event_time").aggregate(all=collect("v")),
+}
+
+
+@pytest.mark.parametrize("how", SPEAKING)
+@examples(40)
+@given(events=EVENTS, bound=st.sampled_from([0, BOUND]), seed=st.integers(0, 99))
+def test_a_keys_events_together_give_what_they_give_one_by_one(
+    how: str, events: list[At], bound: int, seed: int
+) -> None:
+    rows = [(e.key, e.at, e.event) for e in events]
+    with contextlib.suppress(UnfitEvents):  # of some, none can be handled together
+        same_as_process(SPEAKING[how], rows, bound_ms=bound, runs=4, seed=seed)
