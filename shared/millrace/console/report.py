@@ -12,6 +12,9 @@ from rich.text import Text
 
 __all__ = ["Check", "equal", "print_checks", "print_table", "same"]
 
+#: Lines of a table in a file or a pipe are at most so long.
+_WIDEST = 240
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -96,13 +99,17 @@ def print_table(
         right: Columns that are aligned to the right, as numbers are.
         styles: A rich style per row, if any.
     """
-    console = console or Console(highlight=False)
-    console.print(Text(title, style="bold"))
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for index, row in enumerate(rows):
         table.add_row(*(Text(_text(cell)) for cell in row), style=styles[index] if styles else None)
+    if console is None:
+        console = Console(highlight=False)
+        if not console.is_terminal:  # a file or a pipe has no edge at which lines must end
+            needed = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+            console.width = max(console.width, needed)
+    console.print(Text(title, style="bold"))
     console.print(table)
 
 
