@@ -1,7 +1,8 @@
-"""Commands over an app's models: `millrace models APP list|show|train|compare|promote|rollback|export|card`."""
+"""Commands over an app's models: `millrace models APP list|show|train|compare|promote|rollback|…`."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -84,6 +85,8 @@ def command_line(learner: Learner, names: Mapping[str, str] | None = None) -> ty
 def _list(learner: Learner) -> Callable[..., None]:
     def list_(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
         """List the registered versions."""
+        from rich.console import Console
+
         from millrace.console.report import print_table
 
         shop = opened(learner, model, root, registry, exports)
@@ -93,7 +96,8 @@ def _list(learner: Learner) -> Callable[..., None]:
             return
         columns = ("version", "aliases", "registered", "trained until", "rows", *learner.columns, "data")
         rows = [_row(learner, shop.model.tables, entry) for entry in entries]
-        print_table("models", columns, rows, right=("version", "rows"))
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        print_table("models", columns, rows, console, right=("version", "rows"))
         _tell_exported(shop, entries)
 
     return list_
