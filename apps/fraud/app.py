@@ -51,7 +51,7 @@ def begin(settings: FraudSettings) -> None:
     if registry and folder is not None:
         from millrace.models.beginning import export_first
 
-        export_first("fraud", settings.model.name, registry, Path(folder))
+        export_first("fraud", "transactions", settings.model.name, registry, Path(folder))
 
 
 def prepare(records: DataFrame, settings: FraudSettings) -> DataFrame:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from apps.fraud.model.estimator import FEATURES_VERSION, MODEL
 from apps.fraud.model.feedback import FEEDBACK_DAYS, PAYMENTS_A_DAY, FeedbackAt, Learning
-from apps.fraud.model.live import LIVE_MODEL, LIVE_NAME, LIVE_READER
 from millrace.errors import UserError
 from millrace.models.commands import (
     LABEL_DELAY,
@@ -24,23 +23,22 @@ from millrace.models.commands import (
     opened,
     time_of,
 )
-from millrace.models.gates import Gate, Judged
-from millrace.models.learner import AppModel, Learner, Question
-from millrace.models.loading import Reader
-from millrace.models.serving import CHALLENGER, CHAMPION
-from millrace.models.tables import TrainingTables, parse_versions
+from millrace.models.exports import CHALLENGER, CHAMPION
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from apps.fraud.model.estimator import ModelSpec
     from apps.fraud.model.training import Trained
+    from millrace.models.learner import Learner
 
 Capacity = Annotated[int, typer.Option(min=1, help="Payments that investigators look at in a day.")]
-#: Without labels nobody has said that anything is a fraud.
-_LABELS: Final = ("transaction_id", "event_time_ms", "is_fraud", "source")
-#: All days that there are.
-_EVER: Final = 36_500
+
+
+def _learning() -> Learner:
+    from apps.fraud.model.learner import LEARNER
+
+    return LEARNER
 
 
 def train(
@@ -67,14 +65,16 @@ def train(
     jobs: Annotated[int, typer.Option(min=1, help="Threads to train with.")] = 1,
 ) -> None:
     """Train a model on what was known, register it, and let it challenge the champion."""
+    from apps.fraud.model.learner import ms_of, read_tables, spec_of
     from apps.fraud.model.training import examples
     from apps.fraud.model.training import train as train_on
+    from millrace.models.tables import parse_versions
 
-    shop = opened(LEARNER, model, root, registry, exports)
-    spec, tables = _spec(shop.model), shop.tables(parse_versions(table_version or ()))
-    features, said = _read(shop.model, tables)
+    shop = opened(_learning, model, root, registry, exports)
+    spec, tables = spec_of(shop.model), shop.tables(parse_versions(table_version or ()))
+    features, said = read_tables(shop.model, tables)
     tables.check_wanted()
-    delay, now = _ms(label_delay), time_of(as_of, features["event_time_ms"].max())
+    delay, now = ms_of(label_delay), time_of(as_of, features["event_time_ms"].max())
     known = examples(features, now, delay, labels=said, days=days, inputs=spec.inputs)
     feedback = _feedback(features, said, feedback_days, spec) if learn is Learning.TWO else None
     trained = train_on(
@@ -133,19 +133,20 @@ def measure(
     Both are judged on payments after their training by the features that were stored when these came, so the
     challenger's scores are those that it would have given.
     """
+    from apps.fraud.model.learner import EVER, ms_of, read_tables
     from apps.fraud.model.monitor import METRICS_TABLE, days_of, standing, write
     from apps.fraud.model.training import examples
 
-    shop = opened(LEARNER, model, root, registry, exports)
-    features, said = _read(shop.model, shop.tables())
-    now, delay = time_of(as_of, features["event_time_ms"].max()), _ms(label_delay)
+    shop = opened(_learning, model, root, registry, exports)
+    features, said = read_tables(shop.model, shop.tables())
+    now, delay = time_of(as_of, features["event_time_ms"].max()), ms_of(label_delay)
     found, lines = [], []
     for role in (CHAMPION, CHALLENGER):
         version = shop.registry.alias(role)
         if version is None:
             continue
         loaded = shop.load(version)
-        known = examples(features, now, delay, labels=said, days=_EVER, inputs=loaded.inputs)
+        known = examples(features, now, delay, labels=said, days=EVER, inputs=loaded.inputs)
         judged = list(days_of(role, loaded, known, known.alerted.tolist(), now - delay, capacity))
         found += [day.metrics for day in judged]
         if judged:
@@ -158,75 +159,12 @@ def measure(
     typer.echo(f"{len(found)} days in {shop.root / 'tables' / METRICS_TABLE}")
 
 
-def judged(question: Question) -> Judged:
-    """Return the payments after the training of both models, scored by both, a day a group."""
-    from apps.fraud.model.training import examples
-    from apps.fraud.model.weeks import day_of
-
-    shop, two = question.workshop, (question.champion, question.challenger)
-    features, said = _read(shop.model, shop.tables())
-    now, delay = time_of(question.as_of, features["event_time_ms"].max()), _ms(question.label_delay)
-    since = max(model.trained_until_ms for model in two) + 1
-    later = features[features["event_time_ms"] >= since]
-    known = [examples(later, now, delay, labels=said, days=_EVER, inputs=m.inputs) for m in two]
-    scores = [model.score_many(part.x) for model, part in zip(two, known, strict=True)]
-    return Judged(known[0].fraud, scores[0], scores[1], day_of(known[0].at), "payments", "days")
-
-
-def _spec(model: AppModel) -> ModelSpec:
-    return LIVE_MODEL if model.name == LIVE_NAME else MODEL
-
-
-def _read(model: AppModel, tables: TrainingTables) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Read features and labels."""
-    from apps.fraud.model.live import LIVE_COLUMNS, flat
-    from apps.fraud.model.training import read_features
-
-    if model.name != LIVE_NAME:
-        return read_features(tables), None
-    return flat(tables.read("transactions", LIVE_COLUMNS)), tables.read("labels", _LABELS)
-
-
-def _ms(text: str) -> int:
-    from millrace.time import ms
-    from millrace.time.durations import parse_duration
-
-    return ms(parse_duration(text))
-
-
-#: Models of the one cannot be asked about the other.
-_MODELS: Final = {
-    "transactions": AppModel(
-        LIVE_NAME,
-        LIVE_READER,
-        ("transactions", "labels"),
-        "The probability that a card payment is a fraud, from what its decision rested on.",
-    ),
-    "features": AppModel(
-        f"{LIVE_NAME}-history",
-        Reader(features_version=FEATURES_VERSION),
-        ("features",),
-        "The probability that a payment of recorded history is a fraud.",
-    ),
-}
-_LIMITS: Final = (
-    "Labels come late: a fraud of a new kind is known after the label delay at the earliest.",
-    "Features of a card, terminal or device that has no history say little.",
-    "What nobody has spoken of is taken for genuine, so frauds that nobody noticed are learned as genuine.",
-    "It scores purchases, not refunds.",
-)
-LEARNER: Final[Learner] = Learner(
-    app="fraud",
-    models=_MODELS,
-    train=train,
-    judged=judged,
-    gates=(Gate(metric="average_precision", min_groups=5),),
-    columns={"learned": "learning", "frauds": "frauds", "AP": "validation_ap"},
-    limits=_LIMITS,
-    commands={"measure": measure},
-)
-app = command_line(LEARNER)
+_OWN: Final[Mapping[str, Callable[..., None]]] = {"train": train, "measure": measure}
+app = command_line("fraud", _learning, _OWN)
 #: What these commands were called first.
 older = command_line(
-    LEARNER, {name: name for name in ("train", "promote", "rollback", "measure")} | {"list": "models"}
+    "fraud",
+    _learning,
+    _OWN,
+    {"list": "models", "train": "train", "promote": "promote", "rollback": "rollback", "measure": "measure"},
 )

@@ -86,6 +86,6 @@ def _models(settings: FraudSettings) -> tuple[Scorer | None, Scorer | None]:
     if (folder := settings.exports) is None:
         return None, None
     from apps.fraud.model.live import StreamScorer
-    from millrace.models.serving import CHALLENGER
+    from millrace.models.exports import CHALLENGER
 
     return StreamScorer(folder, name=model.name), StreamScorer(folder, CHALLENGER, model.name)

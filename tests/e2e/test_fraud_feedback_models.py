@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from apps.fraud.cli import app
 from apps.fraud.features import Features
 from apps.fraud.labels import DAY_MS
+from apps.fraud.model.learner import LEARNER
 from apps.fraud.model.live import ENTITIES, LIVE_COLUMNS, LIVE_NAME, LIVE_READER, UNKNOWN
-from apps.fraud.model_cli import LEARNER
 from millrace.models.exports import Exports
 from millrace.models.learner import Workshop
 from millrace.models.serving import ServedModel

@@ -17,7 +17,7 @@ from apps.fraud.cli import app
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.estimator import INPUTS
-from apps.fraud.model_cli import LEARNER
+from apps.fraud.model.learner import LEARNER
 from millrace.errors import MillraceError
 from millrace.models.beginning import export_first
 from millrace.models.exports import Exports
@@ -168,7 +168,7 @@ def test_a_file_that_was_changed_in_the_registry_is_not_exported(root: Path, tmp
 def test_a_job_exports_a_registry_from_which_nothing_was_exported(root: Path, tmp_path: Path) -> None:
     """As one made before there were exports; the command runs in a process of its own."""
     uri = default_uri(root / "models")
-    assert export_first("fraud", NAME, uri, tmp_path / "exported")
+    assert export_first("fraud", "features", NAME, uri, tmp_path / "exported")
     exports = Exports(str(tmp_path / "exported"), NAME)
     found = exports.find("champion")
     assert found is not None

@@ -14,9 +14,9 @@ from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
 from apps.fraud.model.estimator import FEATURES_VERSION, ModelSpec
-from millrace.models.exports import Exports
+from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
-from millrace.models.serving import CHAMPION, POLL_S, ModelHolder, ServedModel, Status
+from millrace.models.serving import ModelHolder, ServedModel, Status
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,14 +17,15 @@ log = logging.getLogger(__name__)
 _PATIENCE_S: Final = 120.0
 
 
-def export_first(app: str, model: str, registry: str, folder: Path) -> bool:
+def export_first(app: str, model: str, name: str, registry: str, folder: Path) -> bool:
     """Export a registry's models where that has never been done; a job goes on whatever comes of it.
 
     It is done in a process of its own: MLflow takes seconds and hundreds of megabytes.
 
     Args:
         app: The app.
-        model: Name of the registered model.
+        model: Which of its models.
+        name: Name under which it is registered.
         registry: The registry.
         folder: Folder of the exports.
 
@@ -32,10 +33,10 @@ def export_first(app: str, model: str, registry: str, folder: Path) -> bool:
         Whether something was exported.
     """
     database = sqlite_path(registry)
-    if Exports(str(folder), model).path.is_dir() or (database is not None and not database.is_file()):
+    if Exports(str(folder), name).path.is_dir() or (database is not None and not database.is_file()):
         return False
     command = [sys.executable, "-m", "millrace", "models", app, "export",
-               "--model", model, "--registry", registry, "--exports", str(folder)]  # fmt: skip
+               "--model", f"{model}:{name}", "--registry", registry, "--exports", str(folder)]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -12,12 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from millrace.errors import MillraceError, UserError
-from millrace.models.learner import Learner, Workshop, lineage
-from millrace.models.serving import CHALLENGER, CHAMPION, POLL_S
+from millrace.models.exports import CHALLENGER, CHAMPION, POLL_S
 
 if TYPE_CHECKING:
     from millrace.models.gates import Verdict
+    from millrace.models.learner import Learner, Workshop
     from millrace.models.registry import Entry
+
+#: Gives an app's models; called when a command needs them, so that others start quickly.
+Learning = Callable[[], "Learner"]
+#: What the help of a command shows.
+_EXAMPLES: Final = {
+    "list": "list",
+    "show": "show 3",
+    "train": "train --as-of 2026-11-01T00:00",
+    "compare": "compare 3",
+    "promote": "promote 3",
+    "rollback": "rollback",
+    "export": "export --follow",
+    "card": "card 3 --out card.md",
+}
 
 #: Options that all commands have; an app's ``train`` has them too.
 Root = Annotated[
@@ -30,7 +44,12 @@ To = Annotated[
     typer.Option("--exports", help="Folder that workers read; default: exported, beside the registry."),
 ]
 Which = Annotated[
-    str | None, typer.Option("--model", "--table", help="Which of the app's models; default: the first.")
+    str | None,
+    typer.Option(
+        "--model",
+        "--table",
+        help="Which of the app's models, e.g. NAME or NAME:REGISTERED; default: the first.",
+    ),
 ]
 Delay = Annotated[str, typer.Option("--label-delay", help="How long the truth takes to become known.")]
 AsOf = Annotated[
@@ -49,51 +68,64 @@ LABEL_DELAY: Final = "7d"
 
 
 def opened(
-    learner: Learner, model: str | None, root: Path | None, registry: str | None, exports: Path | None
+    learning: Learning, model: str | None, root: Path | None, registry: str | None, exports: Path | None
 ) -> Workshop:
     """Return the workshop that a command's options name."""
+    from millrace.models.learner import Workshop
+
+    learner = learning()
     return Workshop(learner, model, root or Path(".millrace") / learner.app, registry, exports)
 
 
-def command_line(learner: Learner, names: Mapping[str, str] | None = None) -> typer.Typer:
+def command_line(
+    app: str,
+    learning: Learning,
+    own: Mapping[str, Callable[..., None]],
+    names: Mapping[str, str] | None = None,
+) -> typer.Typer:
     """Return the commands over an app's models.
 
     Args:
-        learner: The app.
+        app: The app's name.
+        learning: Gives its models.
+        own: Typer functions of its own commands: ``train``, which ends with
+            :meth:`~millrace.models.learner.Workshop.enter`, and what else it has.
         names: Command → name by which it is offered, of those that are; ``None``: all by their own.
     """
-    app = typer.Typer(
+    made = typer.Typer(
         help="Models: train, compare, promote, roll back, look.", no_args_is_help=True, add_completion=False
     )
     commands: dict[str, Callable[..., None]] = {
-        "list": _list(learner),
-        "show": _show(learner),
-        "train": learner.train,
-        "compare": _compare(learner),
-        "promote": _promote(learner),
-        "rollback": _rollback(learner),
-        "export": _export(learner),
-        "card": _card(learner),
-        **learner.commands,
+        "list": _list(learning),
+        "show": _show(learning),
+        "train": own["train"],
+        "compare": _compare(learning),
+        "promote": _promote(learning),
+        "rollback": _rollback(learning),
+        "export": _export(learning),
+        "card": _card(learning),
+        **own,
     }
     for name, command in commands.items():
         if names is None or name in names:
-            app.command(name if names is None else names[name])(command)
-    return app
+            example = f"e.g. millrace models {app} {_EXAMPLES.get(name, name)}"
+            made.command(name if names is None else names[name], epilog=example)(command)
+    return made
 
 
-def _list(learner: Learner) -> Callable[..., None]:
+def _list(learning: Learning) -> Callable[..., None]:
     def list_(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
         """List the registered versions."""
         from rich.console import Console
 
         from millrace.console.report import print_table
 
-        shop = opened(learner, model, root, registry, exports)
+        shop = opened(learning, model, root, registry, exports)
         entries = shop.registry.entries()
         if not entries:
-            typer.echo(f"there are no models yet: millrace models {learner.app} train")
+            typer.echo(f"there are no models yet: millrace models {shop.learner.app} train")
             return
+        learner = shop.learner
         columns = ("version", "aliases", "registered", "trained until", "rows", *learner.columns, "data")
         rows = [_row(learner, shop.model.tables, entry) for entry in entries]
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -104,6 +136,8 @@ def _list(learner: Learner) -> Callable[..., None]:
 
 
 def _row(learner: Learner, tables: tuple[str, ...], entry: Entry) -> tuple[str, ...]:
+    from millrace.models.learner import lineage
+
     about = entry.about
     return (
         str(entry.version),
@@ -138,7 +172,7 @@ def _tell_exported(shop: Workshop, entries: list[Entry]) -> None:
             )
 
 
-def _show(learner: Learner) -> Callable[..., None]:
+def _show(learning: Learning) -> Callable[..., None]:
     def show(
         version: Version,
         root: Root = None,
@@ -149,13 +183,13 @@ def _show(learner: Learner) -> Callable[..., None]:
         """Show the manifest of a version, as JSON: what it takes, what it was made of, how good it was."""
         from millrace.models.manifest import encoded
 
-        manifest, _ = opened(learner, model, root, registry, exports).registry.files(version)
+        manifest, _ = opened(learning, model, root, registry, exports).registry.files(version)
         typer.echo(encoded(manifest).decode(), nl=False)
 
     return show
 
 
-def _compare(learner: Learner) -> Callable[..., None]:
+def _compare(learning: Learning) -> Callable[..., None]:
     def compare(
         version: Annotated[int | None, typer.Argument(help="The version; default: the challenger.")] = None,
         root: Root = None,
@@ -171,7 +205,7 @@ def _compare(learner: Learner) -> Callable[..., None]:
         Both are judged on the rows after the training of both whose truth is known.
         Exit codes: 0 all gates are passed, 1 one is not, 2 something you can put right.
         """
-        shop = opened(learner, model, root, registry, exports)
+        shop = opened(learning, model, root, registry, exports)
         champion = shop.registry.alias(CHAMPION)
         other = version if version is not None else shop.registry.alias(CHALLENGER)
         if champion is None or other is None:
@@ -198,7 +232,7 @@ def _verdicts(
     return verdicts
 
 
-def _promote(learner: Learner) -> Callable[..., None]:
+def _promote(learning: Learning) -> Callable[..., None]:
     def promote(
         version: Annotated[int, typer.Argument(help="The version that shall decide.")],
         root: Root = None,
@@ -212,12 +246,14 @@ def _promote(learner: Learner) -> Callable[..., None]:
         """Make a version the champion, if it passes every gate.
 
         Both models are judged on the rows after the training of both whose truth is known. Where there is no
-        champion, any version may become it. Workers take it within two seconds.
+        champion that can be read, any version may become it. Workers take it within two seconds.
         """
-        shop = opened(learner, model, root, registry, exports)
+        shop = opened(learning, model, root, registry, exports)
         champion = shop.registry.alias(CHAMPION)
         verdicts: list[Verdict] = []
-        if champion is not None and champion != version:
+        if champion is not None and (broken := shop.why_broken(champion)):
+            typer.echo(f"there is nothing to compare it with, for the champion is of no use: {broken}")
+        elif champion is not None and champion != version:
             verdicts = _verdicts(shop, champion, version, as_of, label_delay, gates)
         before = shop.promote(version, verdicts)
         typer.echo(f"version {version} decides now" + ("" if before is None else f", {before} did before"))
@@ -225,16 +261,16 @@ def _promote(learner: Learner) -> Callable[..., None]:
     return promote
 
 
-def _rollback(learner: Learner) -> Callable[..., None]:
+def _rollback(learning: Learning) -> Callable[..., None]:
     def rollback(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
         """Let the champion before this one decide again."""
-        now, before = opened(learner, model, root, registry, exports).rollback()
+        now, before = opened(learning, model, root, registry, exports).rollback()
         typer.echo(f"version {now} decides again, version {before} does no more")
 
     return rollback
 
 
-def _export(learner: Learner) -> Callable[..., None]:
+def _export(learning: Learning) -> Callable[..., None]:
     def export(
         root: Root = None,
         registry: Uri = None,
@@ -245,7 +281,7 @@ def _export(learner: Learner) -> Callable[..., None]:
         ] = False,
     ) -> None:
         """Let workers find what the registry's aliases say now; the other commands do so themselves."""
-        shop = opened(learner, model, root, registry, exports)
+        shop = opened(learning, model, root, registry, exports)
         while True:
             try:
                 for alias, manifest in shop.export().items():
@@ -262,7 +298,7 @@ def _export(learner: Learner) -> Callable[..., None]:
     return export
 
 
-def _card(learner: Learner) -> Callable[..., None]:
+def _card(learning: Learning) -> Callable[..., None]:
     def card(
         version: Version,
         root: Root = None,
@@ -274,8 +310,10 @@ def _card(learner: Learner) -> Callable[..., None]:
         """Write the card of a version: data, measures, gates, limits, in Markdown."""
         from millrace.models.card import card_of
 
-        shop = opened(learner, model, root, registry, exports)
-        text = card_of(learner, shop.model, shop.registry.entry(version), shop.registry.files(version)[0])
+        shop = opened(learning, model, root, registry, exports)
+        text = card_of(
+            shop.learner, shop.model, shop.registry.entry(version), shop.registry.files(version)[0]
+        )
         if out is None:
             typer.echo(text, nl=False)
             return

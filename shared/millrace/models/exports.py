@@ -22,6 +22,12 @@ from millrace.errors import MillraceError
 from millrace.models.files import FILE_LIMIT, check_bytes, sha256_of
 from millrace.models.manifest import BrokenModel, Manifest, decoded, encoded
 
+#: The alias that decides, the one that is scored in its shadow, and the one before that decides no more.
+CHAMPION: Final = "champion"
+CHALLENGER: Final = "challenger"
+PREVIOUS: Final = "previous"
+#: How often workers look into the folder, seconds: a new model is in force after this and its loading.
+POLL_S: Final = 0.5
 #: Larger manifests are none, bytes.
 MANIFEST_LIMIT: Final = 4 << 20
 #: For so long files stay that no manifest names any more: somebody may be about to read them. Seconds.

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millrace.errors import MillraceError, UserError
-from millrace.models.exports import Exports
+from millrace.models.exports import CHALLENGER, CHAMPION, PREVIOUS, Exports
 from millrace.models.gates import MEASURES, Gate, Judged, Measure, NotProven, Verdict, judge
 from millrace.models.loading import LoadedModel, Reader
-from millrace.models.manifest import SHA256_TAG, Manifest
+from millrace.models.manifest import SHA256_TAG, BrokenModel, Manifest
 from millrace.models.places import default_exports, default_uri
-from millrace.models.serving import CHALLENGER, CHAMPION, PREVIOUS
 from millrace.models.tables import TrainingTables
 
 if TYPE_CHECKING:
     from millrace.models.candidate import Candidate
     from millrace.models.registry import Registry
 
+#: The aliases that workers find.
+EXPORTED: Final = (CHAMPION, CHALLENGER, PREVIOUS)
 #: Tag of a version: what came of its gates when it was promoted.
 PROMOTION_TAG: Final = "promotion"
 
@@ -67,37 +68,35 @@ class Learner:
     Attributes:
         app: Its name.
         models: What its commands call a model (``--model``) → the model; the first one is meant unless told.
-        train: The typer function behind ``train``; it ends with :meth:`Workshop.enter`.
         judged: Rows that two versions are compared on: those after the training of both whose truth is known.
         gates: What a challenger must show.
         measures: Measures that gates may name.
         columns: Heading → fact or measure: what lists tell beside what all versions have.
         limits: What its models are not good for, for their cards.
-        commands: Name → typer function of further commands.
     """
 
     app: str
     models: Mapping[str, AppModel]
-    train: Callable[..., None]
     judged: Callable[[Question], Judged]
     gates: tuple[Gate, ...]
     measures: Mapping[str, Measure] = field(default_factory=lambda: MEASURES)
     columns: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[str, ...] = ()
-    commands: Mapping[str, Callable[..., None]] = field(default_factory=dict)
 
     def model(self, name: str | None) -> AppModel:
         """Return the model of a name, by what commands or the registry call it.
 
+        Args:
+            name: The name; with ``:`` and another one behind it where it is registered under that.
+
         Raises:
             UserError: The app has no such model.
         """
-        if name is None:
-            return next(iter(self.models.values()))
-        found = self.models.get(name) or next((m for m in self.models.values() if m.name == name), None)
+        called, _, registered = (name or next(iter(self.models))).partition(":")
+        found = self.models.get(called) or next((m for m in self.models.values() if m.name == called), None)
         if found is None:
-            raise UserError(f"{self.app} has no model {name}; there are: {', '.join(self.models)}")
-        return found
+            raise UserError(f"{self.app} has no model {called}; there are: {', '.join(self.models)}")
+        return replace(found, name=registered) if registered else found
 
 
 class Workshop:
@@ -151,13 +150,21 @@ class Workshop:
         """
         return self.model.reader.read(*self.registry.files(version))
 
+    def why_broken(self, version: int) -> str:
+        """Return why workers would not take a version; empty: they would."""
+        try:
+            self.load(version)
+        except BrokenModel as error:
+            return str(error)
+        return ""
+
     def enter(self, candidate: Candidate) -> tuple[int, int | None]:
         """Register a trained model, let it challenge the champion; return its version and the champion's."""
         version = self.registry.register(candidate)
         champion = self.registry.alias(CHAMPION)
         if champion is not None:
             self.registry.set_alias(CHALLENGER, version)
-        self.export()
+        self.export((CHALLENGER,))
         return version, champion
 
     def compare(
@@ -205,7 +212,7 @@ class Workshop:
         registry.set_alias(CHAMPION, version)
         if registry.alias(CHALLENGER) == version:
             registry.set_alias(CHALLENGER, None)
-        self.export()
+        self.export((CHAMPION,))
         return before
 
     def rollback(self) -> tuple[int, int]:
@@ -223,27 +230,30 @@ class Workshop:
         self.load(before)
         self.registry.set_alias(CHAMPION, before)
         self.registry.set_alias(PREVIOUS, now)
-        self.export()
+        self.export((CHAMPION,))
         return before, now
 
-    def export(self) -> dict[str, Manifest]:
+    def export(self, needed: Sequence[str] = EXPORTED) -> dict[str, Manifest]:
         """Let the exports say what the registry's aliases say; return alias → manifest of what has changed.
 
         A version that workers would not take is not exported: they keep what they have.
+
+        Args:
+            needed: The aliases of which that is an error.
 
         Raises:
             BrokenModel: There is such a version; the other aliases are exported all the same.
         """
         changed: dict[str, Manifest] = {}
-        broken: Exception | None = None
-        for alias in (CHAMPION, CHALLENGER, PREVIOUS):
+        broken: list[MillraceError] = []
+        for alias in EXPORTED:
             try:
                 if manifest := self._export(alias, self.registry.alias(alias)):
                     changed[alias] = manifest
             except MillraceError as error:
-                broken = broken or error
-        if broken is not None:
-            raise broken
+                broken += [error] if alias in needed else []
+        if broken:
+            raise broken[0]
         return changed
 
     def _export(self, alias: str, version: int | None) -> Manifest | None:

@@ -14,22 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from millrace.models.exports import Exports, Found
+from millrace.models.exports import CHAMPION, POLL_S, PREVIOUS, Exports, Found
 from millrace.models.loading import FORESTS, LoadedModel, Reader
 from millrace.models.manifest import BrokenModel, Manifest
 
 log = logging.getLogger(__name__)
-
-#: The alias that decides, the one that is scored in its shadow, and the one before that decides no more.
-CHAMPION: Final = "champion"
-CHALLENGER: Final = "challenger"
-PREVIOUS: Final = "previous"
-#: How often the folder is looked into, seconds: a new model is in force after this and its loading.
-POLL_S: Final = 0.5
 
 
 class Scores(NamedTuple):

@@ -13,10 +13,11 @@ import pytest
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec
 from apps.fraud.model.feedback import LEAST_FEEDBACK, Learning, NotAPair, pair_of, tells
+from apps.fraud.model.learner import LEARNER
 from apps.fraud.model.monitor import days_of, standing
 from apps.fraud.model.training import Trained, examples, feedback_examples, train
 from apps.fraud.model.weeks import day_of
-from apps.fraud.model_cli import LEARNER, _told
+from apps.fraud.model_cli import _told
 from millrace.models.exports import Exports
 from millrace.models.forest import Forest
 from millrace.models.gates import Judged, gain_of, judge

@@ -50,7 +50,7 @@ def train(
     """Train a model of wear."""
     from sklearn.ensemble import ExtraTreesClassifier
 
-    shop = opened(LEARNER, model, root, registry, exports)
+    shop = opened(lambda: LEARNER, model, root, registry, exports)
     tables = shop.tables(parse_versions(table_version or ()))
     rows = tables.read("readings", (*INPUTS, "worn", "at_ms"))
     tables.check_wanted()
@@ -75,13 +75,12 @@ LEARNER = Learner(
     app="plant",
     models={"readings": AppModel("wear", FORESTS, ("readings",), "Whether a part is worn."),
             "oil": AppModel("plant-oil", FORESTS)},
-    train=train,
     judged=judged,
     gates=(Gate(metric="average_precision", min_groups=5),),
     columns={"noise": "noise"},
     limits=("Parts of a new kind are not known.",),
 )  # fmt: skip
-app = command_line(LEARNER)
+app = command_line("plant", lambda: LEARNER, {"train": train})
 
 
 def readings(rows: int, seed: int) -> pd.DataFrame:
@@ -119,7 +118,7 @@ def in_force(root: Path, alias: str = "champion") -> str | None:
 
 
 def shelf(root: Path) -> Shelf:
-    return opened(LEARNER, None, root, None, None).registry  # type: ignore[return-value]
+    return opened(lambda: LEARNER, None, root, None, None).registry  # type: ignore[return-value]
 
 
 def test_the_life_of_a_model(root: Path) -> None:
@@ -182,6 +181,16 @@ def test_a_model_that_workers_would_refuse_does_not_get_the_alias(root: Path) ->
     assert isinstance(run(root, "export").exception, BrokenModel)
     assert in_force(root) == "1"
     assert "champion: the registry says 2, workers find 1" in done(root, "list")
+
+
+def test_a_champion_that_nobody_can_read_is_replaced_without_a_comparison(root: Path) -> None:
+    done(root, "train")
+    done(root, "promote", "1")
+    done(root, "train", "--noise", "0.4")
+    shelf(root).spoil(1, b"gone")
+    said = done(root, "promote", "2")
+    assert "the champion is of no use: version 1 cannot be read" in said
+    assert in_force(root) == "2"
 
 
 def test_an_alias_that_another_tool_has_moved_is_exported(root: Path) -> None:
@@ -255,12 +264,14 @@ def test_a_card_says_what_a_version_is(root: Path) -> None:
 def test_a_model_of_an_app_is_named_by_the_app_or_by_the_registry(root: Path) -> None:
     assert LEARNER.model(None).name == LEARNER.model("readings").name == LEARNER.model("wear").name == "wear"
     assert LEARNER.model("plant-oil") is LEARNER.model("oil")
+    assert LEARNER.model("oil:press-7").name == "press-7"
+    assert LEARNER.model("oil:press-7").tables == LEARNER.model("oil").tables
     refused = run(root, "list", "--model", "water")
     assert str(refused.exception) == "plant has no model water; there are: readings, oil"
 
 
 def test_older_names_are_the_same_commands() -> None:
-    older = command_line(LEARNER, {"list": "models", "promote": "promote"})
+    older = command_line("plant", lambda: LEARNER, {"train": train}, {"list": "models", "promote": "promote"})
     assert sorted(c.name or "" for c in older.registered_commands) == ["models", "promote"]
 
 
@@ -295,14 +306,14 @@ def test_a_job_has_a_registry_of_before_exported_once(
     database, folder = tmp_path / "mlflow.db", tmp_path / "exported"
     uri, ran = f"sqlite:///{database}", Ran(0)
     monkeypatch.setattr(beginning.subprocess, "run", ran)
-    assert not beginning.export_first("plant", "wear", uri, folder), "there is no registry"
+    assert not beginning.export_first("plant", "readings", "wear", uri, folder), "there is no registry"
     database.touch()
-    assert beginning.export_first("plant", "wear", uri, folder)
+    assert beginning.export_first("plant", "readings", "wear", uri, folder)
     (command,) = ran.commands
-    assert command[2:] == ["millrace", "models", "plant", "export", "--model", "wear",
+    assert command[2:] == ["millrace", "models", "plant", "export", "--model", "readings:wear",
                            "--registry", uri, "--exports", str(folder)]  # fmt: skip
     (folder / "wear").mkdir(parents=True)
-    assert not beginning.export_first("plant", "wear", uri, folder)
+    assert not beginning.export_first("plant", "readings", "wear", uri, folder)
     assert len(ran.commands) == 1
 
 
@@ -310,11 +321,11 @@ def test_a_job_goes_on_where_nothing_can_be_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(beginning.subprocess, "run", Ran(1, "noise\nmillrace: no answer\n"))
-    assert not beginning.export_first("plant", "wear", "http://nowhere", tmp_path)
+    assert not beginning.export_first("plant", "readings", "wear", "http://nowhere", tmp_path)
     assert "could not be exported: millrace: no answer" in caplog.text
 
     def slow(command: list[str], **_: Any) -> None:
         raise subprocess.TimeoutExpired(command, 1)
 
     monkeypatch.setattr(beginning.subprocess, "run", slow)
-    assert not beginning.export_first("plant", "wear", "http://nowhere", tmp_path)
+    assert not beginning.export_first("plant", "readings", "wear", "http://nowhere", tmp_path)

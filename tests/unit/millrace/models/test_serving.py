@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from millrace.models.exports import Exports, Found, NoExports
+from millrace.models.exports import CHALLENGER, Exports, Found, NoExports
 from millrace.models.loading import LoadedModel
 from millrace.models.manifest import BrokenModel, Manifest
-from millrace.models.serving import CHALLENGER, ModelHolder, ServedModel
+from millrace.models.serving import ModelHolder, ServedModel
 from tests.unit.millrace.models.cases import INPUTS, data, forest, made, manifest
 
 
