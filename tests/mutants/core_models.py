@@ -267,7 +267,7 @@ MUTANTS: Final = (
     Mutant(
         "models: a promotion is not exported",
         f"{_CORE}/learner.py",
-        "            registry.set_alias(CHALLENGER, None)\n        self.export()\n",
+        "            registry.set_alias(CHALLENGER, None)\n        self.export((CHAMPION,))\n",
         "            registry.set_alias(CHALLENGER, None)\n",
         "workers have what the registry says",
         _COMMANDS,
