@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
+import pytest
 
+from apps.fraud.app import app
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
@@ -114,6 +117,23 @@ def test_without_a_model_rules_are_alone() -> None:
 def test_the_scorer_is_what_the_pipeline_takes() -> None:
     scorer: Scorer = StreamScorer("/nowhere/exported")
     assert scorer.score([observed(1)]) == [None]
+
+
+def test_a_job_with_a_registry_has_its_models_exported_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr("millrace.models.beginning.export_first", lambda *told: asked.append(told))
+    assert app.begin is not None
+    for model in (
+        {},
+        {"exports": "/mnt/models"},
+        {"registry": "sqlite:////data/m/mlflow.db", "name": "mine"},
+    ):
+        app.begin(FraudSettings.model_validate({"model": model}))
+    assert asked == [
+        ("fraud", "transactions", "mine", "sqlite:////data/m/mlflow.db", Path("/data/m/exported"))
+    ]
 
 
 def test_exports_are_where_the_settings_say_or_beside_the_registry() -> None:

@@ -171,6 +171,11 @@ def test_a_model_that_workers_would_refuse_does_not_get_the_alias(root: Path) ->
     import skops.io
 
     done(root, "train")
+    good = shelf(root).files(1)[1]
+    shelf(root).spoil(1, good[:-1])
+    assert isinstance(run(root, "promote", "1").exception, BrokenModel)
+    assert (in_force(root), shelf(root).aliases) == (None, {})
+    shelf(root).spoil(1, good)
     done(root, "promote", "1")
     done(root, "train")
     shelf(root).spoil(2, skops.io.dumps({"not": "a model"}))

@@ -45,7 +45,7 @@ class Steps:
 
 
 class Turns:
-    """Lets one thread of two go on at a time; which, is drawn before each of their steps."""
+    """Lets one thread of two go on at a time, for as many steps as are drawn: one, or some, or hundreds."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -54,6 +54,7 @@ class Turns:
             lock.acquire()
         self._names: dict[int, str] = {}
         self._left = set(self._may)
+        self._more = 0
         self.steps = {"reader": 0, "writer": 0}
 
     def run(self, **tasks: Callable[[], None]) -> None:
@@ -83,8 +84,10 @@ class Turns:
     def turn(self, _: str) -> None:
         mine = self._names[threading.get_ident()]
         self.steps[mine] += 1
-        if self._random.random() < 0.8 or len(self._left) < 2:
+        self._more -= 1
+        if self._more >= 0 or len(self._left) < 2:
             return
+        self._more = round(10 ** self._random.uniform(0, 2))
         other = "writer" if mine == "reader" else "reader"
         self._may[other].release()
         self._may[mine].acquire()
@@ -103,7 +106,7 @@ def test_a_reader_never_sees_a_mixture_of_manifest_and_file(
     content = content_of(0)
     exports.publish("champion", manifest(0, content), content)
     monkeypatch.setattr(module, "os", Steps(turns.turn))
-    monkeypatch.setattr(module, "_CHUNK", 7)
+    monkeypatch.setattr(module, "_CHUNK", 60)
     done, seen, interleaved = [False], [0], [0]
 
     def write() -> None:

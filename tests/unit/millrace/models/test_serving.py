@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -319,31 +319,36 @@ def test_an_alias_that_is_set_is_in_force_within_two_seconds(tmp_path: Path) -> 
     assert served.holder() is ServedModel(Exports(str(tmp_path), "wear")).holder(), "one for a worker"
 
 
+class Exchanged(Always):
+    """A predictor in the middle of whose scoring another version gets the alias."""
+
+    def __init__(self, version: str, then: Callable[[], None]) -> None:
+        super().__init__(float(version))
+        self._then = then
+
+    def score(self, row: Any) -> float:
+        self._then()
+        return super().score(row)
+
+
 def test_all_rows_of_a_call_are_scored_by_one_model_while_it_is_exchanged(models: Models) -> None:
-    clock = Clock()
+    """10,000 times, in the middle of the call."""
+    clock, random = Clock(), Random(5)
     held = holder(models, clock)
+
+    def then() -> None:
+        models.current = str(random.randrange(1, 6))
+        polled(held, clock)
+
+    models.says = {str(n): Exchanged(str(n), then) for n in range(1, 6)}
     models.current = "1"
     polled(held, clock)
-    done = threading.Event()
-
-    def swap() -> None:
-        number = 1
-        while not done.is_set():
-            number = number % 5 + 1
-            models.current = str(number)
-            clock.now += 0.5
-            held.poll()
-
-    thread = threading.Thread(target=swap)
-    thread.start()
-    try:
-        for _ in range(10_000):
-            scores = held.score(rows)
-            assert scores is not None
-            assert scores.values == [float(scores.version)] * 2
-    finally:
-        done.set()
-        thread.join()
+    for _ in range(10_000):
+        before = held.status().version
+        scores = held.score(rows)
+        assert scores is not None
+        assert (scores.values, scores.version) == ([float(before or 0)] * 2, before)
+    assert held.swaps > 5_000
 
 
 def test_a_folder_that_is_not_there_yet_is_no_model(tmp_path: Path) -> None:
