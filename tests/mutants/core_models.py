@@ -27,9 +27,9 @@ MUTANTS: Final = (
     Mutant(
         "models: a manifest is written where it is read",
         f"{_CORE}/exports.py",
-        "                _write(place, encoded(manifest))\n",
+        "                _write(place, said)\n",
         "                into = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)\n"
-        "                os.write(into, encoded(manifest))\n"
+        "                os.write(into, said)\n"
         "                os.close(into)\n",
         "a manifest takes the place of another at once",
         _RACE,
@@ -39,9 +39,9 @@ MUTANTS: Final = (
         f"{_CORE}/exports.py",
         "                self._put_file(manifest, data)\n"
         "                self._touch_named()\n"
-        "                _write(place, encoded(manifest))\n",
+        "                _write(place, said)\n",
         "                self._touch_named()\n"
-        "                _write(place, encoded(manifest))\n"
+        "                _write(place, said)\n"
         "                self._put_file(manifest, data)\n",
         "a file is complete before a manifest names it",
         _RACE,
@@ -76,6 +76,14 @@ MUTANTS: Final = (
         "        if manifest.name != self.name:\n",
         "        if False:\n",
         "a forged manifest is refused",
+        _EXPORTS,
+    ),
+    Mutant(
+        "models: a manifest is published that nobody can read",
+        f"{_CORE}/exports.py",
+        "        decoded(said)\n",
+        "",
+        "what is published can be read",
         _EXPORTS,
     ),
     Mutant(
@@ -287,6 +295,14 @@ MUTANTS: Final = (
         "        table = DeltaTable(str(folder))\n",
         "training sets as of a version",
         _COMMANDS,
+    ),
+    Mutant(
+        "models: a job begins without its models",
+        "shared/millrace/runtime/job.py",
+        "            if self.app.begin is not None:\n",
+        "            if False:\n",
+        "a registry of before is exported",
+        ("tests/unit/millrace/runtime/test_job.py::test_an_app_begins_once_before_its_query",),
     ),
     Mutant(
         "models: workers import MLflow",

@@ -131,17 +131,18 @@ class Exports:
             data: The bytes of its file.
 
         Raises:
-            BrokenModel: They do not belong together.
+            BrokenModel: They do not belong together, or the manifest could not be read again.
             NoExports: The folder cannot be written.
         """
         check_bytes(manifest, data)
-        place = self._manifest(alias)
+        place, said = self._manifest(alias), encoded(manifest)
+        decoded(said)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with self._locked():
                 self._put_file(manifest, data)
                 self._touch_named()
-                _write(place, encoded(manifest))
+                _write(place, said)
                 self._sweep()
         except OSError as error:
             raise NoExports(f"{self.path} cannot be written: {error.strerror}") from error

@@ -37,9 +37,10 @@ def stored(seed: int = 0) -> bytes:
     return file
 
 
-def manifest(version: int, content: bytes, **more: Any) -> Manifest:
-    about = {"name": "wear", "inputs": INPUTS, "calibration": Curve(1.0, 0.0), "trained_until_ms": version}
-    return Manifest(version=str(version), size=len(content), sha256=sha256_of(content), **{**about, **more})
+def manifest(version: int, content: bytes, /, **more: Any) -> Manifest:
+    about = {"name": "wear", "version": str(version), "inputs": INPUTS, "calibration": Curve(1.0, 0.0)}
+    file = {"size": len(content), "sha256": sha256_of(content), "trained_until_ms": version}
+    return Manifest(**{**about, **file, **more})
 
 
 def made(version: int) -> tuple[Manifest, bytes]:
