@@ -53,6 +53,7 @@ def test_ten_thousand_damaged_files_are_refused_before_anything_in_them_is_read(
             FORESTS.read(version, bytes(damaged))
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")  # of a damaged header of an array
 def test_a_damaged_file_with_a_manifest_of_its_own_is_a_model_or_refused() -> None:
     """Whoever can write both may give us another forest, and nothing else."""
     random = Random(4)
