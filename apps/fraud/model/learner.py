@@ -36,7 +36,7 @@ def judged(question: Question) -> Judged:
     later = features[features["event_time_ms"] >= since]
     known = [examples(later, now, delay, labels=said, days=EVER, inputs=m.inputs) for m in two]
     scores = [model.score_many(part.x) for model, part in zip(two, known, strict=True)]
-    return Judged(known[0].fraud, scores[0], scores[1], day_of(known[0].at), "payments", "days")
+    return Judged(known[0].fraud, scores[0], scores[1], day_of(known[0].at), "payments", "days", "frauds")
 
 
 def spec_of(model: AppModel) -> ModelSpec:

@@ -107,6 +107,7 @@ class Judged:
         groups: Group of each row, shape (n,).
         rows_are: What a row is, in the plural.
         groups_are: What a group is, in the plural.
+        found_are: What classifiers are to find, in the plural; empty: it is not counted.
     """
 
     truth: npt.NDArray[Any]
@@ -115,6 +116,7 @@ class Judged:
     groups: npt.NDArray[Any]
     rows_are: str = "rows"
     groups_are: str = "groups"
+    found_are: str = ""
 
     def __post_init__(self) -> None:
         if len({len(self.truth), len(self.champion), len(self.challenger), len(self.groups)}) != 1:
@@ -230,7 +232,10 @@ def _verdict(gate: Gate, judged: Judged, measures: Mapping[str, Measure], rounds
             )
             return Verdict(gate, False, None, why)
     gain = gain_of(judged, gate, measures=measures, rounds=rounds)
-    return verdict_of(gate, gain, f"{rows:,} {judged.rows_are} of {groups:,} {judged.groups_are}")
+    on = f"{rows:,} {judged.rows_are} of {groups:,} {judged.groups_are}"
+    if judged.found_are:
+        on += f" with {int(judged.truth.sum()):,} {judged.found_are}"
+    return verdict_of(gate, gain, on)
 
 
 def verdict_of(gate: Gate, gain: Gain, on: str) -> Verdict:

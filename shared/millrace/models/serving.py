@@ -281,7 +281,8 @@ class ServedModel:
 
     def trained_until_ms(self) -> int:
         """Return the event time of the newest row that the model was trained on, UTC ms; 0 without one."""
-        return self.status().trained_until_ms
+        model = self.holder().model
+        return 0 if model is None else model.trained_until_ms
 
     def status(self) -> Status:
         """Return how this worker's scoring stands."""

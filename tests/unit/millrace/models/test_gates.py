@@ -22,7 +22,7 @@ def two_models(gain: float, days: int = 14) -> Judged:
     day = np.repeat(np.arange(days), 150)
     champion = fraud + rng.normal(scale=0.7, size=len(fraud))
     challenger = fraud * (1 + gain) + rng.normal(scale=0.7, size=len(fraud))
-    return Judged(fraud, champion, challenger, day, "payments", "days")
+    return Judged(fraud, champion, challenger, day, "payments", "days", "frauds")
 
 
 def test_only_a_gain_that_is_no_accident_is_proven() -> None:
@@ -120,6 +120,7 @@ def test_ten_thousand_gains_pass_exactly_when_a_plain_rule_says_so() -> None:
 def test_every_gate_must_be_passed() -> None:
     judged = two_models(1.0)
     found = judge([RANKING, Gate(metric="roc_auc", margin=0.5)], judged, rounds=20)
+    assert f" on 2,100 payments of 14 days with {judged.truth.sum()} frauds; gain between " in found[0].why
     assert [verdict.passed for verdict in found] == [True, False]
     assert found[1].why.startswith("roc_auc 0.")
     with pytest.raises(CannotCompare, match="no gate"):
