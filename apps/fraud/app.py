@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from apps.fraud.events import Alert, Control, Correction, Decision, Label, Transaction
@@ -44,6 +45,15 @@ def settle(
     return settings.model_copy(update={"features": settings.features.settled(plan, links)})
 
 
+def begin(settings: FraudSettings) -> None:
+    """Have the models of a registry exported that has never been, e.g. one of before there were exports."""
+    registry, folder = settings.model.registry, settings.exports
+    if registry and folder is not None:
+        from millrace.models.beginning import export_first
+
+        export_first("fraud", "transactions", settings.model.name, registry, Path(folder))
+
+
 def prepare(records: DataFrame, settings: FraudSettings) -> DataFrame:
     """Return the records with tokens in place of card numbers, where a key for tokens is set."""
     if settings.privacy.token_key_file is None:
@@ -61,9 +71,11 @@ app = App(
     topics=topics,
     settle=settle,
     prepare=prepare,
+    begin=begin,
     demo="apps.fraud.demo:spec",
     dashboard="apps.fraud.dashboard:page",
     evaluate="apps.fraud.evaluate_cli:app",
+    models="apps.fraud.model_cli:app",
     contracts={
         "transaction.v1": Transaction,
         "label.v1": Label,

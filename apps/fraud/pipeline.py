@@ -81,11 +81,11 @@ def _tables(names: Sequence[str], *, measures: bool) -> dict[str, str | Upsert]:
 
 
 def _models(settings: FraudSettings) -> tuple[Scorer | None, Scorer | None]:
-    """Return the champion's and the challenger's scorer; None without a registry: rules only."""
+    """Return the champion's and the challenger's scorer; None without models: rules only."""
     model = settings.model
-    if not model.registry:
+    if (folder := settings.exports) is None:
         return None, None
     from apps.fraud.model.live import StreamScorer
-    from apps.fraud.model.scorer import CHALLENGER
+    from millrace.models.exports import CHALLENGER
 
-    return StreamScorer(model.registry, name=model.name), StreamScorer(model.registry, CHALLENGER, model.name)
+    return StreamScorer(folder, name=model.name), StreamScorer(folder, CHALLENGER, model.name)

@@ -111,7 +111,12 @@ class ModelSettings(Section):
     registry: str = Field(
         default="",
         description="MLflow registry, e.g. sqlite:///models/registry.db: its champion decides along with the "
-        "rules, its challenger is recorded; part of the checkpoint. Without it: rules only",
+        "rules, its challenger is recorded; part of the checkpoint. Without it and model.exports: rules only",
+    )
+    exports: str = Field(
+        default="",
+        description="folder of the exported models, which all workers must see under this path; default: the "
+        "folder exported beside a registry in SQLite, or models/exported under storage.root",
     )
     name: str = Field(default="fraud", description="name of the registered model")
     measure: bool = Field(
@@ -148,3 +153,14 @@ class FraudSettings(AppSettings):
     labels: LabelSettings = LabelSettings()
     model: ModelSettings = ModelSettings()
     privacy: PrivacySettings = PrivacySettings()
+
+    @property
+    def exports(self) -> str | None:
+        """Folder from which workers have their models; ``None``: rules only."""
+        if self.model.exports:
+            return str(Path(self.model.exports).expanduser().absolute())
+        if not self.model.registry:
+            return None
+        from millrace.models.places import default_exports
+
+        return str(default_exports(self.model.registry, Path(self.storage.path("models"))))

@@ -13,13 +13,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
+from apps.fraud.cli import app
 from apps.fraud.features import Features
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.live import ENTITIES, LIVE_COLUMNS, LIVE_NAME, UNKNOWN
-from apps.fraud.model.registry import default_uri
-from apps.fraud.model.scorer import RegistryScorer
-from apps.fraud.model.source import RegistrySource
-from apps.fraud.model_cli import app
+from apps.fraud.model.learner import LEARNER
+from apps.fraud.model.live import ENTITIES, LIVE_COLUMNS, LIVE_NAME, LIVE_READER, UNKNOWN
+from millrace.models.exports import Exports
+from millrace.models.learner import Workshop
+from millrace.models.serving import ServedModel
 
 pytestmark = pytest.mark.matrix  # MLflow takes ten seconds to be imported, and twenty to make its tables
 
@@ -93,9 +94,11 @@ def test_a_pair_is_one_version_that_challenges_is_promoted_scores_and_is_rolled_
     days = DeltaTable(str(root / "tables" / "model_metrics")).to_pandas()
     assert set(days["model"]) == {"champion", "challenger"}
 
-    uri = default_uri(root / "models")
-    scorer = RegistryScorer(RegistrySource(uri, LIVE_NAME))
-    unusual = type("Payment", (), {"__getattr__": lambda self, name: 2.5 if name == "zscore" else UNKNOWN})()
+    scorer = ServedModel(Exports(str(root / "models" / "exported"), LIVE_NAME), reader=LIVE_READER)
+
+    def unusual(inputs: tuple[str, ...]) -> list[list[float]]:
+        return [[2.5 if name == "zscore" else UNKNOWN for name in inputs]]
+
     before = scorer.score(unusual)
     promoted = run(root, "promote", "2")
     assert "version 2 decides now, 1 did before" in promoted.output
@@ -107,8 +110,8 @@ def test_a_pair_is_one_version_that_challenges_is_promoted_scores_and_is_rolled_
     assert before is not None
     assert after is not None
     assert (before.version, after.version) == ("1", "2")
-    assert after.probability > before.probability
-    about = RegistrySource(uri, LIVE_NAME).load("2").about
+    assert after.values[0] > before.values[0]
+    about = Workshop(LEARNER, None, root).load(2).about
     assert about["learning"] == "two"
     assert about["feedback"]["frauds"] > 5
     assert (about["labels"], about["feedback_days"]) == ("0", "7")

@@ -6,14 +6,14 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-import msgspec
 import pytest
 
 from apps.fraud.app import app
 from apps.fraud.events import Label, Transaction
 from apps.fraud.settings import FraudSettings
-from millrace.runtime.replay import Record, run_records
+from millrace.runtime.replay import run_records
 from millrace.runtime.settings import load_settings
+from tests.e2e.fraud_records import in_batches
 from tests.unit.apps.fraud.cases import DAY
 from tests.unit.apps.fraud.chain import a_life_with_labels
 
@@ -27,18 +27,7 @@ def test_every_day_has_all_its_payments_and_the_frauds_of_the_last_words(tmp_pat
         app="fraud",
         overrides=("model.measure=true", "features.entities=terminal", "spark.key_groups=16"),
     )
-    topics = settings.topics
-    records = [
-        Record(
-            topics.labels if isinstance(event, Label) else topics.transactions,
-            msgspec.json.encode(event),
-            event.card_id.encode(),
-            event.event_time_ms,
-        )
-        for event in life
-    ]
-    size = len(records) // 3 + 1
-    done = run_records(app, settings, tmp_path, [records[i : i + size] for i in range(0, len(records), size)])
+    done = run_records(app, settings, tmp_path, in_batches(settings, life))
 
     purchases = [event for event in life if isinstance(event, Transaction)]
     words = sorted((e for e in life if isinstance(e, Label)), key=lambda w: (w.event_time_ms, w.label_id))

@@ -13,14 +13,19 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
+from apps.fraud.cli import app
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.estimator import INPUTS
-from apps.fraud.model.registry import Registry, default_uri
-from apps.fraud.model.scorer import RegistryScorer
-from apps.fraud.model.source import RegistrySource
-from apps.fraud.model_cli import app
+from apps.fraud.model.learner import LEARNER
 from millrace.errors import MillraceError
+from millrace.models.beginning import export_first
+from millrace.models.exports import Exports
+from millrace.models.learner import Workshop
+from millrace.models.manifest import BrokenModel
+from millrace.models.places import default_uri
+from millrace.models.registry import Registry
+from millrace.models.serving import ServedModel
 
 pytestmark = pytest.mark.matrix  # MLflow takes ten seconds to be imported, and twenty to make its tables
 
@@ -39,11 +44,16 @@ def features(days: int, per_day: int = 60) -> pd.DataFrame:
     return table
 
 
-class Score:
+def payment(inputs: tuple[str, ...]) -> list[list[float]]:
     """A payment's features, all the same."""
+    return [[1.0] * len(inputs)]
 
-    def __getattr__(self, name: str) -> float:
-        return 1.0
+
+def served(models: Path, poll_s: float = 0.5) -> ServedModel:
+    """The champion as a stream has it."""
+    return ServedModel(
+        Exports(str(models / "exported"), NAME), reader=LEARNER.model(NAME).reader, poll_s=poll_s
+    )
 
 
 def until(holds: Callable[[], bool], seconds: float = 10.0) -> float:
@@ -75,16 +85,16 @@ def test_the_life_of_a_model(root: Path) -> None:
     assert "version 1 decides now" in run(root, "promote", "1").output
 
     # The stream takes it, and the next one within two seconds of the alias moving.
-    scorer = RegistryScorer(RegistrySource(default_uri(root / "models"), NAME))
-    scored = scorer.score(Score())
+    scorer = served(root / "models")
+    scored = scorer.score(payment)
     assert scored is not None
     assert scored.version == "1"
-    assert 0 <= scored.probability <= 1
+    assert 0 <= scored.values[0] <= 1
     second = run(root, "train", "--as-of", day.format(31), "--label-delay", "1d", "--seed", "1")
     assert "scores beside the champion" in second.output
-    registry = Registry(default_uri(root / "models"), NAME)
-    assert registry.alias("challenger") == 2
-    registry.promote(2)
+    shop = Workshop(LEARNER, NAME, root)
+    assert shop.registry.alias("challenger") == 2
+    shop.promote(2)
     assert until(lambda: scorer.status().version == "2") < 2.0
 
     # Both have days of their own by now.
@@ -111,8 +121,13 @@ def test_a_challenger_that_is_not_better_beyond_doubt_is_refused(root: Path) -> 
 
 
 def test_a_version_says_what_it_was_made_of(root: Path) -> None:
-    model = RegistrySource(default_uri(root / "models"), NAME).load("1")
-    assert model.inputs == INPUTS
+    shop = Workshop(LEARNER, NAME, root)
+    model, (manifest, _) = shop.load(1), shop.registry.files(1)
+    assert model.inputs == manifest.inputs == INPUTS
+    assert manifest.tables == {"features": 0}
+    assert manifest.metrics["validation_ap"] > 0.5
+    assert manifest.requirements["skops"]
+    assert shop.registry.entry(1).about["sha256"] == manifest.sha256
     assert model.about["features"] == "0"  # the version of the Delta table
     assert model.about["features_version"] == 1
     folder = next((root / "models" / "artifacts").rglob("model.skops")).parent
@@ -123,18 +138,45 @@ def test_a_version_says_what_it_was_made_of(root: Path) -> None:
     assert "sklearn.tree._tree.Tree" in (folder / "MLmodel").read_text()
 
 
-def test_broken_files_and_a_registry_that_is_gone_leave_the_last_good_model(
-    root: Path, tmp_path: Path
-) -> None:
+def test_broken_files_and_exports_that_are_gone_leave_the_last_good_model(root: Path, tmp_path: Path) -> None:
     copy = tmp_path / "models"
     shutil.copytree(root / "models", copy)
-    source = RegistrySource(default_uri(copy), NAME)
-    scorer = RegistryScorer(source, poll_s=0.1)
-    assert scorer.score(Score()) is not None
+    scorer = served(copy, poll_s=0.1)
+    assert scorer.score(payment) is not None
     good = scorer.status().version
-    (copy / "mlflow.db").rename(copy / "gone")
+    (copy / "exported").rename(copy / "gone")
     until(lambda: scorer.status().failures > 0)
     assert scorer.status().version == good
-    assert scorer.score(Score()) is not None
-    (copy / "gone").rename(copy / "mlflow.db")
+    assert scorer.score(payment) is not None
+    (copy / "gone").rename(copy / "exported")
     until(lambda: scorer.status().error == "")
+
+
+def test_a_file_that_was_changed_in_the_registry_is_not_exported(root: Path, tmp_path: Path) -> None:
+    registry = Registry(default_uri(root / "models"), NAME)
+    manifest, content = registry.files(2)
+    (place,) = (f for f in (root / "models" / "artifacts").rglob("model.skops") if f.read_bytes() == content)
+    place.write_bytes(content[:-1] + b"x")
+    try:
+        with pytest.raises(BrokenModel, match="was registered: it was changed"):
+            registry.files(2)
+    finally:
+        place.write_bytes(content)
+    assert registry.files(2)[0] == manifest
+
+
+def test_a_job_exports_a_registry_from_which_nothing_was_exported(root: Path, tmp_path: Path) -> None:
+    """As one made before there were exports; the command runs in a process of its own."""
+    uri = default_uri(root / "models")
+    assert export_first("fraud", "features", NAME, uri, tmp_path / "exported")
+    exports = Exports(str(tmp_path / "exported"), NAME)
+    found = exports.find("champion")
+    assert found is not None
+    assert int(found.manifest.version) == Registry(uri, NAME).alias("champion")
+    assert exports.holds(found.manifest)
+
+
+def test_a_card_tells_of_data_measures_gates_and_limits(root: Path) -> None:
+    card = CliRunner().invoke(app, ["model", "card", "1", "--root", str(root), "--model", "features"]).output
+    for told in ("# fraud: fraud-history, version 1", "| tables | features@0 |", "validation ap", "## Gates"):
+        assert told in card

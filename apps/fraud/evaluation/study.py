@@ -19,17 +19,17 @@ from apps.fraud.model.estimator import (
     HANDBOOK_MODEL,
     MODEL,
     REVIEW_FROM,
-    Calibration,
     HeldOut,
     ModelSpec,
     calibration_of,
     decide,
     held_out,
-    matrix,
 )
 from apps.fraud.model.metrics import CARDS_A_DAY, Quality, quality
 from apps.fraud.model.weeks import Week, day_of, week
 from millrace.errors import UserError
+from millrace.models.calibration import Calibration
+from millrace.models.tables import matrix
 
 #: Seeds of the models whose mean is reported.
 SEEDS: Final = (0, 1, 2, 3, 4)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apps.fraud.handbook.events import HANDBOOK, OWN
+from millrace.models.calibration import Calibration
 
 #: The Handbook's model inputs: the amount and the 14 features.
 HANDBOOK_INPUTS: Final = ("amount", *HANDBOOK)
@@ -65,68 +64,11 @@ HANDBOOK_MODEL: Final = ModelSpec("handbook", HANDBOOK_INPUTS, 100)
 MODEL: Final = ModelSpec("millrace", INPUTS, 100)
 
 
-def matrix(columns: Any, inputs: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Return features as the array that models take, shape (n, features).
-
-    Args:
-        columns: Anything whose items are columns: a table, a data frame, a dict of arrays.
-        inputs: The features, in order.
-    """
-    return np.column_stack([np.asarray(columns[name], dtype=np.float32) for name in inputs])
-
-
 #: From these probabilities on somebody looks at a payment, and it is stopped.
 REVIEW_FROM: Final = 0.2
 BLOCK_FROM: Final = 0.8
 #: Share of the training rows, the newest, on which probabilities are calibrated.
 CALIBRATED_ON: Final = 0.3
-#: No forest is surer than this of anything.
-_SUREST: Final = 1e-4
-
-
-class Calibration:
-    """Scores to probabilities by a logistic curve over their log-odds (Platt): it keeps their order.
-
-    Attributes:
-        slope: Slope of the curve; above 0.
-        intercept: Its intercept.
-
-    Example:
-        >>> scores = np.array([0.1] * 90 + [0.9] * 10)
-        >>> fraud = np.array([False] * 89 + [True] + [True] * 9 + [False])
-        >>> found = Calibration.fit(scores, fraud)
-        >>> [round(p, 1) for p in found(np.array([0.1, 0.9])).tolist()]
-        [0.0, 0.9]
-    """
-
-    def __init__(self, slope: float, intercept: float) -> None:
-        self.slope, self.intercept = slope, intercept
-
-    @classmethod
-    def fit(cls, scores: Any, fraud: Any) -> Calibration:
-        """Return the curve that fits scores to what they were; the scores themselves if it falls."""
-        from sklearn.linear_model import LogisticRegression
-
-        fraud = np.asarray(fraud, dtype=bool)
-        if not 0 < int(fraud.sum()) < len(fraud):
-            return cls(1.0, 0.0)
-        curve = LogisticRegression(C=100.0).fit(_log_odds(scores)[:, None], fraud)
-        slope, intercept = float(curve.coef_[0, 0]), float(curve.intercept_[0])
-        return cls(slope, intercept) if slope > 0 else cls(1.0, 0.0)
-
-    def one(self, score: float) -> float:
-        """Return the probability for one score; NumPy would take longer for it than the trees."""
-        p = min(max(score, _SUREST), 1 - _SUREST)
-        return 1 / (1 + math.exp(-(self.slope * math.log(p / (1 - p)) + self.intercept)))
-
-    def __call__(self, scores: Any) -> npt.NDArray[np.float64]:
-        """Return probabilities."""
-        return np.asarray(1 / (1 + np.exp(-(self.slope * _log_odds(scores) + self.intercept))))
-
-
-def _log_odds(scores: Any) -> npt.NDArray[np.float64]:
-    p = np.clip(np.asarray(scores, dtype=float), _SUREST, 1 - _SUREST)
-    return np.asarray(np.log(p / (1 - p)))
 
 
 class HeldOut(NamedTuple):

@@ -10,15 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.model.estimator import ModelSpec
-from apps.fraud.model.forest import BrokenModel
-from apps.fraud.model.scorer import CHAMPION, POLL_S, ModelHolder, RegistryScorer, Status
-from apps.fraud.model.source import LoadedModel, RegistrySource
+from apps.fraud.model.estimator import FEATURES_VERSION, ModelSpec
+from millrace.models.exports import CHAMPION, POLL_S, Exports
+from millrace.models.loading import Reader
+from millrace.models.serving import ModelHolder, ServedModel, Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,56 +103,47 @@ def _getter(name: str) -> Callable[[Any], Any]:
 _GETTERS: Final = {name: _getter(name) for name in LIVE_INPUTS}
 
 
-@dataclass(frozen=True)
-class _LiveSource(RegistrySource):
-    """A registry whose models must take what the live stream has."""
-
-    def load(self, version: str) -> LoadedModel:
-        model = super().load(version)
-        if foreign := [name for name in model.inputs if name not in _GETTERS]:
-            raise BrokenModel(f"version {version} takes {foreign[0]}, which the live stream has not")
-        return model
+#: How models of the live stream are read: they must take what it has.
+LIVE_READER: Final = Reader(features_version=FEATURES_VERSION, known=frozenset(_GETTERS))
 
 
 @dataclass(frozen=True)
 class StreamScorer:
-    """The pipeline's scorer: the model under an alias of the registry; travels to workers.
+    """The pipeline's scorer: the exported model under an alias; travels to workers.
 
     Attributes:
-        uri: The registry.
+        folder: Folder of the exports.
         alias: Whose model.
         name: Name of the registered model.
-        poll_s: How often the registry is asked, seconds.
+        poll_s: How often the folder is looked into, seconds.
     """
 
-    uri: str
+    folder: str
     alias: str = CHAMPION
     name: str = LIVE_NAME
     poll_s: float = POLL_S
 
     def score(self, observed: Sequence[Observed]) -> Sequence[tuple[float, str] | None]:
         """Return probability and model version of each transaction, ``None`` without a model."""
-        return score_with(self._holder(), observed)
+        return score_with(self._served(), observed)
 
     def trained_until_ms(self) -> int:
         """Return the event time of the newest payment that the model was trained on, ms; 0 without one."""
-        model = self._holder().model
-        return 0 if model is None else model.trained_until_ms
+        return self._served().trained_until_ms()
 
     def status(self) -> Status:
         """Return how this worker's scorer stands."""
-        return self._holder().status()
+        return self._served().status()
 
-    def _holder(self) -> ModelHolder:
-        return RegistryScorer(_LiveSource(self.uri, self.name), self.alias, self.poll_s).holder()
+    def _served(self) -> ServedModel:
+        return ServedModel(Exports(self.folder, self.name), self.alias, LIVE_READER, self.poll_s)
 
 
-def score_with(holder: ModelHolder, observed: Sequence[Observed]) -> Sequence[tuple[float, str] | None]:
-    """Return probability and version of each transaction by the model that a holder has."""
-    model = holder.model  # one for all of them, whatever happens meanwhile
-    if model is None:
+def score_with(
+    model: ServedModel | ModelHolder, observed: Sequence[Observed]
+) -> Sequence[tuple[float, str] | None]:
+    """Return probability and version of each transaction by the model that is in force."""
+    scores = model.score(lambda inputs: [row_of(one, inputs) for one in observed])
+    if scores is None:
         return [None] * len(observed)
-    rows = [row_of(one, model.inputs) for one in observed]
-    if len(rows) == 1:
-        return [(model.score(rows[0]), model.version)]
-    return [(p, model.version) for p in model.score_many(np.array(rows, dtype=np.float32)).tolist()]
+    return [(value, scores.version) for value in scores.values]

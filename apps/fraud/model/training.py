@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.drift import profile_of
-from apps.fraud.model.estimator import CALIBRATED_ON, MODEL, Calibration, ModelSpec, matrix
+from apps.fraud.model.estimator import CALIBRATED_ON, FEATURES_VERSION, MODEL, ModelSpec
 from apps.fraud.model.examples import Examples
 from apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
 from apps.fraud.model.metrics import Quality, alert_precision_of_days, quality
 from apps.fraud.model.weeks import day_of
-from millrace.errors import UserError
+from millrace.models.calibration import Calibration
+from millrace.models.candidate import Candidate
+from millrace.models.drift import profile_of
+from millrace.models.tables import CannotTrain, TrainingTables, matrix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,10 +30,6 @@ VALIDATE_DAYS: Final = 7
 #: Fewer frauds teach nothing.
 LEAST_FRAUDS: Final = 20
 _NEEDED: Final = ("transaction_id", "event_time_ms", "customer_id", "is_fraud", *MODEL.inputs)
-
-
-class CannotTrain(UserError):
-    """There is not enough known to train on."""
 
 
 @dataclass(frozen=True)
@@ -92,31 +89,36 @@ class Trained:
         """Return the measures by name, those that are numbers."""
         return {f"validation_{k}": v for k, v in self.validation.numbers().items()}
 
+    def candidate(self, tables: Mapping[str, int], facts: Mapping[str, str]) -> Candidate:
+        """Return the model as the registry takes it.
 
-def read_table(folder: str | Path, columns: tuple[str, ...]) -> tuple[pd.DataFrame, int]:
-    """Read columns of a Delta table; return them with the table's version.
+        Args:
+            tables: Table → the version of it that was read.
+            facts: What else is to be told of the training.
+        """
+        own = {"spec": self.spec.name, "learning": self.learning.value, "frauds": self.frauds}
+        about: dict[str, Any] = {"profile": dict(self.profile)}
+        if self.feedback_rows:
+            about["feedback"] = {"rows": self.feedback_rows, "frauds": self.feedback_frauds}
+        return Candidate(
+            estimator=self.model,
+            inputs=self.spec.inputs,
+            since_ms=self.since_ms,
+            until_ms=self.until_ms,
+            rows=self.rows,
+            features_version=FEATURES_VERSION,
+            calibration=self.calibration,
+            metrics=self.metrics(),
+            tables=tables,
+            facts={**own, **facts},
+            about=about,
+        )
 
-    Raises:
-        CannotTrain: There is no such table, or it lacks a column.
-    """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
 
-    try:
-        table = DeltaTable(str(folder))
-    except TableNotFoundError as error:
-        raise CannotTrain(f"there is no table {folder}: run the app first") from error
-    names = {f.name for f in table.schema().fields}
-    missing = [name for name in columns if name not in names]
-    if missing:
-        raise CannotTrain(f"the table {folder} has no column {', '.join(missing[:5])}")
-    return table.to_pyarrow_table(columns=list(columns)).to_pandas(), int(table.version())
-
-
-def read_features(folder: str | Path) -> tuple[pd.DataFrame, int]:
-    """Read what training needs of a table of :class:`~apps.fraud.handbook.events.PaymentFeatures`."""
+def read_features(tables: TrainingTables) -> pd.DataFrame:
+    """Read what training needs of the table of :class:`~apps.fraud.handbook.events.PaymentFeatures`."""
     assert set(_NEEDED) <= set(PaymentFeatures.__struct_fields__)  # noqa: S101 - a name was changed
-    return read_table(folder, _NEEDED)
+    return tables.read("features", _NEEDED)
 
 
 def examples(

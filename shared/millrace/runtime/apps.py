@@ -89,6 +89,9 @@ class App:
             as they are to be read: for what must not get any further, such as card numbers.
         demo: ``module:attribute`` of its :class:`~millrace.demo.DemoSpec`, if it has a demo.
         evaluate: ``module:attribute`` of the typer app behind ``millrace evaluate <name>``, if it has one.
+        models: ``module:attribute`` of the typer app behind ``millrace models <name>``, if it learns
+            (see :func:`millrace.models.commands.command_line`).
+        begin: ``begin(settings)`` is called once before its query starts: for what workers must find there.
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
@@ -105,6 +108,8 @@ class App:
     prepare: Callable[[DataFrame, Any], DataFrame] | None = None
     demo: str | None = None
     evaluate: str | None = None
+    models: str | None = None
+    begin: Callable[[Any], None] | None = None
     dashboard: str | None = None
     contracts: Mapping[str, Any] = field(default_factory=dict)
     narrowed: Mapping[str, str] = field(default_factory=dict)

@@ -9,19 +9,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec, matrix
+from apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec
 from apps.fraud.model.feedback import LEAST_FEEDBACK, Learning, NotAPair, pair_of, tells
-from apps.fraud.model.forest import Forest
+from apps.fraud.model.learner import LEARNER
 from apps.fraud.model.monitor import days_of, standing
-from apps.fraud.model.promotion import compare
-from apps.fraud.model.scorer import ModelHolder
-from apps.fraud.model.source import LoadedModel, load_model
 from apps.fraud.model.training import Trained, examples, feedback_examples, train
 from apps.fraud.model.weeks import day_of
 from apps.fraud.model_cli import _told
+from millrace.models.exports import Exports
+from millrace.models.forest import Forest
+from millrace.models.gates import Judged, gain_of, judge
+from millrace.models.loading import LoadedModel, Reader
+from millrace.models.manifest import Manifest
+from millrace.models.registry import Entry, manifest_of
+from millrace.models.serving import ExportedModels, ModelHolder
+from millrace.models.tables import matrix
 
 HOUR_MS = 3_600_000
 SPEC = ModelSpec("small", INPUTS, 12)
@@ -124,14 +128,15 @@ def test_feedback_finds_frauds_of_a_new_kind_before_delayed_labels_show_them(
     from sklearn.metrics import average_precision_score
 
     assert average_precision_score(fraud, with_feedback) > average_precision_score(fraud, without) + 0.1
-    assert compare(fraud, without, with_feedback, days, rounds=40).proven
+    judged = Judged(fraud, without, with_feedback, days, "payments", "days")
+    assert [verdict.passed for verdict in judge(LEARNER.gates, judged, rounds=40)] == [True]
 
 
 def test_without_a_change_the_pair_is_no_worse_beyond_doubt() -> None:
     still = World(drifts=False)
     fraud, with_feedback, days = still.weeks_after(still.trained(two=True).model)
     _, without, _ = still.weeks_after(still.trained(two=False).model)
-    gain = compare(fraud, without, with_feedback, days, rounds=40)
+    gain = gain_of(Judged(fraud, without, with_feedback, days), LEARNER.gates[0], rounds=40)
     assert gain.challenger > 0.9
     assert gain.low > -0.1
 
@@ -218,71 +223,79 @@ def test_a_model_of_feedback_needs_frauds_and_others() -> None:
     assert not tells(found.chosen(np.r_[np.flatnonzero(found.fraud), np.flatnonzero(~found.fraud)[:few]]))
 
 
-def stored(trained: Trained, folder: Path) -> Path:
-    """A model's files as the registry keeps them."""
-    folder.mkdir()
+READER = Reader(features_version=FEATURES_VERSION)
+
+
+def stored(trained: Trained, version: int) -> tuple[Manifest, bytes]:
+    """A model as the registry gives it, with what versions of before the exports have: no kind, no digest."""
     import skops.io
 
-    skops.io.dump(trained.model, folder / "model.skops")
     about = {
         "inputs": list(INPUTS), "features_version": FEATURES_VERSION, "slope": trained.calibration.slope,
         "intercept": trained.calibration.intercept, "trained_until_ms": trained.until_ms,
-        "profile": dict(trained.profile), "learning": trained.learning.value,
+        "profile": dict(trained.profile), "learning": trained.learning.value, "features": "4",
     }  # fmt: skip
-    (folder / "MLmodel").write_text(yaml.safe_dump({"metadata": about}))
-    return folder
+    content = skops.io.dumps(trained.model)
+    entry = Entry(version, (), 0, {"validation_ap": "0.5"})
+    return manifest_of("fraud-history", entry, about, content, {"skops": "1"}, ("features",)), content
+
+
+def loaded(trained: Trained, version: int) -> LoadedModel:
+    return READER.read(*stored(trained, version))
 
 
 def test_the_files_of_a_pair_are_loaded_as_any_models_and_score_the_same(
-    drifting: World, pair: Trained, tmp_path: Path
+    drifting: World, pair: Trained
 ) -> None:
-    loaded = load_model(stored(pair, tmp_path / "m"), "2")
+    model, (manifest, _) = loaded(pair, 2), stored(pair, 2)
     rows = matrix(drifting.features[:200], INPUTS)
     expected = pair.calibration(pair.model.predict_proba(rows)[:, 1])
-    np.testing.assert_allclose(loaded.score_many(rows), expected, atol=1e-9)
-    np.testing.assert_allclose([loaded.score(row) for row in rows[:20]], expected[:20], atol=1e-9)
-    assert (loaded.about["learning"], loaded.trained_until_ms) == ("two", pair.until_ms)
+    np.testing.assert_allclose(model.score_many(rows), expected, atol=1e-9)
+    np.testing.assert_allclose([model.score(row) for row in rows[:20]], expected[:20], atol=1e-9)
+    assert (model.about["learning"], model.trained_until_ms) == ("two", pair.until_ms)
+    assert (manifest.kind, manifest.tables, manifest.metrics) == (
+        "classifier",
+        {"features": 4},
+        {"validation_ap": 0.5},
+    )
 
 
-class Source:
-    """A registry of files whose champion can be moved."""
-
-    def __init__(self, folders: dict[str, Path]) -> None:
-        self.folders, self.champion = folders, min(folders)
-
-    def version(self, alias: str) -> str | None:
-        return self.champion
-
-    def load(self, version: str) -> LoadedModel:
-        return load_model(self.folders[version], version)
+def test_what_a_training_hands_over_says_what_the_registry_kept_before(pair: Trained) -> None:
+    candidate = pair.candidate({"features": 4}, {"label_delay_ms": "7"})
+    assert (candidate.inputs, candidate.rows, candidate.until_ms) == (INPUTS, pair.rows, pair.until_ms)
+    assert candidate.facts == {
+        "spec": "small", "learning": "two", "frauds": pair.frauds, "label_delay_ms": "7",
+    }  # fmt: skip
+    assert candidate.about["feedback"] == {"rows": pair.feedback_rows, "frauds": pair.feedback_frauds}
+    assert candidate.about["profile"] == pair.profile
+    assert candidate.metrics == pair.metrics()
 
 
 def test_the_stream_takes_the_pair_when_its_alias_moves_and_goes_back(
     drifting: World, pair: Trained, alone: Trained, tmp_path: Path
 ) -> None:
-    source = Source({"1": stored(alone, tmp_path / "1"), "2": stored(pair, tmp_path / "2")})
+    exports = Exports(str(tmp_path), "fraud-history")
+    versions = {"1": stored(alone, 1), "2": stored(pair, 2)}
     now = 0.0
-    holder = ModelHolder(source, poll_s=0.5, clock=lambda: now)
+    holder = ModelHolder(ExportedModels(exports, READER), poll_s=0.5, clock=lambda: now)
     payment = drifting.features.iloc[0]
     found = []
     for champion in ("1", "2", "1"):
-        source.champion = champion
+        exports.publish("champion", *versions[champion])
         now += 1.0
         holder.poll()
-        score = holder.score(payment)
-        assert score is not None
-        found.append(score)
-    assert [score.version for score in found] == ["1", "2", "1"]
+        scores = holder.score(lambda inputs: [[float(payment[name]) for name in inputs]])
+        assert scores is not None
+        found.append(scores)
+    assert [scores.version for scores in found] == ["1", "2", "1"]
     assert found[0] == found[2] != found[1]
     assert (holder.swaps, holder.failures) == (3, 0)
 
 
-def test_no_day_is_judged_that_the_feedback_of_the_pair_has_shown(
-    drifting: World, pair: Trained, tmp_path: Path
-) -> None:
+def test_no_day_is_judged_that_the_feedback_of_the_pair_has_shown(drifting: World, pair: Trained) -> None:
     """The delayed labels end on day 31; answers reach up to the day of the training."""
     assert (NOW - 1) * DAY_MS < pair.until_ms < NOW * DAY_MS
-    model = load_model(stored(pair, tmp_path / "m"), "2")
+    model = loaded(pair, 2)
     known = examples(drifting.features, 60 * DAY_MS, DELAY_MS, labels=drifting.labels, days=99, inputs=INPUTS)
     judged = list(days_of("challenger", model, known, known.alerted.tolist(), 50 * DAY_MS, capacity=10))
     assert [day.metrics.day_ms // DAY_MS for day in judged] == list(range(NOW, 50))

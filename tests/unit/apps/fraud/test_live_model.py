@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
+import pytest
 
+from apps.fraud.app import app
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.model.estimator import matrix
-from apps.fraud.model.forest import Forest
 from apps.fraud.model.live import LIVE_COLUMNS, LIVE_INPUTS, UNKNOWN, StreamScorer, flat, row_of, score_with
-from apps.fraud.model.scorer import ModelHolder
-from apps.fraud.model.source import LoadedModel
 from apps.fraud.scorer import Observed, Scorer
+from apps.fraud.settings import FraudSettings
+from millrace.models.exports import Found
+from millrace.models.forest import Forest
+from millrace.models.loading import LoadedModel
+from millrace.models.manifest import Manifest
+from millrace.models.serving import ModelHolder
+from millrace.models.tables import matrix
 from tests.unit.apps.fraud.cases import transaction
 
 
@@ -76,10 +82,13 @@ class Models:
         trees = ExtraTreesClassifier(5, random_state=0).fit(x, x[:, 0] > 0)
         self.model = LoadedModel("7", LIVE_INPUTS, Forest.of(trees, len(LIVE_INPUTS)))
 
-    def version(self, alias: str) -> str | None:
-        return self.version_now
+    def find(self, alias: str) -> Found | None:
+        if self.version_now is None:
+            return None
+        found = Manifest(name="fraud", version=self.version_now, size=1, sha256="0" * 64, inputs=LIVE_INPUTS)
+        return Found(found, ())
 
-    def load(self, version: str) -> LoadedModel:
+    def load(self, manifest: Manifest) -> LoadedModel:
         return self.model
 
 
@@ -106,5 +115,33 @@ def test_without_a_model_rules_are_alone() -> None:
 
 
 def test_the_scorer_is_what_the_pipeline_takes() -> None:
-    scorer: Scorer = StreamScorer("sqlite:////nowhere/mlflow.db")
+    scorer: Scorer = StreamScorer("/nowhere/exported")
     assert scorer.score([observed(1)]) == [None]
+
+
+def test_a_job_with_a_registry_has_its_models_exported_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr("millrace.models.beginning.export_first", lambda *told: asked.append(told))
+    assert app.begin is not None
+    for model in (
+        {},
+        {"exports": "/mnt/models"},
+        {"registry": "sqlite:////data/m/mlflow.db", "name": "mine"},
+    ):
+        app.begin(FraudSettings.model_validate({"model": model}))
+    assert asked == [
+        ("fraud", "transactions", "mine", "sqlite:////data/m/mlflow.db", Path("/data/m/exported"))
+    ]
+
+
+def test_exports_are_where_the_settings_say_or_beside_the_registry() -> None:
+    def folder(**model: str) -> str | None:
+        return FraudSettings.model_validate({"model": model, "storage": {"root": "/data/fraud"}}).exports
+
+    assert folder() is None
+    assert folder(registry="sqlite:////data/models/registry.db") == "/data/models/exported"
+    assert folder(registry="http://registry:5000") == "/data/fraud/models/exported"
+    assert folder(registry="http://registry:5000", exports="/mnt/models") == "/mnt/models"
+    assert folder(exports="/mnt/models") == "/mnt/models"

@@ -1,232 +1,36 @@
-"""Scores, models and their exchange: without MLflow, Spark or files of any size."""
+"""What the fraud app makes of models: measures, days, training; without MLflow or Spark."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.drift import MeanWatch, age_days, profile_of, psi, shifts
-from apps.fraud.model.estimator import MODEL, Calibration, decide
+from apps.fraud.model.estimator import MODEL, decide
 from apps.fraud.model.examples import Examples
-from apps.fraud.model.forest import BrokenModel, Forest
 from apps.fraud.model.metrics import alert_precision_of_days, card_precision, recall_at
 from apps.fraud.model.monitor import days_of, write
 from apps.fraud.model.outcomes import Day, Outcome, Outcomes, add, count, counted
 from apps.fraud.model.prequential import PrequentialMetrics, measure
-from apps.fraud.model.promotion import CannotCompare, compare
-from apps.fraud.model.scorer import ModelHolder, Score
-from apps.fraud.model.source import LoadedModel, RegistryUnreachable
-from apps.fraud.model.training import CannotTrain, examples, train
+from apps.fraud.model.training import examples, train
 from apps.fraud.model.weeks import week
 from millrace.errors import UserError
+from millrace.models.calibration import Calibration
+from millrace.models.drift import profile_of
+from millrace.models.forest import Forest
+from millrace.models.loading import LoadedModel
+from millrace.models.tables import CannotTrain
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-
-
-def data(rows: int = 400, features: int = 3, seed: int = 0) -> tuple[npt.NDArray[np.float32], Any]:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(rows, features)).astype(np.float32)
-    return x, x[:, 0] + rng.normal(scale=0.5, size=rows) > 1
-
-
-# -- forests as arrays ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["ExtraTreesClassifier", "RandomForestClassifier"])
-@pytest.mark.parametrize("leaf", [1, 5])
-def test_a_forest_as_arrays_scores_as_scikit_learn_does(kind: str, leaf: int) -> None:
-    x, fraud = data()
-    from sklearn import ensemble, pipeline
-
-    model = pipeline.make_pipeline(getattr(ensemble, kind)(7, min_samples_leaf=leaf, random_state=1)).fit(
-        x, fraud
-    )
-    forest = Forest.of(model, 3)
-    others = data(seed=9)[0]
-    expected = model.predict_proba(others)[:, 1]
-    np.testing.assert_allclose(forest.score_many(others), expected, rtol=0, atol=1e-12)
-    one_by_one = [forest.score(row) for row in others.tolist()]
-    np.testing.assert_allclose(one_by_one, expected, rtol=0, atol=1e-12)
-
-
-@dataclass
-class Tree:
-    """A tree as a file may claim it to be."""
-
-    children_left: Any = field(default_factory=lambda: np.array([1, -1, -1]))
-    children_right: Any = field(default_factory=lambda: np.array([2, -1, -1]))
-    feature: Any = field(default_factory=lambda: np.array([0, -2, -2]))
-    threshold: Any = field(default_factory=lambda: np.array([0.5, -2.0, -2.0]))
-    value: Any = field(default_factory=lambda: np.array([[[0.5, 0.5]], [[1.0, 0.0]], [[0.0, 1.0]]]))
-    node_count: int = 3
-    max_depth: int = 1
-
-
-class Trees:
-    classes_ = (False, True)
-
-    def __init__(self, tree: Tree) -> None:
-        self.estimators_ = [type("Estimator", (), {"tree_": tree})()]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"children_left": np.array([7, -1, -1])},
-        {"children_left": np.array([-5, -1, -1])},
-        {"children_right": np.array([0, -1, -1])},
-        {"children_right": np.array([2, -1, 1])},
-        {"feature": np.array([3, -2, -2])},
-        {"feature": np.array([-1, -2, -2])},
-        {"value": np.array([[[0.5, 0.5]], [[np.nan, 0.0]], [[0.0, 1.0]]])},
-        {"value": np.array([[[0.5, 0.5]], [[0.0, 0.0]], [[0.0, 1.0]]])},
-        {"threshold": np.array([0.5])},
-    ],
-)
-def test_a_tree_that_leads_outside_of_itself_is_refused(wrong: dict[str, Any]) -> None:
-    assert Forest.of(Trees(Tree()), 3).score([1.0, 0.0, 0.0]) == 1.0
-    with pytest.raises(BrokenModel, match="outside"):
-        Forest.of(Trees(Tree(**wrong)), 3)
-
-
-def test_what_is_no_forest_is_refused() -> None:
-    with pytest.raises(BrokenModel, match="no forest"):
-        Forest.of(object(), 3)
-
-
-# -- exchange of models ---------------------------------------------------------------------------
-
-
-class Models:
-    """A registry that can fail."""
-
-    def __init__(self) -> None:
-        self.current: str | None = None
-        self.broken: set[str] = set()
-        self.down = False
-        self.loads: list[str] = []
-
-    def version(self, alias: str) -> str | None:
-        if self.down:
-            raise RegistryUnreachable("down")
-        return self.current
-
-    def load(self, version: str) -> LoadedModel:
-        self.loads.append(version)
-        if version in self.broken:
-            raise BrokenModel(f"{version} is broken")
-        tree = Tree()
-        tree.value = np.array([[[0.5, 0.5]], [[1.0, 0.0]], [[0.0, 1.0]]])
-        return LoadedModel(version, ("amount",), Forest.of(Trees(tree), 1))
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Paid:
-    amount: float
-
-
-@pytest.fixture
-def models() -> Models:
-    return Models()
-
-
-def holder(models: Models, clock: Clock) -> ModelHolder:
-    return ModelHolder(models, poll_s=0.5, clock=clock)
-
-
-def polled(held: ModelHolder, clock: Clock) -> str | None:
-    clock.now += 0.5
-    held.poll()
-    return held.status().version
-
-
-def test_without_a_model_there_is_no_score(models: Models) -> None:
-    clock = Clock()
-    held = holder(models, clock)
-    assert polled(held, clock) is None
-    assert held.score(Paid(1.0)) is None
-
-
-def test_a_model_is_exchanged_when_its_alias_moves(models: Models) -> None:
-    clock = Clock()
-    held = holder(models, clock)
-    models.current = "1"
-    assert polled(held, clock) == "1"
-    score = held.score(Paid(1.0))
-    assert isinstance(score, Score)
-    assert score.version == "1"
-    assert score.probability > 0.99
-    models.current = "2"
-    assert polled(held, clock) == "2"
-    assert held.status().swaps == 2
-    assert models.loads == ["1", "2"]
-
-
-def test_the_registry_is_not_asked_more_often_than_told(models: Models) -> None:
-    clock = Clock()
-    held = holder(models, clock)
-    polled(held, clock)
-    models.current = "1"
-    clock.now += 0.4
-    held.poll()
-    assert held.status().version is None
-
-
-def test_the_last_good_model_stays_when_the_new_one_is_broken(models: Models) -> None:
-    clock = Clock()
-    held = holder(models, clock)
-    models.current, models.broken = "1", {"2"}
-    polled(held, clock)
-    models.current = "2"
-    assert [polled(held, clock) for _ in range(3)] == ["1", "1", "1"]
-    status = held.status()
-    assert (status.failures, models.loads) == (1, ["1", "2"])
-    assert "2 is broken" in status.error
-    models.current = "3"
-    assert polled(held, clock) == "3"
-    assert held.status().error == ""
-
-
-def test_the_last_good_model_stays_while_the_registry_is_down_and_each_failure_counts(models: Models) -> None:
-    clock = Clock()
-    held = holder(models, clock)
-    models.current = "1"
-    polled(held, clock)
-    models.down = True
-    assert [polled(held, clock) for _ in range(3)] == ["1", "1", "1"]
-    assert held.status().failures == 3
-    models.down = False
-    assert polled(held, clock) == "1"
-    assert held.status().error == ""
-
-
-def test_an_alias_that_is_taken_away_leaves_the_rules_alone(models: Models) -> None:
-    clock = Clock()
-    held = holder(models, clock)
-    models.current = "1"
-    polled(held, clock)
-    models.current = None
-    assert polled(held, clock) is None
-
 
 # -- measures -------------------------------------------------------------------------------------
 
@@ -272,18 +76,7 @@ def test_the_handbooks_weeks_leave_out_cards_that_were_known() -> None:
     assert (cards[found.test] == 3).sum() == 7
 
 
-def test_a_calibrated_score_keeps_its_order_and_means_a_probability() -> None:
-    rng = np.random.default_rng(0)
-    p = rng.uniform(0.01, 0.6, 20_000)
-    fraud = rng.random(20_000) < p
-    squeezed = p**2
-    curve = Calibration.fit(squeezed, fraud)
-    got = curve(squeezed)
-    np.testing.assert_allclose([curve.one(s) for s in squeezed[:50]], got[:50], rtol=1e-12)
-    assert (np.diff(got[np.argsort(squeezed)]) >= 0).all()
-    for low in (0.1, 0.3, 0.5):
-        bin_ = (got >= low) & (got < low + 0.1)
-        assert fraud[bin_].mean() == pytest.approx(got[bin_].mean(), abs=0.04)
+def test_probabilities_are_decided_on_by_two_thresholds() -> None:
     assert decide(np.array([0.0, 1.0])).tolist() == ["approve", "block"]
 
 
@@ -472,46 +265,7 @@ def test_measures_that_mean_nothing_are_null() -> None:
     assert measure("m", 0, Day(genuine={500: 3})).auc is None
 
 
-# -- promotion, drift, feedback, training ---------------------------------------------------------
-
-
-def two_models(gain: float, days: int = 14) -> tuple[Any, Any, Any, Any]:
-    rng = np.random.default_rng(3)
-    fraud = rng.random(days * 150) < 0.05
-    day = np.repeat(np.arange(days), 150)
-    champion = fraud + rng.normal(scale=0.7, size=len(fraud))
-    challenger = fraud * (1 + gain) + rng.normal(scale=0.7, size=len(fraud))
-    return fraud, champion, challenger, day
-
-
-def test_only_a_gain_that_is_no_accident_is_proven() -> None:
-    assert compare(*two_models(1.0), rounds=40).proven
-    assert not compare(*two_models(-0.5), rounds=40).proven
-    same = two_models(0.0)
-    assert not compare(same[0], same[1], same[1], same[3], rounds=40).proven
-
-
-def test_too_little_cannot_be_compared() -> None:
-    with pytest.raises(CannotCompare, match="5 days"):
-        compare(*two_models(1.0, days=3))
-
-
-def test_a_shift_of_a_feature_is_found_and_noise_is_not() -> None:
-    rng = np.random.default_rng(1)
-    profile = profile_of(rng.normal(size=(5_000, 2)), ("steady", "moved"))
-    now = {"steady": rng.normal(size=2_000), "moved": rng.normal(loc=1.0, size=2_000)}
-    found = shifts(profile, now)
-    assert [(s.feature, s.shifted) for s in found] == [("moved", True), ("steady", False)]
-    assert psi([1.0], [0.5, 0.5], [0.0, 2.0]) == pytest.approx(0.0)
-    assert age_days(0, 3 * DAY_MS) == 3.0
-
-
-def test_a_change_of_the_mean_is_told_once_and_none_where_there_is_none() -> None:
-    rng = np.random.default_rng(2)
-    watch = MeanWatch("labels")
-    assert watch.add_all((rng.random(2_000) < 0.05).astype(float)) == 0
-    assert watch.add_all((rng.random(1_000) < 0.25).astype(float)) >= 1
-    assert watch.mean == pytest.approx(0.25, abs=0.05)
+# -- training ---------------------------------------------------------
 
 
 def known(days: int, seed: int = 0, per_day: int = 60) -> Examples:
@@ -567,7 +321,9 @@ def test_examples_of_recorded_history_carry_their_labels() -> None:
 def test_the_days_of_a_model_are_those_that_it_has_not_seen_and_that_are_over() -> None:
     from sklearn.metrics import average_precision_score
 
-    x, fraud = data(features=len(MODEL.inputs))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, len(MODEL.inputs))).astype(np.float32)
+    fraud = x[:, 0] + rng.normal(scale=0.5, size=400) > 1
     from sklearn.ensemble import ExtraTreesClassifier
 
     forest = Forest.of(ExtraTreesClassifier(5, random_state=0).fit(x, fraud), len(MODEL.inputs))

@@ -207,3 +207,20 @@ def test_a_job_that_is_stopped_stops_a_query_that_has_nothing_to_do(tmp_path: Pa
     running._stop.set()
     running._watch(query)
     assert query.stopped
+
+
+def test_an_app_begins_once_before_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    made = job(tmp_path, until_end=False, drain=False)
+    made.app = dataclasses.replace(made.app, begin=lambda _: calls.append("begin"))
+    for name, does in {
+        "_check_broker": lambda: None,
+        "_session": lambda: nullcontext(object()),
+        "_bring_over": lambda _: None,
+        "_start": lambda _: calls.append("start"),
+        "_ticking": lambda _: nullcontext(),
+        "_watch": lambda _: None,
+    }.items():
+        monkeypatch.setattr(made, name, does)
+    made.run()
+    assert calls == ["begin", "start"]

@@ -1,4 +1,4 @@
-"""Whether payments, scores and labels still look like those that the model learned from.
+"""Whether rows, scores and labels still look like those that the model learned from.
 
 Two means. The population stability index compares values with the training's quantiles, bin by bin; above
 0.25 a feature has shifted (a rule of thumb in credit scoring, e.g. Siddiqi, *Credit Risk Scorecards*, 2006).
@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from apps.fraud.labels import DAY_MS
-
+_DAY_MS: Final = 86_400_000
 #: From here on a feature has shifted.
 SHIFTED: Final = 0.25
 #: An empty bin counts as this share.
@@ -152,4 +151,4 @@ def age_days(trained_until_ms: int, now_ms: int) -> float:
         trained_until_ms: Event time of that example.
         now_ms: The present, event time.
     """
-    return max(0.0, (now_ms - trained_until_ms) / DAY_MS)
+    return max(0.0, (now_ms - trained_until_ms) / _DAY_MS)

@@ -1,4 +1,4 @@
-"""A trained forest as plain arrays: checked once, then scored fast, one payment or many.
+"""A trained forest as plain arrays: checked once, then scored fast, one row or many.
 
 scikit-learn's ``predict_proba`` takes milliseconds for one row, most of it before the first tree. And a file
 of trees is only as good as its indices: scikit-learn follows them unchecked. Here they are checked.
@@ -11,13 +11,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from millrace.errors import MillraceError
+from millrace.models.manifest import BrokenModel
 
 _LEAF: Final = -1
-
-
-class BrokenModel(MillraceError):
-    """A model's file was read and cannot be what it says it is."""
 
 
 class Forest:
@@ -28,7 +24,7 @@ class Forest:
         threshold: Rows with at most this go left.
         left: Place of the left child; of a leaf its own.
         right: Place of the right child; of a leaf its own.
-        value: Share of frauds in each node.
+        value: Share of the second class in each node.
         roots: Places of the roots.
         depth: Longest way from a root to a leaf.
         inputs: Number of features.
@@ -69,7 +65,7 @@ class Forest:
             model = steps[0][1]
         trees = [estimator.tree_ for estimator in getattr(model, "estimators_", ())]
         if not trees or list(getattr(model, "classes_", ())) != [False, True]:
-            raise BrokenModel(f"{type(model).__name__} is no forest that tells frauds from the others")
+            raise BrokenModel(f"{type(model).__name__} is no forest that tells True from False")
         columns: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
         roots, depth, offset = [], 0, 0
         for tree in trees:
@@ -96,7 +92,7 @@ class Forest:
         return cls(feature, threshold, left, right, value, np.array(roots), depth, inputs)
 
     def score(self, row: Any) -> float:
-        """Return the share of frauds that the trees expect for one payment.
+        """Return the share of the second class that the trees expect for one row.
 
         Args:
             row: Its features, in order.
@@ -112,7 +108,7 @@ class Forest:
         return total / len(self._trees)
 
     def score_many(self, rows: Any) -> npt.NDArray[np.float64]:
-        """Return the same for many payments, shape (n,).
+        """Return the same for many rows, shape (n,).
 
         Args:
             rows: Features, shape (n, features).

@@ -1,0 +1,360 @@
+"""Commands over an app's models: `millrace models APP list|show|train|compare|promote|rollback|…`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from millrace.errors import MillraceError, UserError
+from millrace.models.exports import CHALLENGER, CHAMPION, POLL_S
+
+if TYPE_CHECKING:
+    from millrace.models.gates import Verdict
+    from millrace.models.learner import Learner, Workshop
+    from millrace.models.registry import Entry
+
+#: Gives an app's models; called when a command needs them, so that others start quickly.
+Learning = Callable[[], "Learner"]
+#: What the help of a command shows.
+_EXAMPLES: Final = {
+    "list": "list",
+    "show": "show 3",
+    "train": "train --as-of 2026-11-01T00:00",
+    "compare": "compare 3",
+    "promote": "promote 3",
+    "rollback": "rollback",
+    "export": "export --follow",
+    "card": "card 3 --out card.md",
+}
+
+#: Options that all commands have; an app's ``train`` has them too.
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", help="The app's tables and models; default .millrace/APP."),
+]
+Uri = Annotated[str | None, typer.Option("--registry", help="MLflow registry; default: SQLite in the root.")]
+To = Annotated[
+    Path | None,
+    typer.Option("--exports", help="Folder that workers read; default: exported, beside the registry."),
+]
+Which = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "--table",
+        help="Which of the app's models, e.g. NAME or NAME:REGISTERED; default: the first.",
+    ),
+]
+Delay = Annotated[str, typer.Option("--label-delay", help="How long the truth takes to become known.")]
+AsOf = Annotated[
+    str | None, typer.Option("--as-of", help="Know nothing later, e.g. 2026-11-01T00:00; default: now.")
+]
+Version = Annotated[int, typer.Argument(help="The version.")]
+TableVersion = Annotated[
+    list[str] | None,
+    typer.Option("--table-version", metavar="TABLE@VERSION", help="Read this version of a table."),
+]
+GateFile = Annotated[
+    Path | None, typer.Option("--gates", help="YAML or JSON: a list of gates in place of the app's.")
+]
+#: What :class:`Delay` is unless told.
+LABEL_DELAY: Final = "7d"
+
+
+def opened(
+    learning: Learning, model: str | None, root: Path | None, registry: str | None, exports: Path | None
+) -> Workshop:
+    """Return the workshop that a command's options name."""
+    from millrace.models.learner import Workshop
+
+    learner = learning()
+    return Workshop(learner, model, root or Path(".millrace") / learner.app, registry, exports)
+
+
+def command_line(
+    app: str,
+    learning: Learning,
+    own: Mapping[str, Callable[..., None]],
+    names: Mapping[str, str] | None = None,
+) -> typer.Typer:
+    """Return the commands over an app's models.
+
+    Args:
+        app: The app's name.
+        learning: Gives its models.
+        own: Typer functions of its own commands: ``train``, which ends with
+            :meth:`~millrace.models.learner.Workshop.enter`, and what else it has.
+        names: Command → name by which it is offered, of those that are; ``None``: all by their own.
+    """
+    made = typer.Typer(
+        help="Models: train, compare, promote, roll back, look.", no_args_is_help=True, add_completion=False
+    )
+    commands: dict[str, Callable[..., None]] = {
+        "list": _list(learning),
+        "show": _show(learning),
+        "train": own["train"],
+        "compare": _compare(learning),
+        "promote": _promote(learning),
+        "rollback": _rollback(learning),
+        "export": _export(learning),
+        "card": _card(learning),
+        **own,
+    }
+    for name, command in commands.items():
+        if names is None or name in names:
+            example = f"e.g. millrace models {app} {_EXAMPLES.get(name, name)}"
+            made.command(name if names is None else names[name], epilog=example)(command)
+    return made
+
+
+def _list(learning: Learning) -> Callable[..., None]:
+    def list_(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
+        """List the registered versions."""
+        from rich.console import Console
+
+        from millrace.console.report import print_table
+
+        shop = opened(learning, model, root, registry, exports)
+        entries = shop.registry.entries()
+        if not entries:
+            typer.echo(f"there are no models yet: millrace models {shop.learner.app} train")
+            return
+        learner = shop.learner
+        columns = ("version", "aliases", "registered", "trained until", "rows", *learner.columns, "data")
+        rows = [_row(learner, shop.model.tables, entry) for entry in entries]
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        print_table("models", columns, rows, console, right=("version", "rows"))
+        _tell_exported(shop, entries)
+
+    return list_
+
+
+def _row(learner: Learner, tables: tuple[str, ...], entry: Entry) -> tuple[str, ...]:
+    from millrace.models.learner import lineage
+
+    about = entry.about
+    return (
+        str(entry.version),
+        ", ".join(entry.aliases) or "–",
+        day(entry.created_ms),
+        day(int(about.get("trained_until_ms", 0))),
+        about.get("rows", ""),
+        *(_shown(about.get(name)) for name in learner.columns.values()),
+        lineage(entry.tables(tables)),
+    )
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "–"
+    try:
+        return value if value.isdecimal() else f"{float(value):.3f}"
+    except ValueError:
+        return value
+
+
+def _tell_exported(shop: Workshop, entries: list[Entry]) -> None:
+    """Say where workers have another version than the registry's alias."""
+    for alias in (CHAMPION, CHALLENGER):
+        meant = next((str(e.version) for e in entries if alias in e.aliases), None)
+        manifest = shop.exported(alias)
+        found = None if manifest is None else manifest.version
+        if found != meant:
+            typer.echo(
+                f"{alias}: the registry says {meant or 'none'}, workers find {found or 'none'}: "
+                f"millrace models {shop.learner.app} export"
+            )
+
+
+def _show(learning: Learning) -> Callable[..., None]:
+    def show(
+        version: Version,
+        root: Root = None,
+        registry: Uri = None,
+        exports: To = None,
+        model: Which = None,
+    ) -> None:
+        """Show the manifest of a version, as JSON: what it takes, what it was made of, how good it was."""
+        from millrace.models.manifest import encoded
+
+        manifest, _ = opened(learning, model, root, registry, exports).registry.files(version)
+        typer.echo(encoded(manifest).decode(), nl=False)
+
+    return show
+
+
+def _compare(learning: Learning) -> Callable[..., None]:
+    def compare(
+        version: Annotated[int | None, typer.Argument(help="The version; default: the challenger.")] = None,
+        root: Root = None,
+        registry: Uri = None,
+        exports: To = None,
+        model: Which = None,
+        label_delay: Delay = LABEL_DELAY,
+        as_of: AsOf = None,
+        gates: GateFile = None,
+    ) -> None:
+        """Hold a version beside the champion, gate by gate; nothing changes.
+
+        Both are judged on the rows after the training of both whose truth is known.
+        Exit codes: 0 all gates are passed, 1 one is not, 2 something you can put right.
+        """
+        shop = opened(learning, model, root, registry, exports)
+        champion = shop.registry.alias(CHAMPION)
+        other = version if version is not None else shop.registry.alias(CHALLENGER)
+        if champion is None or other is None:
+            raise UserError(f"there is no {CHAMPION if champion is None else CHALLENGER} to compare")
+        if champion == other:
+            raise UserError(f"version {other} is the champion")
+        verdicts = _verdicts(shop, champion, other, as_of, label_delay, gates)
+        if not all(verdict.passed for verdict in verdicts):
+            raise typer.Exit(1)
+
+    return compare
+
+
+def _verdicts(
+    shop: Workshop, champion: int, other: int, as_of: str | None, label_delay: str, gates: Path | None
+) -> list[Verdict]:
+    """Compare two versions, and tell what comes of each gate."""
+    from millrace.models.gates import read_gates
+
+    asked = None if gates is None else read_gates(gates)
+    verdicts = shop.compare(champion, other, as_of=as_of, label_delay=label_delay, gates=asked)
+    for verdict in verdicts:
+        typer.echo(f"{'passed' if verdict.passed else 'FAILED'}: {verdict.why}")
+    return verdicts
+
+
+def _promote(learning: Learning) -> Callable[..., None]:
+    def promote(
+        version: Annotated[int, typer.Argument(help="The version that shall decide.")],
+        root: Root = None,
+        registry: Uri = None,
+        exports: To = None,
+        model: Which = None,
+        label_delay: Delay = LABEL_DELAY,
+        as_of: AsOf = None,
+        gates: GateFile = None,
+    ) -> None:
+        """Make a version the champion, if it passes every gate.
+
+        Both models are judged on the rows after the training of both whose truth is known. Where there is no
+        champion that can be read, any version may become it. Workers take it within two seconds.
+        """
+        shop = opened(learning, model, root, registry, exports)
+        champion = shop.registry.alias(CHAMPION)
+        verdicts: list[Verdict] = []
+        if champion is not None and (broken := shop.why_broken(champion)):
+            typer.echo(f"there is nothing to compare it with, for the champion is of no use: {broken}")
+        elif champion is not None and champion != version:
+            verdicts = _verdicts(shop, champion, version, as_of, label_delay, gates)
+        before = shop.promote(version, verdicts)
+        typer.echo(f"version {version} decides now" + ("" if before is None else f", {before} did before"))
+
+    return promote
+
+
+def _rollback(learning: Learning) -> Callable[..., None]:
+    def rollback(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
+        """Let the champion before this one decide again."""
+        now, before = opened(learning, model, root, registry, exports).rollback()
+        typer.echo(f"version {now} decides again, version {before} does no more")
+
+    return rollback
+
+
+def _export(learning: Learning) -> Callable[..., None]:
+    def export(
+        root: Root = None,
+        registry: Uri = None,
+        exports: To = None,
+        model: Which = None,
+        follow: Annotated[
+            bool, typer.Option("--follow", help="Go on: for aliases that are moved by other tools.")
+        ] = False,
+    ) -> None:
+        """Let workers find what the registry's aliases say now; the other commands do so themselves."""
+        shop = opened(learning, model, root, registry, exports)
+        while True:
+            try:
+                for alias, manifest in shop.export().items():
+                    typer.echo(f"{alias}: version {manifest.version}")
+            except MillraceError as error:
+                if not follow:
+                    raise
+                typer.echo(f"nothing changed: {error}", err=True)
+            if not follow:
+                typer.echo(f"exported to {shop.exports.path}")
+                return
+            time.sleep(POLL_S)
+
+    return export
+
+
+def _card(learning: Learning) -> Callable[..., None]:
+    def card(
+        version: Version,
+        root: Root = None,
+        registry: Uri = None,
+        exports: To = None,
+        model: Which = None,
+        out: Annotated[Path | None, typer.Option("--out", help="Write it here; default: print it.")] = None,
+    ) -> None:
+        """Write the card of a version: data, measures, gates, limits, in Markdown."""
+        from millrace.models.card import card_of
+
+        shop = opened(learning, model, root, registry, exports)
+        text = card_of(
+            shop.learner, shop.model, shop.registry.entry(version), shop.registry.files(version)[0]
+        )
+        if out is None:
+            typer.echo(text, nl=False)
+            return
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+        typer.echo(f"the card of version {version} is in {out}")
+
+    return card
+
+
+def entered(shop: Workshop, version: int, champion: int | None) -> str:
+    """Return what is said at the end of a training."""
+    command = f"millrace models {shop.learner.app} promote {version}"
+    if champion is None:
+        return f"there is no champion yet: {command}"
+    return f"it scores beside the champion now; when it is better: {command}"
+
+
+def time_of(text: str | None, newest_ms: Any) -> int:
+    """Return a time as ``--as-of`` has it, UTC ms; without one that right after the newest event.
+
+    Args:
+        text: The time.
+        newest_ms: Event time of the newest event, UTC ms.
+
+    Raises:
+        UserError: It is no time.
+    """
+    if text is None:
+        return int(newest_ms) + 1
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"--as-of {text}: write a time as 2026-11-01T00:00") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def day(at_ms: int) -> str:
+    """Return the day of a time.
+
+    >>> day(1_500_000)
+    '1970-01-01'
+    """
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d}"

@@ -1,0 +1,115 @@
+"""Training sets from an app's own Delta tables: what was read, and of which version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class CannotTrain(UserError):
+    """There is not enough known to train on."""
+
+
+class TrainingTables:
+    """The tables that a training set is read from; it remembers which version of each was read.
+
+    Args:
+        folder: Where the tables are.
+        wanted: Table → version that is to be read; left out: the newest.
+
+    Attributes:
+        versions: Table → the version of it that was read.
+    """
+
+    def __init__(self, folder: Path, wanted: Mapping[str, int] | None = None) -> None:
+        self.folder, self._wanted = folder, dict(wanted or {})
+        self.versions: dict[str, int] = {}
+
+    def read(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
+        """Read columns of a table, of one version however often it is read.
+
+        Raises:
+            CannotTrain: There is no such table or version, or it lacks a column.
+        """
+        version = self._wanted.get(name, self.versions.get(name))
+        found, read = read_table(self.folder / name, columns, version)
+        self.versions[name] = read
+        return found
+
+    def check_wanted(self) -> None:
+        """Refuse versions of tables that were asked for and not read.
+
+        Raises:
+            CannotTrain: Nothing is learned from such a table.
+        """
+        if left := sorted(set(self._wanted) - set(self.versions)):
+            raise CannotTrain(
+                f"nothing is read from a table {left[0]}; tables: {', '.join(sorted(self.versions))}"
+            )
+
+
+def read_table(
+    folder: str | Path, columns: Sequence[str], version: int | None = None
+) -> tuple[pd.DataFrame, int]:
+    """Read columns of a Delta table; return them with the table's version.
+
+    Args:
+        folder: The table.
+        columns: Names of the columns.
+        version: The version to read; ``None``: the newest.
+
+    Raises:
+        CannotTrain: There is no such table or version, or it lacks a column.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        table = DeltaTable(str(folder), version=version)
+    except TableNotFoundError as error:
+        raise CannotTrain(f"there is no table {folder}: run the app first") from error
+    except (DeltaError, OSError) as error:
+        if version is None:
+            raise
+        raise CannotTrain(f"the table {folder} has no version {version}, or no longer") from error
+    names = {f.name for f in table.schema().fields}
+    if missing := [name for name in columns if name not in names]:
+        raise CannotTrain(f"the table {folder} has no column {', '.join(missing[:5])}")
+    return table.to_pyarrow_table(columns=list(columns)).to_pandas(), int(table.version())
+
+
+def parse_versions(texts: Sequence[str]) -> dict[str, int]:
+    """Return table → version of texts as ``labels@12``.
+
+    Raises:
+        UserError: A text says something else.
+
+    >>> parse_versions(["labels@12", "transactions@3"])
+    {'labels': 12, 'transactions': 3}
+    """
+    found = {}
+    for text in texts:
+        name, sign, version = text.rpartition("@")
+        if not sign or not name or not version.isdecimal():
+            raise UserError(f"--table-version {text}: write TABLE@VERSION, e.g. labels@12")
+        found[name] = int(version)
+    return found
+
+
+def matrix(columns: Any, inputs: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Return features as the array that models take, shape (n, features).
+
+    Args:
+        columns: Anything whose items are columns: a table, a data frame, a dict of arrays.
+        inputs: The features, in order.
+    """
+    return np.column_stack([np.asarray(columns[name], dtype=np.float32) for name in inputs])
