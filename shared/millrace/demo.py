@@ -32,7 +32,7 @@ _TICK_S = 0.25
 _CATCH_UP_S = 120.0
 _ALERTS_SHOWN = 50
 #: An app has settled when no batch ran for so long, seconds, or after so many from the last watermark on.
-_QUIET_S = 2.0
+_QUIET_S = 1.0
 _SETTLE_BATCHES = 8
 
 
@@ -199,11 +199,10 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
         told = [f"kafka.bootstrap={bootstrap}", *spec.settings(run_id)]
         try:
             with announced(folder, told):
-                _stream(app, spec, run, view, tail, broker_ready, began)
+                return _stream(app, spec, run, view, tail, broker_ready, began)
         finally:
             if run_id:
                 _delete_topics(app, settings)
-    return spec.checks(run, spec.read_ledger(run.ledger), tail.ids)
 
 
 def _settings(
@@ -262,7 +261,7 @@ def _stream(
     tail: AlertTail,
     broker_ready: Callable[[], None],
     began: float,
-) -> None:
+) -> list[Check]:
     from millrace.local.processes import Child
     from millrace.runtime.job import Job
 
@@ -295,6 +294,11 @@ def _stream(
                     _warm_up(job, monitor, thread)
                 generator = stack.enter_context(Child(command, log_file=log_file))
             _watch(spec, run, view, monitor, tail, generator, thread, began, Settling(job))
+        # No batch is begun any more: the tables are read while Spark ends.
+        job.stop()
+        _wait_for(job.ended, thread)
+        with view.phase("checks"):
+            return spec.checks(run, spec.read_ledger(run.ledger), tail.ids)
 
 
 def _warm_up(job: Job, monitor: QueryMonitor, thread: _JobThread) -> None:

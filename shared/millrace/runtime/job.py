@@ -124,6 +124,8 @@ class Job:
         self.session_ready = threading.Event()
         #: Set when the query runs.
         self.started = threading.Event()
+        #: Set when no batch runs any more, and Spark is about to end.
+        self.ended = threading.Event()
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -222,6 +224,7 @@ class Job:
                 self._watch(query)
             if self._until_end and self._drain and not self._stop.is_set():
                 self._run_dry(spark, progress_of(query))
+            self.ended.set()
 
     def _session(self) -> contextlib.AbstractContextManager[SparkSession]:
         spark = self.settings.spark
