@@ -64,10 +64,11 @@ app = App(
     demo="apps.fraud.demo:spec",
     dashboard="apps.fraud.dashboard:page",
     evaluate="apps.fraud.evaluate_cli:app",
+    rules="apps.fraud.app_rules:RULES",
     contracts={
         "transaction.v1": Transaction,
         "label.v1": Label,
-        "control.v2": Control,
+        "control.v3": Control,
         "decision.v1": Decision,
         "alert.v1": Alert,
         "correction.v1": Correction,

@@ -18,3 +18,8 @@ Overrides = Annotated[
         "--set", "-s", metavar="KEY=VALUE", help="Override one setting, e.g. kafka.bootstrap=host:9092."
     ),
 ]
+By = Annotated[str | None, typer.Option("--by", help="Who does it; default the user of this session.")]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", help="Kafka broker (host:port); default the detached one.")
+]
+Root = Annotated[Path | None, typer.Option("--root", help="The app's folder; default its storage.root.")]

@@ -90,6 +90,8 @@ class App:
         demo: ``module:attribute`` of its :class:`~millrace.demo.DemoSpec`, if it has a demo.
         evaluate: ``module:attribute`` of the typer app behind ``millrace evaluate <name>``, if it has one.
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
+        rules: ``module:attribute`` of what ``millrace rules <name>`` goes by, if it has rules that change
+            while it runs: an :class:`~millrace.operations.app_rules.AppRules`.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
         narrowed: Contract → why it refuses some of what the version before it allowed: its bounds are
@@ -106,6 +108,7 @@ class App:
     demo: str | None = None
     evaluate: str | None = None
     dashboard: str | None = None
+    rules: str | None = None
     contracts: Mapping[str, Any] = field(default_factory=dict)
     narrowed: Mapping[str, str] = field(default_factory=dict)
 

@@ -84,7 +84,7 @@ def test_the_command_says_whether_something_is_left(
 
 
 def test_without_a_broker_the_state_cannot_be_asked(settings: ClickstreamSettings, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="which broker"):
+    with pytest.raises(UserError, match="no broker is named"):
         run("ann", bootstrap=None, at=None, sets=[f"storage.root={tmp_path}"], tables_only=False, out=None)
     with pytest.raises(UserError, match="no time"):
         run("ann", bootstrap=None, at="soon", sets=[f"storage.root={tmp_path}"], tables_only=True, out=None)
