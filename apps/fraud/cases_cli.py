@@ -135,13 +135,15 @@ def labels(
     """The labels that dispositions gave, as the labels topic has them: a JSON line per label."""
     import msgspec
 
+    from millrace.operations.report import write_text
+
     view, _, _ = _view(root, overrides)
     lines = [msgspec.json.encode(label).decode() for label in view.labels]
     if out is None:
         for line in lines:
             typer.echo(line)
         return
-    out.write_text("".join(f"{line}\n" for line in lines))
+    write_text(out, "".join(f"{line}\n" for line in lines))
     typer.echo(f"{len(lines):,} labels in {out}")
 
 

@@ -23,6 +23,7 @@ from tests.mutants import (
     core_topology,
     core_windows,
     generators,
+    operations,
     security,
 )
 from tests.mutants.mutant import Mutant
@@ -47,5 +48,6 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "app_iot": app_iot.MUTANTS,
     "app_ridesharing": app_ridesharing.MUTANTS,
     "generators": generators.MUTANTS,
+    "operations": operations.MUTANTS,
     "security": security.MUTANTS,
 }

@@ -334,10 +334,9 @@ class _Apps(TyperGroup):
     """A group per app that has rules."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from millrace.runtime.apps import load_app
-        from millrace.runtime.installed import list_apps
+        from millrace.operations.app_rules import apps_with_rules
 
-        return [name for name in list_apps() if load_app(name).rules]
+        return apps_with_rules()
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from millrace.operations.app_rules import rules_of

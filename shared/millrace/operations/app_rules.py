@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from typing import Any, NamedTuple
 
 from millrace.errors import UserError
 from millrace.rules import Language, Rule
-from millrace.runtime.apps import load_app
+from millrace.runtime.apps import UnknownApp, load_app
 from millrace.runtime.installed import list_apps
 from millrace.runtime.settings import AppSettings
 
-__all__ = ["AppRules", "History", "WhatIf", "rules_of"]
+__all__ = ["AppRules", "History", "WhatIf", "apps_with_rules", "rules_of"]
 
 
 class History(NamedTuple):
@@ -99,6 +100,20 @@ class AppRules:
     publisher_owns: bool = False
 
 
+def apps_with_rules() -> list[str]:
+    """Return the names of the apps that have rules; one that cannot be loaded has none.
+
+    >>> apps_with_rules()
+    ['fraud', 'iot']
+    """
+    found = []
+    for name in list_apps():
+        with contextlib.suppress(UnknownApp):
+            if load_app(name).rules:
+                found.append(name)
+    return found
+
+
 def rules_of(name: str) -> AppRules:
     """Return the rules of the app of a name.
 
@@ -111,7 +126,7 @@ def rules_of(name: str) -> AppRules:
     """
     found = load_app(name).rules
     if found is None:
-        having = ", ".join(other for other in list_apps() if load_app(other).rules) or "no app"
+        having = ", ".join(apps_with_rules()) or "no app"
         raise UserError(f"{name} has no rules that change while it runs; {having} have")
     module, _, attribute = found.partition(":")
     rules: AppRules = getattr(importlib.import_module(module), attribute)

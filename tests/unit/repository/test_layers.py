@@ -194,6 +194,10 @@ def test_only_the_engine_side_of_the_core_imports_pyspark() -> None:
     assert found == []
 
 
+def test_apps_send_and_write_reports_only_by_what_operators_share() -> None:
+    assert breaches(ROOT / "apps", {"confluent_kafka", "getpass"}, root=ROOT) == []
+
+
 def test_generators_do_not_import_pyspark() -> None:
     assert breaches(ROOT / "generators", {"pyspark", "delta"}, root=ROOT) == []
 
