@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import By
+from millrace.cli.options import By, Format, Shape
 
 if TYPE_CHECKING:
     from apps.fraud.cases_app import FraudCasesSettings
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from millrace.dashboard.data import AppData
 
 app = typer.Typer(no_args_is_help=True, help="Cases: the day's queue, one case, decisions, thresholds.")
-
-
-class Format(StrEnum):
-    """How what was found is given."""
-
-    table = "table"
-    json = "json"
 
 
 class VerdictName(StrEnum):
@@ -47,7 +40,6 @@ Overrides = Annotated[
         "--set", "-s", metavar="KEY=VALUE", help="A setting of the case work, e.g. cases.capacity=50."
     ),
 ]
-Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]
 Out = Annotated[Path | None, typer.Option(help="Write the result here as JSON.")]
 
 

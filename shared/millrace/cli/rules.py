@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from millrace.cli.options import Bootstrap, By, Overrides, Root
-from millrace.cli.rules_options import (
-    File,
-    Format,
-    From,
-    Id,
-    Shape,
-    Start,
-    StateName,
-    Tried,
-    VersionNumber,
-    Why,
-)
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
+from millrace.cli.rules_options import File, From, Id, Start, StateName, Tried, VersionNumber, Why
 
 if TYPE_CHECKING:
     from millrace.operations.app_rules import AppRules
@@ -201,6 +190,8 @@ def approve(
             try:
                 show_tried(of, [chosen.rule], settings, what_if or _SHOWN, None if what_if else _MOST)
             except UserError as error:
+                if what_if is not None:
+                    raise
                 typer.echo(f"what it would have done is not known: {error}")
         number = version or book.next_version(rule) - 1
         return [ApproveRule(rule, max(1, number), name, when, reason)]
@@ -249,35 +240,25 @@ def list_rules(
     overrides: Overrides = None,
 ) -> None:
     """The rules with their versions and states, by the control topic."""
-    from millrace.cli.rules_shown import plain, version_row
+    from millrace.cli.rules_shown import listed, show_list
     from millrace.operations.report import as_json
-    from millrace.time.moments import show_time
+    from millrace.operations.sending import NoBroker
 
     of = _of(ctx)
     settings = _settings(of, bootstrap, root, overrides)
-    book = _topic(of, settings).read()
-    chosen = {rule: book.entry(rule)} if rule else dict(sorted(book.rules.items()))
     built_in = [] if rule else of.built_in(settings)
+    topic = _topic(of, settings)
+    try:
+        book = topic.read()
+    except NoBroker as error:
+        if settings.kafka.bootstrap or not built_in:
+            raise
+        typer.echo(f"published rules are not shown: {error}", err=True)
+        book = topic.empty()
     if shape is Format.json:
-        rows = [
-            {
-                "id": name,
-                "versions": [version_row(v) for v in entry.versions],
-                "audit": [plain(a) for a in entry.audit],
-            }
-            for name, entry in chosen.items()
-        ]
-        typer.echo(as_json({"rules": rows, "built_in": built_in, "refused": book.refused}))
-        return
-    for one in built_in:
-        typer.echo(f"{one.id:<24} file active     {one.action:<8} {of.shown(one)}")
-    for name, entry in chosen.items():
-        for v in entry.versions:
-            row = version_row(v)
-            typer.echo(f"{name:<24} v{v.number:<3} {row['state']:<10} {v.rule.action:<8} {of.shown(v.rule)}")
-        for line in entry.audit if rule else ():
-            typer.echo(f"    {show_time(line.at_ms)}  {line.what:<10} v{line.version:<3} by {line.by}")
-    typer.echo(f"{len(chosen)} rules; {len(book.refused)} control events were refused")
+        typer.echo(as_json(listed(book, rule) | {"built_in": built_in}))
+    else:
+        show_list(of, book, rule, built_in)
 
 
 def audit(

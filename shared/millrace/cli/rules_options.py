@@ -9,13 +9,6 @@ from typing import Annotated
 import typer
 
 
-class Format(StrEnum):
-    """How what was found is given."""
-
-    table = "table"
-    json = "json"
-
-
 class Start(StrEnum):
     """The state in which a version begins."""
 
@@ -39,7 +32,6 @@ Id = Annotated[str, typer.Argument(metavar="RULE", help="Its id.")]
 VersionNumber = Annotated[int | None, typer.Option("--version", help="Which version; default the newest.")]
 From = Annotated[str | None, typer.Option("--from", help="Event time (2026-01-31T12:00); default at once.")]
 Why = Annotated[str, typer.Option("--reason", help="Why; stands in the audit.")]
-Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]
 Tried = Annotated[
     str | None,
     typer.Option("--what-if", metavar="LAST", help="First show what it would have done, e.g. 7d; 0: do not."),

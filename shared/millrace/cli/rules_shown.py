@@ -11,7 +11,7 @@ from millrace.console.report import print_table
 from millrace.errors import UserError
 from millrace.operations.app_rules import AppRules, History, WhatIf
 from millrace.operations.control_topic import AUDIT, Book
-from millrace.rules import PublishRule, Rule, Version
+from millrace.rules import Entry, PublishRule, Rule, Version
 from millrace.runtime.commands import app_table
 from millrace.runtime.settings import AppSettings
 from millrace.time.durations import to_ms
@@ -83,6 +83,48 @@ def tell(of: AppRules, book: Book, rule: str, number: int) -> None:
         typer.echo(
             f"  a second person: millrace rules {of.app} approve {again}, which shows what it would do"
         )
+
+
+def listed(book: Book, rule: str | None) -> dict[str, Any]:
+    """Return the rules, or one of them, with versions and history, and what was refused.
+
+    Raises:
+        RuleError: There is no rule of this id.
+    """
+    rows = [
+        {
+            "id": name,
+            "versions": [version_row(v) for v in entry.versions],
+            "audit": [plain(a) for a in entry.audit],
+        }
+        for name, entry in _chosen(book, rule).items()
+    ]
+    return {"rules": rows, "refused": book.refused}
+
+
+def show_list(of: AppRules, book: Book, rule: str | None, built_in: list[Rule]) -> None:
+    """Print the rules with their versions and states; one rule with its history.
+
+    Raises:
+        RuleError: There is no rule of this id.
+    """
+    chosen = _chosen(book, rule)
+    for one in built_in:
+        entry = book.rules.get(one.id)
+        steps = () if entry is None else (step for v in entry.versions for step in v.plan)
+        state = "replaced" if any(step.state not in ("draft", "shadow") for step in steps) else "active"
+        typer.echo(f"{one.id:<24} file {state:<10} {one.action:<8} {of.shown(one)}")
+    for name, entry in chosen.items():
+        for v in entry.versions:
+            row = version_row(v)
+            typer.echo(f"{name:<24} v{v.number:<3} {row['state']:<10} {v.rule.action:<8} {of.shown(v.rule)}")
+        for line in entry.audit if rule else ():
+            typer.echo(f"    {show_time(line.at_ms)}  {line.what:<10} v{line.version:<3} by {line.by}")
+    typer.echo(f"{len(chosen)} rules; {len(book.refused)} control events were refused")
+
+
+def _chosen(book: Book, rule: str | None) -> dict[str, Entry]:
+    return {rule: book.entry(rule)} if rule else dict(sorted(book.rules.items()))
 
 
 def version_row(version: Version) -> dict[str, Any]:

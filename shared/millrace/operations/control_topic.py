@@ -143,13 +143,17 @@ class ControlTopic:
         self._rules = rules
         self._settings = settings
 
+    def empty(self) -> Book:
+        """Return what a topic says that has no messages."""
+        return Book(self._rules.language(self._settings), self._rules.control)
+
     def read(self) -> Book:
         """Return what the topic says; nothing where it does not exist yet.
 
         Raises:
             NoBroker: No answer in time.
         """
-        book = Book(self._rules.language(self._settings), self._rules.control)
+        book = self.empty()
         for offset, value in self._values():
             book.take(value, offset)
         return book

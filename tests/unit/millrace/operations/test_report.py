@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import math
 import os
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 
 from millrace.errors import UserError
-from millrace.operations import report
+from millrace.operations import app_rules, control_topic, report, sending
+from millrace.time import moments
 
 
 @dataclass
@@ -157,3 +159,9 @@ def test_a_place_that_is_none_is_one_line(tmp_path: Path) -> None:
         report.write(tmp_path / "file" / "r.json", {})
     with pytest.raises(UserError, match="cannot be written: Is a directory"):
         report.write(tmp_path, {})
+
+
+def test_examples_run_as_they_stand() -> None:
+    for module in (app_rules, control_topic, report, sending, moments):
+        found = doctest.testmod(module)
+        assert (found.failed, found.attempted > 0) == (0, True), module

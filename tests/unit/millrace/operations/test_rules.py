@@ -21,8 +21,10 @@ from apps.fraud.events import Control
 from apps.fraud.rulebook import LANGUAGE
 from millrace.cli import build
 from millrace.errors import UserError
+from millrace.kafka import detached
 from millrace.operations import sending
 from millrace.operations.control_topic import Book, ControlTopic
+from millrace.operations.sending import NoBroker
 from millrace.rules import ApproveRule, PublishRule, RollbackRule, Rule, RuleError, SetRuleState
 from tests.unit.millrace.operations.cases import MockBroker, messages_of
 
@@ -306,6 +308,33 @@ def test_the_rules_of_the_fleets_file_are_listed_beside_published_ones(iot: Desk
     assert lines[-1] == "1 rules; 0 control events were refused"
 
 
+def test_without_a_broker_the_rules_of_the_file_are_listed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, alarms: str
+) -> None:
+    monkeypatch.setattr(detached, "find", lambda: None)
+    command = ["rules", "iot", "list", "--set", f"monitor.fleet={alarms}"]
+    done = CliRunner().invoke(build(), command)
+    assert done.exit_code == 0, done.output
+    assert "published rules are not shown: no broker is named" in done.output
+    assert done.stdout.splitlines() == [
+        "hot                      file active              oil is hot",
+        "0 rules; 0 control events were refused",
+    ]
+    for arguments in (["fraud", "list"], ["iot", "list", "hot"], ["iot", "publish", alarms]):
+        with pytest.raises(NoBroker):
+            CliRunner().invoke(build(), ["rules", *arguments], catch_exceptions=False)
+
+
+def test_a_rule_of_the_file_is_replaced_by_a_published_one_that_has_been_active(
+    broker: MockBroker, tmp_path: Path, alarms: str
+) -> None:
+    desk = Desk(broker, tmp_path / "plant", "iot", f"monitor.fleet={alarms}")
+    desk("publish", alarms, "--state", "shadow")
+    assert "hot                      file active " in desk("list")
+    desk("set", "hot", "active")
+    assert "hot                      file replaced " in desk("list")
+
+
 def test_words_are_those_of_the_language() -> None:
     def said(*command: str) -> str:
         done = CliRunner().invoke(build(), ["rules", *command])
@@ -351,6 +380,9 @@ def test_a_proposal_is_shown_with_what_it_would_have_done(fraud: Desk, rules: st
     said = fraud("approve", "tested", "--by", "bob")
     assert said.index("7 transactions") < said.index("tested: version 1 active")
     fraud("set", "tested", "active", "--by", "ann")
+    sent = len(fraud.sent())
+    assert "is not a duration" in fraud("approve", "tested", "--by", "bob", "--what-if", "soon")
+    assert len(fraud.sent()) == sent
     assert "transactions" not in fraud("approve", "tested", "--by", "bob", "--what-if", "0")
     assert "there is no version 3" in fraud("backtest", "tested", "--version", "3")
     assert "cannot be read" in fraud("backtest", "none.yaml")
