@@ -39,13 +39,12 @@ def _what_if(rules: list[Rule], settings: IotSettings, history: History) -> What
     if history.labels is not None:
         raise UserError("alarms have no labels: leave --labels out")
     path = history.table or settings.storage.path("tables", "readings")
-    rows = read_table(path, last_ms=history.last_ms)
-    history.check(len(rows))
-    say, count = history.say, len(rows)
+    table = read_table(path, last_ms=history.last_ms, check=history.check)
+    say, count = history.say, len(table)
     report = backtest(
         [read_rule(rule.when) for rule in rules],
         monitoring(settings),
-        rows,
+        table,
         progress=None if say is None else lambda done: say(done, count),
     )
     report.seconds = round(time.perf_counter() - started, 3)

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ from apps.iot_maintenance.signals import as_row
 from apps.iot_maintenance.windows import DAY_MS, FLOOD, WINDOW_MS
 from millrace.errors import UserError
 from millrace.host.memory import MemoryHost
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Columns of the table that are read.
 _COLUMNS: Final = (
@@ -90,12 +93,15 @@ class Report(msgspec.Struct):
     seconds: float = 0.0
 
 
-def read_table(path: Path | str, *, last_ms: int | None = None) -> list[dict[str, Any]]:
+def read_table(
+    path: Path | str, *, last_ms: int | None = None, check: Callable[[int], None] = lambda rows: None
+) -> pa.Table:
     """Return the readings of the table in order of time, as they came: not late ones, and no corrections.
 
     Args:
         path: The Delta table.
         last_ms: Only the last so many ms.
+        check: Called with how many there are before they are read.
 
     Raises:
         BacktestError: There is no such table, or nothing in it.
@@ -117,21 +123,25 @@ def read_table(path: Path | str, *, last_ms: int | None = None) -> list[dict[str
         raise BacktestError(f"{path} has no reading")
     if last_ms is not None:
         as_they_came &= pc.field("event_time_ms") > newest - last_ms
+    check(data.count_rows(filter=as_they_came))
     found = data.to_table(columns=list(_COLUMNS), filter=as_they_came)
-    rows: list[dict[str, Any]] = found.sort_by(
-        [("event_time_ms", "ascending"), ("machine_id", "ascending"), ("quantity", "ascending")]
-    ).to_pylist()
-    return rows
+    order = ("event_time_ms", "machine_id", "quantity")
+    return found.sort_by([(name, "ascending") for name in order])
 
 
-def events_of(rows: Sequence[dict[str, Any]]) -> Iterator[Any]:
+def events_of(table: pa.Table) -> Iterator[Any]:
     """Yield the readings as they came, and what was new to their machines, in order of time.
 
     Args:
-        rows: Rows of the table, in order of time.
+        table: Readings, as :func:`read_table` gives them.
     """
-    facts = sorted(_facts(rows), key=_time)
-    return heapq.merge(facts, map(_reading, rows), key=_time)
+    facts = sorted(_facts(_rows(table)), key=_time)
+    return heapq.merge(facts, map(_reading, _rows(table)), key=_time)
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    for part in table.to_batches(max_chunksize=_BATCH):
+        yield from part.to_pylist()
 
 
 def _reading(row: dict[str, Any]) -> Reading:
@@ -175,7 +185,7 @@ def _facts(rows: Iterable[dict[str, Any]]) -> Iterator[Equipment | Status | Main
 def backtest(
     rules: Sequence[AlarmRule],
     monitoring: Monitoring,
-    rows: Sequence[dict[str, Any]],
+    table: pa.Table,
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
@@ -184,20 +194,21 @@ def backtest(
     Args:
         rules: The rules; each is asked as if it were active all the time, and no other.
         monitoring: What the monitor does beside.
-        rows: Readings, as :func:`read_table` gives them.
+        table: Readings, as :func:`read_table` gives them.
         progress: Called with the number of readings done, now and then.
 
     Raises:
         BacktestError: There is no reading.
     """
-    if not rows:
+    if not len(table):
         raise BacktestError("there is no reading in that time")
     cannot = {rule.id: why for rule in rules if (why := _why_not(rule))}
     tried = tuple(rule for rule in rules if rule.id not in cannot)
     told = dataclasses.replace(monitoring, rules=tried, clock="stream", grace_ms=0, keep_ms=_KEEP_MS)
-    first, last = rows[0]["event_time_ms"], rows[-1]["event_time_ms"]
+    times = table.column("event_time_ms")
+    first, last = times[0].as_py(), times[-1].as_py()
     tally = _Tally()
-    for done, alarms in _alarms(told, rows, last):
+    for done, alarms in _alarms(told, table, last):
         for alarm in alarms:
             tally.add(alarm)
         if progress is not None:
@@ -209,7 +220,7 @@ def backtest(
     ]
     together = tally.outcome(None, days)
     together.rule = "together"
-    return Report(len(rows), first, last, days, outcomes, together, tally.by_day())
+    return Report(len(table), first, last, days, outcomes, together, tally.by_day())
 
 
 def _why_not(rule: AlarmRule) -> str:
@@ -220,14 +231,12 @@ def _why_not(rule: AlarmRule) -> str:
     return ""
 
 
-def _alarms(
-    monitoring: Monitoring, rows: Sequence[dict[str, Any]], last: int
-) -> Iterator[tuple[int, list[AlarmEvent]]]:
+def _alarms(monitoring: Monitoring, table: pa.Table, last: int) -> Iterator[tuple[int, list[AlarmEvent]]]:
     """Yield how many readings are done, and the changes of alarms since the last time."""
     host = MemoryHost(MachineMonitor(monitoring), records=True)
     done = 0
     batch: list[Any] = []
-    for event in events_of(rows):
+    for event in events_of(table):
         batch.append(_as_row(event))
         done += isinstance(event, Reading)
         if len(batch) >= _BATCH:

@@ -186,7 +186,7 @@ MUTANTS: Final = (
     Mutant(
         "operations: alarms are tried without what held for their machines",
         _BACKTEST,
-        "    facts = sorted(_facts(rows), key=_time)\n",
+        "    facts = sorted(_facts(_rows(table)), key=_time)\n",
         "    facts: list[Any] = []\n",
         "a back-test finds what the stream found",
         (

@@ -424,6 +424,7 @@ def test_a_published_rule_waits_for_a_second_person() -> None:
     target = driver(two_person=True)
     target.broadcast(publish(rule()))
     send(target, reading(1_000, 90.0), reading(2_000, 70.0))
+    until(target, 2_500)
     target.broadcast(ApproveRule("hot", 1, "ann", 0))
     (letter,) = target.values("dead_letters")
     assert "a second person must approve" in letter["error"]

@@ -186,7 +186,7 @@ def test_only_the_last_days_are_tried(plant: Plant) -> None:
     newest = max(row.event_time_ms for row in plant.rows)
     came = [r for r in plant.rows if not r.late and not r.revision]
     wanted = {r.reading_id for r in came if r.event_time_ms > newest - 5_000}
-    assert {row["reading_id"] for row in rows} == wanted
+    assert set(rows["reading_id"].to_pylist()) == wanted
     assert len(rows) == len(wanted) < len(plant.rows)
 
 
@@ -197,7 +197,7 @@ def test_no_table_or_another_one_is_told(tmp_path: Path) -> None:
     with pytest.raises(BacktestError, match="is no table of readings: it has no column 'reading_id'"):
         read_table(tmp_path / "other")
     with pytest.raises(BacktestError, match="there is no reading"):
-        backtest([HOT], Monitoring(), [])
+        backtest([HOT], Monitoring(), pa.table({}))
 
 
 def test_the_command_shows_alarms_a_day_and_floods(plant: Plant, tmp_path: Path) -> None:

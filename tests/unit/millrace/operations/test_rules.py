@@ -366,7 +366,9 @@ def transactions(root: Path) -> None:
     write_deltalake(str(root / "tables" / "transactions"), pa.Table.from_pylist(rows))
 
 
-def test_a_proposal_is_shown_with_what_it_would_have_done(fraud: Desk, rules: str, tmp_path: Path) -> None:
+def test_a_proposal_is_shown_with_what_it_would_have_done(
+    fraud: Desk, rules: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transactions(fraud.root)
     out = tmp_path / "reports" / "r.json"
     said = fraud("publish", rules, "--state", "active", "--by", "ann", "--what-if", "20d")
@@ -384,6 +386,11 @@ def test_a_proposal_is_shown_with_what_it_would_have_done(fraud: Desk, rules: st
     assert "is not a duration" in fraud("approve", "tested", "--by", "bob", "--what-if", "soon")
     assert len(fraud.sent()) == sent
     assert "transactions" not in fraud("approve", "tested", "--by", "bob", "--what-if", "0")
+    monkeypatch.setattr("millrace.cli.rules._MOST", 19)
+    fraud("set", "tested", "active", "--by", "ann")
+    said = fraud("approve", "tested", "--by", "bob")
+    assert "is not known: the past has 20 rows, which takes long: try it with `backtest`" in said
+    assert "tested: version 1 active" in said
     assert "there is no version 3" in fraud("backtest", "tested", "--version", "3")
     assert "cannot be read" in fraud("backtest", "none.yaml")
 
