@@ -208,7 +208,7 @@ MUTANTS: Final = (
         '        elif event.alarm_id not in self._standing or event.change == "re_alarm":\n',
         "        else:\n",
         "alarms are counted as operators are told of them",
-        (f"{_TEST_BACKTEST}::test_alarms_are_those_that_the_stream_raised_with_the_same_rules",),
+        (f"{_TEST_BACKTEST}::test_an_alarm_that_rises_is_one_and_one_that_is_told_again_is_counted_again",),
     ),
     Mutant(
         "operations: a flood begins far later",

@@ -115,6 +115,7 @@ def test_apps_do_not_import_each_other_nor_the_generators() -> None:
         ),
         ("windows", {"millrace.host", "millrace.runtime", "millrace.joins", "millrace.patterns"}),
         ("testing", {"millrace.cli"}),
+        ("operations", {"millrace.cli", "millrace.host", "millrace.connectors", "millrace.testing"}),
     ],
 )
 def test_parts_of_the_core_import_only_what_is_below_them(part: str, forbidden: set[str]) -> None:

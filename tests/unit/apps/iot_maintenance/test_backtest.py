@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from apps.iot_maintenance.alarms.rule import AlarmRule, Level, ReAlarm
 from apps.iot_maintenance.backtest import BacktestError, Report, backtest, read_table
 from apps.iot_maintenance.pipeline import topology
 from apps.iot_maintenance.plant import PlantMonitor
@@ -151,6 +151,18 @@ def test_delays_dead_bands_and_suppression_are_those_of_the_rule(tmp_path: Path)
     quiet = msgspec.structs.replace(HOT, suppress_in=("off",))
     assert tried(quiet, stopped, tmp_path / "c").together.alarms == 0
     assert tried(quiet, rows, tmp_path / "d").together.alarms == 1
+
+
+def test_an_alarm_that_rises_is_one_and_one_that_is_told_again_is_counted_again(tmp_path: Path) -> None:
+    values = {**dict.fromkeys(range(5, 9), 81.0), **dict.fromkeys(range(9, 20), 95.0)}
+    rows = [reading(second * 1_000, values.get(second, 70.0)) for second in range(20)]
+    levels = (Level("medium", above=80.0), Level("high", above=90.0))
+    rising = AlarmRule("rising", levels, quantities=("oil",))
+    assert tried(rising, rows, tmp_path / "a").together.alarms == 1
+    again = msgspec.structs.replace(rising, re_alarm=ReAlarm("5s", 2))
+    told = tried(again, rows, tmp_path / "b").together
+    assert [at - START for _, at in told.examples] == [5_000, 10_000, 15_000]
+    assert told.alarms == 3
 
 
 def test_what_a_machine_was_and_when_it_was_mended_is_told_as_the_readings_saw_it(tmp_path: Path) -> None:
