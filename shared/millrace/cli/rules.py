@@ -26,7 +26,10 @@ _MOST: Final = 500_000
 
 
 def validate(ctx: typer.Context, file: File, overrides: Overrides = None) -> None:
-    """Check a file of rules: says of what is wrong where it stands and why."""
+    """Check a file of rules: says of what is wrong where it stands and why.
+
+    Example: millrace rules fraud validate rules.yaml
+    """
     of = _of(ctx)
     rules = of.read(file)
     for rule in rules:
@@ -64,7 +67,10 @@ def backtest(
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """What rules would have done on the app's table of the past."""
+    """What rules would have done on the app's table of the past.
+
+    Example: millrace rules fraud backtest rules.yaml --last 30d --out report.json
+    """
     from millrace.cli.rules_shown import show_what_if, tried
     from millrace.operations.app_rules import History
     from millrace.operations.report import write
@@ -97,6 +103,8 @@ def publish(
     """Publish new versions of rules; those that say what the newest version says are left out.
 
     One that a second person must approve waits in shadow for it: `approve`.
+
+    Example: millrace rules fraud publish rules.yaml --state active --reason "card testing"
     """
     from millrace.cli.rules_shown import show_tried, tell
     from millrace.operations.sending import now_ms, who
@@ -141,6 +149,8 @@ def set_state(
     """Bring a version to another state; `deleted` is for all versions of the rule.
 
     One that a second person must approve waits in shadow for it: `approve`.
+
+    Example: millrace rules fraud set tested paused
     """
     from millrace.cli.rules_shown import show_tried, tell
     from millrace.operations.sending import now_ms, who
@@ -173,6 +183,8 @@ def approve(
     """Agree, as a second person, that a version which waits for it becomes active.
 
     What is approved, who asked for it and why, and what it would have done in the last days is shown.
+
+    Example: millrace rules fraud approve tested --by bob
     """
     from millrace.cli.rules_shown import show_proposal, show_tried, tell
     from millrace.errors import UserError
@@ -210,7 +222,10 @@ def rollback(
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """Put the version that was active before in force again."""
+    """Put the version that was active before in force again.
+
+    Example: millrace rules iot rollback bearing-hot --reason "too many alarms"
+    """
     from millrace.cli.rules_shown import tell
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms, who
@@ -300,7 +315,8 @@ def commands_of(app_name: str) -> typer.Typer:
     Args:
         app_name: Name of the app.
     """
-    made = typer.Typer(no_args_is_help=True, help=f"Rules of {app_name}: check, try, publish, approve, look.")
+    about = f"Rules of {app_name}: check, try, publish, approve, look."
+    made = typer.Typer(no_args_is_help=True, help=about, add_completion=False)
 
     @made.callback()
     def begin(ctx: typer.Context) -> None:

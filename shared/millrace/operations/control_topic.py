@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from millrace.errors import UserError
 from millrace.operations.app_rules import AppRules
-from millrace.operations.sending import NoBroker, NotSent, reachable, send
+from millrace.operations.sending import NoBroker, reachable, send
 from millrace.rules import (
     Entry,
     Language,
@@ -192,6 +193,7 @@ class ControlTopic:
         Raises:
             NoBroker: No answer in time.
             NotSent: The broker did not take them, or an event does not keep the app's contract.
+            UserError: They are sent, and the audit table cannot be written.
         """
         places = send(
             self._settings.kafka,
@@ -242,8 +244,9 @@ class ControlTopic:
         try:
             write_deltalake(str(folder), pa.Table.from_pylist(rows, schema=schema), mode="append")
         except (OSError, DeltaError) as error:
-            raise NotSent(
-                f"{self.name} has taken it, and it could not be written into {folder}: {error}"
+            why = " ".join(str(error).split())
+            raise UserError(
+                f"{self.name} has taken it, and it could not be written into {folder}: {why}"
             ) from None
 
 

@@ -261,6 +261,14 @@ def test_the_audit_is_the_table_of_what_was_sent(fraud: Desk, rules: str) -> Non
     assert fraud("audit", "--last", "1").splitlines()[-1] == "1 changes"
 
 
+def test_what_was_sent_and_not_written_down_is_told(fraud: Desk, rules: str) -> None:
+    fraud.root.mkdir()
+    (fraud.root / "tables").write_text("no folder")
+    said = fraud("publish", rules, "--only", "big")
+    assert said.startswith(f"refused: {fraud.topic} has taken it, and it could not be written into ")
+    assert len(fraud.sent()) == 1
+
+
 def test_what_does_not_keep_the_contract_is_not_sent(fraud: Desk, rules: str, tmp_path: Path) -> None:
     said = fraud("publish", rules, "--reason", "x" * 2_001)
     assert said.startswith("refused: nothing was sent, since the app would not take it")
