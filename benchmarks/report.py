@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks.machine import before, condition
+from millrace.operations import report as files
 from millrace.runtime.redaction import redact_text
 
 
@@ -61,22 +61,17 @@ def write(
 
     command = redact_text(shlex.join(["millrace", *sys.argv[1:]]))
     date, on = datetime.now(UTC).isoformat(timespec="seconds"), machine()
-    if out is not None:
-        report = {
-            "benchmark": name,
-            "date": date,
-            "command": command,
-            "configuration": dict(configuration),
-            "machine": on,
-            **results,
-        }
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    report = {
+        "benchmark": name,
+        "date": date,
+        "command": command,
+        "configuration": dict(configuration),
+        "machine": on,
+        **results,
+    }
     made = tables(f"bench {name}", results)
-    if markdown is not None:
-        about = f"`{command}`, {date}; {', '.join(f'{k} {v}' for k, v in on.items())}\n"
-        markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text("\n".join([*map(as_markdown, made), about]))
+    about = f"`{command}`, {date}; {', '.join(f'{k} {v}' for k, v in on.items())}\n"
+    files.write(out, report, markdown=(markdown, "\n".join([*map(as_markdown, made), about])))
     for table in made:
         print_table(table.title, table.columns, table.rows, right=table.columns[1:])
 

@@ -85,9 +85,10 @@ def rules_cost(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) ->
     """
 
     def publish(run: BenchRun) -> None:
-        from apps.fraud.control_topic import ControlTopic
+        from apps.fraud.app_rules import RULES
+        from millrace.operations.control_topic import ControlTopic
 
-        ControlTopic(run.settings).send(active_rules(sizes.rules))  # type: ignore[arg-type]
+        ControlTopic(RULES, run.settings).send(active_rules(sizes.rules))
 
     bench = bench_of("fraud")
     found: dict[str, list[dict[str, Any]]] = {"without": [], "with": []}

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.options import By
+
 app = typer.Typer(no_args_is_help=True, help="Operate the clickstream app.")
 
 
@@ -30,6 +32,7 @@ def forget(
         bool, typer.Option("--tables-only", help="Send no request: the app has forgotten the person already.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The proof, JSON.")] = None,
+    by: By = None,
 ) -> None:
     """Remove a person from state, by a request on the app's topic, and from the tables; show what is left.
 
@@ -37,7 +40,8 @@ def forget(
     """
     from apps.clickstream.forget import run
 
-    raise typer.Exit(run(user, bootstrap=bootstrap, at=at, sets=sets or [], tables_only=tables_only, out=out))
+    sure = run(user, bootstrap=bootstrap, at=at, sets=sets or [], tables_only=tables_only, out=out, by=by)
+    raise typer.Exit(sure)
 
 
 @app.command()

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from millrace.operations.report import write
+
 app = typer.Typer(no_args_is_help=True, help="Sessions compared, exactly, with those that others expect.")
 
 _File = {"exists": True, "dir_okay": False, "readable": True}
@@ -29,7 +31,7 @@ def sessions(
     report = evaluate_sessions(
         events, expected_sessions, expected_page_views, expected_users, rows_to=rows, say=_say
     )
-    _save(report, out)
+    write(out, report)
     table = [(name, *(report[name][k] for k in ("expected", "matching", "mismatches")))
              for name in ("sessions", "page_views", "users")]  # fmt: skip
     _show("Snowplow's web model", ("table", "expected", "matching", "mismatches"), table)
@@ -52,7 +54,7 @@ def sessionize(
     from apps.clickstream.offer_rules import duration_ms
 
     report = evaluate_sessionize(clicks, duration_ms(gap), rows_to=rows, say=_say)
-    _save(report, out)
+    write(out, report)
     shown = ("clicks", "visitors", "sessions", "expected_sessions", "mismatches", "events_per_s")
     _show(f"Sessions, gap {gap}", shown, [tuple(report[name] for name in shown)])
 
@@ -78,7 +80,7 @@ def shop(
     report, checks = evaluate_shop(
         events, ledger=ledger, batch=batch, bound=bound, sets=tuple(sets or ()), say=_say
     )
-    _save(report, out)
+    write(out, report)
     shown = ("messages", "batches", "seconds", "events_per_s", "warm_events_per_s")
     _show("The shop", shown, [tuple(report[name] for name in shown)])
     if checks:
@@ -87,18 +89,6 @@ def shop(
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _save(report: dict[str, Any], out: Path) -> None:
-    import msgspec
-
-    from millrace.errors import UserError
-
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}") from error
 
 
 def _show(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:

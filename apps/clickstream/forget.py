@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +13,10 @@ import msgspec
 from apps.clickstream.events import Forget
 from apps.clickstream.rows import digest_of
 from apps.clickstream.settings import ClickstreamSettings
-from millrace.errors import UserError
+from millrace.operations.report import write
+from millrace.operations.sending import send, who
 from millrace.runtime.commands import command_settings
+from millrace.time.moments import to_time_ms
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -187,26 +188,6 @@ def requests(subject: Subject, request_id: str, at_ms: int) -> list[Forget]:
     return [Forget(request_id, key, at_ms) for key in subject.state_keys()]
 
 
-def send(settings: ClickstreamSettings, asked: Iterable[Forget]) -> None:
-    """Send requests to the app's topic.
-
-    Raises:
-        UserError: There is no broker, or it does not take them.
-    """
-    from confluent_kafka import Producer
-
-    from millrace.kafka.admin import client_config, quiet_config
-
-    bootstrap = settings.kafka.bootstrap
-    if bootstrap is None:
-        raise UserError("which broker? give --bootstrap host:port, or --tables-only")
-    producer = Producer({**client_config(bootstrap, dict(settings.kafka.options)), **quiet_config()})
-    for one in asked:
-        producer.produce(settings.topics.forget, msgspec.json.encode(one), key=one.subject.encode())
-    if producer.flush(30):
-        raise UserError(f"the broker at {bootstrap} does not take the requests")
-
-
 def wait_for_audit(settings: ClickstreamSettings, request_id: str, subject: Subject) -> list[str]:
     """Wait until the app says that it has forgotten everything; return what it has not confirmed."""
     wanted = {digest_of(key): key for key in subject.state_keys()}
@@ -228,7 +209,7 @@ def wait_for_audit(settings: ClickstreamSettings, request_id: str, subject: Subj
 
 def run(
     user: str, *, bootstrap: str | None, at: str | None, sets: Sequence[str], tables_only: bool,
-    out: Path | None,
+    out: Path | None, by: str | None = None,
 ) -> int:  # fmt: skip
     """Forget a person and print the proof.
 
@@ -240,13 +221,15 @@ def run(
     """
     import typer
 
+    by = who(by)
     settings = app_settings(bootstrap, sets)
     at_ms = _time(at, settings)
     subject = subject_of(settings, user)
     request_id = f"forget-{digest_of(user)}-{at_ms}"
     unconfirmed: list[str] = []
     if not tables_only:
-        send(settings, requests(subject, request_id, at_ms))
+        asked = [(one.subject, one) for one in requests(subject, request_id, at_ms)]
+        send(settings.kafka, settings.topics.forget, Forget, asked)
         typer.echo(f"asked the app to forget {len(subject.state_keys())} keys; waiting for it")
         unconfirmed = wait_for_audit(settings, request_id, subject)
     gone = delete_rows(settings, subject)
@@ -257,16 +240,16 @@ def run(
         typer.echo(f"not confirmed by the app within {_PATIENCE_S:.0f} s: {digest_of(key)}; does it run?")
     clean = not unconfirmed and not any(left.values())
     typer.echo("nothing is left" if clean else "SOMETHING IS LEFT")
-    if out is not None:
-        proof = {
-            "request_id": request_id,
-            "subject_digest": digest_of(user),
-            "state_keys": len(subject.state_keys()),
-            "state_confirmed": not unconfirmed and not tables_only,
-            "deleted": gone,
-            "left": left,
-        }
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(proof)) + b"\n")
+    proof = {
+        "request_id": request_id,
+        "subject_digest": digest_of(user),
+        "state_keys": len(subject.state_keys()),
+        "state_confirmed": not unconfirmed and not tables_only,
+        "deleted": gone,
+        "left": left,
+        "by": by,
+    }
+    write(out, proof)
     return 0 if clean else 1
 
 
@@ -276,9 +259,4 @@ def _time(at: str | None, settings: ClickstreamSettings) -> int:
         sessions = open_table(settings, "sessions")
         ends = [] if sessions is None else sessions.to_pyarrow_table(columns=["end_ms"])["end_ms"].to_pylist()
         return max(ends, default=int(time.time() * 1_000))
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError as error:
-        raise UserError(f"'{at}' is no time; write e.g. 2026-01-31T12:00:00+00:00") from error
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return round(moment.timestamp() * 1_000)
+    return to_time_ms(at)

@@ -11,6 +11,7 @@ import msgspec
 from apps.clickstream.offer_rules import OfferRule
 from apps.clickstream.offers import OUTCOME_MS, experiment_of
 from millrace.experiments import ArmFigures, Exposure, Outcome, compare, difference_of_shares
+from millrace.operations.report import write
 
 
 class Uplift(msgspec.Struct, frozen=True):
@@ -156,6 +157,5 @@ def run(*, sets: list[str], out: Path | None) -> list[Added]:
         typer.echo(f"{one.rule:<24} {interval}   {arms}{waits}{odd}")
     if not found:
         typer.echo("nothing to compare: no rule has made an offer")
-    if out is not None:
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    write(out, found)
     return found

@@ -76,10 +76,11 @@ app = App(
     dashboard="apps.fraud.dashboard:page",
     evaluate="apps.fraud.evaluate_cli:app",
     models="apps.fraud.model_cli:app",
+    rules="apps.fraud.app_rules:RULES",
     contracts={
         "transaction.v1": Transaction,
         "label.v1": Label,
-        "control.v2": Control,
+        "control.v3": Control,
         "decision.v1": Decision,
         "alert.v1": Alert,
         "correction.v1": Correction,

@@ -105,6 +105,28 @@ class Report(msgspec.Struct):
     seconds: float = 0.0
 
 
+def _dataset(path: Path | str) -> Any:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return DeltaTable(str(path)).to_pyarrow_dataset()
+    except TableNotFoundError:
+        raise BacktestError(f"there is no table of transactions in {path}") from None
+
+
+def count_rows(path: Path | str) -> int:
+    """Return how many transactions the table has.
+
+    Args:
+        path: The Delta table.
+
+    Raises:
+        BacktestError: There is no such table.
+    """
+    return int(_dataset(path).count_rows())
+
+
 def read_table(
     path: Path | str, columns: Sequence[str], *, from_ms: int | None, until_ms: int | None
 ) -> pa.Table:
@@ -120,13 +142,8 @@ def read_table(
         BacktestError: There is no such table, or nothing in it.
     """
     import pyarrow.compute as pc
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
 
-    try:
-        data = DeltaTable(str(path)).to_pyarrow_dataset()
-    except TableNotFoundError:
-        raise BacktestError(f"there is no table of transactions in {path}") from None
+    data = _dataset(path)
     there = set(data.schema.names)
     if missing := [name for name in _NEEDED if name not in there]:
         raise BacktestError(f"{path} is no table of transactions: it has no column '{missing[0]}'")

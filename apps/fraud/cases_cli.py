@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.options import By, Format, Shape
+
 if TYPE_CHECKING:
     from apps.fraud.cases_app import FraudCasesSettings
     from apps.fraud.cases_live import Ranked
@@ -17,13 +19,6 @@ if TYPE_CHECKING:
     from millrace.dashboard.data import AppData
 
 app = typer.Typer(no_args_is_help=True, help="Cases: the day's queue, one case, decisions, thresholds.")
-
-
-class Format(StrEnum):
-    """How what was found is given."""
-
-    table = "table"
-    json = "json"
 
 
 class VerdictName(StrEnum):
@@ -45,7 +40,6 @@ Overrides = Annotated[
         "--set", "-s", metavar="KEY=VALUE", help="A setting of the case work, e.g. cases.capacity=50."
     ),
 ]
-Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]
 Out = Annotated[Path | None, typer.Option(help="Write the result here as JSON.")]
 
 
@@ -107,7 +101,7 @@ def show(
 def dispose(
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="Its id, or the first characters of it.")],
     verdict: Annotated[VerdictName, typer.Option(help="The decision.")],
-    by: Annotated[str | None, typer.Option(help="Who decides; default the user of this session.")] = None,
+    by: By = None,
     note: Annotated[str, typer.Option(help="What else is to be known.")] = "",
     at: Annotated[int | None, typer.Option(help="When, UTC milliseconds; default now.")] = None,
     root: Root = None,
@@ -115,12 +109,11 @@ def dispose(
     overrides: Overrides = None,
 ) -> None:
     """Decide on a case: its transactions get labels. A later decision corrects an earlier one."""
-    import getpass
-
     from apps.fraud.cases_store import dispose as decide
+    from millrace.operations.sending import who
 
     data, settings = _open(root, bootstrap, overrides)
-    said = decide(data, settings, case_id, verdict.value, by=by or getpass.getuser(), note=note, at_ms=at)
+    said = decide(data, settings, case_id, verdict.value, by=who(by), note=note, at_ms=at)
     where = "the topic and the journal" if data.broker else "the journal"
     typer.echo(f"{said.case_id}: {said.verdict}, by {said.by}, at {_time(said.at_ms)}; written to {where}")
 
@@ -134,13 +127,15 @@ def labels(
     """The labels that dispositions gave, as the labels topic has them: a JSON line per label."""
     import msgspec
 
+    from millrace.operations.report import write_text
+
     view, _, _ = _view(root, overrides)
     lines = [msgspec.json.encode(label).decode() for label in view.labels]
     if out is None:
         for line in lines:
             typer.echo(line)
         return
-    out.write_text("".join(f"{line}\n" for line in lines))
+    write_text(out, "".join(f"{line}\n" for line in lines))
     typer.echo(f"{len(lines):,} labels in {out}")
 
 
@@ -164,12 +159,12 @@ def economics(
 ) -> None:
     """Thresholds of review and block with the smallest cost whose reviews fit the day."""
     from apps.fraud.economics import Costs, as_report, choose
+    from millrace.operations.report import write
 
     costs = Costs(review, false_block, margin, review_saves)
     scored = _scored_file(scores) if scores else _scored_tables(root, overrides)
     best, curve = choose(scored, costs, capacity, most_false_blocks=most_false_blocks)
-    if out is not None:
-        out.write_text(json.dumps(as_report(best, curve, costs, capacity), indent=2) + "\n")
+    write(out, as_report(best, curve, costs, capacity))
     _print_outcomes(best, curve)
     typer.echo(
         f"{len(scored.score):,} labelled transactions, {int(scored.fraud.sum()):,} frauds, {scored.days} days"

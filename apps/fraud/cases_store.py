@@ -17,8 +17,10 @@ import msgspec
 from apps.fraud.cases_app import FraudCasesSettings
 from apps.fraud.cases_events import Case, CaseLabel, Disposition, Verdict
 from apps.fraud.cases_live import ALERT_COLUMNS, LiveCases, Ranked, alerts_of, ranked
+from apps.fraud.events import Label
 from millrace.dashboard.data import AppData
 from millrace.errors import UserError
+from millrace.operations.sending import NotSent, send
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,24 +207,12 @@ def _send(data: AppData, topic: str, events: Sequence[Disposition | CaseLabel], 
     Raises:
         UserError: The broker did not take all of them.
     """
-    from confluent_kafka import Producer
-
-    from millrace.kafka.admin import quiet_config
-
-    failures: list[str] = []
-
-    def delivered(error: Any, _: Any) -> None:
-        if error is not None:
-            failures.append(str(error))
-
-    producer = Producer(
-        {**quiet_config(), "message.timeout.ms": _PATIENCE_MS, **data.settings.kafka.client_options()}
-    )
-    for event in events:
-        producer.produce(topic, msgspec.json.encode(event), event.card_id.encode(), on_delivery=delivered)
-    left = producer.flush(_PATIENCE_MS / 1000 + 2)
-    if left or failures:
-        raise UserError(f"{topic} did not take {what}: {failures[0] if failures else 'no answer'}")
+    try:
+        keyed = [(event.card_id, event) for event in events]
+        contract = Label if any(isinstance(event, CaseLabel) for event in events) else Disposition
+        send(data.settings.kafka, topic, contract, keyed, timeout_s=_PATIENCE_MS / 1000)
+    except NotSent as error:
+        raise NotSent(f"{topic} did not take {what}: {error}") from None
 
 
 def _record(data: AppData, said: Disposition) -> None:

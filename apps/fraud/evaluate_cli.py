@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.errors import UserError
+from millrace.operations.report import write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,8 +83,7 @@ def fraud(
         costs = Costs(review=review, false_block=false_block)
         weeks = _judge(table, features, starts, delay, seeds, jobs, status, capacity, costs)
     report = _whole(report, weeks, label_delay, seeds)
-    if out is not None:
-        _write(out, json.dumps(_plain(report), indent=2) + "\n")
+    write(out, report)
     if scores is not None:
         _write_scores(scores, weeks)
     _show(report)
@@ -215,29 +213,12 @@ def _whole(report: dict[str, Any], weeks: list[WeekResult], delay: str, seeds: i
     }
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
-
-
 def _write_scores(path: Path, weeks: list[WeekResult]) -> None:
     import pandas as pd
 
     table = pd.concat([w.scored for w in weeks], ignore_index=True).drop(columns="TX_FRAUD")
     path.parent.mkdir(parents=True, exist_ok=True)
     table.to_parquet(path, index=False)
-
-
-def _plain(value: Any) -> Any:
-    """Return the report with null for what is not a number: JSON has no other word for it."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps.fraud.rules_cli import Bootstrap, By, Root, _iso, _now_ms, _send, _settings, _who
-from millrace.cli.options import Overrides
+from millrace.cli.options import Bootstrap, By, Overrides, Root
+
+if TYPE_CHECKING:
+    from millrace.operations.control_topic import ControlTopic
 
 app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
 
@@ -36,17 +38,18 @@ def put(
 ) -> None:
     """Put a value on a list; it is off again by itself."""
     from apps.fraud.desk import ALLOWED, BLOCKED
-    from apps.fraud.rules_cli import _time_ms
     from millrace.errors import UserError
+    from millrace.operations.sending import now_ms, who
     from millrace.rules import PutListEntry
     from millrace.time.durations import to_ms
+    from millrace.time.moments import show_time, to_time_ms
 
     if name in (BLOCKED, ALLOWED) and value.partition(":")[0] not in _KINDS:
         raise UserError(f"{value}: on {name} write kind:value, with one of {', '.join(_KINDS)} before it")
-    until = (_time_ms(from_) or _now_ms()) + to_ms(for_)
-    event = PutListEntry(name, value, until, _who(by), _now_ms(), note)
-    _send(_settings(bootstrap, root, overrides), lambda book: [event])
-    typer.echo(f"{value} is on {name} until {_iso(until)}")
+    until = (now_ms() if from_ is None else to_time_ms(from_)) + to_ms(for_)
+    event = PutListEntry(name, value, until, who(by), now_ms(), note)
+    _topic(bootstrap, root, overrides).change(lambda book: [event])
+    typer.echo(f"{value} is on {name} until {show_time(until)}")
 
 
 @app.command()
@@ -59,21 +62,22 @@ def remove(
     overrides: Overrides = None,
 ) -> None:
     """Take a value off a list."""
+    from millrace.operations.sending import now_ms, who
     from millrace.rules import RemoveListEntry
 
-    event = RemoveListEntry(name, value, _who(by), _now_ms())
-    _send(_settings(bootstrap, root, overrides), lambda book: [event])
+    event = RemoveListEntry(name, value, who(by), now_ms())
+    _topic(bootstrap, root, overrides).change(lambda book: [event])
     typer.echo(f"{value} is off {name}")
 
 
 @app.command()
 def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
     """What is on the lists, by the control topic; what has ended since is shown with its end."""
-    from apps.fraud.control_topic import ControlTopic
+    from millrace.time.moments import show_time
 
-    for name, values in sorted(ControlTopic(_settings(bootstrap, root, overrides)).read().lists.items()):
+    for name, values in sorted(_topic(bootstrap, root, overrides).read().lists.items()):
         for value, until in sorted(values.items()):
-            typer.echo(f"{name:<16} {value:<40} until {_iso(until)}")
+            typer.echo(f"{name:<16} {value:<40} until {show_time(until)}")
 
 
 @app.command()
@@ -85,6 +89,16 @@ def token(
     from apps.fraud.tokens import Tokens, read_key
 
     typer.echo(Tokens(read_key(key_file)).replaced(number.encode()).decode())
+
+
+def _topic(bootstrap: str | None, root: Path | None, overrides: list[str] | None) -> ControlTopic:
+    from apps.fraud.app_rules import RULES
+    from millrace.operations.control_topic import ControlTopic
+    from millrace.runtime.commands import command_settings
+
+    return ControlTopic(
+        RULES, command_settings(RULES.settings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
+    )
 
 
 _KINDS = ("card", "terminal", "device", "ip", "account")

@@ -60,6 +60,7 @@ app = App(
     demo="apps.iot_maintenance.demo:spec",
     dashboard="apps.iot_maintenance.dashboard:page",
     evaluate="apps.iot_maintenance.evaluate_cli:app",
+    rules="apps.iot_maintenance.app_rules:RULES",
     contracts={
         "reading.v2": Reading,
         "status.v2": Status,
@@ -68,7 +69,7 @@ app = App(
         "equipment.v2": Equipment,
         "heartbeat.v1": Heartbeat,
         "action.v2": Action,
-        "control.v1": RuleEvent,
+        "control.v2": RuleEvent,
         "enriched_reading.v1": EnrichedReading,
         "alarm.v1": AlarmEvent,
         "liveness.v1": Liveness,

@@ -12,6 +12,7 @@ import typer
 
 from apps.iot_maintenance.evaluation.stream import Engine
 from millrace.errors import UserError
+from millrace.operations.report import write
 from millrace.time.durations import to_ms
 
 app = typer.Typer(no_args_is_help=True, help="The iot app on published data, through its real pipeline.")
@@ -48,7 +49,7 @@ def azure_join(
     if features is not None:
         features.parent.mkdir(parents=True, exist_ok=True)
         found.to_parquet(features, index=False)
-    _write(out, report)
+    write(out, report)
     _show("azure-join", msgspec.structs.asdict(report))
 
 
@@ -64,7 +65,7 @@ def ai4i(
     chosen = _engine(engine)
     with _progress("ai4i") as told:
         reports = evaluate(data, engine=chosen, told=told)
-    _write(out, reports)
+    write(out, reports)
     shown = {
         mode: f"{r.matched} of {r.expected} matched, {r.false} false, of which the rule implies {r.implied}"
         for mode, r in reports.items()
@@ -93,7 +94,7 @@ def alarms(
         raise UserError("no series: name files, or folders with .csv files")
     with _progress("alarms") as told:
         report = evaluate(files, windows, engine=chosen, told=told)
-    _write(out, report)
+    write(out, report)
     shown: dict[str, Any] = {
         name: f"{part.transitions} transitions, {part.windows_hit} of {report.windows} windows hit"
         for name, part in (("bare", report.bare), ("filtered", report.filtered))
@@ -119,14 +120,6 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, of: progress.update(task, completed=done, total=of)
-
-
-def _write(path: Path, report: Any) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _show(title: str, values: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
-from apps.iot_maintenance.alarms.rule import ALARM_LANGUAGE, Facts
+from apps.iot_maintenance.alarms.rule import Facts, alarm_language
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
 from apps.iot_maintenance.past import DAY_MS, Known
@@ -66,7 +66,7 @@ class MachineMonitor(Watch):
 
     def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
         """Change the rules; they hold from the event time that the change names."""
-        apply_rule(ALARM_LANGUAGE, control, self.rules)
+        apply_rule(alarm_language(two_person=self._m.two_person), control, self.rules)
 
     # -- events --------------------------------------------------------------------------------
 

@@ -72,6 +72,9 @@ class MonitorSettings(Section):
         default=timedelta(minutes=10),
         description="with clock: key, how far a machine may be behind the others; longer ago is late",
     )
+    two_person: bool = Field(
+        default=False, description="a second person must approve a published rule before it is active"
+    )
     judge: bool = Field(
         default=True,
         description="judge readings by those before them (stuck, noise, jumps); range and unit always are",
@@ -148,6 +151,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
         grace_ms=ms(told.grace),
         clock=told.clock,
         patience_ms=ms(told.patience),
+        two_person=told.two_person,
         keep_ms=ms(told.keep),
         device_timeout_ms=ms(told.device_timeout),
         judge=told.judge,

@@ -65,6 +65,7 @@ class Monitoring:
         calendar: The shifts.
         clock: Whether machines and gateways go by the clock of the stream, or by clocks of their own.
         patience_ms: With clocks of their own: how far these may stay behind the stream's.
+        two_person: Whether a second person must approve a published rule before it is active.
     """
 
     rules: tuple[AlarmRule, ...] = ()
@@ -80,6 +81,7 @@ class Monitoring:
     calendar: Calendar = field(default_factory=Calendar)
     clock: Literal["stream", "key"] = "stream"
     patience_ms: int = minutes(10)
+    two_person: bool = False
 
 
 class Watch(KeyedProcess[Signal, EnrichedReading]):

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from millrace.cli.options import Overrides
-from millrace.errors import ChecksFailed, MillraceError, UserError
+from millrace.cli.options import Bootstrap, Overrides
+from millrace.errors import ChecksFailed, UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from apps.ridesharing.events import Action, SetPolicy, SetShadows
+    from apps.ridesharing.matching import Policy
     from apps.ridesharing.settings import RidesharingSettings
 
 app = typer.Typer(help="Audit the tables; assign, cancel, block by hand.", no_args_is_help=True)
 
 #: Tables of the audit, and the columns that it reads.
 _TABLES = ("assignments", "trips", "offers", "windows")
-_DELIVERY_S = 30.0
 
 
 class PolicyName(StrEnum):
@@ -35,8 +34,10 @@ class PolicyName(StrEnum):
 
 
 Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root, else its demo.")]
-Bootstrap = Annotated[str | None, typer.Option(help="The broker, host:port.")]
-Operator = Annotated[str, typer.Option(help="Who does it: stands in the trail.")]
+By = Annotated[
+    str | None,
+    typer.Option("--by", "--operator", help="Who does it: stands in the trail; default this session's user."),
+]
 Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
 Zone = Annotated[str, typer.Option(help="Zone of the request; left out, it is looked up in the tables.")]
 At = Annotated[str | None, typer.Option(help="Event time, e.g. 2026-01-02T16:00Z; left out, now.")]
@@ -55,6 +56,7 @@ def audit(
 
     from apps.ridesharing.audit import INVARIANTS
     from apps.ridesharing.audit import audit as check
+    from millrace.operations.report import write
     from millrace.time import ms
 
     settings = _settings(overrides)
@@ -71,15 +73,14 @@ def audit(
     console.print(", ".join(f"{n:,} rows of {name}" for name, n in found.checked.items()))
     for example in found.examples:
         console.print(f"  {example}", highlight=False)
-    if out is not None:
-        report = {
-            "violations": found.count + streaming,
-            "by_invariant": {str(n): c for n, c in found.by_invariant.items()},
-            "alarms": streaming,
-            "examples": found.examples,
-            "checked": found.checked,
-        }
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    report = {
+        "violations": found.count + streaming,
+        "by_invariant": {str(n): c for n, c in found.by_invariant.items()},
+        "alarms": streaming,
+        "examples": found.examples,
+        "checked": found.checked,
+    }
+    write(out, report)
     if found.count or streaming:
         raise ChecksFailed(f"{found.count + streaming:,} violations")
 
@@ -92,9 +93,9 @@ def policy(
     overrides: Overrides = None,
 ) -> None:
     """Switch the policy of all regions while the app runs."""
-    settings = _settings(overrides, bootstrap)
-    control = {"kind": "set_policy", "policy": name.value, "from_ms": _time(start) if start else 0}
-    _send(settings, settings.topics.control, "", control)
+    from apps.ridesharing.events import SetPolicy
+
+    _control(_settings(overrides, bootstrap), SetPolicy(name.value, _time(start) if start else 0))
     typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
 
 
@@ -105,9 +106,10 @@ def shadows(
     overrides: Overrides = None,
 ) -> None:
     """Choose the policies that are computed beside the one in force."""
-    settings = _settings(overrides, bootstrap)
-    chosen = [name.value for name in names or ()]
-    _send(settings, settings.topics.control, "", {"kind": "set_shadows", "policies": chosen})
+    from apps.ridesharing.events import SetShadows
+
+    chosen: list[Policy] = [name.value for name in names or ()]
+    _control(_settings(overrides, bootstrap), SetShadows(chosen))
     typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
 
 
@@ -115,8 +117,8 @@ def shadows(
 def assign(
     request_id: str,
     driver_id: str,
-    operator: Operator,
     reason: Why,
+    by: By = None,
     zone: Zone = "",
     root: Root = None,
     bootstrap: Bootstrap = None,
@@ -126,14 +128,14 @@ def assign(
     """Give a request to a driver by hand."""
     settings = _settings(overrides, bootstrap)
     zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "assign", operator, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
+    _command(settings, "assign", by, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
 
 
 @app.command()
 def cancel(
     request_id: str,
-    operator: Operator,
     reason: Why,
+    by: By = None,
     zone: Zone = "",
     root: Root = None,
     bootstrap: Bootstrap = None,
@@ -143,14 +145,14 @@ def cancel(
     """Cancel a request by hand; not one whose rider is aboard."""
     settings = _settings(overrides, bootstrap)
     zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "cancel", operator, reason, at, request_id=request_id, zone=zone)
+    _command(settings, "cancel", by, reason, at, request_id=request_id, zone=zone)
 
 
 @app.command()
 def block(
     driver_id: str,
-    operator: Operator,
     reason: Why,
+    by: By = None,
     length: For = "1h",
     bootstrap: Bootstrap = None,
     at: At = None,
@@ -158,27 +160,27 @@ def block(
 ) -> None:
     """Give a driver no further offers for a time."""
     settings = _settings(overrides, bootstrap)
-    _command(settings, "block", operator, reason, at, length, driver_id=driver_id)
+    _command(settings, "block", by, reason, at, length, driver_id=driver_id)
 
 
 @app.command()
 def unblock(
     driver_id: str,
-    operator: Operator,
     reason: Why,
+    by: By = None,
     bootstrap: Bootstrap = None,
     at: At = None,
     overrides: Overrides = None,
 ) -> None:
     """End a block."""
-    _command(_settings(overrides, bootstrap), "unblock", operator, reason, at, driver_id=driver_id)
+    _command(_settings(overrides, bootstrap), "unblock", by, reason, at, driver_id=driver_id)
 
 
 @app.command()
 def blackout(
     zone: str,
-    operator: Operator,
     reason: Why,
+    by: By = None,
     length: For = "1h",
     bootstrap: Bootstrap = None,
     at: At = None,
@@ -186,20 +188,20 @@ def blackout(
 ) -> None:
     """Pick nobody up in a zone (an H3 cell of resolution 7) for a time."""
     settings = _settings(overrides, bootstrap)
-    _command(settings, "blackout", operator, reason, at, length, zone=zone)
+    _command(settings, "blackout", by, reason, at, length, zone=zone)
 
 
 @app.command()
 def lift(
     zone: str,
-    operator: Operator,
     reason: Why,
+    by: By = None,
     bootstrap: Bootstrap = None,
     at: At = None,
     overrides: Overrides = None,
 ) -> None:
     """End a blackout."""
-    _command(_settings(overrides, bootstrap), "lift", operator, reason, at, zone=zone)
+    _command(_settings(overrides, bootstrap), "lift", by, reason, at, zone=zone)
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
@@ -244,34 +246,37 @@ def _zone_of(folder: Path, request_id: str) -> str:
 
 def _command(
     settings: RidesharingSettings,
-    action: str,
-    operator: str,
+    action: Action,
+    by: str | None,
     reason: str,
     at: str | None,
     length: str | None = None,
-    **about: str,
+    *,
+    request_id: str = "",
+    driver_id: str = "",
+    zone: str = "",
 ) -> None:
+    from apps.ridesharing.events import Command, key_of, too_far_ahead
+    from millrace.operations.sending import now_ms, send, who
     from millrace.time.durations import to_ms
 
-    at_ms = _time(at) if at else time.time_ns() // 1_000_000
-    command_id = uuid.uuid4().hex[:12]
-    event: dict[str, Any] = {
-        "command_id": command_id,
-        "action": action,
-        "operator": operator,
-        "reason": reason,
-        "event_time_ms": at_ms,
-        **about,
-    }
-    if length is not None:
-        event["until_ms"] = at_ms + to_ms(length)
-    key = (
-        about.get("driver_id", "")
-        if action in ("block", "unblock")
-        else about.get("request_id") or about["zone"]
+    at_ms = _time(at) if at else now_ms()
+    until_ms = 0 if length is None else at_ms + to_ms(length)
+    event = Command(
+        command_id=uuid.uuid4().hex[:12],
+        action=action,
+        operator=who(by),
+        reason=reason,
+        event_time_ms=at_ms,
+        until_ms=until_ms,
+        request_id=request_id,
+        driver_id=driver_id,
+        zone=zone,
     )
-    _send(settings, settings.topics.commands, key, event)
-    typer.echo(f"command {command_id} sent; its outcome will stand in the table operations")
+    if too_far_ahead(event):
+        raise UserError(f"nothing was sent, since the app would not take it: {length} is too long")
+    send(settings.kafka, settings.topics.commands, Command, [(key_of(event), event)])
+    typer.echo(f"command {event.command_id} sent; its outcome will stand in the table operations")
 
 
 def _time(text: str) -> int:
@@ -280,21 +285,9 @@ def _time(text: str) -> int:
     return parse_time(text)
 
 
-def _send(settings: RidesharingSettings, topic: str, key: str, event: dict[str, Any]) -> None:
-    """Send one event and wait until the broker has it."""
-    from confluent_kafka import Producer
+def _control(settings: RidesharingSettings, event: SetPolicy | SetShadows) -> None:
+    """Send a control event, to the topic's only partition."""
+    from apps.ridesharing.events import Control
+    from millrace.operations.sending import send
 
-    from millrace.kafka.admin import cluster_id, quiet_config
-
-    kafka = settings.kafka
-    if kafka.bootstrap is None:
-        raise UserError("no broker: give --bootstrap host:port")
-    cluster_id(kafka.bootstrap, timeout_s=10.0, options=kafka.options)
-    failed: list[Any] = []
-    producer = Producer({**quiet_config(), **kafka.client_options()})
-    producer.produce(
-        topic, msgspec.json.encode(event), key.encode(), on_delivery=lambda error, _: failed.append(error)
-    )
-    producer.flush(_DELIVERY_S)
-    if failed != [None]:
-        raise MillraceError(f"{topic} did not take it: {failed[0] if failed else 'no answer'}")
+    send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)

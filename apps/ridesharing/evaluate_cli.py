@@ -6,10 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from millrace.errors import UserError
+from millrace.operations.report import write
 
 app = typer.Typer(help="Replay recorded requests and positions.", no_args_is_help=True, add_completion=False)
 
@@ -71,7 +71,7 @@ def replay(
         faults=Faults(duplicates, late, restarts, seed),
     )
     report = carry_out(plan, requests, assignments, quiet=quiet)
-    write_report(out, report)
+    write(out, report)
     if not quiet:
         show(report, f"{len(requests):,} requests, {fleet} cars, {policy.value}")
 
@@ -88,7 +88,7 @@ def locations(
     from millrace.time.durations import to_ms
 
     report = carry_out(gps, to_ms(ttl), quiet=quiet)
-    write_report(out, report)
+    write(out, report)
     if not quiet:
         show(report, f"{report['fixes']:,} positions of {report['drivers']:,} cars")
 
@@ -106,22 +106,9 @@ def matcher(
     from apps.ridesharing.matcher_report import carry_out
 
     report = carry_out(riders, cars, windows, seed)
-    write_report(out, report)
+    write(out, report)
     if not quiet:
         show(report, f"{riders:,} riders, {cars:,} cars")
-
-
-def write_report(path: Path, report: dict[str, Any]) -> None:
-    """Write a report as JSON.
-
-    Raises:
-        UserError: It cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    except OSError as error:
-        raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
 
 
 def show(report: dict[str, Any], title: str) -> None:

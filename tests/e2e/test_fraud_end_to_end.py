@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from apps.fraud.cli import app as fraud_cli
 from apps.fraud.events import Control, Transaction
 from apps.fraud.tokens import Tokens
 from generators.engine import Generated
 from generators.fraud import FraudProfile, fraud_events
 from generators.payments import PaymentsProfile, simulate
 from generators.payments import Transaction as Paid
+from millrace.cli import build
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
 from tests.e2e.conftest import Reference
 from tests.e2e.fraud_runs import (
@@ -162,8 +162,8 @@ def test_rules_published_by_command_hold_and_entities_have_their_features(
     key.write_bytes(b"k" * 32)
     rules.write_text(PUBLISHED)
     own = [f"topics.control={topics.control}", f"storage.root={root}", f"kafka.bootstrap={kafka_bootstrap}"]
-    _rules(["publish", str(rules), "--state", "active", "--by", "ann"], own)
-    _rules(["approve", "tested", "--by", "bob"], own)
+    _run(["rules", "fraud", "publish", str(rules), "--state", "active", "--by", "ann"], own)
+    _run(["fraud", "rules", "approve", "tested", "--by", "bob"], own)
     entities = ["terminal", "device"]
     settings = [f"features.entities={','.join(entities)}", f"privacy.token_key_file={key}"]
     # One batch: a limit would be shared out among the topics, and the rules would come in several.
@@ -222,6 +222,6 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "windows": dict(row["windows"] or [])}
 
 
-def _rules(arguments: Sequence[str], settings: Sequence[str]) -> None:
-    done = CliRunner().invoke(fraud_cli, ["rules", *arguments, *(f"--set={s}" for s in settings)])
+def _run(arguments: Sequence[str], settings: Sequence[str]) -> None:
+    done = CliRunner().invoke(build(), [*arguments, *(f"--set={s}" for s in settings)])
     assert done.exit_code == 0, (done.output, done.exception)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 from apps.iot_maintenance.events import Action, Status
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, IotTopics, monitoring
 from apps.iot_maintenance.signals import INPUTS, KEYS
 from generators.iot import IotProfile, simulate
+from millrace.cli import build
 from millrace.host.memory import MemoryHost
+from millrace.rules import PublishRule
 from millrace.runtime.settings import load_settings
 from millrace.testing.kafka import TopicFactory, consume_all
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, until
@@ -29,6 +33,12 @@ _INPUTS = ("equipment", "status", "maintenance", "errors", "heartbeats", "readin
 _OUT = ("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "dead_letters")
 
 
+_RULES = """\
+- {id: busy, title: it turns, quantities: [speed], levels: [{above: 0}]}
+- {id: shaky, title: it is warm, quantities: [bed_temperature], levels: [{above: 0}]}
+"""
+
+
 @dataclass
 class Plant:
     """Some minutes of a small fleet: what was sent where, and what must come of it."""
@@ -36,6 +46,22 @@ class Plant:
     names: dict[str, str]
     events: list[tuple[str, Any]]
     bootstrap: str
+
+    def publish(self, folder: Path, root: Path) -> None:
+        """Publish rules by command, which hold from a time within the stream on, one of them in shadow."""
+        rules = folder / "rules.yaml"
+        rules.write_text(_RULES)
+        command = ["rules", "iot", "publish", str(rules), "--by", "ann", "--bootstrap", self.bootstrap]
+        where = ["--root", str(root), f"--set=topics.control={self.names['control']}"]
+        begins = str(self.events[len(self.events) * 2 // 3][1].event_time_ms)
+        for more in (["--state", "active", "--only", "busy"], ["--only", "shaky"]):
+            done = CliRunner().invoke(build(), [*command, *more, "--from", begins, *where])
+            assert done.exit_code == 0, (done.output, done.exception)
+
+    def controls(self) -> list[PublishRule]:
+        """Return the control events that stand in the topic, less the engine's own."""
+        values = [m.value() or b"" for m in consume_all(self.bootstrap, self.names["control"])]
+        return [msgspec.json.decode(v, type=PublishRule) for v in values if b'"kind"' in v]
 
     def settings(self) -> list[str]:
         own = [f"topics.{name}={topic}" for name, topic in self.names.items()]
@@ -53,7 +79,7 @@ class Plant:
         settings = load_settings(IotSettings, app="iot", overrides=self.settings(), env={})
         host = MemoryHost(MachineMonitor(monitoring(settings)), out_of_orderness_ms=BOUND_MS)
         found: dict[str, list[dict[str, Any]]] = {}
-        emitted = []
+        emitted = host.broadcast(*self.controls())
         for name, event in self.events:
             emitted += host.run_batch([(getattr(event, KEYS[name]), event.event_time_ms, event)])
         for e in (*emitted, *host.drain()):
@@ -66,7 +92,7 @@ def _key(topic: str, event: Any) -> str:
 
 
 @pytest.fixture
-def plant(kafka_bootstrap: str, topic_factory: TopicFactory) -> Plant:
+def plant(kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path) -> Plant:
     names = {name: topic_factory(1) for name in (*_INPUTS, *_OUT)}
     assert set(names) == set(IotTopics.model_fields) - {"partitions", "enriched"}
     profile = IotProfile(
@@ -90,7 +116,9 @@ def plant(kafka_bootstrap: str, topic_factory: TopicFactory) -> Plant:
     send("status", Status("s-late", "p01-l01-m001", "idle", last - 50_000, 0, 0))
     producer.produce(names["readings"], b"no json", b"broken")
     assert producer.flush(30) == 0
-    return Plant(names, events, kafka_bootstrap)
+    made = Plant(names, events, kafka_bootstrap)
+    made.publish(tmp_path, tmp_path / "app")
+    return made
 
 
 def check(plant: Plant, root: Path, *, repeats: bool) -> None:
@@ -109,6 +137,13 @@ def check(plant: Plant, root: Path, *, repeats: bool) -> None:
     (letter,) = table(root, "dead_letters")
     assert (letter["reason"], letter["value"], letter["kafka_key"]) == ("malformed", b"no json", b"broken")
     assert letter["topic"] == plant.names["readings"]
+    of_rules = Counter(
+        (row["rule_id"], row["shadow"]) for row in history if row["rule_id"] in ("busy", "shaky")
+    )
+    assert of_rules.keys() == {("busy", False), ("shaky", True)}
+    begins = plant.controls()[0].from_ms
+    assert min(row["event_time_ms"] for row in history if row["rule_id"] in ("busy", "shaky")) >= begins
+    assert {(r["subject"], r["by"]) for r in table(root, "rule_audit")} == {("shaky", "ann"), ("busy", "ann")}
     sent = [dict(m.headers())["event_id"] for m in consume_all(plant.bootstrap, plant.names["alarms"])]
     assert {identity.decode() for identity in sent} == {row["_event_id"] for row in history}
     assert repeats or len(sent) == len(history)

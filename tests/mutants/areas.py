@@ -24,6 +24,7 @@ from tests.mutants import (
     core_topology,
     core_windows,
     generators,
+    operations,
     security,
 )
 from tests.mutants.mutant import Mutant
@@ -49,5 +50,6 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "app_iot": app_iot.MUTANTS,
     "app_ridesharing": app_ridesharing.MUTANTS,
     "generators": generators.MUTANTS,
+    "operations": operations.MUTANTS,
     "security": security.MUTANTS,
 }

@@ -403,4 +403,12 @@ class AlarmLanguage(Language):
         return CompiledRule(read_rule(text))
 
 
-ALARM_LANGUAGE: Final = AlarmLanguage({})
+@functools.cache
+def alarm_language(*, two_person: bool = False) -> AlarmLanguage:
+    """Return the language in which rules are published.
+
+    Args:
+        two_person: Whether a second person must approve each rule before it is active.
+    """
+    # No rule has an action: all of them have the empty one.
+    return AlarmLanguage({}, actions=("",), two_person=frozenset({""} if two_person else ()))

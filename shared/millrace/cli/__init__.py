@@ -53,6 +53,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
         "millrace.cli.chaos:app",
         "What nobody should send, through an app, counted to the last event.",
     ),
+    "rules": ("millrace.cli.rules:app", "Rules of a running app: check, try, publish, approve, look."),
     "tables": ("millrace.cli.tables:app", "Delta tables of an app: few files of many, old ones removed."),
     "dashboard": ("millrace.cli.dashboard:app", "What the apps do, live in a browser."),
     "evaluate": ("millrace.cli.evaluate:app", "Hold an app to data whose right answers are known."),

@@ -63,11 +63,10 @@ def hostile_input(
     """
     import tempfile
 
-    import msgspec
-
     from millrace.chaos.inputs import input_in_memory
     from millrace.chaos.world import generated, read_records
-    from millrace.errors import ChecksFailed, UserError
+    from millrace.errors import ChecksFailed
+    from millrace.operations import report as report_file
     from millrace.runtime.apps import load_app
     from millrace.runtime.plans import settled
     from millrace.runtime.settings import load_settings
@@ -89,14 +88,9 @@ def hostile_input(
             report = input_on_spark(
                 found, settings, records, events=events, seed=seed, folder=Path(folder), on_progress=_say
             )
-    text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
-    if out is not None:
-        try:
-            out.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write {out}: {error.strerror}") from error
+    report_file.write(out, report)
     if as_json:
-        typer.echo(text)
+        typer.echo(report_file.as_json(report))
     else:
         _print(report)
     if not report.holds:

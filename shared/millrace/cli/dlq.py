@@ -243,11 +243,10 @@ def _replay(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> S
     from millrace.dlq.journal import TABLE, Journal
     from millrace.dlq.kafka import KafkaOriginals, KafkaSender
     from millrace.dlq.replay import Replay
-    from millrace.kafka.admin import cluster_id
+    from millrace.operations.sending import reachable
 
     table = _table(settings, name)
-    bootstrap, options = _bootstrap(settings), _options(settings)
-    cluster_id(bootstrap, options=options)  # says in one line if no broker answers
+    bootstrap, options = reachable(settings.kafka), _options(settings)
     journal = Journal(settings.storage.path("tables", TABLE), uuid.uuid4().hex)
     originals = KafkaOriginals(bootstrap, options)
     try:
@@ -324,17 +323,6 @@ def _table(settings: AppSettings, name: str) -> DeadLetterTable:
     from millrace.dlq.letters import DeadLetterTable
 
     return DeadLetterTable(settings.storage.path("tables", name))
-
-
-def _bootstrap(settings: AppSettings) -> str:
-    from millrace.errors import UserError
-    from millrace.kafka import detached
-
-    if settings.kafka.bootstrap:
-        return settings.kafka.bootstrap
-    if (broker := detached.find()) is None:
-        raise UserError("no broker runs: give one, -s kafka.bootstrap=host:port")
-    return broker.bootstrap
 
 
 def _options(settings: AppSettings) -> Mapping[str, str]:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Format(StrEnum):
+    """How what was found is given."""
+
+    table = "table"
+    json = "json"
+
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="An app's name.")]
 ConfigFile = Annotated[
@@ -18,3 +27,9 @@ Overrides = Annotated[
         "--set", "-s", metavar="KEY=VALUE", help="Override one setting, e.g. kafka.bootstrap=host:9092."
     ),
 ]
+By = Annotated[str | None, typer.Option("--by", help="Who does it; default the user of this session.")]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", help="Kafka broker (host:port); default the detached one.")
+]
+Root = Annotated[Path | None, typer.Option("--root", help="The app's folder; default its storage.root.")]
+Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]

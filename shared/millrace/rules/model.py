@@ -27,6 +27,7 @@ MAX_LIST: Final = 10_000
 MAX_CONDITION: Final = 20_000
 MAX_TEXT: Final = 2_000
 MAX_OPTIONS: Final = 64
+Reason = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +62,7 @@ class PublishRule(msgspec.Struct, frozen=True, tag_field="kind", tag="publish_ru
         at_ms: When, by the publisher's clock, UTC ms; for the record only.
         state: The state it begins in.
         from_ms: Event time from which on it has that state, ms; 0: at once.
+        reason: Why.
     """
 
     rule: Rule
@@ -69,6 +71,7 @@ class PublishRule(msgspec.Struct, frozen=True, tag_field="kind", tag="publish_ru
     at_ms: TimeMs
     state: Literal["draft", "shadow", "active"] = "draft"
     from_ms: TimeMs = 0
+    reason: Reason = ""
 
     def __post_init__(self) -> None:
         # Here and not in the rule's type, with which what is kept is read.
@@ -101,6 +104,7 @@ class SetRuleState(msgspec.Struct, frozen=True, tag_field="kind", tag="set_rule_
         by: Who says so.
         at_ms: When, by the publisher's clock, UTC ms; for the record only.
         from_ms: Event time from which on, ms; 0: at once.
+        reason: Why.
     """
 
     id: Identifier
@@ -109,6 +113,7 @@ class SetRuleState(msgspec.Struct, frozen=True, tag_field="kind", tag="set_rule_
     by: Person
     at_ms: TimeMs
     from_ms: TimeMs = 0
+    reason: Reason = ""
 
 
 class ApproveRule(msgspec.Struct, frozen=True, tag_field="kind", tag="approve_rule"):
@@ -119,12 +124,14 @@ class ApproveRule(msgspec.Struct, frozen=True, tag_field="kind", tag="approve_ru
         version: Which version.
         by: Who agrees; somebody else than who asked for it.
         at_ms: When, by the publisher's clock, UTC ms; for the record only.
+        reason: Why.
     """
 
     id: Identifier
     version: Version_
     by: Person
     at_ms: TimeMs
+    reason: Reason = ""
 
 
 class RollbackRule(msgspec.Struct, frozen=True, tag_field="kind", tag="rollback_rule"):
@@ -137,12 +144,14 @@ class RollbackRule(msgspec.Struct, frozen=True, tag_field="kind", tag="rollback_
         to_version: Which version.
         by: Who says so.
         at_ms: When, by the publisher's clock, UTC ms; for the record only.
+        reason: Why.
     """
 
     id: Identifier
     to_version: Version_
     by: Person
     at_ms: TimeMs
+    reason: Reason = ""
 
 
 class PutListEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="put_list_entry"):
@@ -162,7 +171,7 @@ class PutListEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="put_list_
     until_ms: TimeMs
     by: Person
     at_ms: TimeMs
-    note: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
+    note: Reason = ""
 
 
 class RemoveListEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="remove_list_entry"):

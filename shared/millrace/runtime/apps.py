@@ -93,6 +93,8 @@ class App:
             (see :func:`millrace.models.commands.command_line`).
         begin: ``begin(settings)`` is called once before its query starts: for what workers must find there.
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
+        rules: ``module:attribute`` of what ``millrace rules <name>`` goes by, if it has rules that change
+            while it runs: an :class:`~millrace.operations.app_rules.AppRules`.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
         narrowed: Contract → why it refuses some of what the version before it allowed: its bounds are
@@ -111,6 +113,7 @@ class App:
     models: str | None = None
     begin: Callable[[Any], None] | None = None
     dashboard: str | None = None
+    rules: str | None = None
     contracts: Mapping[str, Any] = field(default_factory=dict)
     narrowed: Mapping[str, str] = field(default_factory=dict)
 

@@ -410,11 +410,12 @@ def test_state_is_weighed_from_the_command_line(name: str, tmp_path: Path) -> No
 
 
 def test_rules_of_the_benchmark_are_taken_and_ask_for_thirty_windows() -> None:
-    from apps.fraud.control_topic import Book
+    from apps.fraud.events import Control
     from apps.fraud.rulebook import LANGUAGE
+    from millrace.operations.control_topic import Book
     from millrace.rules import InForce
 
-    book = Book()
+    book = Book(LANGUAGE, Control)
     for event in rules_cost.active_rules(100):
         book.apply(event)
     assert len(book.rules) == 100

@@ -70,7 +70,7 @@ def test_it_waits_for_the_watermark_and_then_for_quiet(clock: list[float]) -> No
     job.busy = True
     assert not settling.done(at(watermark=NEWEST, batches=4), 10)
     job.busy = False
-    clock[0] += 1.9
+    clock[0] += 0.9
     assert not settling.done(at(watermark=NEWEST, batches=4), 10)
     clock[0] += 0.2
     assert settling.done(at(watermark=NEWEST, batches=4), 10)

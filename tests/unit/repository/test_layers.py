@@ -122,6 +122,7 @@ def test_apps_do_not_import_each_other_nor_the_generators() -> None:
                 for name in ("host", "runtime", "process", "state", "topology", "cli", "testing")
             },
         ),
+        ("operations", {"millrace.cli", "millrace.host", "millrace.connectors", "millrace.testing"}),
     ],
 )
 def test_parts_of_the_core_import_only_what_is_below_them(part: str, forbidden: set[str]) -> None:
@@ -199,6 +200,10 @@ def test_only_the_engine_side_of_the_core_imports_pyspark() -> None:
         if not any(fnmatch(breach.partition(":")[0], allowed) for allowed in SPARK_ALLOWED)
     ]
     assert found == []
+
+
+def test_apps_send_and_write_reports_only_by_what_operators_share() -> None:
+    assert breaches(ROOT / "apps", {"confluent_kafka", "getpass"}, root=ROOT) == []
 
 
 def test_generators_do_not_import_pyspark() -> None:

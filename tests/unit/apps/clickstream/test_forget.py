@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from apps.clickstream.events import Forget
 from apps.clickstream.forget import app_settings, delete_rows, left_rows, requests, run, subject_of
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.errors import UserError
+from tests.unit.millrace.operations.cases import MockBroker, records_of
 
 
 def events(*late: dict[str, Any]) -> dict[str, list[Any]]:
@@ -83,8 +86,26 @@ def test_the_command_says_whether_something_is_left(
     assert run("bob", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 1
 
 
+def test_requests_stand_in_the_topic_under_their_subjects(
+    settings: ClickstreamSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.clickstream.forget._PATIENCE_S", 0.0)
+    broker, out = MockBroker(), tmp_path / "proofs" / "proof.json"
+    topic = broker.topic()
+    sets = [f"storage.root={tmp_path}", f"topics.forget={topic}"]
+    run("ann", bootstrap=broker.bootstrap, at="1970-01-01T00:00:05", sets=sets, tables_only=False, out=out,
+        by="eva")  # fmt: skip
+    sent = [r for n in range(4) for r in records_of(broker.bootstrap, topic, n)]
+    asked = {msgspec.json.decode(value or b"", type=Forget) for _, value in sent}
+    assert {one.subject for one in asked} == {"p:u:ann", "v1", "v2", "c:c1"}
+    assert {one.event_time_ms for one in asked} == {5_000}
+    assert all(key == msgspec.json.decode(value or b"")["subject"].encode() for key, value in sent)
+    assert json.loads(out.read_text())["by"] == "eva"
+    broker.stop()
+
+
 def test_without_a_broker_the_state_cannot_be_asked(settings: ClickstreamSettings, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="which broker"):
+    with pytest.raises(UserError, match="no broker is named"):
         run("ann", bootstrap=None, at=None, sets=[f"storage.root={tmp_path}"], tables_only=False, out=None)
     with pytest.raises(UserError, match="no time"):
         run("ann", bootstrap=None, at="soon", sets=[f"storage.root={tmp_path}"], tables_only=True, out=None)

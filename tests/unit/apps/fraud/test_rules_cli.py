@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from apps.fraud import control_topic
 from apps.fraud.cli import app
-from apps.fraud.control_topic import Book, audit_row
 from apps.fraud.events import Control
-from apps.fraud.settings import FraudSettings
+from apps.fraud.rulebook import LANGUAGE
 from millrace.errors import UserError
+from millrace.operations.control_topic import Book, audit_row
 from millrace.rules import PutListEntry
+from tests.unit.millrace.operations.cases import MockBroker, messages_of
 
 RULES = """\
 - id: big
@@ -29,28 +28,31 @@ RULES = """\
 
 
 class Topic:
-    """A control topic in memory."""
+    """The app's control topic, on a broker in this process."""
 
-    values: list[bytes] = []  # noqa: RUF012 - one for all commands of a test
+    def __init__(self, broker: MockBroker) -> None:
+        self.bootstrap, self.name = broker.bootstrap, broker.topic()
 
-    def __init__(self, settings: FraudSettings) -> None:
-        self.settings = settings
+    @property
+    def values(self) -> list[bytes]:
+        """Return what has been sent."""
+        return messages_of(self.bootstrap, self.name)
 
-    def read(self) -> Book:
-        book = Book()
-        for value in self.values:
-            book.take(value)
-        return book
 
-    def send(self, events: Sequence[Control]) -> None:
-        self.values += [msgspec.json.encode(e) for e in events]
+@pytest.fixture(scope="module")
+def broker() -> Iterator[MockBroker]:
+    mock = MockBroker()
+    yield mock
+    mock.stop()
 
 
 @pytest.fixture(autouse=True)
-def topic(monkeypatch: pytest.MonkeyPatch) -> type[Topic]:
-    monkeypatch.setattr(Topic, "values", [])
-    monkeypatch.setattr(control_topic, "ControlTopic", Topic)
-    return Topic
+def topic(broker: MockBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Topic:
+    made = Topic(broker)
+    monkeypatch.setenv("MILLRACE__KAFKA__BOOTSTRAP", made.bootstrap)
+    monkeypatch.setenv("MILLRACE__TOPICS__CONTROL", made.name)
+    monkeypatch.setenv("MILLRACE__STORAGE__ROOT", str(tmp_path / "app"))
+    return made
 
 
 def run(*command: str) -> str:
@@ -91,7 +93,7 @@ def test_entities_that_do_not_exist_are_refused(rules: str, entities: str) -> No
     assert "name each of account, terminal, device, ip at most once" in said
 
 
-def test_a_rule_is_published_approved_changed_and_rolled_back(rules: str, topic: type[Topic]) -> None:
+def test_a_rule_is_published_approved_changed_and_rolled_back(rules: str, topic: Topic) -> None:
     said = run("rules", "publish", rules, "--state", "active", "--by", "ann")
     assert "big: version 1 active" in said
     assert "testing: version 1 shadow, waits for approval (asked by ann)" in said
@@ -122,7 +124,7 @@ def test_a_start_ahead_is_shown(rules: str) -> None:
     assert "is no time" in run("rules", "pause", "big", "--from", "tomorrow")
 
 
-def test_what_the_stream_would_refuse_is_not_sent(rules: str, topic: type[Topic]) -> None:
+def test_what_the_stream_would_refuse_is_not_sent(rules: str, topic: Topic) -> None:
     run("rules", "publish", rules, "--by", "ann")
     sent = len(topic.values)
     assert "there is no such rule; there are: big, testing" in run("rules", "pause", "bigg")
@@ -141,7 +143,7 @@ def test_list_entries_are_put_and_removed() -> None:
 
 
 def test_engine_messages_on_the_topic_mean_nothing_and_refused_events_are_told() -> None:
-    book = Book()
+    book = Book(LANGUAGE, Control)
     for value in (b"\xff\x00", b'{"tick": 5}', b'{"kind": "pause_everything"}'):
         book.take(value)
     book.take(b'{"kind": "approve_rule", "id": "a", "version": 1, "by": "x", "at_ms": 1}')

@@ -20,7 +20,7 @@ from apps.iot_maintenance.alarms.rule import (
 )
 from apps.iot_maintenance.alarms.schedule import Schedule, ScheduleError
 from apps.iot_maintenance.quality import Limits
-from millrace.rules import PublishRule, Rule, RuleError, SetRuleState
+from millrace.rules import ApproveRule, PublishRule, Rule, RuleError, SetRuleState
 from millrace.testing.properties import invariant
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
@@ -418,6 +418,24 @@ def test_alarms_of_a_rule_that_goes_are_removed() -> None:
     send(target, reading(3_000, 92.0), reading(4_000, 93.0))
     until(target, MINUTE)
     assert [e.change for e in history(target)] == ["active", "removed"]
+
+
+def test_a_published_rule_waits_for_a_second_person() -> None:
+    target = driver(two_person=True)
+    target.broadcast(publish(rule()))
+    send(target, reading(1_000, 90.0), reading(2_000, 70.0))
+    until(target, 2_500)
+    target.broadcast(ApproveRule("hot", 1, "ann", 0))
+    (letter,) = target.values("dead_letters")
+    assert "a second person must approve" in letter["error"]
+    target.broadcast(ApproveRule("hot", 1, "bob", 0))
+    send(target, reading(3_000, 90.0))
+    until(target, MINUTE)
+    assert [(e.change, e.shadow) for e in history(target)] == [
+        ("active", True),
+        ("inactive", True),
+        ("active", False),
+    ]
 
 
 def test_a_shadow_rule_is_recorded_and_announced_to_nobody() -> None:

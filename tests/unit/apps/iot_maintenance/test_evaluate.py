@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 import pytest
 from deltalake import write_deltalake
@@ -15,10 +16,12 @@ from typer.testing import CliRunner
 from apps.iot_maintenance.cli import app as iot
 from apps.iot_maintenance.evaluate_cli import app
 from apps.iot_maintenance.evaluation import ai4i, azure, nab
+from apps.iot_maintenance.events import Action
 from apps.iot_maintenance.settings import DEFAULTS, IotSettings, monitoring
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
 from tests.unit.apps.iot_maintenance.monitor_cases import action, driver, history, reading, rule, send, until
+from tests.unit.millrace.operations.cases import MockBroker, records_of
 
 
 def invoke(*arguments: str) -> str:
@@ -212,6 +215,34 @@ def test_a_wrong_name_of_an_alarm_or_no_broker_is_one_clear_line() -> None:
     ):
         with pytest.raises(UserError, match=why):
             CliRunner().invoke(iot, arguments, catch_exceptions=False)
+
+
+def test_an_action_stands_in_the_topic_when_the_command_ends(tmp_path: Path) -> None:
+    broker = MockBroker()
+    topic = broker.topic()
+    where = ["--bootstrap", broker.bootstrap, "--root", str(tmp_path), "--set", f"topics.actions={topic}"]
+    said = [
+        "alarms",
+        "shelve",
+        "m1:hot/oil",
+        "--for",
+        "10m",
+        "--by",
+        "ann",
+        "-m",
+        "spare part",
+        "--at",
+        "500",
+    ]
+    done = CliRunner().invoke(iot, [*said, *where], catch_exceptions=False)
+    assert "shelve of m1:hot/oil sent" in done.output
+    with pytest.raises(UserError, match="nothing was sent, since the app would not take it"):
+        CliRunner().invoke(iot, ["alarms", "ack", f"{'m' * 300}:hot", *where], catch_exceptions=False)
+    ((key, value),) = [r for n in range(4) for r in records_of(broker.bootstrap, topic, n)]
+    sent = msgspec.json.decode(value or b"", type=Action)
+    assert (key, sent.alarm, sent.verb, sent.operator) == (b"m1", "hot/oil", "shelve", "ann")
+    assert (sent.event_time_ms, sent.duration_ms, sent.comment) == (500, 600_000, "spare part")
+    broker.stop()
 
 
 def test_the_file_of_the_app_itself_is_right_and_a_wrong_one_says_where(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import getpass
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,7 @@ from apps.ridesharing.cli import app as operator_cli
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.evaluate_cli import app as evaluate_cli
 from apps.ridesharing.evaluate_cli import parse_radius
-from apps.ridesharing.events import INPUTS, LAST_ATTEMPT, MOST_ATTEMPTS
+from apps.ridesharing.events import INPUTS, LAST_ATTEMPT, MOST_ATTEMPTS, Command
 from apps.ridesharing.location_report import stale_drivers, zone_counts
 from apps.ridesharing.recorded import cut, parse_time, read_positions, read_requests
 from apps.ridesharing.regions import EVERYWHERE, Regions
@@ -22,8 +24,16 @@ from generators.ridesharing.loop import APP_TOPICS
 from millrace.errors import UserError
 from millrace.runtime.settings import SettingsError, load_settings
 from tests.unit.apps.ridesharing.test_audit import line_of_requests
+from tests.unit.millrace.operations.cases import MockBroker, messages_of, records_of
 
 RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[MockBroker]:
+    mock = MockBroker()
+    yield mock
+    mock.stop()
 
 
 def test_more_attempts_than_an_answer_has_bits_are_refused() -> None:
@@ -190,3 +200,49 @@ def test_commands_of_operators_say_what_is_missing(tmp_path: Path) -> None:
     ):
         result = RUNNER.invoke(operator_cli, arguments)
         assert isinstance(result.exception, UserError), arguments
+
+
+@pytest.mark.parametrize("name", ["--by", "--operator"])
+def test_commands_are_typed_and_say_who_has_sent_them(broker: MockBroker, name: str) -> None:
+    topics = {one: broker.topic() for one in ("commands", "control")}
+    where = [
+        "--bootstrap",
+        broker.bootstrap,
+        *(f"--set=topics.{one}={topic}" for one, topic in topics.items()),
+    ]
+
+    def run(*arguments: str) -> str:
+        done = RUNNER.invoke(operator_cli, [*arguments, *where])
+        if isinstance(done.exception, UserError):
+            return str(done.exception)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.output
+
+    at = "2026-01-02T16:00Z"
+    assert "sent" in run("block", "d1", name, "ann", "--reason", "rude", "--for", "30m", "--at", at)
+    assert "nothing was sent" in run("block", "d2", "--reason", "rude", "--for", "400d", "--at", at)
+    assert "nothing was sent" in run("block", "d3", "--reason", "", "--at", at)
+    assert "policy fifo" in run("policy", "fifo", "--from", at)
+    assert "shadows: nearest" in run("shadows", "nearest")
+    found = [records_of(broker.bootstrap, topics["commands"], partition) for partition in range(4)]
+    ((key, value),) = [record for part in found for record in part]
+    sent = msgspec.json.decode(value or b"")
+    assert (key, sent["action"], sent["operator"], sent["reason"]) == (b"d1", "block", "ann", "rude")
+    assert sent["until_ms"] - sent["event_time_ms"] == 30 * 60_000
+    assert msgspec.json.decode(value or b"", type=Command).driver_id == "d1"
+    assert messages_of(broker.bootstrap, topics["control"]) == [
+        b'{"kind":"set_policy","policy":"fifo","from_ms":1767369600000}',
+        b'{"kind":"set_shadows","policies":["nearest"]}',
+    ]
+
+
+def test_who_sends_a_command_is_who_has_logged_in_unless_named(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "eva")
+    topic = broker.topic()
+    where = ["--bootstrap", broker.bootstrap, f"--set=topics.commands={topic}"]
+    done = RUNNER.invoke(operator_cli, ["lift", "87283082bffffff", "--reason", "over", *where])
+    assert done.exit_code == 0, done.output
+    found = [v for n in range(4) for v in messages_of(broker.bootstrap, topic, n)]
+    assert [msgspec.json.decode(value)["operator"] for value in found] == ["eva"]

@@ -334,7 +334,7 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
     assert "ok  fraud: " in result.output
     assert [str(c.name) for c in contracts_of(load_app("fraud"))] == [
         "alert.v1",
-        "control.v2",
+        "control.v3",
         "correction.v1",
         "decision.v1",
         "label.v1",
