@@ -44,7 +44,7 @@ def topology(settings: IotSettings) -> Topology:
         .write(
             tables={
                 "MachineMonitor.main": "readings",
-                "main": ("alarm_history", Upsert("alarms", ("alarm_id",), "event_time_ms")),
+                "main": ("alarm_history", Upsert("alarms", ("alarm_id",), ("event_time_ms", "number"))),
                 "kpis": Upsert("alarm_kpis", ("plant_id", "span", "start_ms"), "revision"),
                 "health": Upsert("health", ("asset_id",), "event_time_ms"),
                 "MachineMonitor.liveness": "liveness",

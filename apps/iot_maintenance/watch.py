@@ -282,7 +282,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             return
         if alarms.due != NEVER:
             ctx.timers.bring_forward(alarms.due, ALARMS)
-        elif not alarms.conditions and not alarms.suppressed_until and alarms.told_at < ctx.event_time:
+        elif not alarms.conditions and max(alarms.suppressed_until, alarms.told_at) < ctx.event_time:
             if alarms.ahead:
                 own = ctx.watermark
                 alarms.ahead = {name: last for name, last in alarms.ahead.items() if last[0] > own}

@@ -23,6 +23,14 @@ MUTANTS: Final = (
         (f"{_UPSERT}::test_the_same_batch_again_makes_no_commit",),
     ),
     Mutant(
+        "connectors: of a version's fields only the last one counts",
+        "shared/millrace/topology/sinks.py",
+        "{new} > {old} OR ({new} = {old} AND ({condition}))",
+        "{condition}",
+        "the newest row stays",
+        (f"{_UPSERT}::test_of_several_fields_the_next_one_counts_where_those_before_are_equal",),
+    ),
+    Mutant(
         "connectors: every merge looks into every file",
         _WRITER,
         "            streamed_exec=False,\n",

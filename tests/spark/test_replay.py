@@ -52,7 +52,10 @@ def topology(settings: AppSettings) -> Topology:
         read(Input("clicks", "user", "at"), control="control")
         .process(Clicks())
         .write(
-            tables={"main": Upsert("totals", key=("user",), newest="clicks"), "dead_letters": "dead_letters"},
+            tables={
+                "main": Upsert("totals", key=("user",), newest=("clicks", "user")),
+                "dead_letters": "dead_letters",
+            },
             topics={"main": "nobody"},
         )
     )

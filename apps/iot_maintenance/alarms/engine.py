@@ -206,7 +206,8 @@ class Engine:
     def _new(self, name: str, rule: CompiledRule) -> Condition:
         self.alarms.rules = self.rules.version
         condition = self.alarms.conditions[name] = new_condition(rule)
-        condition.suppressed_until = self.alarms.suppressed_until
+        if self.alarms.suppressed_until > self.at:  # else it was over before there was this alarm
+            condition.suppressed_until = self.alarms.suppressed_until
         return condition
 
     # -- the life of an alarm ------------------------------------------------------------------

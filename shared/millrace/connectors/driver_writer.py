@@ -201,10 +201,11 @@ def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:
         upsert: What names a row, and which version is newer.
     """
     keys = zip(*(columns[name].to_pylist() for name in upsert.key), strict=True)
-    if upsert.newest is None:
+    if not upsert.versions:
         places = {key: place for place, key in enumerate(keys)}
     else:
-        versions, places = columns[upsert.newest].to_pylist(), {}
+        versions = list(zip(*(columns[name].to_pylist() for name in upsert.versions), strict=True))
+        places = {}
         for place, key in enumerate(keys):
             if key not in places or versions[place] >= versions[places[key]]:
                 places[key] = place
@@ -216,7 +217,7 @@ def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitP
     from deltalake.exceptions import CommitFailedError
 
     last = last_versions(columns, upsert)
-    newer = None if upsert.newest is None else f"s.`{upsert.newest}` >= t.`{upsert.newest}`"
+    newer = upsert.newer("t", "s")
     for left in reversed(range(_MERGE_ATTEMPTS)):
         merge = table.merge(
             last,
@@ -231,7 +232,7 @@ def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitP
             merge = merge.when_matched_update_all(newer).when_not_matched_insert_all()
         else:
             gone = f"s.`{upsert.deleted}` = true"
-            merge = merge.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")
+            merge = merge.when_matched_delete(gone if newer is None else f"{gone} AND ({newer})")
             merge = merge.when_matched_update_all(newer).when_not_matched_insert_all(f"NOT ({gone})")
         try:
             merge.execute()

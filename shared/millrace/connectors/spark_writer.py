@@ -124,12 +124,12 @@ def _merge(rows: DataFrame, upsert: Upsert, path: str) -> None:
     """Merge a batch's last record per key; it changes nothing when it is done again."""
     from delta.tables import DeltaTable
 
-    order = [*([] if upsert.newest is None else [upsert.newest]), _PLACE]
+    order = [*upsert.versions, _PLACE]
     whole = F.struct(*[F.col(name) for name in rows.columns])
     placed = rows.withColumn(_PLACE, F.monotonically_increasing_id())
     newest = F.max_by(whole, F.struct(*order)).alias("whole")
     last = placed.groupBy(*upsert.key).agg(newest).select("whole.*")
-    newer = None if upsert.newest is None else f"s.`{upsert.newest}` >= t.`{upsert.newest}`"
+    newer = upsert.newer("t", "s")
     merge = (
         DeltaTable.forPath(rows.sparkSession, path)
         .alias("t")
@@ -139,5 +139,5 @@ def _merge(rows: DataFrame, upsert: Upsert, path: str) -> None:
         merge.whenMatchedUpdateAll(newer).whenNotMatchedInsertAll().execute()
         return
     gone = f"s.`{upsert.deleted}` = true"
-    merge = merge.whenMatchedDelete(gone if newer is None else f"{gone} AND {newer}")
+    merge = merge.whenMatchedDelete(gone if newer is None else f"{gone} AND ({newer})")
     merge.whenMatchedUpdateAll(newer).whenNotMatchedInsertAll(f"NOT ({gone})").execute()

@@ -221,7 +221,7 @@ def merged(records: Iterable[dict[str, Any]], table: Upsert) -> list[dict[str, A
     for record in records:
         key = tuple(record[name] for name in table.key)
         there = rows.get(key)
-        if there is None or table.newest is None or record[table.newest] >= there[table.newest]:
+        if there is None or [record[v] for v in table.versions] >= [there[v] for v in table.versions]:
             rows[key] = record
     return [row for row in rows.values() if not (table.deleted and row.get(table.deleted))]
 

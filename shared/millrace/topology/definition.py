@@ -444,7 +444,7 @@ def _check_types(before: KeyedProcess[Any, Any], taken: Taken, process: KeyedPro
 
 def _check_upsert(output: str, tp: Any, table: Upsert) -> None:
     fields = {f.encode_name for struct in structs_of(tp) for f in struct.fields}
-    wants = [*table.key, *(name for name in (table.newest, table.deleted) if name is not None)]
+    wants = [*table.key, *table.versions, *([] if table.deleted is None else [table.deleted])]
     if missing := [name for name in wants if name not in fields]:
         raise KeyingError(
             f"the table {table.table} is merged by {', '.join(missing)}, which {output} has not"

@@ -15,14 +15,14 @@ class Upsert:
     Attributes:
         table: Name of the Delta table.
         key: Fields that name a row; never null.
-        newest: Field that grows with each version of a row: a record below the row's is left out. None:
-            the record that comes last wins.
+        newest: Field that grows with each version of a row: a record below the row's is left out. Several: the
+            next one counts where those before are equal. None: the record that comes last wins.
         deleted: Boolean field; a record in which it holds removes the row.
     """
 
     table: str
     key: tuple[str, ...]
-    newest: str | None = None
+    newest: str | tuple[str, ...] | None = None
     deleted: str | None = None
 
     def matching(self, row: str, record: str) -> str:
@@ -37,6 +37,32 @@ class Upsert:
             't.`id` = s.`id`'
         """
         return " AND ".join(f"{row}.`{field}` = {record}.`{field}`" for field in self.key)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The fields of ``newest``, in order of what counts first."""
+        return (self.newest,) if isinstance(self.newest, str) else tuple(self.newest or ())
+
+    def newer(self, row: str, record: str) -> str | None:
+        """Return the SQL condition that a record is not below its row; ``None``: none is.
+
+        Args:
+            row: Alias of the table.
+            record: Alias of the records.
+
+        Example:
+            >>> Upsert("alarms", key=("id",), newest=("at", "number")).newer("t", "s")
+            's.`at` > t.`at` OR (s.`at` = t.`at` AND (s.`number` >= t.`number`))'
+        """
+        condition: str | None = None
+        for field in reversed(self.versions):
+            new, old = f"{record}.`{field}`", f"{row}.`{field}`"
+            condition = (
+                f"{new} >= {old}"
+                if condition is None
+                else f"{new} > {old} OR ({new} = {old} AND ({condition}))"
+            )
+        return condition
 
 
 #: A table by its name is appended to.

@@ -19,9 +19,14 @@ from apps.iot_maintenance.alarms.rule import (
     Repeat,
 )
 from apps.iot_maintenance.alarms.schedule import Schedule, ScheduleError
+from apps.iot_maintenance.pipeline import topology
 from apps.iot_maintenance.quality import Limits
+from apps.iot_maintenance.settings import IotSettings
 from millrace.rules import ApproveRule, PublishRule, Rule, RuleError, SetRuleState
 from millrace.testing.properties import invariant
+from millrace.testing.standing import merged
+from millrace.topology import Upsert
+from millrace.topology.sinks import each_table
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,
@@ -231,6 +236,27 @@ def test_a_maintenance_window_suppresses_everything_and_ends() -> None:
         (10, "hot/oil", "unsuppress", True),
         (10, "warm/oil", "unsuppress", True),
     ]
+
+
+def test_a_maintenance_window_that_is_over_says_nothing_of_new_alarms() -> None:
+    target = driver(rule())
+    send(target, action(0, "suppress", "*", 10 * SECOND), reading(20_000, 90.0))
+    until(target, MINUTE)
+    assert [(e.change, e.suppressed, e.announced) for e in history(target)] == [("active", False, True)]
+
+
+def test_of_two_changes_at_one_instant_the_second_one_stands() -> None:
+    """By their bytes they are in another order, in which what is merged may come."""
+    target = driver(rule())
+    send(target, reading(0, 90.0), action(1_000, "suppress", "hot/oil"), reading(2_000, 20.0))
+    send(target, action(3_000, "unsuppress", "hot/oil"), reading(3_000, 90.0))
+    until(target, MINUTE)
+    changes = [e for e in history(target) if e.event_time_ms == START + 3_000]
+    assert [(e.change, e.number) for e in changes] == [("unsuppress", 0), ("active", 1)]
+    (table,) = (t for t in each_table(topology(IotSettings()).tables["main"]) if isinstance(t, Upsert))
+    rows = [msgspec.to_builtins(e) for e in sorted(changes, key=msgspec.json.encode)]
+    assert [row["change"] for row in rows] == ["active", "unsuppress"]
+    assert [row["change"] for row in merged(rows, table)] == ["active"]
 
 
 def test_timed_shelving_ends_and_is_no_longer_than_the_rule_allows() -> None:

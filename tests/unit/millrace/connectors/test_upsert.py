@@ -118,6 +118,26 @@ def test_any_cut_into_batches_leaves_the_newest_versions(tmp_path: Path, seed: i
 # -- one output, several tables ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_of_several_fields_the_next_one_counts_where_those_before_are_equal(
+    tmp_path: Path, seed: int
+) -> None:
+    rng, by_both = random.Random(seed), Upsert("sessions", key=("user",), newest=("n", "revision"))
+    told = [Session(rng.choice("ab"), rng.randrange(3), rng.randrange(3), i) for i in range(12)]
+    into, rest, number = writer(tmp_path, by_both), list(told), 0
+    while rest:
+        size = rng.randint(1, 5)
+        into.write(batch(*rest[:size]), number := number + 1)
+        del rest[:size]
+    best: dict[str, Session] = {}
+    for one in told:
+        last = best.get(one.user)
+        if last is None or (one.n, one.revision) >= (last.n, last.revision):
+            best[one.user] = one
+    found = DeltaTable(str(tmp_path / "sessions")).to_pyarrow_table().to_pylist()
+    assert {r["user"]: r["clicks"] for r in found} == {user: s.clicks for user, s in best.items()}
+
+
 def test_a_merge_looks_into_no_file_that_can_have_none_of_its_keys(tmp_path: Path) -> None:
     """A window's rows come once or twice: what a batch costs must not grow with the windows before it."""
     into = writer(tmp_path)
