@@ -15,8 +15,8 @@ class Upsert:
     Attributes:
         table: Name of the Delta table.
         key: Fields that name a row; never null.
-        newest: Field that grows with each version of a row: a record below the row's is left out. Several: the
-            next one counts where those before are equal. None: the record that comes last wins.
+        newest: Field that grows with each version of a row: a record below the row's is left out. Of several
+            the next one counts where those before are equal. None: the record that comes last wins.
         deleted: Boolean field; a record in which it holds removes the row.
     """
 
