@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generators.ledger_records import Ledger, read_ledger
+from millrace.console.report import Check
 from millrace.errors import UserError
 from millrace.testing.record_file import read_records
 from millrace.testing.world_ledger import read_world_ledger
@@ -70,17 +71,6 @@ class Outputs:
     late: Sequence[str] | None = None
     dead_letters: Sequence[tuple[str | None, str]] | None = None
     found: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One comparison: what is compared, both sides, whether it holds, and what does not fit."""
-
-    name: str
-    expected: str
-    found: str
-    ok: bool
-    note: str = ""
 
 
 def read_truths(path: Path) -> Truths:
@@ -153,7 +143,8 @@ def compare(truths: Truths, outputs: Outputs) -> list[Check]:
     checks = [check for stream in outputs.events for check in _stream(truths, outputs, stream)]
     if outputs.late is not None:
         allowed = {f.event_id for f in truths.faults if f.expected in ("late", "either", "wrong_time")}
-        checks.append(_none("no event set aside that was on time", set(outputs.late) - allowed))
+        late = set(outputs.late)
+        checks.append(_none("no event set aside that was on time", late - allowed, len(late)))
     if outputs.dead_letters is not None:
         checks += _dead_letters(truths, outputs.dead_letters)
     checks += [check for kind in outputs.found for check in _reported(truths, outputs, kind)]
@@ -174,11 +165,12 @@ def _stream(truths: Truths, outputs: Outputs, stream: str) -> Iterator[Check]:
     missing = len(late - there) if outputs.late is None else 0
     expected = truths.valid[stream]
     holds = expected - missing <= len(there) <= expected
-    yield Check(f"{stream}: valid events = rows + late", f"{expected:,}", f"{len(there) + missing:,}", holds)
-    yield _none(f"{stream}: no event twice", {name for name, count in rows.items() if count > 1})
+    name, found = f"{stream}: valid events = rows + late", len(there) + missing
+    yield Check(name, f"{expected:,}", f"{found:,}", holds, compared=expected)
+    yield _none(f"{stream}: no event twice", {name for name, count in rows.items() if count > 1}, len(rows))
     for kind, what in (("absent", "lost"), ("dead_letter", "broken")):
         bad = {f.event_id for f in faults if f.expected == kind}
-        yield _none(f"{stream}: no {what} message among the rows", bad & rows.keys())
+        yield _none(f"{stream}: no {what} message among the rows", bad & rows.keys(), len(bad))
     accepted = {f.event_id for f in faults if f.expected in ("accepted", "duplicate")}
     yield _all(f"{stream}: events with a field more, or repeated, are there", accepted, there)
 
@@ -193,9 +185,8 @@ def _dead_letters(truths: Truths, letters: Sequence[tuple[str | None, str]]) -> 
         wanted = {fault.event_id for fault in expected if fault.reason == reason}
         yield _all(f"dead letters: {reason}", wanted, by_reason.get(reason, set()))
     known = {fault.event_id for fault in truths.faults if fault.expected != "absent"}
-    yield _none(
-        "dead letters: none that the ledger does not explain", {n or "(no id)" for n in found - known}
-    )
+    unknown = {n or "(no id)" for n in found - known}
+    yield _none("dead letters: none that the ledger does not explain", unknown, len(found))
 
 
 def _reported(truths: Truths, outputs: Outputs, kind: str) -> Iterator[Check]:
@@ -212,16 +203,18 @@ def _reported(truths: Truths, outputs: Outputs, kind: str) -> Iterator[Check]:
         f"{len(happened) - len(missed):,}",
         not missed,
         _few(missed) or note,
+        compared=len(happened),
     )
 
 
-def _none(name: str, bad: set[str]) -> Check:
-    return Check(name, "0", f"{len(bad):,}", not bad, _few(bad))
+def _none(name: str, bad: set[str], of: int) -> Check:
+    return Check(name, "0", f"{len(bad):,}", not bad, _few(bad), compared=of)
 
 
 def _all(name: str, wanted: set[str], found: Iterator[str] | set[str]) -> Check:
     missing = wanted - set(found)
-    return Check(name, f"{len(wanted):,}", f"{len(wanted) - len(missing):,}", not missing, _few(missing))
+    there = f"{len(wanted) - len(missing):,}"
+    return Check(name, f"{len(wanted):,}", there, not missing, _few(missing), compared=len(wanted))
 
 
 def _few(names: set[str]) -> str:

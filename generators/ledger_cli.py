@@ -65,6 +65,7 @@ def check(
     A column may lie inside another, also inside JSON text: ``event.transaction_id``.
     """
     from generators.ledger_check import Outputs, compare, read_truths
+    from millrace.console.report import NOTHING
     from millrace.errors import ChecksFailed, UserError
 
     outputs = Outputs(
@@ -78,12 +79,15 @@ def check(
     checks = compare(read_truths(ledger), outputs)
     width = max(len(one.name) for one in checks)
     for one in checks:
-        mark = "ok  " if one.ok else "FAIL"
-        note = f"  ({one.note})" if one.note else ""
-        typer.echo(f"{mark}  {one.name:<{width}}  expected {one.expected}, found {one.found}{note}")
+        mark = "FAIL" if not one.ok else "-   " if one.is_empty else "ok  "
+        note = NOTHING if one.is_empty else one.note
+        said = f"  ({note})" if note else ""
+        typer.echo(f"{mark}  {one.name:<{width}}  expected {one.expected}, found {one.found}{said}")
     failed = sum(not one.ok for one in checks)
     if failed:
         raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")
+    if not any(one.holds for one in checks):
+        raise ChecksFailed(f"{NOTHING} with {ledger}")
 
 
 def _named(texts: list[str], flag: str) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.offers import Offer
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.console.live_panels import AlertLine
-from millrace.console.report import Check, equal
+from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.clock_files import read_status
 from millrace.runtime.commands import app_rows
@@ -46,6 +46,11 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--speed": 120,
         "--people": 2_000,
         "--items": 1_000,
+        # Within two hours there are refunds, erasures, and purchases of what was left in the cart.
+        "--refunds": 0.3,
+        "--refund-after-h": 0.5,
+        "--erasures": 40,
+        "--recovery": 0.3,
         "--duplicates": 0.01,
         "--malformed": 0.002,
         "--bootstrap": run.bootstrap,
@@ -82,9 +87,16 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
     end = said_until(run.folder / "checkpoint")
     sent = {row["_event_id"] for row in rows("offers")}
     return [
-        *check_ledger(rows, ledger, end_ms=end, cart_timeout_ms=_CART_TIMEOUT_MS),
-        equal("nothing that was late", 0, len(rows("late"))),
-        equal("offers on the topic = rows in offers", len(sent), len(offer_ids & sent)),
+        *check_ledger(
+            rows,
+            ledger,
+            end_ms=end,
+            cart_timeout_ms=_CART_TIMEOUT_MS,
+            rules=run.settings.offer_rules(),
+            holdout=run.settings.offers.control,
+        ),
+        equal("nothing that was late", 0, len(rows("late")), of=ledger.summary.sent),
+        same("offers on the topic = rows in offers", sent, offer_ids),
     ]
 
 

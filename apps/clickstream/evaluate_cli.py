@@ -76,6 +76,7 @@ def shop(
     """A generated shop through the whole app: events per second, and every table against the ledger."""
     from apps.clickstream.evaluation_shop import evaluate_shop
     from millrace.console.report import print_checks
+    from millrace.errors import ChecksFailed
 
     report, checks = evaluate_shop(
         events, ledger=ledger, batch=batch, bound=bound, sets=tuple(sets or ()), say=_say
@@ -85,6 +86,8 @@ def shop(
     _show("The shop", shown, [tuple(report[name] for name in shown)])
     if checks:
         print_checks("Against the ledger", checks)
+    if failed := sum(not check.ok for check in checks):
+        raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")
 
 
 def _say(text: str) -> None:

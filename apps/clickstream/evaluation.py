@@ -252,6 +252,19 @@ def expected_sessions(clicks: pd.DataFrame, gap_ms: int) -> pd.DataFrame:
     return found.sort_values(["visitor_id", "session_start"], ignore_index=True)
 
 
+def differing_sessions(found: pd.DataFrame, expected: pd.DataFrame) -> pd.DataFrame:
+    """Return the sessions that only one of two tables has; one that stands there twice needs another.
+
+    Args:
+        found: ``visitor_id``, ``session_start``, ``session_end`` (UTC ms) and ``events``.
+        expected: The same.
+    """
+    keys = ["visitor_id", "session_start", "session_end", "events"]
+    mine, theirs = (frame[keys].assign(time=frame.groupby(keys).cumcount()) for frame in (found, expected))
+    both = theirs.merge(mine, how="outer", on=[*keys, "time"], indicator=True).drop(columns="time")
+    return both[both["_merge"] != "both"]
+
+
 def evaluate_sessionize(
     clicks_path: Path, gap_ms: int, *, rows_to: Path | None = None, say: Progress = lambda _: None
 ) -> dict[str, Any]:
@@ -286,9 +299,7 @@ def evaluate_sessionize(
     began = time.monotonic()
     found = sessions_of(table.to_pandas())
     expected = expected_sessions(clicks, gap_ms)
-    keys = ["visitor_id", "session_start", "session_end", "events"]
-    both = expected[keys].merge(found[keys], how="outer", on=keys, indicator=True)
-    wrong = both[both["_merge"] != "both"]
+    wrong = differing_sessions(found, expected)
     if rows_to is not None:
         named = found
         if clicks.attrs["visitors"].startswith(("int", "uint")):

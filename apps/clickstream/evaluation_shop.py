@@ -115,6 +115,8 @@ def evaluate_shop(
                 # The input is drained: all that was sent has been said.
                 end_ms=truth.summary.last_event_time_ms or 0,
                 cart_timeout_ms=ms(settings.cart_timeout),
+                rules=settings.offer_rules(),
+                holdout=settings.offers.control,
             )
         report = {
             "messages": done.rows,
@@ -128,5 +130,6 @@ def evaluate_shop(
                 {"name": c.name, "expected": c.expected, "found": c.found, "ok": c.ok} for c in checks
             ],
             "checks_failed": sum(not c.ok for c in checks),
+            "nothing_to_compare": [c.name for c in checks if c.is_empty],
         }
     return report, checks

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from apps.clickstream.known import HOLDOUT
+from apps.clickstream.offer_checks import STITCHING, Consents, check_offers, check_outcomes
+from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from apps.clickstream.rows import digest_of
 from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import ReadLedger, WorldTruth
 
 Rows = Callable[[str], list[dict[str, Any]]]
 _MINUTE_MS: Final = 60_000
 _GAP_MS: Final = 30 * _MINUTE_MS
+_FIVE_MS: Final = 5 * _MINUTE_MS
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_RETURN_MS: Final = 10 * _MINUTE_MS
 #: Bots of which so many events have come have shown how fast they are.
 _SHOWN: Final = 100
 
 
-def check_ledger(rows: Rows, ledger: ReadLedger, *, end_ms: int, cart_timeout_ms: int) -> list[Check]:
+def check_ledger(
+    rows: Rows,
+    ledger: ReadLedger,
+    *,
+    end_ms: int,
+    cart_timeout_ms: int,
+    rules: Sequence[OfferRule] = DEFAULT_RULES,
+    holdout: float = HOLDOUT,
+) -> list[Check]:
     """Compare tables with a ledger.
 
     What the end of the run cuts through is left out: the app has not been told how it went on. So are truths
@@ -27,44 +42,74 @@ def check_ledger(rows: Rows, ledger: ReadLedger, *, end_ms: int, cart_timeout_ms
         ledger: What the generator did.
         end_ms: Up to when everything has been said, UTC ms.
         cart_timeout_ms: After which time a cart is left, ms; 15 minutes or more.
+        rules: Rules of offers that were in force.
+        holdout: Share of the persons who are offered nothing by any of them.
     """
-    truths: dict[str, list[WorldTruth]] = {}
+    truths: dict[str, list[WorldTruth]] = defaultdict(list)
     for truth in ledger.truths:
-        truths.setdefault(truth.kind, []).append(truth)
-    sessions = rows("sessions")
+        truths[truth.kind].append(truth)
+    sessions, offers = rows("sessions"), rows("offers")
     letters = Counter(row["reason"] for row in rows("dead_letters"))
     faults = ledger.summary.faults
-    offers = [row["offer_id"] for row in rows("offers")]
+    answers = rows("consents")
+    consents = Consents(answers)
+    abandonments = rows("abandonments")
+    erased = _forgotten(truths)
+    broken = sum(letters[reason] for reason in ("malformed", "schema", "range"))
     return [
-        *_sessions(sessions, truths.get("session", []), end_ms - _GAP_MS),
-        _bots(sessions, truths.get("bot", []), end_ms - _GAP_MS),
-        *_carts(
-            rows("abandonments"), truths.get("abandonment", []), end_ms - cart_timeout_ms, cart_timeout_ms
-        ),
+        *_sessions(sessions, truths["session"], end_ms - _GAP_MS, erased),
+        _bots(sessions, truths["bot"], end_ms - _GAP_MS),
+        *_carts(abandonments, truths["abandonment"], end_ms - cart_timeout_ms, cart_timeout_ms, erased),
         *_orders(rows("attributions"), truths, end_ms),
-        _consents(rows("consents"), truths.get("consent_withdrawn", []), end_ms),
-        _erased(rows("profiles"), truths.get("erasure", []), end_ms),
-        equal("repeats in dead letters", faults.get("duplicate", 0), letters["duplicate"]),
-        equal(
-            "malformed in dead letters",
-            faults.get("malformed", 0),
-            sum(letters[reason] for reason in ("malformed", "schema", "range")),
+        *_consents(answers, truths["consent_withdrawn"], ledger, end_ms),
+        # What is asked for comes back over a topic before browsers are forgotten.
+        *_erased(rows, truths, consents, end_ms - _RETURN_MS),
+        *check_offers(offers, abandonments, consents, rules, holdout=holdout, until_ms=end_ms, erased=erased),
+        *check_outcomes(
+            rows("outcomes"), offers, truths["attribution"], truths["identity"], consents, until_ms=end_ms
         ),
-        equal("no offer twice", 0, len(offers) - len(set(offers))),
+        *_boards(rows("boards"), truths, end_ms, erased),
+        equal("repeats in dead letters", faults.get("duplicate", 0), letters["duplicate"]),
+        equal("malformed in dead letters", faults.get("malformed", 0), broken),
+        equal(
+            "other dead letters",
+            0,
+            letters.total() - letters["duplicate"] - broken,
+            of=letters.total(),
+        ),
     ]
 
 
-def _sessions(rows: list[dict[str, Any]], truths: Iterable[WorldTruth], until: int) -> list[Check]:
+def _forgotten(truths: dict[str, list[WorldTruth]]) -> frozenset[str]:
+    """Return the persons, and the browsers by themselves, of accounts that have asked to be forgotten.
+
+    A browser that several use is forgotten with each of them.
+    """
+    users = {truth.entity for truth in truths["erasure"]}
+    visitors = {visitor for truth in truths["erasure"] for visitor in truth.detail["visitors"]}
+    visitors |= {t.entity for t in truths["identity"] if t.detail["user_id"] in users}
+    return frozenset({*(f"u:{user}" for user in users), *(f"v:{visitor}" for visitor in visitors)})
+
+
+def _sessions(
+    rows: list[dict[str, Any]], truths: Iterable[WorldTruth], until: int, erased: frozenset[str]
+) -> list[Check]:
+    # The last session of a browser that is forgotten is not ended, but gone.
+    rows = [r for r in rows if f"v:{r['visitor_id']}" not in erased]
     found = {
         (r["visitor_id"], r["start_ms"], r["end_ms"], r["events"], r["page_views"])
         for r in rows
         if r["is_final"] and not r["bot"] and r["end_ms"] <= until
     }
-    told = [t for t in truths if t.detail["end_ms"] <= until]
+    told = [t for t in truths if t.detail["end_ms"] <= until and f"v:{t.entity}" not in erased]
     whole = {_session(t) for t in told if not t.disturbed}
     disturbed = {(t.entity, t.detail["start_ms"]) for t in told if t.disturbed}
     found = {row for row in found if row[:2] not in disturbed}
-    return [same("sessions that are over", whole, found, "visitor, start, end, events, views")]
+    ids = [r["session_id"] for r in rows]
+    return [
+        same("sessions that are over", whole, found, "visitor, start, end, events, views"),
+        equal("no session twice", 0, len(ids) - len(set(ids)), of=len(ids)),
+    ]
 
 
 def _session(truth: WorldTruth) -> tuple[Any, ...]:
@@ -76,13 +121,21 @@ def _bots(rows: list[dict[str, Any]], truths: list[WorldTruth], until: int) -> C
     over = [t for t in truths if t.detail["end_ms"] <= until]
     shown = {t.entity for t in over if t.detail["by"] == "user_agent" or len(t.event_ids) > _SHOWN}
     holds = shown <= found <= {t.entity for t in truths}
-    return Check("bots found, nobody else", f"{len(shown):,}", f"{len(found):,}", holds, "or more that began")
+    note = "or more that began"
+    return Check(
+        "bots found, nobody else", f"{len(shown):,}", f"{len(found):,}", holds, note, compared=len(shown)
+    )
 
 
 def _carts(
-    rows: list[dict[str, Any]], truths: Iterable[WorldTruth], until: int, timeout_ms: int
+    rows: list[dict[str, Any]],
+    truths: Iterable[WorldTruth],
+    until: int,
+    timeout_ms: int,
+    erased: frozenset[str],
 ) -> list[Check]:
-    whole = [t for t in truths if not t.disturbed]
+    # A cart of somebody who is forgotten is forgotten with it.
+    whole = [t for t in truths if not t.disturbed and not erased & _names(t)]
     expected = {
         (t.entity, spell["since_ms"], spell["stage"], spell["value_cents"])
         for t in whole
@@ -96,43 +149,110 @@ def _carts(
         for r in rows
         if r["since_ms"] <= until and r["cart_id"] in keys
     }
+    twice = len(rows) - len({(r["cart_id"], r["since_ms"]) for r in rows})
     bought = {t.entity: t.detail["bought_ms"] for t in whole if t.detail["bought_ms"] is not None}
     after = sum(r["since_ms"] >= bought.get(r["cart_id"], r["since_ms"] + 1) for r in rows)
     return [
         same("carts that were left", expected, found, "cart, time, stage and value"),
-        equal("no cart left after its purchase", 0, after),
+        equal("no cart left twice at one time", 0, twice, of=len(rows)),
+        equal("carts left after their purchase", 0, after, of=len(bought)),
     ]
 
 
+def _names(cart: WorldTruth) -> set[str]:
+    return {f"v:{cart.detail['visitor_id']}", f"u:{cart.detail['user_id']}"}
+
+
 def _orders(rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]], until: int) -> list[Check]:
-    bought = [t for t in truths.get("attribution", []) if t.last_event_time_ms <= until and not t.disturbed]
+    bought = [t for t in truths["attribution"] if t.last_event_time_ms <= until and not t.disturbed]
     held = {r["order_id"]: r for r in rows}
     expected = {(t.entity, t.detail["amount_cents"]) for t in bought}
-    found = {(o, held[o]["amount_cents"]) for o, _ in expected if o in held}
+    others = {t.entity for t in truths["attribution"]} - {t.entity for t in bought}
+    found = {(o, r["amount_cents"]) for o, r in held.items() if o not in others}
     alone = [t for t in bought if len(t.detail["visitors"]) == 1 and t.entity in held]
     touches = {
         (t.entity, t.detail["first_touch"] or "direct", t.detail["last_touch"] or "direct") for t in alone
     }
     mine = {(t.entity, held[t.entity]["first_touch"], held[t.entity]["last_touch"]) for t in alone}
     back: Counter[str] = Counter()
-    for t in truths.get("refund", []):
+    for t in truths["refund"]:
         if t.last_event_time_ms <= until and not t.disturbed:
             back[t.entity] += t.detail["amount_cents"]
     refunded = {(o, cents) for o, cents in back.items() if o in held}
     taken = {(o, held[o]["refunded_cents"]) for o in back if o in held}
     return [
         same("conversions: orders and their value", expected, found),
+        equal("no order twice", 0, len(rows) - len(held), of=len(rows)),
         same("first and last touch", touches, mine, "of orders by one browser: others need consent"),
         same("refunds taken off", refunded, taken),
     ]
 
 
-def _consents(rows: list[dict[str, Any]], truths: Iterable[WorldTruth], until: int) -> Check:
-    expected = {t.entity for t in truths if t.last_event_time_ms <= until and not t.disturbed}
-    found = {r["visitor_id"] for r in rows if not r["granted"]}
-    return equal("withdrawals in the audit", len(expected), len(expected & found))
+def _consents(
+    rows: list[dict[str, Any]], truths: Iterable[WorldTruth], ledger: ReadLedger, until: int
+) -> list[Check]:
+    expected = {
+        (t.entity, t.last_event_time_ms) for t in truths if t.last_event_time_ms <= until and not t.disturbed
+    }
+    withdrawn = {(r["visitor_id"], r["at_ms"]) for r in rows if not r["granted"]}
+    ids = [r["consent_id"] for r in rows]
+    return [
+        equal("answers to the question for consent", ledger.summary.streams.get("consents", 0), len(ids)),
+        equal("no answer twice", 0, len(ids) - len(set(ids)), of=len(ids)),
+        equal("withdrawals in the audit", len(expected), len(expected & withdrawn)),
+    ]
 
 
-def _erased(rows: list[dict[str, Any]], truths: Iterable[WorldTruth], until: int) -> Check:
-    gone = {f"u:{t.entity}" for t in truths if t.last_event_time_ms <= until and not t.disturbed}
-    return equal("no profile of who asked for erasure", 0, len(gone & {r["person"] for r in rows}))
+def _erased(rows: Rows, truths: dict[str, list[WorldTruth]], consents: Consents, until: int) -> list[Check]:
+    """Compare what is left of persons who asked for erasure, and the audit of their browsers."""
+    asked = [t for t in truths["erasure"] if t.last_event_time_ms <= until and not t.disturbed]
+    requests = {t.entity: t.truth_id.removeprefix("truth-") for t in asked}
+    left = {f"u:{user}" for user in requests} & {r["person"] for r in rows("profiles")}
+    known = {r["visitor_id"] for r in rows("identities") if r["user_id"] in requests}
+    due = set()
+    for login in truths["identity"]:
+        user, visitor, at = login.detail["user_id"], login.entity, login.last_event_time_ms
+        alone = user in requests and not login.detail["shared"] and not login.disturbed
+        known_then = alone and consents.allow(visitor, at, STITCHING)
+        if known_then and not consents.changed(visitor, at, until):
+            due.add((requests[user], digest_of(visitor)))
+    found = {(r["request_id"], r["subject_digest"]) for r in rows("erasures")}
+    all_requests = {t.truth_id.removeprefix("truth-") for t in truths["erasure"]}
+    foreign = sum(request not in all_requests for request, _ in found)
+    return [
+        equal("profiles of who asked for erasure", 0, len(left), of=len(requests)),
+        equal("browsers known of who asked for erasure", 0, len(known), of=len(due)),
+        equal("browsers forgotten in the audit", len(due), len(due & found)),
+        equal("audited without a request", 0, foreign, of=len(found)),
+    ]
+
+
+def _boards(
+    rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]], until: int, erased: frozenset[str]
+) -> list[Check]:
+    """Compare the sums of two boards with what the ledger says of their hours."""
+    found: dict[str, Counter[int]] = defaultdict(Counter)
+    for row in rows:
+        if row["window_end_ms"] <= until:
+            found[row["board"]][row["window_end_ms"]] += row["value"]
+    visits, certain = Counter[int](), Counter[int]()
+    for truth in truths["session"]:
+        # A visit is over, and counts, when its pause is.
+        end = ((truth.detail["end_ms"] + _GAP_MS) // _HOUR_MS + 1) * _HOUR_MS
+        if end <= until:
+            visits[end] += 1
+            certain[end] += f"v:{truth.entity}" not in erased
+    revenue = Counter[int]()
+    for truth in truths["attribution"]:
+        first = (truth.last_event_time_ms // _FIVE_MS + 1) * _FIVE_MS
+        for end in range(first, min(first + _HOUR_MS, until + 1), _FIVE_MS):
+            revenue[end] += truth.detail["amount_cents"]
+    counted = found["sources.visits/1h"]
+    wrong = sum(not certain[end] <= counted[end] <= visits[end] for end in {*visits, *counted})
+    note = "but those of who is forgotten before they are over"
+    return [
+        equal("hours whose visits are not those on the board", 0, wrong, note, of=visits.total()),
+        same(
+            "revenue on the board", set(revenue.items()), set(found["revenue/1h"].items()), "by hour, cents"
+        ),
+    ]

@@ -236,7 +236,7 @@ class Comparison(NamedTuple):
     Attributes:
         expected: Rows in the file.
         matching: Rows of it that are there and equal in every compared column.
-        mismatches: Rows of it that are not, and rows that should not be there.
+        mismatches: Rows of it that are not, and rows that should not be there, or are there again.
         differences: What differs.
         compared: Columns that were compared.
         not_compared: Columns that were not.
@@ -270,22 +270,28 @@ def compare(
     if key not in expected[0]:
         raise BadFile(f"{path} has no column {key}")
     compared = [name for name in expected[0] if name in columns]
-    by_key = {str(columns[key](row)): row for row in found}
+    by_key: dict[str, TrackerSession | TrackerView | TrackerUser] = {}
     differences: list[Difference] = []
+    for row in found:
+        name = str(columns[key](row))
+        if name in by_key:
+            differences.append(Difference(table, name, "row", "once", "again"))
+        by_key[name] = row
+    again = len(differences)
     matching = 0
     for wanted in expected:
         name = str(wanted[key])
-        row = by_key.pop(name, None)
-        if row is None:
+        mine = by_key.pop(name, None)
+        if mine is None:
             differences.append(Difference(table, name, "row", "there", "missing"))
             continue
-        mine = [_difference(table, name, c, wanted[c], columns[c](row)) for c in compared]
-        wrong = [d for d in mine if d is not None]
+        told = [_difference(table, name, c, wanted[c], columns[c](mine)) for c in compared]
+        wrong = [d for d in told if d is not None]
         matching += not wrong
         differences += wrong
     differences += [Difference(table, name, "row", None, "not expected") for name in sorted(by_key)]
     left_out = [name for name in expected[0] if name not in columns]
-    mismatches = len(expected) - matching + len(by_key)
+    mismatches = len(expected) - matching + len(by_key) + again
     return Comparison(len(expected), matching, mismatches, differences[:_LISTED], compared, left_out)
 
 

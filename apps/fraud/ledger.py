@@ -47,8 +47,25 @@ class Sent(msgspec.Struct, tag_field="record", tag="summary", frozen=True):
     labels: int = 0
 
 
-class _Other(msgspec.Struct, tag_field="record", tag="fault", frozen=True):
-    """What was done to a message; the summary counts it."""
+class Fault(msgspec.Struct, tag_field="record", tag="fault", frozen=True):
+    """A message that was delayed, repeated or broken on purpose.
+
+    Attributes:
+        kind: ``late``, ``duplicate`` or ``malformed``.
+        transaction_id: The transaction, if the message is one.
+        event_time_ms: Its time, UTC ms.
+        lateness_ms: How far a late one was behind the newest that was sent before it, ms.
+    """
+
+    kind: str
+    transaction_id: str | None
+    event_time_ms: int
+    lateness_ms: int = 0
+
+    @property
+    def sent_ms(self) -> int:
+        """When it was sent, by the clock of the events, UTC ms."""
+        return self.event_time_ms + self.lateness_ms
 
 
 class _Run(msgspec.Struct, tag_field="record", tag="run", frozen=True):
@@ -60,10 +77,12 @@ class Ledger(msgspec.Struct, frozen=True):
 
     Attributes:
         truths: All frauds, those that were cut off too.
+        faults: What was done to messages, in order of sending.
         summary: Totals.
     """
 
     truths: list[Episode]
+    faults: list[Fault]
     summary: Sent
 
     @property
@@ -72,7 +91,7 @@ class Ledger(msgspec.Struct, frozen=True):
         return [truth for truth in self.truths if truth.complete]
 
 
-_DECODER: Final = msgspec.json.Decoder(Episode | Sent | _Other | _Run)
+_DECODER: Final = msgspec.json.Decoder(Episode | Sent | Fault | _Run)
 
 
 def read_ledger(path: Path) -> Ledger:
@@ -82,15 +101,18 @@ def read_ledger(path: Path) -> Ledger:
         UserError: It cannot be read, is no ledger, or has no summary: the generator did not end cleanly.
     """
     truths: list[Episode] = []
+    faults: list[Fault] = []
     for number, line in enumerate(read_records(path), 1):
         try:
             record = _DECODER.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: record {number} is no record of a ledger: {error}") from error
         if isinstance(record, Sent):
-            return Ledger(truths, record)
+            return Ledger(truths, faults, record)
         if isinstance(record, Episode):
             truths.append(record)
+        elif isinstance(record, Fault):
+            faults.append(record)
     raise UserError(
         f"{path} has no summary: the generator did not end cleanly, so the ledger is incomplete; "
         "generate the stream again"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.settings import IotSettings
+from apps.iot_maintenance.quality import LEARN
+from apps.iot_maintenance.settings import IotSettings, monitoring
 from millrace.console.live_panels import AlertLine
-from millrace.console.report import Check, equal
+from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.commands import app_rows
 from millrace.testing.world_ledger import ReadLedger, WorldTruth, read_world_ledger
-from millrace.time import ms
+from millrace.time import NEVER, ms
 
 #: Share of what happened that must be found.
 _FOUND: Final = 0.9
@@ -25,10 +27,21 @@ _TOPICS: Final = (
     "readings", "status", "maintenance", "errors", "heartbeats", "equipment", "actions", "control",
     "alarms", "liveness", "shifts", "health", "alarm_kpis", "dead_letters",
 )  # fmt: skip
-#: Sensor faults that must be found. A drift looks like wear of a component to whoever sees one sensor.
-FAULTS: Final = ("stuck", "spike", "dropout", "wrong_unit", "gap", "noise")
-#: A sensor is judged by what it was like before: faults in its first seconds have nothing to differ from.
-_LEARN_MS: Final = 45_000
+#: Sensor faults that must be found, and by which words. A drift looks like wear of a component to whoever
+#: sees one sensor; of a gap there are no readings.
+WORDS: Final[Mapping[str, frozenset[str]]] = {
+    "stuck": frozenset({"stuck"}),
+    "spike": frozenset({"rate", "range"}),
+    "dropout": frozenset({"missing"}),
+    "wrong_unit": frozenset({"unit", "range"}),
+    "gap": frozenset(),
+    "noise": frozenset({"noise", "range"}),
+}
+#: The rule of sensors that are not to be believed, and how long after a fault its alarm may come, ms.
+_SENSOR_FAULT: Final = "sensor-fault"
+_TELL_MS: Final = 15_000
+#: Words that say nothing against a value: a sensor is learned from such readings.
+_BELIEVED: Final = frozenset({"", "gap", "spike"})
 _decode_alarm = msgspec.json.Decoder(AlarmEvent).decode
 
 
@@ -53,8 +66,8 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--partitions": names.partitions,
         "--acceleration": 180,
         "--failure-scale": 4,
-        "--sensor-fault-rate": 40,
-        "--outage-rate": 40,
+        "--sensor-fault-rate": 200,
+        "--outage-rate": 150,
         "--disorder-ms": 300,
         "--late": 0.002,
         "--lateness": "5s",
@@ -83,91 +96,173 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
         alarm_ids: Identities of the changes of alarms seen on the topic.
     """
     folder = run.folder
-    readings = app_rows(folder, "readings", ["reading_id", "revision", "status", "late"])
-    first = [row["reading_id"] for row in readings if row["revision"] == 0]
+    readings = app_rows(
+        folder,
+        "readings",
+        [
+            "reading_id",
+            "machine_id",
+            "quantity",
+            "event_time_ms",
+            "value",
+            "unit",
+            "revision",
+            "status",
+            "fault",
+        ],
+    )
+    first = [row for row in readings if row["revision"] == 0]
+    ids = [row["reading_id"] for row in first]
     late = [row["input"] for row in app_rows(folder, "late", ["input"])]
-    late_readings = late.count("readings")
     reasons = Counter(r["reason"] for r in app_rows(folder, "dead_letters", ["reason"]))
     history = app_rows(
         folder,
         "alarm_history",
-        ["entity_id", "quantity", "category", "change", "event_time_ms", "announced", "status", "_event_id"],
-    )
+        ["alarm_id", "entity_id", "rule_id", "quantity", "category", "change", "event_time_ms",
+         "announced", "status", "_event_id"],
+    )  # fmt: skip
     liveness = app_rows(folder, "liveness", ["device_id", "state", "cause", "event_time_ms"])
     # A heartbeat that comes twice is none the worse for it.
     faults = Counter(f.kind for f in ledger.faults if (f.kind, f.stream) != ("duplicate", "heartbeats"))
     sent = ledger.summary.streams.get("readings", 0)
+    unknown = sum(row["status"] is None for row in readings)
+    process = [row for row in history if row["category"] == "process" and row["change"] == "active"
+               and row["quantity"] in _SUPPRESSED]  # fmt: skip
+    stopped = sum(row["announced"] and row["status"] in _STOPPED for row in process)
+    changes = [row["_event_id"] for row in history]
     found = [
-        _equal("readings sent = rows in readings + late", sent, len(first) + late_readings),
-        _equal("no reading twice", 0, len(first) - len(set(first))),
+        _equal("readings sent = rows in readings + late", sent, len(first) + late.count("readings")),
+        equal("no reading twice", 0, len(ids) - len(set(ids)), of=len(ids)),
         _equal("repeats in dead letters", faults["duplicate"], reasons["duplicate"], late=len(late)),
-        _equal("broken in dead letters", faults["malformed"], sum(reasons[r] for r in _BROKEN)),
+        equal("broken in dead letters", faults["malformed"], sum(reasons[r] for r in _BROKEN)),
         Check(
             "readings know their status",
             "all but the first moments",
-            f"{sum(row['status'] is None for row in readings):,} do not",
-            sum(row["status"] is None for row in readings) <= 0.01 * max(1, len(readings)),
+            f"{unknown:,} do not",
+            unknown <= 0.01 * len(readings),
+            compared=len(readings),
         ),
-        _equal(
-            "changes on the topic = alarm history",
-            len(history),
-            len(alarm_ids & {row["_event_id"] for row in history}),
-        ),
+        same("changes on the topic = alarm history", set(changes), alarm_ids),
+        equal("no change of an alarm twice", 0, len(changes) - len(set(changes)), of=len(changes)),
+        equal("alarms of stopped machines", 0, stopped, of=len(process)),
+        *_impossible(run.settings, first),
     ]
-    process = [row for row in history if row["category"] == "process" and row["announced"]]
-    stopped = sum(1 for row in process if row["status"] in ("off", "maintenance", "failed")
-                  and row["change"] == "active" and row["quantity"] in _SUPPRESSED)  # fmt: skip
-    found.append(_equal("alarms of stopped machines", 0, stopped))
     last = ledger.summary.last_event_time_ms or 0
-    found += _happenings(run, ledger.truths, history, liveness, last)
-    return found
+    return [*found, *_happenings(run, ledger.truths, first, history, liveness, last)]
 
 
 _BROKEN: Final = ("malformed", "schema", "range", "no_event_time", "future")
+_STOPPED: Final = ("off", "maintenance", "failed")
 _SUPPRESSED: Final = frozenset({"vibration", "current", "pressure", "flow", "speed", "power"})
+
+
+def _impossible(settings: IotSettings, readings: list[dict[str, Any]]) -> list[Check]:
+    """Return a check for values that are not there, and for those beyond what is physically possible."""
+    limits = monitoring(settings).limits
+    beyond, told = set(), set()
+    for row in readings:
+        known, value, name = limits.get(row["quantity"]), row["value"], row["reading_id"]
+        if known is None or value is None or row["unit"] != known.unit:
+            continue  # what is in another unit is converted before it is judged
+        if (known.low is not None and value < known.low) or (known.high is not None and value > known.high):
+            beyond.add(name)
+        if row["fault"] == "range":
+            told.add(name)
+    return [
+        same(
+            "readings without a value are missing",
+            {r["reading_id"] for r in readings if r["value"] is None},
+            {r["reading_id"] for r in readings if r["fault"] == "missing"},
+        ),
+        same("impossible values are out of range", beyond, told),
+    ]
+
+
+class _Span(NamedTuple):
+    """From when to when something held, ms."""
+
+    begin: int
+    end: int
+
+
+def _standing(history: Iterable[dict[str, Any]]) -> dict[str, list[_Span]]:
+    """Return when sensors were said not to be believed: sensor → spans of time."""
+    found: dict[str, list[_Span]] = defaultdict(list)
+    since: dict[str, int] = {}
+    for row in sorted(history, key=lambda r: r["event_time_ms"]):
+        if row["rule_id"] != _SENSOR_FAULT:
+            continue
+        name, at = f"{row['entity_id']}.{row['quantity']}", row["event_time_ms"]
+        if row["change"] == "active":
+            since.setdefault(name, at)
+        elif row["change"] == "inactive" and name in since:
+            found[name].append(_Span(since.pop(name), at))
+    for name, at in since.items():
+        found[name].append(_Span(at, NEVER))
+    return found
 
 
 def _happenings(
     run: DemoRun,
     truths: Iterable[WorldTruth],
+    readings: list[dict[str, Any]],
     history: list[dict[str, Any]],
     liveness: list[dict[str, Any]],
     last: int,
 ) -> list[Check]:
-    """Return a check for each kind of thing that happened."""
+    """Return a check for each kind of thing that can happen.
+
+    A sensor fault is found where one of its own readings was judged by a word for it and the sensor's alarm
+    stood meanwhile; a gap where the sensor was said to be silent. A sensor is judged by what it was like
+    before: faults of one that is not known yet have nothing to differ from, and where a machine stands still
+    nothing is the same in any unit.
+    """
     monitor = run.settings.monitor
-    raised: dict[str, list[int]] = defaultdict(list)
-    for row in history:
-        if row["change"] == "active":
-            raised[f"{row['entity_id']}.{row['quantity']}"].append(row["event_time_ms"])
+    judged = {row["reading_id"]: row["fault"] for row in readings}
+    still = {row["reading_id"] for row in readings if row["status"] in _STOPPED}
+    believed: dict[str, list[int]] = defaultdict(list)
+    for row in sorted(readings, key=lambda r: r["event_time_ms"]):
+        if row["fault"] in _BELIEVED and row["value"] is not None:
+            believed[f"{row['machine_id']}.{row['quantity']}"].append(row["event_time_ms"])
+    standing = _standing(history)
     silent: dict[str, list[int]] = defaultdict(list)
     for row in liveness:
         if row["state"] == "silent":
             silent[row["device_id"]].append(row["event_time_ms"])
-    begin = min((t.first_event_time_ms for t in truths), default=0)
     timeout = ms(monitor.device_timeout)
-    hits: dict[str, list[bool]] = defaultdict(list)
+    kinds = [*(f"sensor fault: {kind}" for kind in WORDS), "gateway outage", "machine silence"]
+    hits: dict[str, list[bool]] = {kind: [] for kind in sorted(kinds)}
     for truth in truths:
         kind = truth.kind.removeprefix("sensor_")
         start, end = int(truth.detail.get("begin_ms", 0)), int(truth.detail.get("end_ms", 0))
-        if kind in FAULTS and start > begin + _LEARN_MS and end + 5_000 < last:
-            if kind == "gap" and end - start < ms(monitor.sensor_least) + 2_000:
+        if kind in WORDS and end + 5_000 < last:
+            if bisect_left(believed[truth.entity], start) <= LEARN:
                 continue
-            at = [*raised[truth.entity], *silent[truth.entity]]
-            hits[f"sensor fault: {kind}"].append(any(start <= t <= end + 15_000 for t in at))
+            if kind == "gap":
+                if end - start >= ms(monitor.sensor_least) + 2_000:
+                    gone = any(start <= t <= end + _TELL_MS for t in silent[truth.entity])
+                    hits[f"sensor fault: {kind}"].append(gone)
+                continue
+            if truth.detail.get("unit_says_so") is False and still.issuperset(truth.event_ids):
+                continue
+            told = any(judged.get(i) in WORDS[kind] for i in truth.event_ids)
+            alarm = any(span.begin <= end + _TELL_MS and span.end >= start for span in standing[truth.entity])
+            hits[f"sensor fault: {kind}"].append(told and alarm)
         elif kind in ("gateway_outage", "machine_silence") and min(end, last) - start > timeout + 1_000:
             hits[kind.replace("_", " ")].append(any(start <= t <= end for t in silent[truth.entity]))
     found = []
-    for name, ok in sorted(hits.items()):
+    for name, ok in hits.items():
         # Of few, one may be missed.
-        enough = sum(ok) >= min(_FOUND * len(ok), len(ok) - 1) and any(ok)
-        found.append(Check(f"found: {name}", f"at least {_FOUND:.0%} of {len(ok)}", sum(ok), enough))
+        enough = sum(ok) >= min(_FOUND * len(ok), len(ok) - 1) and (any(ok) or not ok)
+        wanted = f"at least {_FOUND:.0%} of {len(ok)}"
+        found.append(Check(f"found: {name}", wanted, sum(ok), enough, compared=len(ok)))
     return found
 
 
 def _equal(name: str, expected: int, found: int, *, late: int = 0) -> Check:
     if late and found < expected <= found + late:
-        return Check(name, f"{expected:,}", f"{found:,}", True, "the others came too late to be told")
+        note = "the others came too late to be told"
+        return Check(name, f"{expected:,}", f"{found:,}", True, note, compared=expected)
     return equal(name, expected, found)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -14,8 +13,9 @@ from apps.ridesharing.cli import read_table
 from apps.ridesharing.records import Trip
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.console.live_panels import AlertLine
-from millrace.console.report import Check
+from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
+from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 from millrace.time import ms
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ _TOPICS = (
 _SPEED = 8
 #: Event time at the end of a run that is not counted on, ms.
 _UNSETTLED_MS = 60_000
+#: How the ledger says that a rider has given up, and the states of a request that has ended without a ride.
+_GAVE_UP: Final = ("cancelled", "no_driver")
+_NOT_DRIVEN: Final = ("rider_cancelled", "no_drivers_available")
+#: Share of the offers that are over which drivers must have accepted.
+_TAKEN: Final = 0.4
 _decode_trip = msgspec.json.Decoder(Trip).decode
 
 
@@ -79,52 +84,107 @@ def trip_line(value: bytes) -> AlertLine:
     return AlertLine(f"{at:%H:%M:%S}", trip.request_id, f"{trip.state}: {trip.cause}", wait, trip.driver_id)
 
 
-def checks(run: DemoRun, ledger: Any, _: set[str]) -> list[Check]:
+def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
     """Compare the tables with what the agents did.
 
     Args:
         run: The run.
         ledger: What the generator did.
+        trip_ids: Identities of the steps of trips seen on the topic.
     """
     names = ("assignments", "trips", "offers", "windows")
     tables = {name: read_table(run.folder, name) for name in names}
-    found = audit(tables, patience_ms=ms(run.settings.dispatch.patience))
+    audited = audit(tables, patience_ms=ms(run.settings.dispatch.patience))
     alarms = len(read_table(run.folder, "violations"))
-    letters = read_table(run.folder, "dead_letters")
-    reasons = Counter(letters["reason"].tolist() if len(letters) else [])
-    ended = {t.entity: t.last_event_time_ms for t in ledger.truths if t.kind == "served"}
+    wrong = audited.count + alarms
+    rows = sum(len(frame) for frame in tables.values())
+    steps = tables["trips"]
+    told = set(steps["_event_id"]) if len(steps) else set()
     # What happened in the last minute may still wait for the watermark when the app is stopped.
     last_ms = (ledger.summary.last_event_time_ms or 0) - _UNSETTLED_MS
-    served = {name for name, at in ended.items() if at <= last_ms}
-    trips = _last(tables["trips"])
-    completed = set(trips[trips["state"] == "completed"]["request_id"]) if len(trips) else set()
-    offers = tables["assignments"]
-    accepted = int((offers["accepted_ms"] > 0).sum()) if len(offers) else 0
-    wrong = found.count + alarms
+    trips = _last(steps)
     return [
-        Check("violations of the invariants", "0", f"{wrong:,}", wrong == 0, "; ".join(found.examples[:2])),
+        equal("violations of the invariants", 0, wrong, "; ".join(audited.examples[:2]), of=rows),
+        equal("requests sent = requests in trips", ledger.summary.streams.get("requests", 0), len(trips)),
+        *_ends(trips, ledger, last_ms),
+        _searches(trips, last_ms - ms(run.settings.dispatch.patience)),
+        *_offers(tables["offers"], tables["assignments"]),
+        same("steps on the topic = rows in trips", told, trip_ids),
+        equal("no step twice", 0, len(steps) - len(told), of=len(steps)),
+        *_letters(read_table(run.folder, "dead_letters"), ledger),
+    ]
+
+
+def _ends(trips: pd.DataFrame, ledger: ReadLedger, last_ms: int) -> list[Check]:
+    """Return whether requests ended as their riders and drivers know."""
+    states = dict(zip(trips["request_id"], trips["state"], strict=True)) if len(trips) else {}
+    ended = {t.entity: t.last_event_time_ms for t in ledger.truths if t.kind == "served"}
+    served = {name for name, at in ended.items() if at <= last_ms}
+    completed = {name for name, state in states.items() if state == "completed"}
+    left = {t.entity for t in ledger.truths if t.kind in _GAVE_UP and t.last_event_time_ms <= last_ms}
+    driven = sum(states.get(name) not in _NOT_DRIVEN for name in left)
+    return [
         Check(
             "trips that the drivers finished are completed, and no others",
             f"{len(served):,} to {len(ended):,}",
             f"{len(completed):,}",
             served <= completed <= ended.keys(),
+            compared=len(served | completed),
         ),
-        Check("offers that drivers accepted", "more than 0", f"{accepted:,}", accepted > 0),
-        Check("offers made", "more than 0", f"{len(tables['offers']):,}", len(tables["offers"]) > 0),
+        equal("requests of riders who gave up that are not over", 0, driven, of=len(left)),
+    ]
+
+
+def _searches(trips: pd.DataFrame, since_ms: int) -> Check:
+    """Return whether a driver is searched for no longer than riders have patience."""
+    old = trips[trips["requested_ms"] <= since_ms] if len(trips) else trips
+    lasts = int(((old["state"] == "processing") & (old["at_ms"] <= since_ms)).sum()) if len(old) else 0
+    return equal("searches that have not ended in time", 0, lasts, of=len(old))
+
+
+def _offers(offers: pd.DataFrame, attempts: pd.DataFrame) -> list[Check]:
+    """Return whether each attempt was offered, once, and drivers took what they were offered."""
+    tried = attempts[attempts["policy"] != "manual"] if len(attempts) else attempts
+    over = int((tried["state"] != "offered").sum()) if len(tried) else 0
+    taken = int((tried["accepted_ms"] > 0).sum()) if len(tried) else 0
+    made, wanted = _pairs(offers), f"at least {_TAKEN:.0%} of {over:,}"
+    return [
+        same("offers made = attempts", set(_pairs(tried)), set(made)),
+        equal("no offer twice", 0, len(made) - len(set(made)), of=len(made)),
+        Check("offers accepted", wanted, f"{taken:,}", taken >= _TAKEN * over, compared=over),
+    ]
+
+
+def _pairs(frame: pd.DataFrame) -> list[tuple[str, int]]:
+    return list(zip(frame["request_id"], frame["attempt"], strict=True)) if len(frame) else []
+
+
+def _letters(letters: pd.DataFrame, ledger: ReadLedger) -> list[Check]:
+    """Return whether repeats and what is broken are dead letters, and nothing else."""
+    faults = Counter((f.kind, "locations" if f.stream == "locations" else "") for f in ledger.faults)
+    rows = list(zip(letters["reason"], letters["error"], strict=True)) if len(letters) else []
+    repeats = [error for reason, error in rows if reason == "duplicate"]
+    places = sum(error.startswith("a position") for error in repeats)
+    broken = sum(reason in ("malformed", "schema", "range") for reason, _ in rows)
+    again = faults["duplicate", "locations"]
+    malformed = faults["malformed", ""] + faults["malformed", "locations"]
+    return [
+        equal("repeats in dead letters", faults["duplicate", ""], len(repeats) - places),
+        # Of a position behind a newer one nothing is wanted, so nobody asks whether it has come before.
         Check(
-            "repeats in dead letters", "more than 0", f"{reasons['duplicate']:,}", reasons["duplicate"] > 0
+            "repeated positions in dead letters",
+            f"1 to {again:,}",
+            f"{places:,}",
+            min(1, again) <= places <= again,
+            compared=again,
         ),
+        equal("malformed in dead letters", malformed, broken),
+        equal("other dead letters", 0, len(rows) - len(repeats) - broken, of=len(rows)),
     ]
 
 
 def _last(trips: pd.DataFrame) -> pd.DataFrame:
     return trips.sort_values("revision").groupby("request_id").tail(1) if len(trips) else trips
-
-
-def _read_ledger(path: Path) -> Any:
-    from millrace.testing.world_ledger import read_world_ledger
-
-    return read_world_ledger(path)
 
 
 spec = DemoSpec(
@@ -135,6 +195,6 @@ spec = DemoSpec(
     alert_topic=lambda s: str(s.topics.trips),
     alert_line=trip_line,
     checks=checks,
-    read_ledger=_read_ledger,
+    read_ledger=read_world_ledger,
     sent=lambda ledger: int(ledger.summary.sent),
 )

@@ -58,30 +58,39 @@ def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
         supply = ran.table("supply", ["zone", "minute_ms", "cars", "free"]).to_pandas()
         changes = ran.table("drivers", ["driver_id", "change", "at_ms"]).to_pandas()
     stale = changes[changes["change"] == "stale"].groupby("driver_id").size()
-    key = ["minute_ms", "zone"]
-    found = supply.sort_values(key)[[*key, "cars", "free"]].reset_index(drop=True)
-    both = wanted_counts.merge(found, on=key, how="outer", suffixes=("", "_found"), indicator=True)
-    wrong = both[
-        (both["_merge"] != "both")
-        | (both["cars"] != both["cars_found"])
-        | (both["free"] != both["free_found"])
-    ]
+    wrong = differing_counts(supply, wanted_counts)
     gaps = gaps_of(positions)
     return {
         "fixes": len(positions),
         "drivers": int(positions["cab_id"].nunique()),
         "ttl_s": ttl_ms / 1_000,
         "zone_minutes": len(wanted_counts),
-        "zone_minutes_wrong": len(wrong),
+        "zone_minutes_wrong": wrong,
         "exclusions": int(stale.sum()),
         "exclusions_wrong": int(stale.sub(wanted_stale, fill_value=0).abs().sum()),
         "excluded_share_of_gaps": float((gaps >= ttl_ms).mean()) if len(gaps) else 0.0,
-        "equal": not len(wrong) and bool(stale.sub(wanted_stale, fill_value=0).eq(0).all()),
+        "equal": not wrong and bool(stale.sub(wanted_stale, fill_value=0).eq(0).all()),
         "events_per_s": ran.events_per_s,
         "warm_events_per_s": ran.warm_events_per_s,
         "batches": ran.batches,
         "wall_s": ran.seconds,
     }
+
+
+def differing_counts(found: pd.DataFrame, wanted: pd.DataFrame) -> int:
+    """Return how many minutes of zones differ, are there in one table alone, or twice.
+
+    Args:
+        found: minute_ms, zone, cars, free.
+        wanted: The same.
+    """
+    key = ["minute_ms", "zone"]
+    mine, theirs = (
+        frame[[*key, "cars", "free"]].assign(time=frame.groupby(key).cumcount()) for frame in (found, wanted)
+    )
+    both = theirs.merge(mine, on=[*key, "time"], how="outer", suffixes=("", "_found"), indicator=True)
+    equal = (both["cars"] == both["cars_found"]) & (both["free"] == both["free_found"])
+    return int(((both["_merge"] != "both") | ~equal).sum())
 
 
 def gaps_of(positions: pd.DataFrame) -> pd.Series[Any]:

@@ -29,6 +29,7 @@ class ClickstreamProfile(Profile):
         recovery: Share of abandoned carts that are bought later when nothing is offered, 0 to 1.
         offer_uplift: What an offer adds to that share, -1 to 1; see ``responds``.
         refunds: Share of orders that come back at least in part, 0 to 1.
+        refund_after_h: After how many hours they do, as a median.
         boundaries: Share of visits with one pause of about 30 minutes, 0 to 1.
         campaign_changes: Share of visits that arrive a second time through another campaign, 0 to 1.
         shared: Share of a known household's visits on the tablet that its people share, 0 to 1.
@@ -48,6 +49,7 @@ class ClickstreamProfile(Profile):
     recovery: float = 0.075
     offer_uplift: float = 0.05
     refunds: float = 0.06
+    refund_after_h: float = 72.0
     boundaries: float = 0.01
     campaign_changes: float = 0.01
     shared: float = 0.03
@@ -80,6 +82,7 @@ class ClickstreamProfile(Profile):
             f"with a recovery of {self.recovery} the uplift of an offer is between {low} and {high}",
             self.offer_uplift,
         )
+        check(0 < self.refund_after_h <= 1_000, "refunds come after up to 1,000 hours", self.refund_after_h)
         check(0 <= self.heartbeat_s <= 300, "heartbeat is 0 to 300 seconds", self.heartbeat_s)
         check(0 <= self.bots <= 10, "bots is 0 to 10 events per event of people", self.bots)
         check(0 <= self.erasures <= 1000, "erasures is 0 to 1,000 per 1,000 visits", self.erasures)

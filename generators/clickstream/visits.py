@@ -29,11 +29,11 @@ Plan: TypeAlias = Callable[[], list[Simulated]]
 #: Puts a plan on the agenda: ``(at_ms, plan)``.
 Later: TypeAlias = Callable[[int, Plan], None]
 
-_DAY_MS: Final = 86_400_000
+_HOUR_MS: Final = 3_600_000
 #: Logins of people with an account: when a visit begins (at most), at the checkout; logouts at the end.
 _EARLY_LOGIN, _CHECKOUT_LOGIN, _LOGOUT = 0.4, 0.7, 0.1
 _CART_PAGE_SHARE: Final = 0.7
-_REFUND_MEDIAN_MS, _REFUND_SPREAD = 3 * _DAY_MS, 0.7
+_REFUND_SPREAD: Final = 0.7
 _FULL_REFUND_SHARE: Final = 0.6
 
 
@@ -69,6 +69,7 @@ class Visits:
         self._draw_remove = draws("remove")
         self._draw_return = draws("return")
         self._draw_refund = draws("refund")
+        self._refund_after_ms = profile.refund_after_h * _HOUR_MS
         self._draw_erasure = draws("erasure")
 
     def plan(self, at_ms: int) -> list[Simulated]:
@@ -165,7 +166,7 @@ class Visits:
         if chance < self._profile.refunds:
             if full >= _FULL_REFUND_SHARE:
                 lines = lines[: 1 + int(part * len(lines))]
-            delay = int(_REFUND_MEDIAN_MS * math.exp(_REFUND_SPREAD * normal(when)))
+            delay = int(self._refund_after_ms * math.exp(_REFUND_SPREAD * normal(when)))
             pending = PendingRefund(trail, person, order_id, lines)
             number, at_ms = next(self._refund_numbers), trail.at_ms + delay
             self._later(at_ms, lambda: pending.happen(self._names, number, at_ms))

@@ -11,7 +11,7 @@ import csv
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -149,8 +149,18 @@ def evaluate(path: Path, *, engine: Engine, told: Callable[[int, int], None]) ->
             "spark.quick_start=true",
         ]
         result = run(_events(rows), settings_for(overrides), ["alarm_history"], engine=engine, told=told)
+    return compare(rows, result.rows["alarm_history"])
+
+
+def compare(rows: list[dict[str, str]], alarms: list[dict[str, Any]]) -> dict[str, ModeReport]:
+    """Return how the products that failed were found by alarms.
+
+    Args:
+        rows: The products.
+        alarms: Changes of alarms, in any order.
+    """
     changes: dict[tuple[str, str], list[tuple[int, bool]]] = {}
-    history = sorted(result.rows["alarm_history"], key=lambda r: (r["event_time_ms"], r["number"]))
+    history = sorted(alarms, key=lambda r: (r["event_time_ms"], r["number"]))
     for change in history:
         key = change["entity_id"], change["rule_id"]
         changes.setdefault(key, []).append((change["event_time_ms"], change["active"]))

@@ -220,7 +220,7 @@ def oracle(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def features_of(rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, int]:
-    """Return the last row of each machine and time, and how many of them contradict themselves.
+    """Return the last row of each machine and time, and how many rows contradict others or are there again.
 
     Args:
         rows: Enriched readings, every revision.
@@ -228,6 +228,7 @@ def features_of(rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, int]:
     import pandas as pd
 
     last: dict[str, dict[str, Any]] = {}
+    again = len(rows) - len({(row["reading_id"], row["revision"]) for row in rows})
     for row in rows:
         before = last.get(row["reading_id"])
         if before is None or before["revision"] < row["revision"]:
@@ -249,7 +250,7 @@ def features_of(rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, int]:
     frame["datetime"] = pd.to_datetime(frame["datetime"], unit="ms").astype("datetime64[ms]")
     for component in COMPONENTS:
         frame[f"days_since_{component}"] = frame[f"days_since_{component}"].astype("float64")
-    return frame.sort_values(["machineID", "datetime"]).reset_index(drop=True), len(contradicting)
+    return frame.sort_values(["machineID", "datetime"]).reset_index(drop=True), len(contradicting) + again
 
 
 def mismatches(found: pd.DataFrame, wanted: pd.DataFrame) -> int:

@@ -167,7 +167,24 @@ def evaluate(
         overrides = [f"monitor.fleet={fleet}", "monitor.sensor_least=3650d", "monitor.grace=0"]
         overrides += ["monitor.judge=false", "spark.quick_start=true"]
         result = run(sent, settings_for(overrides), ["alarm_history"], engine=engine, told=told)
-    history = sorted(result.rows["alarm_history"], key=lambda r: (r["event_time_ms"], r["number"]))
+    return compare(all_series, labelled, result.rows["alarm_history"], engine)
+
+
+def compare(
+    all_series: Sequence[Series],
+    labelled: Mapping[str, list[tuple[int, int]]],
+    alarms: list[dict[str, Any]],
+    engine: Engine,
+) -> NabReport:
+    """Return what both rules did.
+
+    Args:
+        all_series: The series.
+        labelled: Series → its labelled windows, ms.
+        alarms: Changes of alarms, in any order.
+        engine: Where it ran.
+    """
+    history = sorted(alarms, key=lambda r: (r["event_time_ms"], r["number"]))
     found = {
         kind: _report([r for r in history if r["rule_id"].startswith(kind)], kind, all_series, labelled)
         for kind in (BARE, FILTERED)
@@ -176,7 +193,7 @@ def evaluate(
     return NabReport(
         series=len(all_series),
         windows=sum(len(labelled[series.name]) for series in all_series),
-        points=len(sent),
+        points=sum(len(series.times) for series in all_series),
         bare=bare,
         filtered=filtered,
         fewer=1.0 - filtered.transitions / bare.transitions if bare.transitions else 0.0,

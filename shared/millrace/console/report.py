@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Check", "equal", "print_checks", "print_table", "same"]
+#: What is said of a check that could not fail.
+NOTHING = "nothing to compare"
+
+__all__ = ["NOTHING", "Check", "equal", "print_checks", "print_table", "same"]
 
 #: Lines of a table in a file or a pipe are at most so long.
 _WIDEST = 240
@@ -24,8 +27,9 @@ class Check:
         name: What is compared.
         expected: What it should be.
         found: What it is.
-        ok: Whether it holds.
+        ok: Whether nothing is wrong with it.
         note: Why, or what it means; may be empty.
+        compared: How many things were compared: rows, events, happenings.
     """
 
     name: str
@@ -33,15 +37,36 @@ class Check:
     found: object
     ok: bool
     note: str = ""
+    compared: int = field(kw_only=True)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wrong because there was nothing to compare."""
+        return self.ok and not self.compared
+
+    @property
+    def holds(self) -> bool:
+        """Whether something was compared, and nothing is wrong with it."""
+        return self.ok and self.compared > 0
 
 
-def equal(name: str, expected: int, found: int, note: str = "") -> Check:
+def equal(name: str, expected: int, found: int, note: str = "", *, of: int | None = None) -> Check:
     """Return the check that two numbers are the same.
 
-    >>> equal("repeats", 1200, 1200)
-    Check(name='repeats', expected='1,200', found='1,200', ok=True, note='')
+    Args:
+        name: What is compared.
+        expected: What there should be.
+        found: What there is.
+        note: What it means.
+        of: How many things were looked at, where it is not those expected: of what must not be.
+
+    >>> equal("repeats", 1200, 1200).holds, equal("repeats", 0, 0).is_empty
+    (True, True)
+    >>> equal("no row twice", 0, 0, of=1200).holds
+    True
     """
-    return Check(name, f"{expected:,}", f"{found:,}", expected == found, note)
+    compared = expected if of is None else of
+    return Check(name, f"{expected:,}", f"{found:,}", expected == found, note, compared=compared)
 
 
 def same(name: str, expected: AbstractSet[object], found: AbstractSet[object], note: str = "") -> Check:
@@ -52,7 +77,7 @@ def same(name: str, expected: AbstractSet[object], found: AbstractSet[object], n
     """
     wrong = len(expected ^ found)
     said = f"{len(found):,}" if not wrong else f"{len(found):,}, {wrong:,} differ"
-    return Check(name, f"{len(expected):,}", said, not wrong, note)
+    return Check(name, f"{len(expected):,}", said, not wrong, note, compared=len(expected))
 
 
 def print_checks(title: str, checks: Sequence[Check], console: Console | None = None) -> bool:
@@ -60,24 +85,26 @@ def print_checks(title: str, checks: Sequence[Check], console: Console | None = 
 
     Args:
         title: Heading of the table.
-        checks: The checks; an empty list holds for nothing and counts as failed.
+        checks: The checks; an empty list holds for nothing and counts as failed, and so does a check that
+            has nothing to compare.
         console: Where to print; default standard output.
 
-    >>> print_checks("demo", [Check("rows", 1200, 1200, True)], Console(width=60, no_color=True))
+    >>> made = [Check("rows", 1200, 1200, True, compared=1200), Check("refunds", 0, 0, True, compared=0)]
+    >>> print_checks("demo", made, Console(width=60, no_color=True))  # doctest: +NORMALIZE_WHITESPACE
     demo
-    check  expected  found   ok
-    rows      1,200  1,200  yes
-    True
+    check    expected  found   ok  note
+    rows        1,200  1,200  yes
+    refunds         0      0    -  nothing to compare
+    False
     """
-    notes = any(check.note for check in checks)
+    notes = any(map(_note, checks))
     rows = [
-        (c.name, _text(c.expected), _text(c.found), "yes" if c.ok else "NO", *([c.note] if notes else []))
-        for c in checks
+        (c.name, _text(c.expected), _text(c.found), _said(c), *([_note(c)] if notes else [])) for c in checks
     ]
     columns = ("check", "expected", "found", "ok", *(["note"] if notes else []))
-    styles = ["" if check.ok else "bold red" for check in checks]
+    styles = ["" if check.holds else "bold red" for check in checks]
     print_table(title, columns, rows, console, right=("expected", "found", "ok"), styles=styles)
-    return bool(checks) and all(check.ok for check in checks)
+    return bool(checks) and all(check.holds for check in checks)
 
 
 def print_table(
@@ -111,6 +138,18 @@ def print_table(
             console.width = max(console.width, needed)
     console.print(Text(title, style="bold"))
     console.print(table)
+
+
+def _said(check: Check) -> str:
+    if check.is_empty:
+        return "-"
+    return "yes" if check.ok else "NO"
+
+
+def _note(check: Check) -> str:
+    if not check.is_empty:
+        return check.note
+    return f"{NOTHING}; {check.note}" if check.note else NOTHING
 
 
 def _text(value: object) -> str:

@@ -16,13 +16,27 @@ from generators.engine.disturb import Disturbances
 from generators.engine.world import deliver_domain
 from generators.fraud import FraudProfile, fraud_events
 from generators.ledger import LedgerWriter
-from generators.ledger_check import Check, Outputs, Truths, compare, read_truths
+from generators.ledger_check import Outputs, Truths, compare, read_truths
 from generators.ledger_cli import app, ids
 from generators.run import run
 from generators.sinks import LineSink
 from generators.world_ledger import WorldLedger
+from millrace.console.report import Check
 from millrace.errors import ChecksFailed, UserError
 from millrace.testing.world_ledger import WorldRun
+from tests.broken import (
+    Break,
+    Change,
+    Tables,
+    added,
+    breaks,
+    check_listed,
+    doubled,
+    dropped,
+    renamed,
+    stuck,
+    where,
+)
 from tests.unit.generators.world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=8, events=800, late=0.05, lateness_ms=1_000, duplicates=0.05, malformed=0.05)
@@ -88,45 +102,105 @@ def of(truths: Truths, kind: str) -> str:
     return next(f.event_id for f in truths.faults if f.kind == kind and f.stream == "reports")
 
 
-def with_reports(reports: list[str]) -> Outputs:
-    return replace(right(), events={**right().events, "reports": reports})
+def as_rows(outputs: Outputs) -> Tables:
+    """The outputs as tables, to be broken."""
+    return {
+        "reports": [{"id": name} for name in outputs.events["reports"]],
+        "late": [{"id": name} for name in outputs.late or ()],
+        "dead_letters": [{"id": name, "reason": reason} for name, reason in outputs.dead_letters or ()],
+        "found": [{"id": name} for name in outputs.found["leak"]],
+    }
 
 
-def test_every_mistake_is_found(truths: Truths) -> None:
-    reports, letters = list(right().events["reports"]), list(right().dead_letters or ())
-    clean = next(name for name in reports if name not in {f.event_id for f in truths.faults})
-    repeated = of(truths, "duplicate")
-    accepted = next(f.event_id for f in truths.faults if f.expected == "accepted" and f.stream == "reports")
-    total = "reports: valid events = rows + late"
-    cases: list[tuple[Outputs, set[str]]] = [
-        (with_reports([n for n in reports if n != clean]), {total}),
-        (with_reports([*reports, "no-such-event"]), {total}),
-        (with_reports([*reports, clean]), {"reports: no event twice"}),
-        (with_reports([*reports, of(truths, "lost")]), {total, "reports: no lost message among the rows"}),
-        (
-            with_reports([*reports, of(truths, "malformed")]),
-            {total, "reports: no broken message among the rows"},
-        ),
-        *(
-            (
-                with_reports([n for n in reports if n != one]),
-                {total, "reports: events with a field more, or repeated, are there"},
-            )
-            for one in (repeated, accepted)
-        ),
-        (replace(right(), late=[*(right().late or ()), clean]), {"no event set aside that was on time"}),
-        (
-            replace(right(), dead_letters=[pair for pair in letters if pair[1] != "unknown_version"]),
-            {"dead letters: unknown_version"},
-        ),
-        (
-            replace(right(), dead_letters=[*letters, (clean, "process_error")]),
-            {"dead letters: none that the ledger does not explain"},
-        ),
-        (replace(right(), found={"leak": []}), {"leak: found"}),
-    ]
-    for outputs, expected in cases:
-        assert set(failed(truths, outputs)) == expected
+def as_outputs(tables: Tables) -> Outputs:
+    return Outputs(
+        events={**right().events, "reports": [row["id"] for row in tables["reports"]]},
+        late=[row["id"] for row in tables["late"]],
+        dead_letters=[(row["id"], row["reason"]) for row in tables["dead_letters"]],
+        found={"leak": [row["id"] for row in tables["found"]]},
+    )
+
+
+#: Filled with identities of the run's events: one that nothing was done to, and one of each kind of fault.
+IDS: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ids(truths: Truths) -> None:
+    faulty = {fault.event_id for fault in truths.faults}
+    IDS["clean"] = next(name for name in right().events["reports"] if name not in faulty)
+    IDS["accepted"] = next(
+        f.event_id for f in truths.faults if f.expected == "accepted" and f.stream == "reports"
+    )
+    IDS.update({kind: of(truths, kind) for kind in ("duplicate", "lost", "malformed")})
+
+
+def one(kind: str, change: Change) -> Change:
+    return where(lambda row: row["id"] == IDS[kind], change)
+
+
+def with_one(kind: str) -> Change:
+    return lambda rows: [*rows, {**rows[-1], "id": IDS[kind], "reason": "process_error"}]
+
+
+BREAKS = (
+    *breaks(
+        "STREAM: valid events = rows + late",
+        dropped={"reports": one("clean", dropped)},
+        all_dropped={"reports": dropped},
+        one_that_was_never_sent={"reports": added({"id": "no-such-event"})},
+    ),
+    *breaks(
+        "STREAM: no event twice", doubled={"reports": one("clean", doubled)}, stuck={"reports": stuck("id")}
+    ),
+    *breaks("STREAM: no lost message among the rows", one_that_was_lost={"reports": with_one("lost")}),
+    *breaks(
+        "STREAM: no broken message among the rows", one_that_was_broken={"reports": with_one("malformed")}
+    ),
+    *breaks(
+        "STREAM: events with a field more, or repeated, are there",
+        repeated_ones_dropped={"reports": one("duplicate", dropped)},
+        with_a_field_more_dropped={"reports": one("accepted", dropped)},
+    ),
+    *breaks(
+        "no event set aside that was on time",
+        one_set_aside={"late": with_one("clean")},
+        all_set_aside={"late": lambda rows: [{"id": name} for name in right().events["reports"]]},
+    ),
+    *(
+        broken
+        for reason in ("malformed", "schema", "unknown_version")
+        for broken in breaks(
+            f"dead letters: {reason}",
+            dropped={"dead_letters": where(lambda row, reason=reason: row["reason"] == reason, dropped)},  # type: ignore[misc]
+            another_reason={"dead_letters": stuck("reason", "another")},
+        )
+    ),
+    *breaks(
+        "dead letters: none that the ledger does not explain",
+        one_that_failed={"dead_letters": with_one("clean")},
+        others={"dead_letters": renamed("id")},
+    ),
+    *breaks("KIND: found", dropped={"found": dropped}, others={"found": renamed("id")}),
+)
+
+
+def general(name: str) -> str:
+    """The name of a check as the page has it, for streams and kinds of any ledger."""
+    return name.replace("reports:", "STREAM:").replace("leak:", "KIND:")
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=str)
+def test_every_mistake_is_found(truths: Truths, broken: Break) -> None:
+    outputs = as_outputs(broken.applied(as_rows(right())))
+    assert broken.check in map(general, failed(truths, outputs))
+
+
+def test_every_check_is_listed_with_what_breaks_it(truths: Truths) -> None:
+    names = {general(check.name) for check in compare(truths, right()) if "openings:" not in check.name}
+    reasons = {f"dead letters: {reason}" for reason in ("malformed", "schema", "unknown_version")}
+    others = {name for name in names if name.startswith("dead letters: ") and "explain" not in name} - reasons
+    check_listed("`millrace ledger check`", names - others, BREAKS)
 
 
 def test_what_the_ledger_does_not_have_is_named(truths: Truths) -> None:
@@ -200,13 +274,22 @@ def test_a_table_or_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
         ids("table")
 
 
-def test_nothing_to_compare_is_said(path: Path) -> None:
+def test_nothing_to_compare_is_said(path: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["check", str(path)])
     assert isinstance(done.exception, UserError)
+    nothing = delta(tmp_path / "late", {"id": [""]})
+    from deltalake import write_deltalake
+
+    write_deltalake(nothing, pa.table({"id": pa.array([], pa.string())}), mode="overwrite")
+    done = CliRunner().invoke(app, ["check", str(path), "--late", f"{nothing}:id"])
+    assert isinstance(done.exception, ChecksFailed)
+    assert "nothing to compare" in done.output
 
 
 def test_a_check_names_a_few_of_what_does_not_fit(truths: Truths) -> None:
     extra = [f"x{number}" for number in range(5)]
     checks = compare(truths, replace(right(), late=[*(right().late or ()), *extra]))
     bad = next(check for check in checks if not check.ok)
-    assert bad == Check("no event set aside that was on time", "0", "5", False, "x0, x1, x2, …")
+    late = len({*(right().late or ()), *extra})
+    name = "no event set aside that was on time"
+    assert bad == Check(name, "0", "5", False, "x0, x1, x2, …", compared=late)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from apps.clickstream.carts import CART_TIMEOUT_MS
 from apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
 from apps.clickstream.known import HOLDOUT, VisitorRules
 from apps.clickstream.messages import (
@@ -124,10 +125,12 @@ def shop_chain(
     *,
     bound_ms: int = 0,
     holdout: float = HOLDOUT,
+    cart_timeout_ms: int = CART_TIMEOUT_MS,
 ) -> MemoryChain:
     """The app's processes, its first given events by their keys."""
     visited = Topology({}, (Link(visitors(rules or VisitorRules())),))
-    return MemoryChain(followed(visited, entities(), results(offers, holdout)), out_of_orderness_ms=bound_ms)
+    wired = followed(visited, entities(cart_timeout_ms), results(offers, holdout))
+    return MemoryChain(wired, out_of_orderness_ms=bound_ms)
 
 
 class Told(KeyedProcess[Any, ToPerson]):

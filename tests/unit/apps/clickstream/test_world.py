@@ -7,16 +7,13 @@ from functools import cache
 from typing import Any, ClassVar
 
 import msgspec
-import pytest
 
 from apps.clickstream.app import app
 from apps.clickstream.consent import changed, may_stitch
 from apps.clickstream.events import Click, Consent
 from apps.clickstream.funnels import PURCHASE, step_of
-from apps.clickstream.ledger_checks import check_ledger
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
-from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,
@@ -295,58 +292,3 @@ def test_bad_input_disturbs_nothing_else() -> None:
     letters = found.rows("Visitors.dead_letters")
     assert [(d["reason"], d["stage"]) for d in letters] == [("process_error", "process")]
     assert tables(found) == tables(run_app(good))
-
-
-# -- the checks of demo and evaluation ---------------------------------------------------------------
-
-
-def ledger_of(simulated: tuple[Any, ...]) -> ReadLedger:
-    """A ledger as the generator writes it, of a run without faults."""
-    events_of: dict[str, list[Any]] = {}
-    first: dict[str, Any] = {}
-    for one in simulated:
-        for truth in one.truths:
-            events_of.setdefault(truth.truth_id, []).append(one)
-            first.setdefault(truth.truth_id, truth)
-    told = [
-        WorldTruth(t.truth_id, t.kind, t.entity, t.expected, t.detail, ["id"] * len(events_of[key]), [],
-                   events_of[key][0].event_time_ms, events_of[key][-1].event_time_ms)
-        for key, t in first.items()
-    ]  # fmt: skip
-    summary = WorldSummary(0, 0, {}, {}, {}, 0, end_ms())
-    return ReadLedger(WorldRun("clickstream", 1, {}, {}, {}), [], [], told, summary)
-
-
-def rows_of(name: str) -> list[dict[str, Any]]:
-    run = reference()
-    if name == "dead_letters":
-        return []
-    output = {"attributions": "orders"}.get(name, name)
-    for known in (*UPSERTED, *APPENDED):
-        if known == output or known.endswith(f".{name}"):
-            return run.table(known, *UPSERTED[known]) if known in UPSERTED else run.rows(known)
-    raise KeyError(name)
-
-
-def check_all(rows: Any) -> dict[str, bool]:
-    found = check_ledger(rows, ledger_of(world()), end_ms=end_ms(), cart_timeout_ms=30 * MINUTE)
-    return {check.name: check.ok for check in found}
-
-
-def test_every_check_of_the_demo_holds() -> None:
-    assert set(check_all(rows_of).values()) == {True}
-
-
-@pytest.mark.parametrize(
-    ("table", "broken"),
-    [
-        ("sessions", "sessions that are over"),
-        ("abandonments", "carts that were left"),
-        ("attributions", "conversions: orders and their value"),
-    ],
-)
-def test_a_check_of_the_demo_fails_where_rows_are_missing(table: str, broken: str) -> None:
-    def rows(name: str) -> list[dict[str, Any]]:
-        return rows_of(name)[len(rows_of(name)) :] if name == table else rows_of(name)
-
-    assert not check_all(rows)[broken]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,49 @@ from apps.fraud.events import Label, Transaction
 from apps.fraud.ledger import Ledger, read_ledger
 from apps.fraud.settings import FraudSettings
 from generators.fraud import DOMAIN, SCHEMA_VERSION, FraudProfile, fraud_events
+from generators.fraud_episodes import SCENARIOS
 from generators.ledger import LedgerWriter
+from millrace.console.report import Check
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.host.memory_chain import MemoryChain
+from tests.broken import (
+    Break,
+    Rows,
+    added,
+    all_hold,
+    breaks,
+    check_listed,
+    doubled,
+    dropped,
+    fails,
+    halved,
+    less,
+    renamed,
+    shifted,
+    stuck,
+    where,
+)
 from tests.unit.apps.fraud.cases import MINUTE, START_MS
 from tests.unit.apps.fraud.chain import time_of
 
 PROFILE = FraudProfile(
-    seed=5, start_ms=START_MS, events=3_000, event_rate=1.5, cards=50, terminals=40, fraud_rate=5,
-    late=0.005, lateness_ms=5 * MINUTE, duplicates=0.01, malformed=0.004, label_scale=0.001,
-)  # fmt: skip
+    seed=5,
+    start_ms=START_MS,
+    events=3_000,
+    event_rate=1.5,
+    cards=50,
+    terminals=40,
+    fraud_rate=5,
+    late=0.01,
+    lateness_ms=15 * MINUTE,
+    duplicates=0.01,
+    malformed=0.004,
+    label_scale=0.001,
+)
 #: Output of the stages → table.
 OUTPUTS = {"main": "transactions", "late_transactions": "late"}
-Row = dict[str, Any]
-Tables = dict[str, list[Row]]
+Tables = dict[str, Rows]
 
 
 def run_app(profile: FraudProfile, ledger: LedgerWriter) -> Tables:
@@ -72,70 +99,134 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, Ledger]:
     return tables, read_ledger(path)
 
 
-@pytest.fixture
-def checked(
-    seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., dict[str, bool]]:
-    """Name of each check → whether it holds, with the rows of some tables changed."""
-
-    def check(**changes: Callable[[list[Row]], list[Row]]) -> dict[str, bool]:
-        tables, ledger = seen
-        changed = {**tables, **{name: change(tables[name]) for name, change in changes.items()}}
-        monkeypatch.setattr(demo, "app_rows", lambda folder, name, columns=None: changed[name])
-        run = DemoRun("", tmp_path, FraudSettings(), 60.0, 100, PROFILE.seed)
-        told = {row["_event_id"] for row in tables["alerts"]}
-        return {check.name: check.ok for check in demo.checks(run, ledger, told)}
-
-    return check
-
-
-def test_every_check_of_the_demo_holds(checked: Callable[..., dict[str, bool]]) -> None:
-    found = checked()
-    assert [name for name, holds in found.items() if not holds] == []
-    assert len([name for name in found if name.startswith("caught: ")]) == 3
-
-
-def test_nothing_that_is_checked_is_missing_from_the_stream(seen: tuple[Tables, Ledger]) -> None:
+def checked(seen: tuple[Tables, Ledger], patch: pytest.MonkeyPatch, one: Break | None = None) -> list[Check]:
+    """The demo's checks, with something broken."""
     tables, ledger = seen
-    summary = ledger.summary
-    assert min(summary.duplicates, summary.malformed, summary.late, summary.labels) > 5
-    assert len(ledger.episodes) >= 9
-    assert len(tables["late"]) == summary.late
+    changed = tables if one is None else one.applied(tables)
+    patch.setattr(
+        demo, "app_rows", lambda folder, name, columns: [{c: r[c] for c in columns} for r in changed[name]]
+    )
+    run = DemoRun("", Path(), FraudSettings(), 60.0, 100, PROFILE.seed)
+    return demo.checks(run, ledger, {row["_event_id"] for row in tables["alerts"]})
 
 
-def less(rows: list[Row]) -> list[Row]:
-    return rows[1:]
+def test_every_check_of_the_demo_holds(seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch) -> None:
+    all_hold(checked(seen, monkeypatch))
 
 
-def twice(rows: list[Row]) -> list[Row]:
-    return [*rows, rows[-1]]
+def test_the_demo_asks_for_every_scenario_of_the_generator() -> None:
+    assert sorted(SCENARIOS) == sorted(demo.SCENARIOS)
 
 
-def none(rows: list[Row]) -> list[Row]:
-    return []
-
-
-def of_others(rows: list[Row]) -> list[Row]:
-    return [{**row, "transaction_id": f"another-{n}"} for n, row in enumerate(rows)]
-
-
-@pytest.mark.parametrize(
-    ("table", "change", "broken"),
-    [
-        ("transactions", less, "events sent = rows in transactions + late"),
-        ("transactions", twice, "no transaction twice"),
-        ("transactions", lambda rows: [{**r, "amount": 1.0} for r in rows], "sum of purchases, cents"),
-        ("late", less, "events sent = rows in transactions + late"),
-        ("dead_letters", less, "malformed in dead letters"),
-        ("dead_letters", lambda rows: rows[:-1], "repeats in dead letters"),
-        ("dead_letters", lambda rows: [*rows, {"reason": "process_error"}], "no other dead letters"),
-        ("alerts", twice, "alerts on the topic = rows in alerts"),
-        ("alerts", none, "caught: spree"),
-        ("alerts", of_others, "false alarms"),
-        ("labels", less, "labels sent = rows in labels"),
-    ],
-)
-def test_a_check_of_the_demo_fails_where_rows_are_missing_too_many_or_wrong(
-    table: str, change: Any, broken: str, checked: Callable[..., dict[str, bool]]
+def test_without_late_events_or_frauds_the_demo_says_that_it_compares_nothing(
+    seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not checked(**{table: change})[broken]
+    tables, ledger = seen
+    few = msgspec.structs.replace(ledger, truths=[], faults=[f for f in ledger.faults if f.kind != "late"])
+    empty = {c.name for c in checked(({**tables, "late": []}, few), monkeypatch) if c.is_empty}
+    assert empty == {_LATE, *(f"caught: {scenario}" for scenario in SCENARIOS)}
+
+
+def kind(name: str) -> Any:
+    return where(lambda row: row["kind"] == name, shifted("amount", 0.01))
+
+
+def reason(name: str, change: Any) -> Any:
+    return where(lambda row: row["reason"] == name, change)
+
+
+def on_time(rows: Rows) -> Rows:
+    """An event is set aside that the watermark had not passed."""
+    return [{**rows[0], "watermark_ms": rows[0]["event"]["event_time_ms"] - 1}, *rows[1:]]
+
+
+def of_others(rows: Rows) -> Rows:
+    """What is set aside are other transactions than those that came late."""
+    return [
+        {**row, "event": {**row["event"], "transaction_id": f"another-{n}"}} for n, row in enumerate(rows)
+    ]
+
+
+_LATE = "late events set aside, no other"
+BREAKS = (
+    *breaks(
+        "events sent = rows in transactions + late",
+        one_transaction_dropped={"transactions": less},
+        one_late_event_dropped={"late": less},
+        transactions_doubled={"transactions": doubled},
+    ),
+    *breaks(
+        "no transaction twice", transactions_doubled={"transactions": doubled}, late_doubled={"late": doubled}
+    ),
+    *breaks(
+        "sum of purchases, cents",
+        a_cent_more={"transactions": kind("purchase")},
+        amounts_stuck={"transactions": stuck("amount")},
+    ),
+    *breaks(
+        "sum of refunds, cents",
+        a_cent_more={"transactions": kind("refund")},
+        taken_for_purchases={"transactions": stuck("kind", "purchase")},
+    ),
+    *breaks(
+        "sum of top_ups, cents",
+        a_cent_more={"transactions": kind("top_up")},
+        taken_for_purchases={"transactions": stuck("kind", "purchase")},
+    ),
+    *breaks(
+        "repeats in dead letters",
+        dropped={"dead_letters": reason("duplicate", less)},
+        doubled={"dead_letters": reason("duplicate", doubled)},
+        another_reason={"dead_letters": reason("duplicate", stuck("reason", "conflict"))},
+    ),
+    *breaks(
+        "malformed in dead letters",
+        dropped={"dead_letters": reason("malformed", less)},
+        doubled={"dead_letters": reason("malformed", doubled)},
+    ),
+    *breaks("no other dead letters", one_that_failed={"dead_letters": added({"reason": "process_error"})}),
+    *breaks(
+        _LATE,
+        decided_on_like_all_others={"late": dropped},
+        half_of_them_dropped={"late": halved},
+        one_before_the_watermark={"late": on_time},
+        others_than_those_sent_late={"late": of_others},
+    ),
+    *breaks(
+        "alerts on the topic = rows in alerts",
+        one_not_in_the_table={"alerts": less},
+        one_not_on_the_topic={"alerts": added({"_event_id": "another"})},
+    ),
+    *breaks("no alert twice", doubled={"alerts": doubled}),
+    *breaks(
+        "alerts = transactions to be looked at",
+        dropped={"alerts": less},
+        of_other_transactions={"alerts": renamed("transaction_id")},
+        approved_after_all={"transactions": stuck("action", "approve")},
+    ),
+    *breaks("labels sent = rows in labels", dropped={"labels": less}, doubled={"labels": doubled}),
+    *breaks("no label twice", doubled={"labels": doubled}, stuck={"labels": stuck("label_id")}),
+    *(
+        one
+        for scenario in SCENARIOS
+        for one in breaks(
+            f"caught: {scenario}",
+            alerts_dropped={"alerts": dropped},
+            alerts_of_other_transactions={"alerts": renamed("transaction_id")},
+        )
+    ),
+    *breaks("false alarms", alerts_of_what_is_genuine={"alerts": renamed("transaction_id")}),
+)
+
+
+@pytest.mark.parametrize("one", BREAKS, ids=str)
+def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
+    one: Break, seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fails(checked(seen, monkeypatch, one), one.check)
+
+
+def test_every_check_is_listed_with_what_breaks_it(
+    seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_listed("`millrace demo fraud`", [check.name for check in checked(seen, monkeypatch)], BREAKS)

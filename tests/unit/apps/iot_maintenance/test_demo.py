@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,47 @@ from apps.iot_maintenance.signals import INPUTS, as_row
 from generators.engine.world import deliver_domain
 from generators.iot import DOMAIN, IotProfile
 from generators.world_ledger import WorldLedger
+from millrace.console.report import Check
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.host.memory import MemoryHost
 from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
+from tests.broken import (
+    Break,
+    Rows,
+    added,
+    all_hold,
+    breaks,
+    check_listed,
+    doubled,
+    dropped,
+    fails,
+    less,
+    shifted,
+    stuck,
+    where,
+)
 
 PROFILE = IotProfile(
-    seed=3, start_ms=1_767_261_600_000, machines=6, machines_per_line=2, event_rate=100.0,
-    events=10_000, acceleration=180.0, failure_scale=4, sensor_fault_rate=500.0, outage_rate=300.0,
-    disorder_ms=300, late=0.002, lateness_ms=5_000, duplicates=0.005, malformed=0.001,
-)  # fmt: skip
+    seed=3,
+    start_ms=1_767_261_600_000,
+    machines=6,
+    machines_per_line=2,
+    event_rate=100.0,
+    events=10_000,
+    acceleration=180.0,
+    failure_scale=4,
+    sensor_fault_rate=500.0,
+    outage_rate=300.0,
+    disorder_ms=300,
+    late=0.002,
+    lateness_ms=5_000,
+    duplicates=0.005,
+    malformed=0.001,
+)
 #: Output of the monitor → table.
 OUTPUTS = {"main": "readings", "alarms": "alarm_history"}
-Row = dict[str, Any]
-Tables = dict[str, list[Row]]
+Tables = dict[str, Rows]
 
 
 def settings() -> IotSettings:
@@ -74,75 +100,157 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, ReadLedger]:
     return tables, read_world_ledger(path)
 
 
-@pytest.fixture
 def checked(
-    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., dict[str, Any]]:
-    """Name of each check → the check, with the rows of some tables changed."""
-
-    def check(**changes: Callable[[list[Row]], list[Row]]) -> dict[str, Any]:
-        tables, ledger = seen
-        changed = {**tables, **{name: change(tables[name]) for name, change in changes.items()}}
-        monkeypatch.setattr(demo, "app_rows", lambda folder, name, columns=None: changed[name])
-        run = DemoRun("", tmp_path, settings(), 60.0, 100, PROFILE.seed)
-        told = {row["_event_id"] for row in tables["alarm_history"]}
-        return {check.name: check for check in demo.checks(run, ledger, told)}
-
-    return check
-
-
-def test_every_check_of_the_demo_holds(checked: Callable[..., dict[str, Any]]) -> None:
-    found = checked()
-    assert [check for check in found.values() if not check.ok] == []
-    kinds = {name.removeprefix("found: ") for name in found if name.startswith("found: ")}
-    assert kinds >= {"gateway outage", "machine silence", "sensor fault: stuck", "sensor fault: dropout"}
-
-
-def test_nothing_that_is_checked_is_missing_from_the_streams(seen: tuple[Tables, ReadLedger]) -> None:
+    seen: tuple[Tables, ReadLedger], patch: pytest.MonkeyPatch, one: Break | None = None
+) -> list[Check]:
+    """The demo's checks, with something broken."""
     tables, ledger = seen
-    assert min(ledger.summary.faults[kind] for kind in ("late", "duplicate", "malformed")) > 3
-    assert min(len(rows) for rows in tables.values()) > 0
-    assert sum(row["change"] == "active" for row in tables["alarm_history"]) > 20
+    changed = tables if one is None else one.applied(tables)
+    patch.setattr(
+        demo, "app_rows", lambda folder, name, columns: [{c: r[c] for c in columns} for r in changed[name]]
+    )
+    run = DemoRun("", Path(), settings(), 60.0, 100, PROFILE.seed)
+    return demo.checks(run, ledger, {row["_event_id"] for row in tables["alarm_history"]})
 
 
-def less(rows: list[Row]) -> list[Row]:
-    return rows[1:]
+def test_every_check_of_the_demo_holds(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_hold(checked(seen, monkeypatch))
 
 
-def twice(rows: list[Row]) -> list[Row]:
-    return [*rows, rows[-1]]
+def test_without_faults_and_silences_the_demo_says_that_it_compares_nothing(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, ledger = seen
+    found = checked((tables, msgspec.structs.replace(ledger, truths=[])), monkeypatch)
+    empty = {check.name for check in found if check.is_empty}
+    assert empty == {check.name for check in found if check.name.startswith("found: ")}
+    assert len(empty) == len(demo.WORDS) + 2
 
 
-def none(rows: list[Row]) -> list[Row]:
-    return []
-
-
-def unknown(rows: list[Row]) -> list[Row]:
-    return [{**row, "status": None} for row in rows]
-
-
-def stopped(rows: list[Row]) -> list[Row]:
+def stopped(rows: Rows) -> Rows:
     alarm = next(row for row in rows if row["change"] == "active")
     of_stopped = {"category": "process", "announced": True, "status": "off", "quantity": "vibration"}
     return [*rows, {**alarm, **of_stopped}]
 
 
-@pytest.mark.parametrize(
-    ("table", "change", "broken"),
-    [
-        ("readings", less, "readings sent = rows in readings + late"),
-        ("readings", twice, "no reading twice"),
-        ("readings", unknown, "readings know their status"),
-        ("late", lambda rows: [*rows, {"input": "readings"}], "readings sent = rows in readings + late"),
-        ("dead_letters", none, "repeats in dead letters"),
-        ("dead_letters", less, "broken in dead letters"),
-        ("alarm_history", twice, "changes on the topic = alarm history"),
-        ("alarm_history", stopped, "alarms of stopped machines"),
-        ("liveness", none, "found: gateway outage"),
-        ("alarm_history", none, "found: sensor fault: dropout"),
-    ],
+def fault(name: str, becomes: str) -> Any:
+    """One kind of fault is not told from another."""
+    return where(lambda row: row["fault"] == name, stuck("fault", becomes))
+
+
+def of(rule: str, change: Any) -> Any:
+    return where(lambda row: row["rule_id"] == rule, change)
+
+
+def reason(name: str, change: Any) -> Any:
+    return where(lambda row: row["reason"] == name, change)
+
+
+def silent(change: Any) -> Any:
+    return where(lambda row: row["state"] == "silent", change)
+
+
+HOUR = 3_600_000
+#: Process alarms on the same quantity are no sensor alarms.
+PROCESS_ALARMS_ONLY = {"alarm_history": of("sensor-fault", stuck("rule_id", "vibration-high-pump"))}
+BREAKS = (
+    *breaks(
+        "readings sent = rows in readings + late",
+        dropped={"readings": less},
+        doubled={"readings": doubled},
+        one_late_too_many={"late": added({"input": "readings"})},
+        taken_for_corrections={"readings": stuck("revision", 1)},
+    ),
+    *breaks("no reading twice", doubled={"readings": doubled}, stuck={"readings": stuck("reading_id")}),
+    *breaks(
+        "repeats in dead letters",
+        dropped={"dead_letters": reason("duplicate", dropped)},
+        doubled={"dead_letters": reason("duplicate", doubled)},
+    ),
+    *breaks(
+        "broken in dead letters",
+        dropped={"dead_letters": reason("malformed", less)},
+        doubled={"dead_letters": reason("malformed", doubled)},
+    ),
+    *breaks(
+        "readings know their status",
+        dropped={"readings": lambda rows: [{**row, "status": None} for row in rows]},
+    ),
+    *breaks(
+        "changes on the topic = alarm history",
+        one_not_in_the_table={"alarm_history": less},
+        one_not_on_the_topic={"alarm_history": added({"_event_id": "another"})},
+    ),
+    *breaks("no change of an alarm twice", doubled={"alarm_history": doubled}),
+    *breaks(
+        "alarms of stopped machines",
+        one_added={"alarm_history": stopped},
+        suppression_dropped={
+            "alarm_history": where(lambda row: row["category"] == "process", stuck("status", "off"))
+        },
+    ),
+    *breaks(
+        "readings without a value are missing",
+        believed={"readings": fault("missing", "")},
+        one_too_many={"readings": where(lambda row: row["fault"] == "", stuck("fault", "missing"))},
+    ),
+    *breaks(
+        "impossible values are out of range",
+        believed={"readings": fault("range", "")},
+        one_too_many={"readings": where(lambda row: row["fault"] == "", stuck("fault", "range"))},
+    ),
+    *breaks(
+        "found: gateway outage",
+        dropped={"liveness": silent(dropped)},
+        an_hour_late={"liveness": silent(shifted("event_time_ms", HOUR))},
+        devices_stuck={"liveness": silent(stuck("device_id"))},
+    ),
+    *breaks(
+        "found: machine silence",
+        dropped={"liveness": silent(dropped)},
+        an_hour_late={"liveness": silent(shifted("event_time_ms", HOUR))},
+        devices_stuck={"liveness": silent(stuck("device_id"))},
+    ),
+    *breaks(
+        "found: sensor fault: gap",
+        dropped={"liveness": silent(dropped)},
+        an_hour_late={"liveness": silent(shifted("event_time_ms", HOUR))},
+        devices_stuck={"liveness": silent(stuck("device_id"))},
+    ),
+    *(
+        one
+        for kind, words in demo.WORDS.items()
+        for one in breaks(
+            f"found: sensor fault: {kind}",
+            not_told_from_others={
+                "readings": where(
+                    lambda row, words=words: row["fault"] in words,  # type: ignore[misc]
+                    stuck("fault", "another"),
+                )
+            },
+            only_process_alarms=PROCESS_ALARMS_ONLY,
+            alarms_an_hour_late={"alarm_history": shifted("event_time_ms", HOUR)},
+            alarms_of_one_sensor={
+                "alarm_history": of(
+                    "sensor-fault", lambda rows: [{**row, "entity_id": "m", "quantity": "q"} for row in rows]
+                )
+            },
+        )
+        if words
+    ),
 )
-def test_a_check_of_the_demo_fails_where_rows_are_missing_too_many_or_wrong(
-    table: str, change: Any, broken: str, checked: Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize("one", BREAKS, ids=str)
+def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
+    one: Break, seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not checked(**{table: change})[broken].ok
+    assert fails(checked(seen, monkeypatch, one), one.check)
+
+
+def test_every_check_is_listed_with_what_breaks_it(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_listed("`millrace demo iot`", [check.name for check in checked(seen, monkeypatch)], BREAKS)

@@ -15,7 +15,7 @@ import pytest
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.app import app
-from apps.iot_maintenance.demo import FAULTS
+from apps.iot_maintenance.demo import WORDS
 from apps.iot_maintenance.events import Reading, Status
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
@@ -30,7 +30,7 @@ from millrace.host.memory import MemoryHost
 from millrace.host.rows import Emission, Row
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened, Standing
-from millrace.time import END_OF_TIME
+from millrace.time import END_OF_TIME, ms
 from tests.unit.apps.iot_maintenance.test_windows import windows_of
 
 START = 1_767_261_600_000
@@ -116,13 +116,13 @@ def test_the_faults_of_sensors_are_found(world: World) -> None:
     found: dict[str, list[bool]] = defaultdict(list)
     for truth in world.truths:
         kind = truth.kind.removeprefix("sensor_")
-        if kind not in FAULTS or begins(truth) < START + LEARN_MS or ends(truth) + 7_000 > world.last:
+        if kind not in WORDS or begins(truth) < START + LEARN_MS or ends(truth) + 7_000 > world.last:
             continue
         if kind == "gap" and ends(truth) - begins(truth) < 8_000:
             continue  # no longer than a sensor may be silent
         at = [*sensors[truth.entity], *silent[truth.entity]]
         found[kind].append(any(begins(truth) <= t <= ends(truth) + 10_000 for t in at))
-    assert set(found) == set(FAULTS), "the world must have them all"
+    assert set(found) == set(WORDS), "the world must have them all"
     total = [ok for of_kind in found.values() for ok in of_kind]
     assert len(total) >= 15
     assert sum(total) >= 0.85 * len(total), dict(found)
@@ -229,6 +229,7 @@ def told_of(
     seed: int,
     ahead: dict[str, int] | None = None,
     said: list[Emission] | None = None,
+    bound_ms: int = MINUTE,
 ) -> dict[str, dict[str, Counter[bytes]]]:
     """Return what is said of each machine and gateway by output, if some are behind or have a fast clock.
 
@@ -236,8 +237,8 @@ def told_of(
     """
     rng, fast = random.Random(seed), ahead or {}
     settings = IotSettings.model_validate({"monitor": {"clock": clock, "patience": "3 h"}})
-    first = MemoryHost(MachineMonitor(monitoring(settings)), out_of_orderness_ms=MINUTE)
-    chain = [first, MemoryHost(PlantMonitor(), out_of_orderness_ms=MINUTE)]
+    first = MemoryHost(MachineMonitor(monitoring(settings)), out_of_orderness_ms=bound_ms)
+    chain = [first, MemoryHost(PlantMonitor(), out_of_orderness_ms=bound_ms)]
     chain[1].follow(first)
     came = sorted(
         ((h.at_ms + delays.get(h.key, 0), h.key, h) for h in world), key=lambda c: (c[0], c[1], c[2].at_ms)
@@ -255,7 +256,7 @@ def told_of(
         for at, key, h in batch:
             text = encode_key((key,))
             believed[text] = max(believed.get(text, 0), min(at, h.at_ms + fast.get(key, 0)))
-        take(chain, first.run_rows(rows, to=newest - MINUTE - 1, newest=believed), found, said)
+        take(chain, first.run_rows(rows, to=newest - bound_ms - 1, newest=believed), found, said)
     take(chain, first.advance_watermark(END_OF_TIME), found, said)
     return found
 
@@ -380,11 +381,17 @@ def test_a_shift_is_told_by_the_streams_clock_and_ends_as_if_nobody_had_been_beh
     assert revised > 0
 
 
-def test_one_fast_clock_changes_nothing_of_the_other_machines() -> None:
+@pytest.mark.parametrize("clock", ["key", "stream"])
+@pytest.mark.parametrize("ahead", [5_000, 30_000, HOUR])
+def test_one_fast_clock_changes_nothing_of_the_other_machines(clock: str, ahead: int) -> None:
+    """At the bound of the app's settings, which is shorter than any of these clocks is ahead."""
     world = [h for h in two_hours() if h.at_ms >= h.came_ms]
     machines = sorted({h.key for h in world if isinstance(h.event, Reading)})
-    right = told_of(world, {}, "key", 1)
-    fast = told_of(world, {}, "key", 1, {machines[0]: 30_000})
+    bound_ms = ms(IotSettings().stream.out_of_orderness)
+    assert bound_ms < ahead
+    right = told_of(world, {}, clock, 1, bound_ms=bound_ms)
+    fast = told_of(world, {}, clock, 1, {machines[0]: ahead}, bound_ms=bound_ms)
+    assert any(right[machine]["alarms"] for machine in machines[1:])
     for machine in machines[1:]:
         assert fast[machine] == right[machine]
         assert not fast[machine]["late"]

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pandas as pd
 import pytest
 
-from apps.ridesharing.audit import audit
+from apps.ridesharing.audit import INVARIANTS, audit
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.fleet import Fleet, Request
 from apps.ridesharing.recorded import cut
@@ -16,6 +18,18 @@ from apps.ridesharing.replay import Faults, Replay, alarms_of, run_replay
 from apps.ridesharing.replay_report import Plan, measure, served_table
 from millrace.testing import TestDriver
 from millrace.testing.properties import leaks
+from tests.broken import (
+    Break,
+    Change,
+    breaks,
+    check_listed,
+    doubled,
+    dropped,
+    renamed,
+    shifted,
+    stuck,
+    where,
+)
 from tests.unit.apps.ridesharing.cases import KM, LAT, LON, START, ms
 
 
@@ -69,7 +83,7 @@ def test_a_good_journal_raises_no_alarm() -> None:
         ([state("", "processing", 1), state("processing", "arrived", 2, 1)], 3),
         ([state("", "processing", 1), state("processing", "offered", 2, 3)], 8),
     ],
-)  # fmt: skip
+)
 def test_what_violates_an_invariant_raises_its_alarm(steps: list[Journal], invariant: int) -> None:
     assert invariant in alarms(*steps)
 
@@ -136,9 +150,15 @@ def test_a_replay_serves_whom_it_can_and_every_figure_is_there(replayed: tuple[P
     assert not report["state_left"]
     served = served_table(done)
     assert list(served.columns) == [
-        "request_id", "driver_id", "attempt", "offered_time", "accepted_time", "pickup_time", "pickup_km",
+        "request_id",
+        "driver_id",
+        "attempt",
+        "offered_time",
+        "accepted_time",
+        "pickup_time",
+        "pickup_km",
         "dropoff_time",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_replay_keeps_the_protocol(replayed: tuple[Plan, Replay]) -> None:
@@ -203,48 +223,84 @@ def test_four_regions_own_every_driver_once() -> None:
     assert report["served_share"] > 0.4
 
 
-def broken(done: Replay, table: str, change: Any) -> dict[str, pd.DataFrame]:
-    found = tables(done)
-    found[table] = change(found[table].copy())
-    return found
+def framed(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Change:
+    """A change of a table as a frame."""
+    return lambda rows: change(pd.DataFrame(rows)).to_dict("records")  # type: ignore[return-value]
 
 
-def _overlap(frame: pd.DataFrame) -> pd.DataFrame:
+def overlap(frame: pd.DataFrame, region: str = "all") -> pd.DataFrame:
     last = frame[frame["state"] == "completed"].sort_values("offered_ms")
+    first = last.iloc[0]
     other = last.iloc[1:2].assign(
-        driver_id=last.iloc[0]["driver_id"], offered_ms=last.iloc[0]["offered_ms"] + 1
+        driver_id=first["driver_id"], offered_ms=first["offered_ms"] + 1, region=region
     )
     return pd.concat([frame[~frame.index.isin(other.index)], other])
 
 
-@pytest.mark.parametrize(
-    ("table", "change", "invariant"),
-    [
-        ("assignments", _overlap, 1),
-        ("assignments", lambda f: f.assign(distance_m=f["distance_m"] + 3_000), 2),
-        ("assignments", lambda f: f.assign(location_age_ms=200_000), 2),
-        ("assignments", lambda f: f.assign(vehicle_class="xl"), 2),
-        ("assignments", lambda f: pd.concat([f, f.tail(1)]), 8),
-        ("assignments", lambda f: f.assign(attempt=f["attempt"] + 1), 8),
-        ("trips", lambda f: f[f["state"] != "offered"], 3),
-        ("trips", lambda f: pd.concat([f, f.tail(1).assign(revision=99)]), 3),
-        ("trips", lambda f: f.assign(before=f["before"].where(f["state"] != "accepted", "processing")), 3),
-        ("trips", lambda f: f.assign(state=f["state"].where(f["state"] != "completed", "no_show")), 3),
-        ("trips", lambda f: f.assign(at_ms=f["at_ms"].where(f["state"] != "completed", START)), 3),
-        ("trips", lambda f: f[f["request_id"] != "r001"], 6),
-        ("trips", lambda f: f.assign(at_ms=f["at_ms"].where(f["state"] != "offered", f["at_ms"] + 10**7)), 7),
-        ("offers", lambda f: pd.concat([f, f.head(1)]), 8),
-        ("offers", lambda f: f.assign(expires_ms=f["event_time_ms"]), 4),
-        ("windows", lambda f: f.assign(matched=f["riders"] + 1), 2),
-        ("windows", lambda f: f.assign(drivers_free=f["drivers_online"] + 5), 6),
-    ],
+def state_of(state: str, change: Change) -> Change:
+    return where(lambda row: row["state"] == state, change)
+
+
+NAMES = {number: f"{number}: {what}" for number, what in INVARIANTS.items()}
+BREAKS = (
+    *breaks(
+        NAMES[1],
+        a_driver_with_two_riders={"assignments": framed(overlap)},
+        one_driver_for_all={"assignments": stuck("driver_id")},
+    ),
+    *breaks(
+        NAMES[2],
+        farther_away={"assignments": shifted("distance_m", 3_000)},
+        positions_too_old={"assignments": stuck("location_age_ms", 200_000)},
+        another_class={"assignments": stuck("vehicle_class", "xl")},
+        more_pairs_than_riders={"windows": framed(lambda f: f.assign(matched=f["riders"] + 1))},
+    ),
+    *breaks(
+        NAMES[3],
+        offers_dropped={"trips": state_of("offered", dropped)},
+        a_step_again={"trips": framed(lambda f: pd.concat([f, f.tail(1).assign(revision=99)]))},
+        another_state_before={"trips": state_of("accepted", stuck("before", "processing"))},
+        another_end={"trips": state_of("completed", stuck("state", "no_show"))},
+        backwards={"trips": state_of("completed", stuck("at_ms", START))},
+        doubled={"trips": doubled},
+        ends_before_it_begins={"assignments": state_of("completed", stuck("closed_ms", 1))},
+    ),
+    *breaks(
+        NAMES[4],
+        expired_when_made={"offers": framed(lambda f: f.assign(expires_ms=f["event_time_ms"]))},
+        open_for_ever={"assignments": state_of("completed", stuck("closed_ms", 0))},
+    ),
+    *breaks(
+        NAMES[6],
+        a_request_dropped={"trips": where(lambda row: row["request_id"] == "r001", dropped)},
+        more_drivers_than_there_are={
+            "windows": framed(lambda f: f.assign(drivers_free=f["drivers_online"] + 5))
+        },
+        completed_by_nobody={"assignments": state_of("completed", dropped)},
+    ),
+    *breaks(NAMES[7], searched_for_hours={"trips": state_of("offered", shifted("at_ms", 10**7))}),
+    *breaks(
+        NAMES[8],
+        doubled={"assignments": doubled},
+        shifted={"assignments": shifted("attempt", 1)},
+        offers_doubled={"offers": doubled},
+        offers_of_no_attempt={"offers": renamed("request_id")},
+    ),
+    *breaks(NAMES[9], a_driver_in_two_regions={"assignments": framed(partial(overlap, region="other"))}),
 )
-def test_the_audit_finds_what_is_wrong_in_the_tables(
-    replayed: tuple[Plan, Replay], table: str, change: Any, invariant: int
-) -> None:
-    findings = audit(broken(replayed[1], table, change), patience_ms=300_000)
-    assert findings.by_invariant[invariant] > 0
+
+
+@pytest.mark.parametrize("one", BREAKS, ids=str)
+def test_the_audit_finds_what_is_wrong_in_the_tables(replayed: tuple[Plan, Replay], one: Break) -> None:
+    good = {name: frame.to_dict("records") for name, frame in tables(replayed[1]).items()}
+    changed = {name: pd.DataFrame(rows) for name, rows in one.applied(good).items()}  # type: ignore[arg-type]
+    findings = audit(changed, patience_ms=300_000)
+    assert findings.by_invariant[int(one.check.partition(":")[0])] > 0
     assert findings.examples
+
+
+def test_every_invariant_is_listed_with_what_breaks_it() -> None:
+    check_listed("`millrace ridesharing audit`, and `evaluate ridesharing replay`", NAMES.values(), BREAKS)
 
 
 def test_the_audit_finds_nothing_in_good_tables(replayed: tuple[Plan, Replay]) -> None:

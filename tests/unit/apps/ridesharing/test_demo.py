@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pandas as pd
@@ -14,11 +12,30 @@ import pytest
 from apps.ridesharing import demo
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import Event, key_of, stream_of
+from apps.ridesharing.lifecycle import TERMINAL
 from apps.ridesharing.settings import RidesharingSettings
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS, Mailbag
+from millrace.console.report import Check
 from millrace.demo import DemoRun
-from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldSummary, WorldTruth
+from millrace.testing.world_ledger import ReadLedger, WorldFault, WorldRun, WorldSummary, WorldTruth
+from tests.broken import (
+    Break,
+    Change,
+    Rows,
+    added,
+    all_hold,
+    breaks,
+    check_listed,
+    doubled,
+    dropped,
+    fails,
+    less,
+    renamed,
+    stuck,
+    swapped,
+    where,
+)
 from tests.unit.apps.ridesharing.cases import START, Whole, as_read
 
 STEP_MS = 5_000
@@ -26,23 +43,37 @@ STEP_MS = 5_000
 REPEATED = 20
 #: More riders than drivers, who cancel, break down, race, come late or vanish, so that much ends early.
 PROFILE = RidesProfile(
-    seed=5, start_ms=START, drivers=100, rings=2, requests_per_hour=200.0,
-    location_interval_ms=20_000, late_accepts=0.1, cancel_races=0.1, breakdowns=0.1, no_shows=0.1,
-    vanishing=0.1, lost_heartbeats=0.1,
-)  # fmt: skip
+    seed=5,
+    start_ms=START,
+    drivers=100,
+    rings=2,
+    requests_per_hour=200.0,
+    location_interval_ms=20_000,
+    late_accepts=0.1,
+    cancel_races=0.1,
+    breakdowns=0.1,
+    no_shows=0.1,
+    vanishing=0.1,
+    lost_heartbeats=0.1,
+)
 #: Output of the chain → table.
 OUTPUTS = {
-    "attempts": "assignments", "trips": "trips", "offers": "offers", "windows": "windows",
-    "main": "violations", "Gate.dead_letters": "dead_letters",
-}  # fmt: skip
-Tables = dict[str, pd.DataFrame]
+    "attempts": "assignments",
+    "trips": "trips",
+    "offers": "offers",
+    "windows": "windows",
+    "main": "violations",
+    "Gate.dead_letters": "dead_letters",
+}
+Tables = dict[str, Rows]
 
 
 def run_app(steps: int) -> tuple[Tables, ReadLedger]:
     """Let agents and app talk in steps; return what stands in the tables, and what happened."""
     world, app, mail = World(PROFILE), Whole(DispatchConfig()), Mailbag()
     truths: dict[str, WorldTruth] = {}
-    again: list[Event] = []
+    sent, faults = Counter[str](), list[WorldFault]()
+    again: list[tuple[str, Event]] = []
     for _ in range(steps):
         now = world.now_ms + STEP_MS
         happened = world.advance(now)
@@ -50,8 +81,11 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
             for t in one.truths:
                 at = one.event_time_ms
                 truths[t.truth_id] = WorldTruth(t.truth_id, t.kind, t.entity, t.expected, {}, [], [], at, at)
-        events = [*again, *(as_read(one.stream, one.event) for one in happened)]
-        again = [as_read(one.stream, one.event) for one in happened[::REPEATED]]
+        sent.update(one.stream for one in happened)
+        faults += [WorldFault("duplicate", f"{len(faults)}-{n}", stream, "", "duplicate", 0)
+                   for n, (stream, _) in enumerate(again)]  # fmt: skip
+        events = [*(event for _, event in again), *(as_read(one.stream, one.event) for one in happened)]
+        again = [(one.stream, as_read(one.stream, one.event)) for one in happened[::REPEATED]]
         found = app.chain.run([(key_of(e), e.event_time_ms, e, stream_of(e)) for e in events], now - 1)
         app.emissions += found
         for e in found:
@@ -59,15 +93,22 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
                 message = mail.open(topic, e.payload)
                 assert message is not None
                 world.receive(message)
-    rows: dict[str, list[Any]] = defaultdict(list)
+    rows: dict[str, Rows] = defaultdict(list)
     for e in app.emissions:
         if e.output in OUTPUTS:
-            rows[OUTPUTS[e.output]].append(msgspec.json.decode(e.payload))
+            rows[OUTPUTS[e.output]].append({**msgspec.json.decode(e.payload), "_event_id": e.event_id})
+    # The table of attempts has the newest row of each.
+    rows["assignments"] = list({(r["request_id"], r["attempt"]): r for r in rows["assignments"]}.values())
+    rows["dead_letters"] += [{"reason": "malformed", "error": "no JSON"}] * 2
+    faults += [WorldFault("malformed", f"m{n}", "requests", "", "dead_letter", 0) for n in range(2)]
     ledger = ReadLedger(
-        WorldRun("ridesharing", PROFILE.seed, {}, {}, {}), [], [], list(truths.values()),
-        WorldSummary(0, 0, {}, {}, {}, START, world.now_ms),
-    )  # fmt: skip
-    return {name: pd.DataFrame(rows[name]) for name in OUTPUTS.values()}, ledger
+        WorldRun("ridesharing", PROFILE.seed, {}, {}, {}),
+        faults,
+        [],
+        list(truths.values()),
+        WorldSummary(0, 0, dict(sent), {}, {}, START, world.now_ms),
+    )
+    return {name: rows[name] for name in OUTPUTS.values()}, ledger
 
 
 @pytest.fixture(scope="module")
@@ -75,76 +116,146 @@ def seen() -> tuple[Tables, ReadLedger]:
     return run_app(260)
 
 
-@pytest.fixture
 def checked(
-    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., dict[str, bool]]:
-    """Name of each check → whether it holds, with some tables changed."""
-
-    def check(**changes: Callable[[pd.DataFrame], pd.DataFrame]) -> dict[str, bool]:
-        tables, ledger = seen
-        changed = {**tables, **{name: change(tables[name]) for name, change in changes.items()}}
-        monkeypatch.setattr(demo, "read_table", lambda folder, name: changed[name])
-        run = DemoRun("", tmp_path, RidesharingSettings(), 60.0, 100, PROFILE.seed)
-        return {check.name: check.ok for check in demo.checks(run, ledger, set())}
-
-    return check
+    seen: tuple[Tables, ReadLedger], patch: pytest.MonkeyPatch, one: Break | None = None
+) -> list[Check]:
+    """The demo's checks, with something broken."""
+    tables, ledger = seen
+    changed = tables if one is None else one.applied(tables)
+    patch.setattr(demo, "read_table", lambda folder, name: pd.DataFrame(changed[name]))
+    run = DemoRun("", Path(), RidesharingSettings(), 60.0, 100, PROFILE.seed)
+    return demo.checks(run, ledger, {row["_event_id"] for row in tables["trips"]})
 
 
-def test_every_check_of_the_demo_holds(checked: Callable[..., dict[str, bool]]) -> None:
-    assert [name for name, holds in checked().items() if not holds] == []
+def test_every_check_of_the_demo_holds(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_hold(checked(seen, monkeypatch))
 
 
 def test_nothing_that_is_checked_is_missing_from_the_evening(seen: tuple[Tables, ReadLedger]) -> None:
     tables, ledger = seen
     assert sum(t.kind == "served" for t in ledger.truths) > 5
-    assert {"accepted", "completed", "rider_cancelled"} <= set(tables["trips"]["state"])
-    assert tables["assignments"]["state"].isin(["rejected", "expired", "replaced"]).any()
+    assert {"accepted", "completed", "rider_cancelled"} <= {row["state"] for row in tables["trips"]}
+    assert {"rejected", "expired", "replaced"} & {row["state"] for row in tables["assignments"]}
 
 
-def none(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.iloc[:0]
+def test_an_evening_without_rides_says_that_it_compares_nothing(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """159 requests, 61 of them cancelled, and nobody was picked up: that is no evening that held."""
+    tables, ledger = seen
+    few = msgspec.structs.replace(ledger, truths=[t for t in ledger.truths if t.kind != "served"])
+    over = {t.entity for t in ledger.truths if t.kind == "served"}
+    undriven = {**tables, "trips": [row for row in tables["trips"] if row["request_id"] not in over]}
+    empty = {check.name for check in checked((undriven, few), monkeypatch) if check.is_empty}
+    assert empty == {_SERVED}
 
 
-def a_trip_less(trips: pd.DataFrame) -> pd.DataFrame:
-    done = trips.loc[trips["state"] == "completed", "request_id"].iloc[0]
-    return trips[trips["request_id"] != done]
+def ride(state: str, change: Change) -> Change:
+    """Change the steps of one request that came to a state."""
+
+    def changed(rows: Rows) -> Rows:
+        name = next(row["request_id"] for row in rows if row["state"] == state)
+        return where(lambda row: row["request_id"] == name, change)(rows)
+
+    return changed
 
 
-def one_who_was_not_served(trips: pd.DataFrame) -> pd.DataFrame:
-    begun = trips.loc[trips["state"] == "processing", "request_id"].iloc[-1]
-    made = trips.tail(1).assign(request_id=begun, state="completed", revision=99)
-    return pd.concat([trips, made], ignore_index=True)
+def steps(state: str, change: Change) -> Change:
+    return where(lambda row: row["state"] == state, change)
 
 
-def nobody_accepts(attempts: pd.DataFrame) -> pd.DataFrame:
-    return attempts.assign(accepted_ms=0)
+def who_was_not_served(rows: Rows) -> Rows:
+    begun = [row["request_id"] for row in rows if row["state"] == "processing"][-1]
+    return [*rows, {**rows[-1], "request_id": begun, "state": "completed", "revision": 99}]
 
 
-def an_alarm(violations: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame([{"invariant": 1}])
+def letters(change: Change, *, reason: str = "duplicate", places: bool = False) -> Change:
+    return where(
+        lambda row: row["reason"] == reason and row["error"].startswith("a position") == places, change
+    )
 
 
-def one_driver_for_all(attempts: pd.DataFrame) -> pd.DataFrame:
-    return attempts.assign(driver_id="d")
+def searches_unended(rows: Rows) -> Rows:
+    """The end of a search is never written."""
+    return [row for row in rows if row["before"] != "processing" or row["state"] not in TERMINAL]
 
 
 _SERVED = "trips that the drivers finished are completed, and no others"
-
-
-@pytest.mark.parametrize(
-    ("table", "change", "broken"),
-    [
-        ("assignments", one_driver_for_all, "violations of the invariants"),
-        ("violations", an_alarm, "violations of the invariants"),
-        ("trips", a_trip_less, _SERVED),
-        ("trips", one_who_was_not_served, _SERVED),
-        ("assignments", nobody_accepts, "offers that drivers accepted"),
-        ("offers", none, "offers made"),
-        ("dead_letters", none, "repeats in dead letters"),
-    ],
+BREAKS = (
+    *breaks(
+        "violations of the invariants",
+        one_driver_for_all={"assignments": stuck("driver_id", "d")},
+        an_alarm_of_the_auditor={"violations": added({"invariant": 1})},
+        attempts_doubled={"assignments": doubled},
+        positions_too_old={"assignments": stuck("location_age_ms", 10**9)},
+    ),
+    *breaks(
+        "requests sent = requests in trips",
+        one_dropped={"trips": ride("processing", dropped)},
+        all_dropped={"trips": dropped},
+        of_others={"trips": renamed("request_id")},
+    ),
+    *breaks(
+        _SERVED,
+        one_dropped={"trips": ride("completed", dropped)},
+        one_who_was_not_served={"trips": who_was_not_served},
+        never_completed={"trips": steps("completed", dropped)},
+        of_other_requests={"trips": steps("completed", swapped("request_id"))},
+    ),
+    *breaks(
+        "requests of riders who gave up that are not over",
+        dropped={"trips": steps("rider_cancelled", dropped)},
+        driven_all_the_same={"trips": steps("rider_cancelled", stuck("state", "completed"))},
+    ),
+    *breaks(
+        "searches that have not ended in time",
+        ends_never_written={"trips": searches_unended},
+        stuck_in_the_search={"trips": stuck("state", "processing")},
+    ),
+    *breaks(
+        "offers made = attempts",
+        dropped={"offers": less},
+        all_dropped={"offers": dropped},
+        attempts_dropped={"assignments": less},
+        of_other_requests={"offers": renamed("request_id")},
+    ),
+    *breaks("no offer twice", doubled={"offers": doubled}),
+    *breaks("offers accepted", nobody_accepts={"assignments": stuck("accepted_ms", 0)}),
+    *breaks(
+        "steps on the topic = rows in trips",
+        one_not_in_the_table={"trips": less},
+        one_not_on_the_topic={"trips": added({"_event_id": "another"})},
+    ),
+    *breaks("no step twice", doubled={"trips": doubled}),
+    *breaks(
+        "repeats in dead letters",
+        dropped={"dead_letters": letters(less)},
+        doubled={"dead_letters": letters(doubled)},
+    ),
+    *breaks(
+        "repeated positions in dead letters",
+        dropped={"dead_letters": letters(dropped, places=True)},
+        fifty_times={"dead_letters": letters(lambda rows: rows * 50, places=True)},
+    ),
+    *breaks(
+        "malformed in dead letters",
+        dropped={"dead_letters": letters(dropped, reason="malformed")},
+        doubled={"dead_letters": letters(doubled, reason="malformed")},
+    ),
+    *breaks("other dead letters", one_that_failed={"dead_letters": added({"reason": "process_error"})}),
 )
-def test_a_check_of_the_demo_fails_where_rows_are_missing_too_many_or_wrong(
-    table: str, change: Any, broken: str, checked: Callable[..., dict[str, bool]]
+
+
+@pytest.mark.parametrize("one", BREAKS, ids=str)
+def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
+    one: Break, seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not checked(**{table: change})[broken]
+    assert fails(checked(seen, monkeypatch, one), one.check)
+
+
+def test_every_check_is_listed_with_what_breaks_it(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_listed("`millrace demo ridesharing`", [check.name for check in checked(seen, monkeypatch)], BREAKS)

@@ -292,7 +292,8 @@ class TestLines:
 class TestReport:
     def test_checks_hold_only_if_all_of_them_do(self) -> None:
         console, output = text_console()
-        good, bad = Check("rows", 1200, 1200, True), Check("late", 3, 4, False, "see the log")
+        good = Check("rows", 1200, 1200, True, compared=1200)
+        bad = Check("late", 3, 4, False, "see the log", compared=3)
         assert print_checks("demo", [good], console) is True
         assert print_checks("demo", [good, bad], console) is False
         assert print_checks("demo", [], console) is False
@@ -300,6 +301,18 @@ class TestReport:
         assert ["late", "3", "4", "NO", "see the log"] in [
             line.split(maxsplit=4) for line in output().splitlines()
         ]
+
+    def test_a_check_that_has_nothing_to_compare_does_not_hold_and_says_so(self) -> None:
+        console, output = text_console()
+        good = Check("rows", 1200, 1200, True, compared=1200)
+        empty = Check("refunds", 0, 0, True, "of orders", compared=0)
+        assert print_checks("demo", [good, empty], console) is False
+        assert ["refunds", "0", "0", "-", "nothing to compare; of orders"] in [
+            line.split(maxsplit=4) for line in output().splitlines()
+        ]
+        wrong = Check("refunds", 0, 1, False, compared=0)
+        assert not wrong.is_empty
+        assert not wrong.holds
 
     def test_a_table_takes_cells_as_they_are(self) -> None:
         console, output = text_console()

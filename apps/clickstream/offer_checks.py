@@ -1,0 +1,200 @@
+"""The table of offers compared with what is known of carts, consent and purchases."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from apps.clickstream.offer_rules import OfferRule, duration_ms
+from apps.clickstream.offers import OUTCOME_MS, experiment_of
+from millrace.console.report import Check, equal, same
+from millrace.testing.world_ledger import WorldTruth
+
+Row = dict[str, Any]
+#: The purposes by which a browser may be known as somebody's, and by which something may be offered there.
+STITCHING: Final = frozenset({"personalisation"})
+MARKETING: Final = frozenset({"personalisation", "marketing"})
+#: The kind of event that completes the rules whose events the ledger knows.
+_LEFT: Final = "abandoned"
+
+
+class Consents:
+    """What was allowed in a browser, and when.
+
+    Args:
+        rows: The table ``consents``.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._by: dict[str, list[tuple[int, frozenset[str]]]] = defaultdict(list)
+        for row in sorted(rows, key=lambda r: r["at_ms"]):
+            self._by[row["visitor_id"]].append((row["at_ms"], frozenset(row["in_force"])))
+
+    def allow(self, visitor: str, at_ms: int, purposes: frozenset[str] = MARKETING) -> bool:
+        """Tell whether something is allowed in a browser at a time, ms."""
+        said = self._by.get(visitor, [])
+        place = bisect_right(said, at_ms, key=lambda answer: answer[0])
+        return place > 0 and purposes <= said[place - 1][1]
+
+    def changed(self, visitor: str, since_ms: int, until_ms: int) -> bool:
+        """Tell whether an answer came between two times, ms."""
+        return any(since_ms < at <= until_ms for at, _ in self._by.get(visitor, []))
+
+
+def check_offers(
+    offers: Sequence[Row],
+    abandonments: Iterable[Row],
+    consents: Consents,
+    rules: Sequence[OfferRule],
+    *,
+    holdout: float,
+    until_ms: int,
+    erased: frozenset[str] = frozenset(),
+) -> list[Check]:
+    """Compare offers with the carts that were left, with consent, and with the caps and arms of their rules.
+
+    Args:
+        offers: The table ``offers``.
+        abandonments: The table of carts that were left, compared with the ledger elsewhere.
+        consents: What was allowed.
+        rules: The rules that were in force.
+        holdout: Share of the persons who are offered nothing.
+        until_ms: Up to when all offers have been made, UTC ms.
+        erased: Persons who have been forgotten since: whether they were offered something is not compared.
+    """
+    named = {rule.name: rule for rule in rules}
+    ids = [o["offer_id"] for o in offers]
+    known = [o for o in offers if o["rule"] in named and o["at_ms"] <= until_ms and o["person"] not in erased]
+    left = [rule for rule in rules if rule.counts == (_LEFT,)]
+    owed = [_due(rule, abandonments, known, consents, until_ms, erased) for rule in left]
+    due = {one for found, _ in owed for one in found}
+    refused = sum(number for _, number in owed)
+    made = {_made(o) for o in known if o["rule"] in {rule.name for rule in left}}
+    unproven = sum(o["rule"] not in named or _unproven(o, named[o["rule"]]) for o in offers)
+    forbidden = sum(not consents.allow(o["visitor_id"], o["at_ms"]) for o in offers)
+    arms = {(o["offer_id"], o["arm"]) for o in known}
+    dealt = {(o["offer_id"], experiment_of(named[o["rule"]], holdout).arm(o["person"])) for o in known}
+    return [
+        equal("no offer twice", 0, len(ids) - len(set(ids)), of=len(ids)),
+        same("offers for carts that were left", due, made, "rule, person, cart and time"),
+        equal("offers without what their rule asks for", 0, unproven, of=len(offers)),
+        equal("offers without consent", 0, forbidden, of=len(offers)),
+        equal("offers above caps and cool-downs", 0, _above(known, named), "of those refused", of=refused),
+        same("arms of offers", dealt, arms),
+    ]
+
+
+def _made(offer: Row) -> tuple[Any, ...]:
+    return (offer["rule"], offer["person"], offer["cart_id"], offer["at_ms"])
+
+
+def _due(
+    rule: OfferRule,
+    abandonments: Iterable[Row],
+    offers: Iterable[Row],
+    consents: Consents,
+    until_ms: int,
+    erased: frozenset[str],
+) -> tuple[set[tuple[Any, ...]], int]:
+    """Return the offers that a rule owes for the carts that were left, and how many its caps forbid."""
+    cool, cap = duration_ms(rule.cool_down), duration_ms(rule.cap_within)
+    moments: list[tuple[int, str, str | None]] = [
+        (o["at_ms"], o["person"], None) for o in offers if o["rule"] != rule.name
+    ]
+    for row in abandonments:
+        visitor, since, at = row["visitor_id"], row["since_ms"], row["noticed_ms"]
+        person = f"v:{visitor}" if row["user_id"] is None else f"u:{row['user_id']}"
+        if at > until_ms or person in erased or not consents.allow(visitor, since):
+            continue
+        if consents.allow(visitor, at):
+            moments.append((at, person, row["cart_id"]))
+    found, refused = set(), 0
+    last: dict[str, int] = {}
+    times: dict[str, list[int]] = defaultdict(list)
+    for at, person, cart in sorted(moments, key=lambda m: (m[0], m[1], m[2] or "")):
+        if cart is not None:
+            recent = [t for t in times[person] if at - t < cap]
+            if (person in last and at - last[person] < cool) or len(recent) >= rule.cap:
+                refused += 1
+                continue
+            found.add((rule.name, person, cart, at))
+            times[person].append(at)
+        last[person] = at
+    return found, refused
+
+
+def _above(offers: Iterable[Row], rules: Mapping[str, OfferRule]) -> int:
+    """Return how many offers their rule's cap or the cool-down forbids."""
+    wrong = 0
+    before: dict[str, list[Row]] = defaultdict(list)
+    for offer in sorted(offers, key=lambda o: o["at_ms"]):
+        rule, at = rules[offer["rule"]], offer["at_ms"]
+        made = before[offer["person"]]
+        cool, cap = duration_ms(rule.cool_down), duration_ms(rule.cap_within)
+        recent = sum(o["rule"] == rule.name and at - o["at_ms"] < cap for o in made)
+        wrong += recent >= rule.cap or any(at - o["at_ms"] < cool for o in made)
+        made.append(offer)
+    return wrong
+
+
+def _unproven(offer: Row, rule: OfferRule) -> bool:
+    """Return whether an offer does not name an event for each step of its rule, in order, up to its time."""
+    said = dict(offer["why"])
+    times = [int(text.partition(" at ")[2].partition(" ")[0]) for text in said.values()]
+    steps = {step.name for step in rule.steps}
+    return said.keys() != steps or times != sorted(times) or times[-1] != offer["at_ms"]
+
+
+def check_outcomes(
+    outcomes: Sequence[Row],
+    offers: Iterable[Row],
+    orders: Iterable[WorldTruth],
+    logins: Iterable[WorldTruth],
+    consents: Consents,
+    *,
+    until_ms: int,
+) -> list[Check]:
+    """Compare what came of offers with the orders of the ledger.
+
+    Of orders by one browser it is known whose they are; a person with more is not compared.
+
+    Args:
+        outcomes: The table ``outcomes``.
+        offers: The table ``offers``.
+        orders: What was bought.
+        logins: Which browsers were known to be whose.
+        consents: What was allowed: of whom nothing may be offered nothing is told, either.
+        until_ms: Up to when all outcomes have been told, UTC ms.
+    """
+    shared = {t.entity for t in logins}
+    bought: dict[str, list[WorldTruth]] = defaultdict(list)
+    value = {t.entity: t.detail["amount_cents"] for t in orders if not t.disturbed}
+    for order in sorted(orders, key=lambda t: t.last_event_time_ms):
+        if order.detail["visitors"] and order.last_event_time_ms <= until_ms:
+            for visitor in order.detail["visitors"]:
+                bought[visitor].append(order)
+    expected, clear = set(), set()
+    for offer in offers:
+        at, visitor = offer["at_ms"], offer["visitor_id"]
+        mine = [t for t in bought[visitor] if at < t.last_event_time_ms <= at + OUTCOME_MS]
+        if offer["person"] != f"v:{visitor}" or visitor in shared or any(t.disturbed for t in mine):
+            continue
+        if consents.changed(visitor, at, until_ms):
+            continue
+        clear.add(offer["offer_id"])
+        if mine:
+            expected.add((offer["offer_id"], mine[0].entity, mine[0].detail["amount_cents"]))
+    told = [o for o in outcomes if o["converted"]]
+    found = {(o["offer_id"], o["order_id"], o["cents"]) for o in told if o["offer_id"] in clear}
+    made = {o["offer_id"]: o["at_ms"] for o in offers}
+    wrong = sum(
+        o["offer_id"] not in made or (o["order_id"] in value and value[o["order_id"]] != o["cents"])
+        or not made[o["offer_id"]] < o["decided_ms"] <= made[o["offer_id"]] + OUTCOME_MS
+        for o in told
+    )  # fmt: skip
+    return [
+        same("purchases after an offer", expected, found, "of browsers that nobody has logged in on"),
+        equal("outcomes of another offer, order or time", 0, wrong, of=len(told)),
+    ]

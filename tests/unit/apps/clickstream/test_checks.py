@@ -1,0 +1,404 @@
+"""The checks of demo and evaluation on two hours of a shop in memory: they hold, and they can fail."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from apps.clickstream import demo
+from apps.clickstream.events import INPUTS, Forget
+from apps.clickstream.ledger_checks import check_ledger
+from apps.clickstream.settings import ClickstreamSettings
+from generators.clickstream import DOMAIN, ClickstreamProfile
+from generators.engine.world import deliver_domain
+from generators.world_ledger import WorldLedger
+from millrace.console.report import Check
+from millrace.dead_letters import reason_of
+from millrace.demo import DemoRun
+from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
+from tests.broken import (
+    Break,
+    Change,
+    Rows,
+    added,
+    all_hold,
+    breaks,
+    check_listed,
+    doubled,
+    dropped,
+    fails,
+    less,
+    renamed,
+    shifted,
+    stuck,
+    swapped,
+    where,
+)
+from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, Run, shop_chain
+
+PROFILE = ClickstreamProfile(
+    seed=7,
+    event_rate=2.8,
+    events=20_000,
+    people=250,
+    items=400,
+    known=0.9,
+    refunds=0.5,
+    refund_after_h=0.3,
+    erasures=60.0,
+    conversion=0.2,
+    recovery=0.4,
+    bots=0.05,
+    duplicates=0.01,
+    malformed=0.002,
+)
+#: After which time a cart is left, as in the demo: some are left twice.
+TIMEOUT = 15 * MINUTE
+#: Table → output of the app's processes, and what tells rows that replace each other.
+TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "sessions": ("Visitors.sessions", ("session_id",)),
+    "identities": ("Visitors.identities", ("visitor_id",)),
+    "profiles": ("Entities.profiles", ("person",)),
+    "boards": ("boards", ("board", "window_end_ms", "rank")),
+    "attributions": ("orders", ("order_id",)),
+    "consents": ("Visitors.consents", ()),
+    "erasures": ("Visitors.erasures", ()),
+    "abandonments": ("Entities.abandonments", ()),
+    "offers": ("offers", ()),
+    "outcomes": ("outcomes", ()),
+}
+Tables = dict[str, Rows]
+
+
+def run_app(ledger: WorldLedger) -> tuple[Tables, int]:
+    """Send the streams, and what the app sends itself; return what stands in the tables, and up to when."""
+    chain, emitted, broken = shop_chain(cart_timeout_ms=TIMEOUT), [], []
+    batch: list[Any] = []
+    decoders = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
+    again = msgspec.json.Decoder(Forget)
+
+    def flush() -> None:
+        found = chain.run_batch(batch)
+        emitted.extend(found)
+        asked = [again.decode(e.payload) for e in found if e.output == "Entities.forget"]
+        batch[:] = [(one.subject, one.event_time_ms, one) for one in asked]
+
+    for message in deliver_domain(DOMAIN, PROFILE):
+        ledger.add(message)
+        try:
+            event: Any = decoders[message.stream].decode(message.value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            broken.append({"reason": reason_of(error)})
+            continue
+        batch.append((message.key.decode(), event.event_time_ms, event))
+        if len(batch) >= 1_000:
+            flush()
+    flush()
+    end_ms = ledger.totals().last_event_time_ms or 0
+    emitted.extend(chain.advance_watermark(end_ms))
+    run = Run(emitted, False)
+    tables = {
+        name: run.table(output, *key) if key else run.rows(output) for name, (output, key) in TABLES.items()
+    }
+    for offer in tables["offers"]:
+        offer["_event_id"] = offer["offer_id"]
+    tables["dead_letters"] = [*broken, *run.rows("Visitors.dead_letters")]
+    tables["late"] = run.rows("Visitors.late")
+    return tables, end_ms
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, ReadLedger, int]:
+    path = tmp_path_factory.mktemp("demo") / "ledger.jsonl"
+    ledger = WorldLedger(
+        path, WorldRun("clickstream", PROFILE.seed, dict.fromkeys(DOMAIN.streams, "t"), {}, {})
+    )
+    tables, end_ms = run_app(ledger)
+    ledger.finish()
+    return tables, read_world_ledger(path), end_ms
+
+
+Seen = tuple[Tables, ReadLedger, int]
+
+
+def of_ledger(seen: Seen, one: Break | None = None) -> list[Check]:
+    """The checks against the ledger, with something broken."""
+    tables, ledger, end_ms = seen
+    changed = tables if one is None else one.applied(tables)
+    rows: Mapping[str, Rows] = defaultdict(list, changed)
+    return check_ledger(rows.__getitem__, ledger, end_ms=end_ms, cart_timeout_ms=TIMEOUT)
+
+
+def of_demo(seen: Seen, patch: pytest.MonkeyPatch, one: Break | None = None) -> list[Check]:
+    """The demo's own checks, which come beside those against the ledger."""
+    tables, ledger, _ = seen
+    changed = tables if one is None else one.applied(tables)
+    patch.setattr(demo, "app_rows", lambda folder, name: changed[name])
+    patch.setattr(demo, "check_ledger", lambda *args, **options: [])
+    run = DemoRun("", Path(), ClickstreamSettings(), 60.0, 100, PROFILE.seed)
+    return demo.checks(run, ledger, {row["_event_id"] for row in tables["offers"]})
+
+
+def test_every_check_of_the_demo_holds(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_hold([*of_ledger(seen), *of_demo(seen, monkeypatch)])
+
+
+def test_without_refunds_erasures_and_offers_it_is_said_that_nothing_is_compared(seen: Seen) -> None:
+    tables, ledger, end_ms = seen
+    few = msgspec.structs.replace(
+        ledger, truths=[t for t in ledger.truths if t.kind not in ("refund", "erasure", "abandonment")]
+    )
+    none: Tables = {**tables, "offers": [], "outcomes": [], "abandonments": [], "erasures": []}
+    empty = {check.name for check in of_ledger((none, few, end_ms)) if check.is_empty}
+    assert empty >= {
+        "refunds taken off",
+        "profiles of who asked for erasure",
+        "browsers forgotten in the audit",
+        "offers for carts that were left",
+        "arms of offers",
+        "offers above caps and cool-downs",
+        "purchases after an offer",
+    }
+
+
+def final(change: Change) -> Change:
+    return where(lambda row: row["is_final"] and not row["bot"], change)
+
+
+def bots(change: Change) -> Change:
+    return where(lambda row: bool(row["bot"]), change)
+
+
+def board(name: str, change: Change) -> Change:
+    return where(lambda row: row["board"] == name, change)
+
+
+def reason(name: str, change: Change) -> Change:
+    return where(lambda row: row["reason"] == name, change)
+
+
+def refunded(change: Change) -> Change:
+    return where(lambda row: row["refunded_cents"] > 0, change)
+
+
+def converted(change: Change) -> Change:
+    return where(lambda row: bool(row["converted"]), change)
+
+
+def withdrawn(change: Change) -> Change:
+    return where(lambda row: not row["granted"] and row["withdrawn"], change)
+
+
+def fifty_times(rows: Rows) -> Rows:
+    """Every offer is made fifty times, under identities of its own, an hour after the other."""
+    return [{**row, "offer_id": f"{row['offer_id']}-{n}", "at_ms": row["at_ms"] + n * HOUR}
+            for row in rows for n in range(50)]  # fmt: skip
+
+
+def to_everybody(rows: Rows) -> Rows:
+    """Every offer is made to everybody."""
+    people = sorted({row["person"] for row in rows})
+    return [
+        {**row, "offer_id": f"{row['offer_id']}-{person}", "person": person}
+        for row in rows
+        for person in people
+    ]
+
+
+def nobody_withdraws(rows: Rows) -> Rows:
+    return [{**row, "granted": True} for row in rows]
+
+
+def denied(rows: Rows) -> Rows:
+    """Nobody has ever allowed anything."""
+    return [{**row, "in_force": []} for row in rows]
+
+
+def of_the_erased(table: str, name: str) -> dict[str, Change]:
+    """Everybody is still there, under the names of those who asked for erasure."""
+
+    def change(rows: Rows) -> Rows:
+        return [*rows, *({**rows[0], name: who} for who in ERASED[name])]
+
+    return {table: change}
+
+
+#: Filled by the fixture below: accounts that asked for erasure.
+ERASED: dict[str, list[str]] = {"person": [], "user_id": []}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _erased(seen: Seen) -> None:
+    users = [t.entity for t in seen[1].truths if t.kind == "erasure"]
+    ERASED.update(person=[f"u:{user}" for user in users], user_id=users)
+
+
+LEDGER = (
+    *breaks(
+        "sessions that are over",
+        dropped={"sessions": final(less)},
+        all_dropped={"sessions": dropped},
+        shifted={"sessions": final(shifted("start_ms", 1))},
+        never_final={"sessions": stuck("is_final", False)},
+        an_event_too_many={"sessions": final(shifted("events", 1))},
+    ),
+    *breaks("no session twice", doubled={"sessions": doubled}),
+    *breaks(
+        "bots found, nobody else",
+        dropped={"sessions": bots(dropped)},
+        people_taken_for_bots={"sessions": stuck("bot", "rate")},
+    ),
+    *breaks(
+        "carts that were left",
+        dropped={"abandonments": less},
+        shifted={"abandonments": shifted("since_ms", 1)},
+        values_stuck={"abandonments": stuck("value_cents")},
+        of_other_carts={"abandonments": swapped("cart_id")},
+    ),
+    *breaks("no cart left twice at one time", doubled={"abandonments": doubled}),
+    *breaks(
+        "carts left after their purchase", a_month_later={"abandonments": shifted("since_ms", 30 * 24 * HOUR)}
+    ),
+    *breaks(
+        "conversions: orders and their value",
+        dropped={"attributions": less},
+        all_dropped={"attributions": dropped},
+        values_stuck={"attributions": stuck("amount_cents")},
+        of_other_orders={"attributions": renamed("order_id")},
+    ),
+    *breaks("no order twice", doubled={"attributions": doubled}),
+    *breaks(
+        "first and last touch",
+        first_stuck={"attributions": stuck("first_touch")},
+        last_stuck={"attributions": stuck("last_touch")},
+        of_other_orders={"attributions": swapped("first_touch")},
+    ),
+    *breaks(
+        "refunds taken off",
+        dropped={"attributions": stuck("refunded_cents", 0)},
+        doubled={
+            "attributions": refunded(
+                lambda rows: [{**row, "refunded_cents": 2 * row["refunded_cents"]} for row in rows]
+            )
+        },
+        of_other_orders={"attributions": refunded(swapped("refunded_cents"))},
+    ),
+    *breaks("answers to the question for consent", dropped={"consents": less}, doubled={"consents": doubled}),
+    *breaks("no answer twice", doubled={"consents": doubled}, stuck={"consents": stuck("consent_id")}),
+    *breaks(
+        "withdrawals in the audit",
+        dropped={"consents": withdrawn(less)},
+        taken_for_grants={"consents": nobody_withdraws},
+        shifted={"consents": shifted("at_ms", 1)},
+    ),
+    *breaks("profiles of who asked for erasure", kept=of_the_erased("profiles", "person")),
+    *breaks("browsers known of who asked for erasure", kept=of_the_erased("identities", "user_id")),
+    *breaks(
+        "browsers forgotten in the audit",
+        dropped={"erasures": dropped},
+        others_forgotten={"erasures": stuck("subject_digest", "0")},
+    ),
+    *breaks("audited without a request", of_no_request={"erasures": renamed("request_id")}),
+    *breaks("no offer twice", doubled={"offers": doubled}, stuck={"offers": stuck("offer_id")}),
+    *breaks(
+        "offers for carts that were left",
+        dropped={"offers": less},
+        all_dropped={"offers": dropped},
+        fifty_times={"offers": fifty_times},
+        to_everybody={"offers": to_everybody},
+        shifted={"offers": shifted("at_ms", -1)},
+        of_other_carts={"offers": swapped("cart_id")},
+    ),
+    *breaks(
+        "offers without what their rule asks for",
+        nothing_happened={"offers": lambda rows: [{**row, "why": {}} for row in rows]},
+        shifted={"offers": shifted("at_ms", 1)},
+        of_no_rule={"offers": stuck("rule", "another")},
+    ),
+    *breaks(
+        "offers without consent",
+        consent_dropped={"consents": denied},
+        in_other_browsers={"offers": renamed("visitor_id")},
+    ),
+    *breaks(
+        "offers above caps and cool-downs",
+        fifty_times={"offers": fifty_times},
+        to_one_person={"offers": stuck("person")},
+        doubled={"offers": doubled},
+    ),
+    *breaks("arms of offers", stuck={"offers": stuck("arm", "offer")}, swapped={"offers": swapped("arm")}),
+    *breaks(
+        "purchases after an offer",
+        dropped={"outcomes": dropped},
+        never_converted={"outcomes": stuck("converted", False)},
+        of_other_orders={"outcomes": renamed("order_id")},
+        values_stuck={"outcomes": stuck("cents", 1)},
+    ),
+    *breaks(
+        "outcomes of another offer, order or time",
+        of_no_offer={"outcomes": renamed("offer_id")},
+        a_cent_more={"outcomes": converted(shifted("cents", 1))},
+        weeks_later={"outcomes": converted(shifted("decided_ms", 14 * 24 * HOUR))},
+    ),
+    *breaks(
+        "hours whose visits are not those on the board",
+        dropped={"boards": dropped},
+        one_shard_of_many={"boards": board("sources.visits/1h", less)},
+        doubled={"boards": board("sources.visits/1h", doubled)},
+        shifted={"boards": board("sources.visits/1h", shifted("window_end_ms", HOUR))},
+    ),
+    *breaks(
+        "revenue on the board",
+        dropped={"boards": board("revenue/1h", dropped)},
+        doubled={"boards": board("revenue/1h", doubled)},
+        shifted={"boards": board("revenue/1h", shifted("window_end_ms", 5 * MINUTE))},
+    ),
+    *breaks(
+        "repeats in dead letters",
+        dropped={"dead_letters": reason("duplicate", less)},
+        doubled={"dead_letters": reason("duplicate", doubled)},
+    ),
+    *breaks(
+        "malformed in dead letters",
+        dropped={"dead_letters": reason("malformed", less)},
+        doubled={"dead_letters": reason("malformed", doubled)},
+    ),
+    *breaks("other dead letters", one_that_failed={"dead_letters": added({"reason": "process_error"})}),
+)
+DEMO = (
+    *breaks("nothing that was late", one_set_aside={"late": added({"event": "e"})}),
+    *breaks(
+        "offers on the topic = rows in offers",
+        one_not_in_the_table={"offers": less},
+        one_not_on_the_topic={"offers": added({"_event_id": "another"})},
+    ),
+)
+
+
+@pytest.mark.parametrize("one", LEDGER, ids=str)
+def test_a_check_against_the_ledger_fails_where_its_feature_is_broken(one: Break, seen: Seen) -> None:
+    assert fails(of_ledger(seen, one), one.check)
+
+
+@pytest.mark.parametrize("one", DEMO, ids=str)
+def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
+    one: Break, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fails(of_demo(seen, monkeypatch, one), one.check)
+
+
+def test_every_check_is_listed_with_what_breaks_it(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [check.name for check in of_ledger(seen)]
+    check_listed("`millrace demo clickstream` and `millrace evaluate clickstream shop`", names, LEDGER)
+    check_listed("`millrace demo clickstream` alone", [c.name for c in of_demo(seen, monkeypatch)], DEMO)
+
+
+def test_what_is_read_of_an_offer_can_be_a_map_of_delta(seen: Seen) -> None:
+    tables, ledger, end_ms = seen
+    pairs = [{**row, "why": list(row["why"].items())} for row in tables["offers"]]
+    all_hold(of_ledger(({**tables, "offers": pairs}, ledger, end_ms)))
