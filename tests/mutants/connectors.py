@@ -57,15 +57,15 @@ MUTANTS: Final = (
     Mutant(
         "connectors: an older version of a row replaces a newer one",
         _WRITER,
-        "    newer = None if upsert.newest is None else",
-        "    newer = None if upsert.newest is None or columns is not None else",
+        '    newer = upsert.newer("t", "s")\n',
+        "    newer = None\n",
         "the newest revision of a row holds",
         (f"{_UPSERT}::test_the_newest_version_of_a_row_stays",),
     ),
     Mutant(
         "connectors: an old deletion removes a newer row",
         _WRITER,
-        'merge.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")',
+        'merge.when_matched_delete(gone if newer is None else f"{gone} AND ({newer})")',
         "merge.when_matched_delete(gone)",
         "a deletion is a revision like any other",
         (f"{_UPSERT}::test_an_old_deletion_does_not_remove_a_newer_row",),
