@@ -126,7 +126,7 @@ def test_without_faults_and_silences_the_demo_says_that_it_compares_nothing(
     found = checked((tables, msgspec.structs.replace(ledger, truths=[])), monkeypatch)
     empty = {check.name for check in found if check.is_empty}
     assert empty == {check.name for check in found if check.name.startswith("found: ")}
-    assert len(empty) == len(demo.WORDS) + 2
+    assert len(empty) == len(demo.WORDS) + 3
 
 
 def stopped(rows: Rows) -> Rows:
@@ -150,6 +150,10 @@ def reason(name: str, change: Any) -> Any:
 
 def silent(change: Any) -> Any:
     return where(lambda row: row["state"] == "silent", change)
+
+
+def one_sensor(rows: Rows) -> Rows:
+    return [{**row, "entity_id": "m", "quantity": "q"} for row in rows]
 
 
 HOUR = 3_600_000
@@ -214,6 +218,12 @@ BREAKS = (
         devices_stuck={"liveness": silent(stuck("device_id"))},
     ),
     *breaks(
+        "found: sensor faults of all kinds",
+        only_process_alarms=PROCESS_ALARMS_ONLY,
+        alarms_an_hour_late={"alarm_history": shifted("event_time_ms", HOUR)},
+        alarms_of_one_sensor={"alarm_history": of("sensor-fault", one_sensor)},
+    ),
+    *breaks(
         "found: sensor fault: gap",
         dropped={"liveness": silent(dropped)},
         an_hour_late={"liveness": silent(shifted("event_time_ms", HOUR))},
@@ -232,11 +242,7 @@ BREAKS = (
             },
             only_process_alarms=PROCESS_ALARMS_ONLY,
             alarms_an_hour_late={"alarm_history": shifted("event_time_ms", HOUR)},
-            alarms_of_one_sensor={
-                "alarm_history": of(
-                    "sensor-fault", lambda rows: [{**row, "entity_id": "m", "quantity": "q"} for row in rows]
-                )
-            },
+            alarms_of_one_sensor={"alarm_history": of("sensor-fault", one_sensor)},
         )
         if words
     ),
