@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -116,8 +115,6 @@ def command_line(
 def _list(learning: Learning) -> Callable[..., None]:
     def list_(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
         """List the registered versions."""
-        from rich.console import Console
-
         from millrace.console.report import print_table
 
         shop = opened(learning, model, root, registry, exports)
@@ -128,8 +125,7 @@ def _list(learning: Learning) -> Callable[..., None]:
         learner = shop.learner
         columns = ("version", "aliases", "registered", "trained until", "rows", *learner.columns, "data")
         rows = [_row(learner, shop.model.tables, entry) for entry in entries]
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-        print_table("models", columns, rows, console, right=("version", "rows"))
+        print_table("models", columns, rows, right=("version", "rows"))
         _tell_exported(shop, entries)
 
     return list_
@@ -309,6 +305,7 @@ def _card(learning: Learning) -> Callable[..., None]:
     ) -> None:
         """Write the card of a version: data, measures, gates, limits, in Markdown."""
         from millrace.models.card import card_of
+        from millrace.operations.report import write_text
 
         shop = opened(learning, model, root, registry, exports)
         text = card_of(
@@ -317,8 +314,7 @@ def _card(learning: Learning) -> Callable[..., None]:
         if out is None:
             typer.echo(text, nl=False)
             return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        write_text(out, text)
         typer.echo(f"the card of version {version} is in {out}")
 
     return card
