@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from apps.fraud.events import Alert, Control, Correction, Decision, Label, Transaction
+from apps.fraud.events import Alert, Authorisation, Control, Correction, Decision, Label, Transaction
 from apps.fraud.settings import FraudSettings
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -80,8 +80,9 @@ app = App(
     contracts={
         "transaction.v1": Transaction,
         "label.v1": Label,
+        "authorisation.v1": Authorisation,
         "control.v3": Control,
-        "decision.v1": Decision,
+        "decision.v2": Decision,
         "alert.v1": Alert,
         "correction.v1": Correction,
     },

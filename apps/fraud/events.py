@@ -26,6 +26,7 @@ Kind = Literal["purchase", "refund", "top_up"]
 Channel = Literal["terminal", "online"]
 Action = Literal["approve", "review", "block"]
 LabelSource = Literal["feedback", "chargeback", "correction"]
+AuthorisationStatus = Literal["approved", "declined", "captured", "reversed"]
 #: Amounts above this are refused; squares and sums of smaller ones fit the integers of the state.
 MAX_AMOUNT: Final = 1_000_000_000
 #: The end of the year 9999, UTC.
@@ -124,6 +125,46 @@ class Label(msgspec.Struct, frozen=True, gc=False):
             raise ValueError("a label cannot become known before its transaction")
 
 
+class Authorisation(msgspec.Struct, frozen=True, gc=False):
+    """What became of a payment after it was decided on: JSON on ``fraud.authorisations``, by card.
+
+    ::
+
+        decision ──► approved ──► captured ──► reversed (a part, or all)
+                └──► declined     └ never: the hold ends
+
+    Attributes:
+        authorisation_id: Its identity; a repeat of the same event repeats it.
+        event_time_ms: When it happened, UTC milliseconds; never before the transaction.
+        transaction_id: The transaction.
+        transaction_time_ms: When that happened, UTC milliseconds.
+        card_id: Its card.
+        status: ``approved`` or ``declined`` is the response that the customer got; ``captured``: the merchant
+            was paid; ``reversed``: money came back, before or after that.
+        amount: The transaction's amount, currency units.
+        settled_amount: Of ``captured``: how much was paid in all; of ``reversed``: how much came back;
+            None: all of it.
+    """
+
+    authorisation_id: Identifier
+    event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    transaction_id: Identifier
+    transaction_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    card_id: Identifier
+    status: AuthorisationStatus
+    amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)]
+    settled_amount: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.event_time_ms < self.transaction_time_ms:
+            raise ValueError("an authorisation cannot change before its transaction")
+        for name, amount in (("amount", self.amount), ("settled_amount", self.settled_amount)):
+            if amount is not None and round(amount * 100) / 100 != amount:
+                raise ValueError(f"{name} has at most two decimals, not {amount!r}")
+        if self.settled_amount is not None and self.status not in ("captured", "reversed"):
+            raise ValueError("only what is captured or reversed has a settled_amount")
+
+
 class LateTransaction(msgspec.Struct, frozen=True, gc=False):
     """A transaction behind the watermark.
 
@@ -194,6 +235,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         challenger_version: Which model that is.
         card_labels: What was known of the card's transactions; None: nothing.
         terminal_labels: What was known of the terminal's; None where that stage is left out.
+        control_group: Whether it would have been blocked, and is let through to learn what it is.
     """
 
     transaction_id: str
@@ -249,6 +291,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     challenger_version: str | None
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
+    control_group: bool = False
 
 
 class Alert(msgspec.Struct, frozen=True, gc=False):

@@ -284,7 +284,7 @@ def test_what_the_fraud_app_puts_out_keeps_its_contracts() -> None:
     for number in range(30):
         send(target, transaction(DAY + number * HOUR, 20 + number % 3))
     send(target, transaction(3 * DAY, 9_000))
-    for output, name in (("main", "decision.v1"), ("alerts", "alert.v1")):
+    for output, name in (("main", "decision.v2"), ("alerts", "alert.v1")):
         validator = jsonschema.Draft202012Validator(load_schema("fraud", name))
         found = [json.loads(msgspec.json.encode(value)) for value in target.values(output)]
         assert found
@@ -336,7 +336,7 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
         "alert.v1",
         "control.v3",
         "correction.v1",
-        "decision.v1",
+        "decision.v2",
         "label.v1",
         "transaction.v1",
     ]
