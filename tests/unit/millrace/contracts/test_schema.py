@@ -334,6 +334,7 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
     assert "ok  fraud: " in result.output
     assert [str(c.name) for c in contracts_of(load_app("fraud"))] == [
         "alert.v1",
+        "authorisation.v1",
         "control.v3",
         "correction.v1",
         "decision.v2",
