@@ -40,12 +40,20 @@ class LabelRules(msgspec.Struct, frozen=True):
 
     Attributes:
         delay_ms: How far behind the present the Handbook's risk windows end, ms.
-        silence_is_genuine: Take what nobody has spoken of within the delay for genuine, since only frauds and
-            disputes are reported.
+        silence_is_genuine: Take what nobody has spoken of for genuine, since only frauds and disputes are
+            reported.
+        maturity_ms: How long the slowest who would speak of it take, ms: silence says nothing before; 0: as
+            long as ``delay_ms``.
     """
 
     delay_ms: int = 7 * DAY_MS
     silence_is_genuine: bool = True
+    maturity_ms: int = 0
+
+    @property
+    def mature_ms(self) -> int:
+        """How long silence says nothing, ms."""
+        return self.maturity_ms or self.delay_ms
 
 
 class Word(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
@@ -119,9 +127,9 @@ class CardWords(msgspec.Struct, array_like=True, gc=False):
             return "newest"
         return "superseded" if later[0].known_ms <= watermark else "interim"
 
-    def is_fraud(self, transaction_id: str) -> bool:
-        """Return whether the newest word on a transaction is that it is a fraud."""
-        return next((w.fraud for w in reversed(self.words) if w.transaction_id == transaction_id), False)
+    def is_fraud(self, transaction_id: str) -> bool | None:
+        """Return whether the newest word on a transaction is that it is a fraud; None: there is no word."""
+        return next((w.fraud for w in reversed(self.words) if w.transaction_id == transaction_id), None)
 
     def risk(self, at: int) -> LabelRisk | None:
         """Return what was known at a time of the card's transactions before it; ``None`` for nothing.
@@ -178,7 +186,8 @@ class TerminalLog(msgspec.Struct, array_like=True, gc=False):
         if (words and words[0].known_ms <= at) or log.last() > at:
             log = log.until(at)
             _learn(log, words[: bisect_right(words, at, key=_known)])
-        windows, risk = look_at_labels(log, at, rules.delay_ms, silence_is_genuine=rules.silence_is_genuine)
+        silent = {"silence_is_genuine": rules.silence_is_genuine, "mature": rules.mature_ms}
+        windows, risk = look_at_labels(log, at, rules.delay_ms, **silent)
         fields: tuple[Any, ...] = (*msgspec.structs.astuple(risk), *windows)
         return TerminalLabels(*fields)
 

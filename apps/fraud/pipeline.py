@@ -38,7 +38,7 @@ def topology(settings: FraudSettings) -> Topology:
     for key, stage in rest:
         made = made.key_by(key).process(stage)
     if measures:
-        metrics = PrequentialMetrics(labels.delay_ms, features=WATCHED)
+        metrics = PrequentialMetrics(labels.mature_ms, features=WATCHED)
         made = made.key_by("model", output="outcomes").process(metrics)
     tables = _tables([first.name, *(stage.name for _, stage in rest)], measures=measures)
     topics = {"alerts": names.alerts, "dead_letters": names.dead_letters}

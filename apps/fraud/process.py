@@ -239,6 +239,6 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
                 seen.card,
                 windows,
                 card_labels=seen.card_labels,
-                is_fraud=said is not None and said.is_fraud(tx.transaction_id),
+                is_fraud=None if said is None else said.is_fraud(tx.transaction_id),
             )
         )

@@ -89,20 +89,26 @@ class LabelSettings(Section):
     )
     silence_is_genuine: bool = Field(
         default=True,
-        description="what nobody has spoken of within that time is taken for genuine, since only frauds and "
+        description="what passed and nobody has spoken of is taken for genuine, since only frauds and "
         "disputes are reported",
     )
+    maturity_chargeback: Duration | None = Field(
+        default=None,
+        description="how long the holders of cards take to complain: silence says nothing before, and the "
+        "scores of a day are judged after it; default: labels.delay",
+    )
 
-    @field_validator("delay")
+    @field_validator("delay", "maturity_chargeback")
     @classmethod
-    def _bounded(cls, value: timedelta) -> timedelta:
-        if not timedelta(0) < value <= timedelta(days=45):
+    def _bounded(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and not timedelta(0) < value <= timedelta(days=45):
             raise ValueError("more than 0 and at most 45 days")
         return value
 
     def rules(self) -> LabelRules:
         """Return these settings as the stages take them."""
-        return LabelRules(to_ms(self.delay), self.silence_is_genuine)
+        mature = self.maturity_chargeback
+        return LabelRules(to_ms(self.delay), self.silence_is_genuine, 0 if mature is None else to_ms(mature))
 
 
 class ModelSettings(Section):

@@ -202,7 +202,7 @@ def terminal_windows(log: LabelLog, at: int, delay: int) -> tuple[int, float, in
 
 
 def look_at_labels(
-    log: LabelLog, at: int, delay: int, *, silence_is_genuine: bool
+    log: LabelLog, at: int, delay: int, *, silence_is_genuine: bool, mature: int = 0
 ) -> tuple[tuple[int, float, int, float, int, float], LabelRisk]:
     """Return what is known of a terminal's transactions, and forget what no window holds any more.
 
@@ -212,8 +212,9 @@ def look_at_labels(
         log: The terminal's transactions before this one, with the labels that have been learned.
         at: Event time, ms.
         delay: Label delay, ms.
-        silence_is_genuine: Take those that nobody has spoken of within the delay for genuine.
+        silence_is_genuine: Take those that nobody has spoken of for genuine, after the delay …
+        mature: … or after this, if it is longer, ms.
     """
-    log.uncover(at - delay, silence_is_genuine=silence_is_genuine)
+    log.uncover(at - max(delay, mature), silence_is_genuine=silence_is_genuine)
     log.forget(at - delay - MEMORY_MS)
     return terminal_windows(log, at, delay), log.risk(at)

@@ -59,6 +59,20 @@ class ModelSpec:
         )
         return make_pipeline(forest)
 
+    def fit(self, x: Any, fraud: Any, seed: int, *, weight: Any = None, jobs: int = 1) -> Any:
+        """Return a trained pipeline.
+
+        Args:
+            x: Features, shape (n, features).
+            fraud: True for frauds, shape (n,).
+            seed: Seed of the forest.
+            weight: With which weight each is learned from, shape (n,); ``None``: with one.
+            jobs: Threads to train with.
+        """
+        made = self.build(seed, jobs=jobs)
+        forest = made.steps[-1][0]
+        return made.fit(x, fraud, **({} if weight is None else {f"{forest}__sample_weight": weight}))
+
 
 HANDBOOK_MODEL: Final = ModelSpec("handbook", HANDBOOK_INPUTS, 100)
 MODEL: Final = ModelSpec("millrace", INPUTS, 100)

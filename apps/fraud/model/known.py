@@ -105,8 +105,9 @@ def known(
     """Return what is known of payments at a time: a row for each, in their order and with their index.
 
     Args:
-        payments: Decisions with ``transaction_id``, ``event_time_ms``, ``action``, and ``control_group``
-            where the table has it: rows of ``transactions``, blocked and unlabelled ones among them.
+        payments: Decisions with ``transaction_id``, ``event_time_ms``, ``action`` and ``control_group``: rows
+            of ``transactions``, blocked and unlabelled ones among them. Without the last two columns all
+            passed, or nobody was in that group.
         labels: :data:`LABEL_COLUMNS` of the table ``labels``; those that became known after ``as_of_ms``
             are not seen, and of several on one payment the newest counts.
         as_of_ms: The time, UTC ms.
@@ -170,10 +171,11 @@ def known_by(labels: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
 def would_be_blocked(payments: pd.DataFrame) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return which payments would be blocked if there were no control group, and which are in that group."""
     none = np.zeros(len(payments), dtype=bool)
+    if "action" not in payments:
+        return none, none
+    control = none
     if "control_group" in payments:
         control = (payments["control_group"] == True).to_numpy(dtype=bool)  # noqa: E712 - null is no
-    else:
-        control = none
     return (payments["action"] == "block").to_numpy(dtype=bool) | control, control
 
 

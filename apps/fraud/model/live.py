@@ -54,13 +54,15 @@ LIVE_COLUMNS: Final = (
     "card_labels",
     "terminal_labels",
 )
+#: Columns that tables of earlier versions have not.
+LATER_COLUMNS: Final = ("control_group",)
 
 
 def flat(decisions: pd.DataFrame) -> pd.DataFrame:
     """Return decisions as training takes them: a column per feature, and ``customer_id`` for the card.
 
     Args:
-        decisions: Columns :data:`LIVE_COLUMNS` of the table ``transactions``.
+        decisions: Columns :data:`LIVE_COLUMNS` of the table ``transactions``, and :data:`LATER_COLUMNS`.
     """
     import pandas as pd
 
@@ -71,7 +73,9 @@ def flat(decisions: pd.DataFrame) -> pd.DataFrame:
         "customer_id": purchases["card_id"],
         "is_fraud": pd.Series([None] * len(purchases), dtype=object),
         "alerted": purchases["action"] != "approve",
+        "action": purchases["action"],
     }
+    found |= {name: purchases[name] for name in LATER_COLUMNS if name in purchases}
     for name in LIVE_INPUTS:
         column, _, inside = name.partition(".")
         values = purchases[column]

@@ -302,7 +302,7 @@ def test_examples_know_only_what_was_known_then() -> None:
     labels = pd.DataFrame(
         [("a", DAY_MS, True), ("a", 4 * DAY_MS, False), ("b", 9 * DAY_MS, True), ("b", 20 * DAY_MS, False)],
         columns=["transaction_id", "event_time_ms", "is_fraud"],
-    )
+    ).assign(source="chargeback")
     at_3 = examples(features, 3 * DAY_MS, DAY_MS, labels=labels)
     assert at_3.fraud.tolist() == [True, False]
     at_9 = examples(features, 9 * DAY_MS, DAY_MS, labels=labels)
