@@ -76,13 +76,10 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
         while _ROW.unpack_from(kept, gone)[1] < day - JUDGED_DAYS:
             gone += _ROW.size
         self.rows = kept[max(gone, len(kept) - MOST * _ROW.size) :]
-        bins, versions = (
-            watched(observed),
-            ("", decision.model_version or "", decision.challenger_version or ""),
-        )
+        bins, versions = watched(observed), ("", decision.model_version, decision.challenger_version)
         card = decision.card_id
         return [
-            Outcome(role, at, card, score, is_fraud, alerted, None, version, trained, bins, off=off)
+            Outcome(role, at, card, score, is_fraud, alerted, None, version or "", trained, bins, off=off)
             for role, score, version, trained in zip(ROLES, scores, versions, (0, *until), strict=True)
             if score is not None
         ]
