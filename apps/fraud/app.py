@@ -76,6 +76,7 @@ app = App(
     demo="apps.fraud.demo:spec",
     dashboard="apps.fraud.dashboard:page",
     evaluate="apps.fraud.evaluate_cli:app",
+    evaluations={"fraud-loop": "apps.fraud.loop_cli:app"},
     models="apps.fraud.model_cli:app",
     rules="apps.fraud.app_rules:RULES",
     contracts={

@@ -16,7 +16,8 @@ HANDBOOK_INPUTS: Final = ("amount", *HANDBOOK)
 #: Ours: the same and what :mod:`apps.fraud.handbook.habits` and :mod:`apps.fraud.labels` add.
 INPUTS: Final = (*HANDBOOK_INPUTS, *OWN)
 
-#: Version of the feature definitions; raised when the meaning of a feature changes, and kept with models.
+#: Version of the definitions of recorded history's features; raised when the meaning of one changes, and kept
+#: with models. Those of the live stream have that of decisions.
 FEATURES_VERSION: Final = 1
 
 
@@ -28,11 +29,13 @@ class ModelSpec:
         name: Its name.
         inputs: The features it takes, in order.
         trees: Trees of its forest.
+        features_version: Version of the definitions of its features.
     """
 
     name: str
     inputs: tuple[str, ...]
     trees: int
+    features_version: int = FEATURES_VERSION
 
     def build(self, seed: int, *, jobs: int = 1) -> Any:
         """Return an untrained pipeline.

@@ -11,7 +11,7 @@ import numpy as np
 
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import CALIBRATED_ON, FEATURES_VERSION, MODEL, ModelSpec
+from apps.fraud.model.estimator import CALIBRATED_ON, MODEL, ModelSpec
 from apps.fraud.model.examples import Examples
 from apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
 from apps.fraud.model.known import Maturity, Verdict, known
@@ -110,7 +110,7 @@ class Trained:
             since_ms=self.since_ms,
             until_ms=self.until_ms,
             rows=self.rows,
-            features_version=FEATURES_VERSION,
+            features_version=self.spec.features_version,
             calibration=self.calibration,
             metrics=self.metrics(),
             tables=tables,

@@ -30,6 +30,13 @@ class ByIdentity:
         return START_MS - DAY
 
 
+class Jumpy(ByIdentity):
+    """The same, that blocks every fourth or so."""
+
+    def score(self, observed: Sequence[Observed]) -> list[tuple[float, str] | None]:
+        return [(round(said[0] ** 0.2, 3), said[1]) for said in super().score(observed) if said is not None]
+
+
 class Certain:
     """A model that is sure that everything is a fraud."""
 
@@ -164,7 +171,8 @@ def test_a_batch_leaves_as_one_part_per_model_and_day() -> None:
     chain = Chain((), scorer=ByIdentity(), measures=True)
     chain.send(*(transaction(n, 10, card=f"card-{n % 3}") for n in range(30)), transaction(DAY, 10))
     assert len(chain.outcomes) == 4
-    assert sum(sum(part.genuine.values()) for part in chain.outcomes) == 2 * 31
+    passed = sum(decision.action != "block" for decision in chain.decisions)
+    assert sum(sum(part.genuine.values()) for part in chain.outcomes) == 2 * passed > 50
 
 
 def metrics_of(chain: Chain, *, bound: int, batches: Random) -> dict[tuple[str, int], DayMetrics]:
@@ -197,7 +205,7 @@ def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_word
     for seed in range(3):
         random = Random(seed)
         events = sorted(life, key=lambda e: time_of(e) + random.randrange(HOUR)) if seed else life
-        chain = Chain((), scorer=ByIdentity(), measures=True, out_of_orderness_ms=DAY)
+        chain = Chain((), scorer=Jumpy(), measures=True, out_of_orderness_ms=DAY)
         for batch in cut(random, events):
             chain.send(*batch)
             if random.random() < 0.2:
