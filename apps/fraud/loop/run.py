@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 #: Days before those that count, in which rules are alone and the first labels come.
 WARM_UP: Final = 30
 #: A model is trained every so many days, on so many days whose labels are known.
-EVERY, LEARNED_DAYS = 5, 35
+EVERY, LEARNED_DAYS = 5, 60
 #: Chargebacks come after so many days, at least, in the middle and at most; of silence so much is genuine.
 _SOONEST, _MIDDLE, _LATEST = 4, 8, 14
 MATURITY_MS: Final = _LATEST * DAY_MS

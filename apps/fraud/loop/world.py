@@ -36,9 +36,9 @@ class Size(NamedTuple):
         trees: Trees of a model.
     """
 
-    cards: int = 500
-    terminals: int = 90
-    payments: int = 600
+    cards: int = 350
+    terminals: int = 70
+    payments: int = 400
     thieves: int = 8
     attempts: float = 2.5
     looks: int = 8
