@@ -9,6 +9,7 @@ twice as much as the one before it. Of the last :data:`SPANS` spans purchases co
 from __future__ import annotations
 
 from functools import cache
+from itertools import accumulate
 from typing import Final
 
 DAY_MS: Final = 86_400_000
@@ -27,7 +28,6 @@ class Decay:
     Attributes:
         days: The half-life, days.
         weights: Of each day of a span its weight.
-        sums: The weights of the days before each day of a span; at last of a whole span.
 
     Example:
         >>> weights = Decay(30).weights
@@ -35,15 +35,13 @@ class Decay:
         (64, 91, 125)
     """
 
-    __slots__ = ("days", "sums", "weights")
+    __slots__ = ("_sums", "days", "weights")
 
     def __init__(self, days: int) -> None:
         self.days = days
         self.weights = tuple(round(ONE * 2 ** (day / days)) for day in range(days))
-        sums = [0]
-        for weight in self.weights:
-            sums.append(sums[-1] + weight)
-        self.sums = tuple(sums)
+        #: The weighted ms of the days before each day of a span; at last of a whole span.
+        self._sums = tuple(DAY_MS * total for total in accumulate(self.weights, initial=0))
 
     def time(self, span: int, since: int, until: int) -> int:
         """Return a time in weighted ms: each day counts as a purchase of that day does.
@@ -53,17 +51,20 @@ class Decay:
             since: From here, ms.
             until: To here, ms.
         """
-        first = (span - SPANS + 1) * self.days
+        # This runs for every transaction.
+        days, weights, sums = self.days, self.weights, self._sums
+        first = (span - SPANS + 1) * days
         start = first * DAY_MS
         if until <= start:
             return 0
-        return self._upto(first, until) - (self._upto(first, since) if since > start else 0)
-
-    def _upto(self, first: int, time: int) -> int:
-        day, rest = divmod(time, DAY_MS)
-        spans, day = divmod(day - first, self.days)
-        within = self.sums[day] * DAY_MS + self.weights[day] * rest
-        return (((1 << spans) - 1) * self.sums[-1] * DAY_MS) + (within << spans)
+        day, rest = divmod(until, DAY_MS)
+        spans, day = divmod(day - first, days)
+        lasted = ((1 << spans) - 1) * sums[-1] + (sums[day] + weights[day] * rest << spans)
+        if since > start:
+            day, rest = divmod(since, DAY_MS)
+            spans, day = divmod(day - first, days)
+            lasted -= ((1 << spans) - 1) * sums[-1] + (sums[day] + weights[day] * rest << spans)
+        return lasted
 
 
 @cache

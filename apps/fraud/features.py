@@ -20,6 +20,8 @@ MINUTE_MS: Final = 60_000
 FIVE_MINUTES_MS: Final = 300_000
 HOUR_MS: Final = 3_600_000
 
+_WINDOWS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
+
 #: A purchase is large from this many times the card's median on.
 LARGE_TIMES: Final = 2.5
 
@@ -79,7 +81,8 @@ def observe(
     # few transactions need (small, large) is not computed for the others.
     times, totals, base, credits = recent.times, recent.totals, recent.base, recent.credits
     end = len(times)
-    profile.arrive(time)
+    if time // DAY_MS // profile.half_life > profile.span:
+        profile.arrive(time)
     past = profile if known is None else known
     if (end and times[-1] > time) or (credits and credits[-1][0] > time):
         end = bisect_right(times, time)
@@ -117,6 +120,9 @@ def observe(
             if start_1h < end:
                 start = bisect_right(times, time - FIVE_MINUTES_MS, start_1h, end)
                 large += sum(other >= LARGE_TIMES * median for other in recent.amounts(start, end))
+    excluded_1m = excluded_1h = excluded_24h = 0
+    if past.excluded:
+        excluded_1m, excluded_1h, excluded_24h = map(past.left_out, (time,) * 3, _WINDOWS)
     features = Features(
         count,
         None if mean is None else mean / 100,
@@ -133,7 +139,9 @@ def observe(
         small,
         large,
         (past.balance - added) / 100,
-        *_left_out(past, time),
+        excluded_1m,
+        excluded_1h,
+        excluded_24h,
     )
     if purchase:
         if end == len(times):  # as Recent.add_purchase, without its call
@@ -155,9 +163,3 @@ def _past(profile: Profile, recent: Recent, time: int, end: int) -> Profile:
     if not later and not credited:
         return profile
     return profile.without(zip(recent.times[end:], later, strict=True), credited, time)
-
-
-def _left_out(past: Profile, time: int) -> tuple[int, int, int]:
-    if not past.excluded:
-        return 0, 0, 0
-    return past.left_out(time, MINUTE_MS), past.left_out(time, HOUR_MS), past.left_out(time, DAY_MS)

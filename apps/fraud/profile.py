@@ -243,10 +243,10 @@ class Profile(Totals):
         if 0 < behind <= SPANS:
             self.older.extend(Totals() for _ in range(behind - len(self.older)))
             self.older[behind - 1].add(cents, sign, decay.weights[day])
-        if behind >= SPANS:
-            return
         if sign > 0 and (time < self.since or not self.since):
             self.since = time
+        if behind >= SPANS:
+            return
         self.add(cents, sign, decay.weights[day] << SPANS - 1 - behind)
 
     def weigh(self, bucket: int, weight: int) -> None:
@@ -397,10 +397,13 @@ class Profile(Totals):
         return 0 <= at < len(self.buckets) and self.buckets[at] >= weight
 
     def wait(self, change: Change) -> None:
-        """Remember that something becomes known."""
-        place = bisect_left(self.waiting, change)
-        if self.waiting[place : place + 1] != [change]:
-            self.waiting.insert(place, change)
+        """Remember that something becomes known; what does at once of one payment is one change."""
+        waiting, told = self.waiting, (change.known, change.transaction_id, change.at)
+        place = bisect_left(waiting, told, key=_told)
+        if place < len(waiting) and _told(waiting[place]) == told:
+            waiting[place] = max(waiting[place], change)
+        else:
+            waiting.insert(place, change)
 
     def forget(self, until: int) -> None:
         """Forget purchases that do not count up to a time (ms): nothing becomes known of them any more."""
@@ -472,6 +475,10 @@ class Profile(Totals):
             return True
         share, whole = SMALL_SHARE
         return cents * whole <= share * MIDDLES[self.first_bucket + self.middle]
+
+
+def _told(change: Change) -> tuple[int, str, int]:
+    return change.known, change.transaction_id, change.at
 
 
 def begun(half_life: int, time: int, account: Account | None = None) -> Profile:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity_stages import stages
 from apps.fraud.events import Alert, Authorisation, Correction, Decision, Label, LabelSource, Transaction
 from apps.fraud.known_labels import LabelRules
@@ -31,6 +32,7 @@ class Chain:
         scorer: A model.
         labels: How labels are read.
         measures: Whether scores are kept to be judged.
+        control_group: Who is let through though it would be blocked.
     """
 
     def __init__(
@@ -41,8 +43,9 @@ class Chain:
         scorer: Scorer | None = None,
         labels: LabelRules | None = None,
         measures: bool = False,
+        control_group: ControlGroup | None = None,
     ) -> None:
-        first, rest = stages(entities, scorer, labels=labels, measures=measures)
+        first, rest = stages(entities, scorer, labels=labels, measures=measures, control_group=control_group)
         self.chain = MemoryChain(first, *rest, out_of_orderness_ms=out_of_orderness_ms)
         self.emissions: list[Emission] = []
 

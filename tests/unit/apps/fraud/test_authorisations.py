@@ -211,7 +211,7 @@ def a_life(random: Random) -> list[tuple[int, Event]]:
     at = 0
     for n in range(random.randrange(2, 26)):
         at += random.choice([7, 999, 20 * SECOND, MINUTE, HOUR - 1, HOUR, DAY - 1, DAY, 5 * DAY, 31 * DAY])
-        at += random.choice([0] * 60 + [89 * DAY, 95 * DAY])
+        at += random.choice([0] * 60 + [80 * DAY, 95 * DAY])
         kind = random.choices(["purchase", "refund", "top_up"], [8, 1, 1])[0]
         amount = random.choice(
             [0.5, 1.0, 2.0, 7.5, 20.0, 22.0, 33.33, 600.0, random.randrange(1, 10**6) / 100]
