@@ -22,7 +22,7 @@ from apps.fraud.windows import CardWindows
 from millrace.rules import Match
 
 #: Raised when a feature comes to mean something else.
-FEATURES_VERSION: Final = "2"
+FEATURES_VERSION: Final = "3"
 #: Lists that need no rule; their values are ``kind:value``, for example ``card:card-1``.
 BLOCKED: Final = "blocked"
 ALLOWED: Final = "allowed"

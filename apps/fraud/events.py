@@ -204,19 +204,24 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         transaction_id: As in the transaction, like all fields down to ``event_time_ms``.
-        purchases_before: Purchases of the card before this transaction.
-        mean_before: Their mean amount.
-        std_before: Their sample standard deviation (from two on).
-        median_before: The median of those above 2.00, to within 6 %.
-        per_hour_before: Purchases per hour since the first.
+        purchases_before: Purchases of the card before this transaction: of the last 90 to 120 days (three to
+            four half-lives, ``features.half_life``), without those that were declined, paid back or found to
+            be frauds, as far as that was known then. So for the four that follow.
+        mean_before: Their mean amount; each counts half as much for every half-life since its day, one of
+            four times the median or more as one of four times the median.
+        std_before: Their standard deviation (from two on), in the same way.
+        median_before: The median of those above 2.00, weighted as well, to within 6 %.
+        per_hour_before: Purchases per hour since the first, of newer days the more.
         zscore: How many deviations the amount of a purchase is above the mean.
         count_1m: Purchases in the minute up to and with this transaction; so for 1 h and 24 h.
         sum_1m: Their sum; so for 1 h and 24 h.
-        small_count_1m: Of a small purchase (at most 2.00, and at most 30 % of the mean of the card's
+        small_count_1m: Of a small purchase (at most 2.00, and at most 30 % of the median of the card's
             larger ones): how many such within the minute; else 0.
         large_count_5m: Of a large purchase (2.5 times the median or more): how many such within five
             minutes; else 0.
-        balance: Balance of the card after this transaction.
+        balance: Balance of the card after this transaction: what was paid, or is held.
+        excluded_1m: Purchases of that minute that do not count before this transaction, since they were
+            declined, paid back or found to be frauds; so for 1 h and 24 h.
         score: 0 (nothing suspicious) to 1.
         action: What to do.
         reasons: Why, heaviest first; empty where nothing is suspicious. Where somebody must look there are at
@@ -264,6 +269,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     small_count_1m: int
     large_count_5m: int
     balance: float
+    excluded_1m: int
+    excluded_1h: int
+    excluded_24h: int
     score: float
     action: Action
     reasons: list[Reason]

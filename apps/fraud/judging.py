@@ -62,9 +62,9 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
             until: How old the models are.
             is_fraud: What a label has said that came before its transaction; None: nothing.
         """
-        at = decision.event_time_ms
         if is_fraud is None and decision.action != "block":
             is_fraud = False
+        at = decision.event_time_ms
         said = decision.card_labels
         off = said is not None and said.frauds + said.frauds_high > 0
         day, alerted = at // DAY_MS, decision.action != "approve"

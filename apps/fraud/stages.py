@@ -56,8 +56,8 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
         address: What the address's stage found.
         card_labels: What was known of the card's transactions by labels.
         terminal_labels: The same of the terminal's.
-        is_fraud: Whether a label that came before the transaction says that it is one; None: none has come.
-            Only who judges scores may look at it.
+        is_fraud: Whether a label that came before the transaction says that it is one; None: there is no such
+            label. Only who judges scores may look at it.
     """
 
     card_key: str

@@ -42,7 +42,7 @@ class Size(NamedTuple):
     thieves: int = 8
     attempts: float = 2.5
     looks: int = 8
-    trees: int = 40
+    trees: int = 16
 
 
 #: A world for a look, or for a test.

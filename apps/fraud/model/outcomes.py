@@ -124,7 +124,8 @@ class Day(msgspec.Struct, array_like=True, gc=False):
 def count(day: Day, event: Outcome) -> None:
     """Count an outcome for its day; one that was counted otherwise before is moved.
 
-    The order does not matter: what moves may come before what is moved, in the same batch.
+    One of which nobody can tell what it was is in no measure. The order does not matter: what moves may come
+    before what is moved, in the same batch.
     """
     score = min(STEPS, max(0, round(event.score * STEPS)))
     known, before = event.is_fraud is not None, event.was is not None
@@ -152,7 +153,7 @@ def count(day: Day, event: Outcome) -> None:
 def counted(outcomes: Iterable[Outcome]) -> list[Outcomes]:
     """Count outcomes by model and day.
 
-    >>> said = [Outcome("m", 5, "c", 0.5, False), Outcome("m", 5, "c", 0.5, True, was=False)]
+    >>> said = [Outcome("m", 5, "c", 0.5, False), Outcome("m", 5, "c", 0.5, True, was=False, again=True)]
     >>> [(found.day_ms, found.genuine, found.fraud) for found in counted(said)]
     [(0, {}, {'500': 1})]
     """
