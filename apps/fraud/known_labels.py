@@ -212,8 +212,9 @@ class TerminalLog(msgspec.Struct, array_like=True, gc=False):
         if (words and words[0].known_ms <= at) or log.last() > at:
             log = log.until(at)
             _learn(log, words[: bisect_right(words, at, key=_known)])
-        silent = {"silence_is_genuine": rules.silence_is_genuine, "mature": rules.mature_ms}
-        windows, risk = look_at_labels(log, at, rules.delay_ms, **silent)
+        windows, risk = look_at_labels(
+            log, at, rules.delay_ms, silence_is_genuine=rules.silence_is_genuine, mature=rules.mature_ms
+        )
         fields: tuple[Any, ...] = (*msgspec.structs.astuple(risk), *windows)
         return TerminalLabels(*fields)
 

@@ -228,7 +228,7 @@ class Loop:
             elif e.output.endswith("dead_letters"):
                 raise AssertionError(f"the loop has sent what the app does not take: {said}")
         decisions = [e.payload for e in emitted if e.output == "main"]
-        return decisions, [e.payload for e in emitted if e.output == "alerts"]  # type: ignore[return-value]
+        return decisions, [e.payload for e in emitted if e.output == "alerts"]
 
     def _decided(self, decision: Decision, tried: Tried | None, found: DayOfArm) -> None:
         """Let a decision have its effects."""
@@ -337,10 +337,10 @@ def _suspicion(decision: Decision) -> float:
 
 def _declined(decision: Decision) -> Authorisation:
     at, name = decision.event_time_ms, decision.transaction_id
-    more = {"terminal_id": decision.terminal_id} if "terminal_id" in Authorisation.__struct_fields__ else {}
     return Authorisation(
-        f"declined-{name}", at + 1, name, at, decision.card_id, "declined", decision.amount, **more
-    )
+        f"declined-{name}", at + 1, name, at, decision.card_id, "declined", decision.amount,
+        terminal_id=decision.terminal_id,
+    )  # fmt: skip
 
 
 def _table(seen: list[_Seen]) -> pd.DataFrame:

@@ -142,7 +142,7 @@ class Town:
     ) -> Transaction:
         """Return a payment; with a device it is online, at the shop of that number, else at a terminal."""
         online = device is not None
-        north, east = (None, None) if online else self._places[place].tolist()
+        north, east = (0.0, 0.0) if online else self._places[place].tolist()
         where = f"shop-{place:02}" if online else f"terminal-{place:02}"
         return Transaction(
             name,

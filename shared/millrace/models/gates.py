@@ -197,9 +197,8 @@ def gain_of(
     rng = np.random.default_rng(seed)
     gains = []
     for _ in range(rounds):
-        weights = np.bincount(rng.integers(0, len(of_group), len(of_group)), minlength=len(of_group))[place]
-        if stand_for is not None:
-            weights = weights * stand_for
+        drawn = np.bincount(rng.integers(0, len(of_group), len(of_group)), minlength=len(of_group))[place]
+        weights = drawn if stand_for is None else drawn * stand_for
         two = [measure(judged.truth, scores, weights) for scores in both]
         if np.isfinite(two).all():
             gains.append(sign * (two[1] - two[0]))
