@@ -28,6 +28,8 @@ BLOCKED: Final = "blocked"
 ALLOWED: Final = "allowed"
 #: So many fields of a transaction stand at the beginning of a decision.
 _TOLD_FIRST: Final = 9
+#: So many of the card's own features stand behind them; the others at the end.
+_OWN_FIRST: Final = 15
 _STRICTNESS: Final[dict[Action, int]] = {"approve": 0, "review": 1, "block": 2}
 
 Lists = Mapping[str, Mapping[str, int]]
@@ -213,10 +215,10 @@ def _decision(
     # By position, and in runs of fields that stand in the same order (a test holds them so): one by one, by
     # name, it takes twice as long.
     tx, own, card, account, terminal, device, address, _, card_labels, terminal_labels = seen
-    of_transaction = astuple(tx)
+    of_transaction, of_card = astuple(tx), astuple(own)
     return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
-        *astuple(own),
+        *of_card[:_OWN_FIRST],
         score,
         action,
         reasons,
@@ -239,4 +241,5 @@ def _decision(
         card_labels,
         terminal_labels,
         control_group,
+        *of_card[_OWN_FIRST:],
     )

@@ -220,8 +220,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         large_count_5m: Of a large purchase (2.5 times the median or more): how many such within five
             minutes; else 0.
         balance: Balance of the card after this transaction: what was paid, or is held.
-        excluded_1m: Purchases of that minute that do not count before this transaction, since they were
-            declined, paid back or found to be frauds; so for 1 h and 24 h.
         score: 0 (nothing suspicious) to 1.
         action: What to do.
         reasons: Why, heaviest first; empty where nothing is suspicious. Where somebody must look there are at
@@ -243,6 +241,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         card_labels: What was known of the card's transactions; None: nothing.
         terminal_labels: What was known of the terminal's; None where that stage is left out.
         control_group: Whether it would have been blocked, and is let through to learn what it is.
+        excluded_1m: Purchases of the minute before that do not count in what is usual for the card: they were
+            declined, paid back or found to be frauds; so for 1 h and 24 h.
     """
 
     transaction_id: str
@@ -269,9 +269,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     small_count_1m: int
     large_count_5m: int
     balance: float
-    excluded_1m: int
-    excluded_1h: int
-    excluded_24h: int
     score: float
     action: Action
     reasons: list[Reason]
@@ -302,6 +299,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
     control_group: bool = False
+    excluded_1m: int = 0
+    excluded_1h: int = 0
+    excluded_24h: int = 0
 
 
 class Alert(msgspec.Struct, frozen=True, gc=False):
