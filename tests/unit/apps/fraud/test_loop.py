@@ -99,7 +99,7 @@ def test_a_thief_who_is_blocked_leaves_the_card_and_then_the_way() -> None:
 RIGHT: Tables = {
     "days": [
         msgspec.structs.asdict(
-            DayOfArm(arm, day, 100, 10, stopped=8, looked_at=1, cost=cost, control=arm == CONTROL)
+            DayOfArm(arm, day, 100, 10, stopped=8, looked_at=1, cost=cost, control=int(arm == CONTROL))
         )
         for arm, cost in ((BASE, 100.0), (CONTROL, 110.0), (GENUINE, 150.0))
         for day in range(60)
