@@ -54,7 +54,7 @@ def fraud_loop(
     about = {"seed": seed, "days": days, "control_share": control_share, "quick": quick,
              "arms": [arm.name for arm in arms]}  # fmt: skip
     held = {check.name: check.holds for check in checks}
-    write(out, about | figures | {"holds": held})
+    write(out, about | figures | {"held": held})
     names = (
         "recall",
         "recall_middle",
