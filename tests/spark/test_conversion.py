@@ -77,8 +77,8 @@ CASES = [
         "fraud",
         same_ids=("transactions", "alerts", "labels", "late", "corrections", "dead_letters"),
         timers=("CardMonitor",),
-        # What is usual for a card leaves out what labels call a fraud, and holds an extreme purchase for a large
-        # one; what comes of it (score, action, balance, windows) is the same here.
+        # What is usual for a card leaves out what labels call a fraud, and holds an extreme purchase for a
+        # large one; what comes of it (score, action, balance, windows) is the same here.
         changed={
             "transactions": (
                 *(

@@ -10,15 +10,14 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
+from apps.fraud.cli import app
 from apps.fraud.events import Authorisation
 from apps.fraud.responding import respond
 from apps.fraud.settings import FraudSettings
-from apps.fraud.cli import app
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
 from tests.unit.apps.fraud.cases import DAY, driver, transaction
 from tests.unit.apps.fraud.test_authorisations import bring
-
 
 #: What is read of an alert beside its action.
 OF_ALERT = ("transaction_id", "card_id", "terminal_id", "event_time_ms", "amount")
