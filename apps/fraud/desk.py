@@ -215,10 +215,10 @@ def _decision(
     # By position, and in runs of fields that stand in the same order (a test holds them so): one by one, by
     # name, it takes twice as long.
     tx, own, card, account, terminal, device, address, _, card_labels, terminal_labels = seen
-    of_transaction, of_card = astuple(tx), astuple(own)
+    of_transaction = astuple(tx)
     return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
-        *of_card[:_OWN_FIRST],
+        *astuple(own)[:_OWN_FIRST],
         score,
         action,
         reasons,
@@ -241,5 +241,7 @@ def _decision(
         card_labels,
         terminal_labels,
         control_group,
-        *of_card[_OWN_FIRST:],
+        own.excluded_1m,
+        own.excluded_1h,
+        own.excluded_24h,
     )
