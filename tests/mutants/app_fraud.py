@@ -302,6 +302,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "fraud: the stream takes silence for genuine as soon as windows end",
+        f"{_APP}/handbook/windows.py",
+        "    log.uncover(at - max(delay, mature), silence",
+        "    log.uncover(at - delay, silence",
+        "labels mature by their source",
+        (f"{_TESTS}/test_live_labels.py::test_silence_says_nothing_before_the_holders_have_had_the_time",),
+    ),
+    Mutant(
         "fraud: a stream judges its scores by blocked payments as if these were genuine",
         f"{_APP}/judging.py",
         '        if is_fraud is None and decision.action != "block":\n',
