@@ -2,10 +2,14 @@
 
 ::
 
-    alerts       a1   a2          a3                     a4        gap 24 h
-    case         |-- c1 (a1, a2, a3) ---- fraud |        |-- followed, no new case (within 7 days)
+    alerts       a1   a2          a3                     a4                 gap 24 h
+    case         |-- c1 (a1, a2, a3) ---- fraud          |-- c2, follows c1 (within 7 days)
     dispositions                          d1
     labels                                l(a1) l(a2) l(a3)
+    control                               card on the list of blocked ones, by d1, for 30 days
+
+What is said of a case has effects: ``fraud`` blocks the card, ``genuine`` takes that back, and acts unblock
+it or let its payments pass for a while. They leave as control events of the decisions' stream.
 """
 
 from __future__ import annotations
@@ -17,75 +21,31 @@ from typing import Any, ClassVar
 import msgspec
 
 from apps.fraud.cases_events import (
+    LISTED,
     ONE_QUEUE,
     AlertReason,
     AlertSeen,
     Case,
+    CaseAct,
+    CaseEvent,
     CaseLabel,
     CaseReason,
     CaseTransaction,
     Disposition,
     Status,
 )
+from apps.fraud.cases_rules import CaseRefused, CaseRules
+from apps.fraud.control_events import Change, Propose
 from millrace import Context, KeyedProcess, Timer, map_state, side_output
-from millrace.errors import UserError
+from millrace.rules import PutListEntry, RemoveListEntry
 
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
 #: Reasons shown of a case.
 _MOST_REASONS = 8
-
-
-class CaseRules(msgspec.Struct, frozen=True):
-    """How alerts become cases.
-
-    Attributes:
-        gap_ms: An alert within this of the case's last one belongs to it, ms.
-        open_for_ms: A case that nobody decided on expires this long after its last alert, ms.
-        followed_ms: Alerts of a card go to a case that was found to be fraud for this long, ms: the card is
-            blocked, nobody needs to look again.
-        kept_ms: A decided case can be decided otherwise for this long, ms.
-        most_alerts: A case with so many alerts takes no more; the next one opens another.
-        exposure: What a card in foreign hands is going to lose beyond what was alerted, currency units.
-        least_review: Suspicion of an alert to review: what a rule says alone has no score of its own.
-        least_block: The same of an alert to block.
-    """
-
-    gap_ms: int = _DAY_MS
-    open_for_ms: int = 7 * _DAY_MS
-    followed_ms: int = 7 * _DAY_MS
-    kept_ms: int = 30 * _DAY_MS
-    most_alerts: int = 50
-    exposure: float = 250.0
-    least_review: float = 0.3
-    least_block: float = 0.6
-
-    def __post_init__(self) -> None:
-        if min(self.gap_ms, self.open_for_ms, self.followed_ms, self.kept_ms, self.most_alerts) < 1:
-            raise CaseRefused("every length of time and number of the case rules is at least 1")
-        if self.followed_ms > self.kept_ms:
-            raise CaseRefused("a case cannot be followed for longer than it is kept")
-
-    def suspicion(self, alert: AlertSeen) -> float:
-        """Return how suspicious an alert is: the highest of what reasons, a model and its action say.
-
-        >>> CaseRules().suspicion(AlertSeen("card-1", "tx-1", 0, 9.0, 0.0, "block", model_score=0.7))
-        0.7
-        """
-        least = self.least_block if alert.action == "block" else self.least_review
-        return max(alert.score, alert.model_score or 0.0, least)
-
-    def priority(self, score: float, amount: float) -> float:
-        """Return what is expected to be saved by looking at a case, in currency units.
-
-        >>> CaseRules(exposure=250.0).priority(0.8, 50.0)
-        240.0
-        """
-        return round(score * (amount + self.exposure), 2)
-
-
-class CaseRefused(UserError):
-    """A disposition that cannot be taken; the event goes to the dead letters with this message."""
+#: Lines of a case's history, and acts whose repeats are known.
+_MOST_EVENTS = 50
+_MOST_ACTS = 200
+#: Leads the names of timers at which claims end.
+_CLAIM = "claim:"
 
 
 class KeptCase(msgspec.Struct):
@@ -103,6 +63,15 @@ class KeptCase(msgspec.Struct):
         verdict_ms: When.
         note: What was noted.
         dispositions: Identities of the dispositions that were taken.
+        queue: The queue it is in.
+        follows: The case before it that was found to be fraud.
+        claimed_by: Who looks at it now.
+        claimed_until_ms: Until when.
+        looked_by: Who was the first to look at it.
+        looked_ms: When.
+        blocked_until_ms: Until when the card is blocked by this case.
+        history: Who did what.
+        acts: Identity of an act → hash of what it said.
     """
 
     customer_id: str | None
@@ -116,6 +85,35 @@ class KeptCase(msgspec.Struct):
     verdict_ms: int | None = None
     note: str = ""
     dispositions: list[str] = msgspec.field(default_factory=list)
+    queue: str = ONE_QUEUE
+    follows: str | None = None
+    claimed_by: str | None = None
+    claimed_until_ms: int | None = None
+    looked_by: str | None = None
+    looked_ms: int | None = None
+    blocked_until_ms: int | None = None
+    history: list[CaseEvent] = msgspec.field(default_factory=list)
+    acts: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def claimed_by_other(self, by: str, at_ms: int) -> bool:
+        """Say whether somebody else looks at it at a time."""
+        return self.claimed_by not in (None, by) and at_ms < (self.claimed_until_ms or 0)
+
+    def look(self, by: str, at_ms: int) -> None:
+        """Note who was the first to look at it."""
+        if self.looked_ms is None:
+            self.looked_by, self.looked_ms = by, at_ms
+
+    def tell(self, what: str, by: str, at_ms: int, note: str) -> None:
+        """Add a line to its history."""
+        self.history = [*self.history, CaseEvent(what, by, at_ms, note)][-_MOST_EVENTS:]
+
+    def has_pattern_of(self, alert: AlertSeen) -> bool:
+        """Say whether an alert says nothing that its alerts have not said."""
+        known = {code for code, reason in self.reasons.items() if not reason.beside}
+        most = max(t.amount for t in self.transactions)
+        blocked = any(t.action == "block" for t in self.transactions)
+        return alert.codes <= known and alert.amount <= most and (blocked or alert.action != "block")
 
 
 def case_id_of(card_id: str, transaction_id: str) -> str:
@@ -127,12 +125,15 @@ def case_id_of(card_id: str, transaction_id: str) -> str:
     return "case-" + hashlib.blake2b(f"{card_id}\x00{transaction_id}".encode(), digest_size=8).hexdigest()
 
 
-class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
+class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
     """Keeps the cases of a card.
 
     Every change emits the whole case with a higher revision. A disposition emits a label for each of the
     case's transactions; one that says otherwise than an earlier one emits corrections. An alert behind the
     watermark still enters its card's case: what was seen must be looked at, however late.
+
+    What must be done about the card leaves as ``control``: a block at once; what lets payments pass as a
+    proposal, which holds at once or waits for a second person, as the decisions' stream is told to have it.
 
     Args:
         rules: How alerts become cases.
@@ -140,52 +141,68 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
 
     # A disposition stands after the alerts that it is about, an expiry between them: exact order.
     order = "event_time"
-    inputs: ClassVar[dict[str, Any]] = {"alerts": AlertSeen, "dispositions": Disposition}
+    inputs: ClassVar[dict[str, Any]] = {"alerts": AlertSeen, "dispositions": Disposition, "acts": CaseAct}
 
     cases = map_state(str, KeptCase)
     #: The same as main: of a chain's link, main is what the next one reads, and is no output.
     book = side_output(Case)
     labels = side_output(CaseLabel)
+    control = side_output(PutListEntry | Propose)
 
     def __init__(self, rules: CaseRules | None = None) -> None:
         self.rules = rules or CaseRules()
 
-    def process(self, event: AlertSeen | Disposition, ctx: Context) -> None:
-        """Take an alert, or an analyst's disposition."""
+    def process(self, event: AlertSeen | Disposition | CaseAct, ctx: Context) -> None:
+        """Take an alert, an analyst's disposition, or what else somebody did."""
         if isinstance(event, AlertSeen):
             self._alert(event, ctx)
-        else:
+        elif isinstance(event, Disposition):
             self._decide(event, ctx)
+        else:
+            self._act(event, ctx)
 
-    def on_late(self, event: AlertSeen | Disposition, ctx: Context) -> None:
+    def on_late(self, event: AlertSeen | Disposition | CaseAct, ctx: Context) -> None:
         """Take what comes late as well."""
         self.process(event, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Let a case expire that nobody decided on; forget one that was decided on long ago."""
-        case_id = timer.name
+        """End a claim; let a case expire that nobody decided on; forget one that was decided on long ago."""
+        case_id = timer.name.removeprefix(_CLAIM)
         case = self.cases.get(case_id)
         if case is None:
+            return
+        if timer.name != case_id:
+            case.claimed_by = case.claimed_until_ms = None
+            self._emit(case_id, case, ctx, timer.at)
+            return
+        if case.claimed_until_ms is not None and case.claimed_until_ms > timer.at:
+            ctx.timers.at(case.claimed_until_ms, case_id)  # somebody looks at it: not now
             return
         if case.status != "open":
             self.cases.remove(case_id)
             return
         case.status = "expired"
+        case.claimed_by = case.claimed_until_ms = None
+        ctx.timers.delete(_CLAIM + case_id)
         self._emit(case_id, case, ctx, timer.at)
         self.cases.remove(case_id)
 
     def _alert(self, alert: AlertSeen, ctx: Context) -> None:
         found = self._case_of(alert)
+        least = 0.0
         if found is None:
             case_id = case_id_of(ctx.key, alert.transaction_id)
-            case = KeptCase(alert.customer_id, "open", alert.event_time_ms, alert.event_time_ms, [], {})
+            follows = self._followed_by(alert.event_time_ms)
+            least = 0.0 if follows is None else self.rules.least_followed
+            case = KeptCase(alert.customer_id, "open", alert.event_time_ms, alert.event_time_ms, [], {},
+                            queue=self.rules.queue_of(alert), follows=follows)  # fmt: skip
         else:
             case_id, case = found
         told = CaseTransaction(
             alert.transaction_id,
             alert.event_time_ms,
             alert.amount,
-            self.rules.suspicion(alert),
+            max(self.rules.suspicion(alert), least),
             alert.action,
             alert.terminal_id or "",
         )
@@ -197,6 +214,8 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
                 else:
                     ctx.dead_letter("conflict", f"{what}, and said something else")
                 return
+        if len(case.transactions) >= self.rules.most_alerts:
+            return  # what was stopped, or is known to be genuine: the table of alerts has it
         case.transactions.append(told)
         case.opened_ms = min(case.opened_ms, alert.event_time_ms)
         case.last_ms = max(case.last_ms, alert.event_time_ms)
@@ -206,20 +225,38 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
         self._emit(case_id, case, ctx, max(ctx.event_time, case.last_ms))
 
     def _case_of(self, alert: AlertSeen) -> tuple[str, KeptCase] | None:
-        """Return the case that an alert belongs to: one that has it, is near enough, or is followed."""
+        """Return the case that an alert belongs to: one that has it, an open one nearby, a closed one."""
         near: tuple[str, KeptCase] | None = None
+        nearest: tuple[bool, int, str] | None = None
         for case_id, case in self.cases.items():
             if any(t.transaction_id == alert.transaction_id for t in case.transactions):
                 return case_id, case
-            if len(case.transactions) < self.rules.most_alerts and self._takes(case, alert.event_time_ms):
-                near = case_id, case
+            rank = (case.status == "open", case.opened_ms, case_id)
+            if self._takes(case, alert) and (nearest is None or rank > nearest):
+                near, nearest = (case_id, case), rank
         return near
 
-    def _takes(self, case: KeptCase, at_ms: int) -> bool:
+    def _takes(self, case: KeptCase, alert: AlertSeen) -> bool:
+        at = alert.event_time_ms
         if case.status == "open":
-            return case.opened_ms - self.rules.gap_ms <= at_ms <= case.last_ms + self.rules.gap_ms
-        decided = case.verdict_ms or 0
-        return case.status == "fraud" and case.opened_ms <= at_ms <= decided + self.rules.followed_ms
+            full = len(case.transactions) >= self.rules.most_alerts
+            return not full and case.opened_ms - self.rules.gap_ms <= at <= case.last_ms + self.rules.gap_ms
+        if at < case.opened_ms:
+            return False
+        if case.status == "fraud":
+            return LISTED in alert.codes and at < (case.blocked_until_ms or 0)
+        quiet_until = (case.verdict_ms or 0) + self.rules.quiet_ms
+        return case.status == "genuine" and at < quiet_until and case.has_pattern_of(alert)
+
+    def _followed_by(self, at_ms: int) -> str | None:
+        """Return the newest case that was found to be fraud, if an alert at a time follows it."""
+        found = [
+            (case.verdict_ms or 0, case_id)
+            for case_id, case in self.cases.items()
+            if case.status == "fraud"
+            and case.opened_ms <= at_ms <= (case.verdict_ms or 0) + self.rules.followed_ms
+        ]
+        return max(found)[1] if found else None
 
     def _decide(self, said: Disposition, ctx: Context) -> None:
         case = self.cases.get(said.case_id)
@@ -237,13 +274,88 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
             return
         if said.verdict == "unclear" and case.status != "open":
             raise CaseRefused(f"case {said.case_id} is decided: only fraud or genuine replace a verdict")
+        _refuse_claimed(said.case_id, case, said.by, said.at_ms)
         if said.verdict != "unclear":
             self._label(case, said, ctx)
+        if said.verdict == "fraud":
+            self._block(case, said, ctx)
+        elif said.at_ms < (case.blocked_until_ms or 0):
+            self._unblock(case, said, said.disposition_id, ctx)
         case.status = said.verdict
         case.verdict_by, case.verdict_ms, case.note = said.by, said.at_ms, said.note
         case.dispositions.append(said.disposition_id)
-        ctx.timers.at(max(ctx.event_time, said.at_ms) + self.rules.kept_ms, said.case_id)
+        case.look(said.by, said.at_ms)
+        case.tell(said.verdict, said.by, said.at_ms, said.note)
+        self._unclaim(said.case_id, case, ctx)
+        kept_until = max(ctx.event_time, said.at_ms) + self.rules.kept_ms
+        ctx.timers.at(max(kept_until, case.blocked_until_ms or 0), said.case_id)
         self._emit(said.case_id, case, ctx, said.at_ms)
+
+    def _act(self, act: CaseAct, ctx: Context) -> None:
+        case = self.cases.get(act.case_id)
+        if case is None:
+            raise CaseRefused(f"card {ctx.key} has no case {act.case_id}, or it expired")
+        digest = hashlib.blake2b(msgspec.json.encode(act), digest_size=6).hexdigest()
+        if (known := case.acts.get(act.act_id)) is not None:
+            what = f"act {act.act_id} has come before"
+            if known == digest:
+                ctx.dead_letter("duplicate", what)
+            else:
+                ctx.dead_letter("conflict", f"{what}, and said something else")
+            return
+        if act.what != "contacted":
+            _refuse_claimed(act.case_id, case, act.by, act.at_ms)
+        if act.what == "claim":
+            if case.status != "open":
+                raise CaseRefused(f"case {act.case_id} is {case.status}: only open cases are claimed")
+            case.claimed_by, case.claimed_until_ms = act.by, act.at_ms + self.rules.claim_ms
+            ctx.timers.at(case.claimed_until_ms, _CLAIM + act.case_id)
+        elif act.what == "release":
+            if case.claimed_by != act.by:
+                raise CaseRefused(f"case {act.case_id} is not claimed by {act.by}")
+            self._unclaim(act.case_id, case, ctx)
+        elif act.what == "verified":
+            if case.status == "fraud":
+                raise CaseRefused(f"case {act.case_id} is fraud: decide that it is genuine first")
+            until = act.at_ms + self.rules.verified_ms
+            note = f"case {act.case_id}: the holder stands by the payments"
+            entry = PutListEntry("allowed", f"card:{ctx.key}", until, act.by, act.at_ms, note)
+            self._propose(entry, act.case_id, act.act_id, ctx)
+        elif act.what == "unblock":
+            self._unblock(case, act, act.act_id, ctx)
+        if act.what != "release":
+            case.look(act.by, act.at_ms)
+        case.tell(act.what, act.by, act.at_ms, act.note)
+        case.acts[act.act_id] = digest
+        while len(case.acts) > _MOST_ACTS:
+            del case.acts[next(iter(case.acts))]
+        self._emit(act.case_id, case, ctx, act.at_ms)
+
+    def _unclaim(self, case_id: str, case: KeptCase, ctx: Context) -> None:
+        case.claimed_by = case.claimed_until_ms = None
+        ctx.timers.delete(_CLAIM + case_id)
+
+    def _block(self, case: KeptCase, said: Disposition, ctx: Context) -> None:
+        """Put the card on the list of blocked ones: what stops payments needs nobody's agreement."""
+        if not self.rules.block_ms:
+            return
+        until = said.at_ms + self.rules.block_ms
+        if until <= (case.blocked_until_ms or 0):
+            return
+        case.blocked_until_ms = until
+        note = f"case {said.case_id} is fraud"
+        ctx.output(self.control, PutListEntry("blocked", f"card:{ctx.key}", until, said.by, said.at_ms, note))
+
+    def _unblock(self, case: KeptCase, said: Disposition | CaseAct, of: str, ctx: Context) -> None:
+        case.blocked_until_ms = None
+        entry = RemoveListEntry("blocked", f"card:{ctx.key}", said.by, said.at_ms)
+        self._propose(entry, said.case_id, of, ctx)
+
+    def _propose(self, change: Change, case_id: str, of: str, ctx: Context) -> None:
+        """Ask for what lets payments pass."""
+        named = f"{case_id}.{hashlib.blake2b(of.encode(), digest_size=6).hexdigest()}"
+        event = Propose(named[:64], [change], str(change.by), change.at_ms, f"case {case_id}")
+        ctx.output(self.control, event)
 
     def _label(self, case: KeptCase, said: Disposition, ctx: Context) -> None:
         """Emit a label for every transaction that has none, and a correction where one says otherwise."""
@@ -277,7 +389,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
             case_id,
             ctx.key,
             case.customer_id,
-            ONE_QUEUE,
+            case.queue,
             case.status,
             case.opened_ms,
             at_ms,
@@ -291,9 +403,21 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
             case.verdict_ms,
             case.note,
             case.revision,
+            case.follows,
+            case.claimed_by,
+            case.claimed_until_ms,
+            case.looked_by,
+            case.looked_ms,
+            case.blocked_until_ms,
+            case.history,
         )
         ctx.emit(now)
         ctx.output(self.book, now)
+
+
+def _refuse_claimed(case_id: str, case: KeptCase, by: str, at_ms: int) -> None:
+    if case.claimed_by_other(by, at_ms):
+        raise CaseRefused(f"case {case_id} is claimed by {case.claimed_by}: wait, or have it released")
 
 
 def _with_reasons(kept: dict[str, CaseReason], reasons: Iterable[AlertReason]) -> dict[str, CaseReason]:

@@ -1,4 +1,4 @@
-"""The case work as a streaming app of its own: alerts and dispositions in, cases, queue and labels out.
+"""The case work as a streaming app of its own: alerts and what people say in, cases and what follows out.
 
 It is a query beside the decisions, not a part of them: analysts may be slow, decisions may not, and
 either can be stopped, upgraded and restored without the other.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from apps.fraud.cases import CaseBook, CaseRules
-from apps.fraud.cases_events import AlertSeen, Case, CaseLabel, Disposition
+from apps.fraud.cases import CaseBook
+from apps.fraud.cases_events import AlertSeen, Case, CaseAct, CaseLabel, Disposition
 from apps.fraud.cases_queue import ReviewQueue
+from apps.fraud.cases_rules import CaseRules, QueueRule
+from apps.fraud.events import Control
+from millrace.errors import UserError
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
@@ -27,10 +30,25 @@ class CaseTopics(Section):
 
     alerts: str = "fraud.alerts"
     dispositions: str = "fraud.dispositions"
+    acts: str = "fraud.case-acts"
     control: str = "fraud.cases.control"
     labels: str = "fraud.labels"
+    decisions: str = Field(
+        default="fraud.control", description="control topic of the decisions: cards are blocked by it"
+    )
     dead_letters: str = "fraud.cases.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
+
+
+class QueueSettings(Section):
+    """A queue beside the one for all."""
+
+    name: str = Field(description="its name")
+    when: str = Field(
+        description="which cases it takes, by the alert that opens them: amount, score, action, country, "
+        "customer, reason('CODE'), e.g. country in ('FR', 'IT') and amount > 500"
+    )
+    capacity: int = Field(default=100, ge=1, le=100_000, description="cases that can be looked at on a day")
 
 
 class CaseSettings(Section):
@@ -41,7 +59,8 @@ class CaseSettings(Section):
     gap: Duration = Field(default=timedelta(hours=24), description="alerts closer than this are one case")
     open_for: Duration = Field(default=timedelta(days=7), description="a case that nobody took expires")
     followed: Duration = Field(
-        default=timedelta(days=7), description="alerts go to a case found to be fraud for this long"
+        default=timedelta(days=7),
+        description="an alert so long after its card was found to be in foreign hands follows that case",
     )
     kept: Duration = Field(default=timedelta(days=30), description="a verdict can be replaced for this long")
     exposure: float = Field(
@@ -49,6 +68,31 @@ class CaseSettings(Section):
         ge=0,
         description="what a card in foreign hands is still going to lose",
     )
+    queues: list[QueueSettings] = Field(
+        default_factory=list,
+        description="queues beside the one for all; a case is in the first that takes it",
+    )
+    quiet: Duration = Field(
+        default=timedelta(days=3),
+        description="after genuine, alerts of the same pattern (no other reason, no larger amount) open no "
+        "case for so long; 0 s: they do",
+    )
+    block: bool = Field(default=True, description="whether fraud blocks the card")
+    block_for: Duration = Field(default=timedelta(days=30), description="how long it is blocked")
+    verified_for: Duration = Field(
+        default=timedelta(hours=24), description="how long payments pass that the holder stands by"
+    )
+    claim_for: Duration = Field(
+        default=timedelta(hours=4), description="how long a case belongs to who claimed it"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CaseSettings:
+        try:
+            self.rules()
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     def rules(self) -> CaseRules:
         """Return these settings as the case book takes them."""
@@ -58,6 +102,11 @@ class CaseSettings(Section):
             followed_ms=to_ms(self.followed),
             kept_ms=to_ms(self.kept),
             exposure=self.exposure,
+            quiet_ms=to_ms(self.quiet),
+            block_ms=to_ms(self.block_for) if self.block else 0,
+            verified_ms=to_ms(self.verified_for),
+            claim_ms=to_ms(self.claim_for),
+            queues=tuple(QueueRule(q.name, q.when, q.capacity) for q in self.queues),
         )
 
 
@@ -75,9 +124,10 @@ def topics(settings: FraudCasesSettings) -> Topics:
         reads=(
             Topic(names.alerts, partitions, event_time="event_time_ms"),
             Topic(names.dispositions, partitions, event_time="at_ms"),
+            Topic(names.acts, partitions, event_time="at_ms"),
             Topic(names.control, 1),
         ),
-        writes=(Topic(names.labels, partitions), Topic(names.dead_letters, 1)),
+        writes=(Topic(names.labels, partitions), Topic(names.decisions, 1), Topic(names.dead_letters, 1)),
         control=names.control,
     )
 
@@ -93,6 +143,7 @@ def processes(book: CaseBook, queue: ReviewQueue, topics: CaseTopics) -> Topolog
     inputs = {
         "alerts": Input(topics.alerts, "card_id"),
         "dispositions": Input(topics.dispositions, "card_id", "at_ms"),
+        "acts": Input(topics.acts, "card_id", "at_ms"),
     }
     return read(inputs, control=topics.control).process(book).key_by("queue").process(queue)
 
@@ -104,21 +155,29 @@ def topology(settings: FraudCasesSettings) -> Topology:
         settings: The settings.
 
     Returns:
-        Tables ``cases`` and ``queue`` (a row per case), ``case_labels``, ``queue_days``,
-        ``dead_letters`` and ``queue_dead_letters``; topics for labels and dead letters.
+        Tables ``cases`` and ``queue`` (a row per case), ``case_labels``, ``queue_days``, ``service_days``,
+        ``dead_letters`` and ``queue_dead_letters``; topics for labels, control events of the decisions and
+        dead letters.
     """
     names, rules = settings.topics, settings.cases.rules()
-    queue = ReviewQueue(settings.cases.capacity, most_waiting=settings.cases.most_waiting)
+    queue = ReviewQueue(
+        settings.cases.capacity, capacities=rules.capacities(), most_waiting=settings.cases.most_waiting
+    )
     return processes(CaseBook(rules), queue, names).write(
         tables={
             "main": Upsert("queue", key=("case_id",), newest="revision"),
             "days": "queue_days",
+            "service": "service_days",
             "CaseBook.book": Upsert("cases", key=("case_id",), newest="revision"),
             "CaseBook.labels": "case_labels",
             "CaseBook.dead_letters": "dead_letters",
             "dead_letters": "queue_dead_letters",
         },
-        topics={"CaseBook.labels": names.labels, "CaseBook.dead_letters": names.dead_letters},
+        topics={
+            "CaseBook.labels": names.labels,
+            "CaseBook.control": names.decisions,
+            "CaseBook.dead_letters": names.dead_letters,
+        },
     )
 
 
@@ -128,5 +187,12 @@ app = App(
     settings=FraudCasesSettings,
     topology=topology,
     topics=topics,
-    contracts={"alert.v1": AlertSeen, "disposition.v1": Disposition, "case.v1": Case, "label.v1": CaseLabel},
+    contracts={
+        "alert.v1": AlertSeen,
+        "disposition.v1": Disposition,
+        "case-act.v1": CaseAct,
+        "case.v1": Case,
+        "label.v1": CaseLabel,
+        "control.v3": Control,
+    },
 )

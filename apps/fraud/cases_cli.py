@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apps.fraud.cases_act_cli import add_to
+from apps.fraud.cases_events import ONE_QUEUE
+from apps.fraud.cases_options import (
+    At,
+    Bootstrap,
+    CaseId,
+    Note,
+    Overrides,
+    Queue,
+    Root,
+    cases_of,
+    open_data,
+    settings_of,
+)
 from millrace.cli.options import By, Format, Shape
 
 if TYPE_CHECKING:
-    from apps.fraud.cases_app import FraudCasesSettings
     from apps.fraud.cases_live import Ranked
-    from apps.fraud.cases_store import CaseView
     from apps.fraud.economics import Outcome, Scored
-    from millrace.dashboard.data import AppData
 
 app = typer.Typer(no_args_is_help=True, help="Cases: the day's queue, one case, decisions, thresholds.")
 
@@ -29,51 +41,55 @@ class VerdictName(StrEnum):
     unclear = "unclear"
 
 
-Root = Annotated[
-    Path | None,
-    typer.Option(help="The fraud app's folder; default its storage.root, else its last demo."),
-]
-Bootstrap = Annotated[str | None, typer.Option(help="Kafka broker (host:port) for dispositions.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", "-s", metavar="KEY=VALUE", help="A setting of the case work, e.g. cases.capacity=50."
-    ),
-]
 Out = Annotated[Path | None, typer.Option(help="Write the result here as JSON.")]
 
 
 @app.command("list")
 def list_(
     everything: Annotated[bool, typer.Option("--all", help="Waiting and closed cases too.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 30,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many on a page.")] = 30,
+    page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
+    queue: Queue = None,
     shape: Shape = Format.table,
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """The day's queue: open cases by what is expected to be saved by looking, as many as can be looked at."""
-    view, _, settings = _view(root, overrides)
-    chosen = view.ranked if everything else view.queue()
+    """The day's queue: open cases by what is expected to be saved by looking, as many as can be looked at.
+
+    Example: millrace fraud cases list --queue abroad --page 2
+    """
+    from apps.fraud.cases_store import present
+
+    view, data, settings = cases_of(root, overrides)
+    chosen = [r for r in view.ranked if queue in (None, r.case.queue)] if everything else view.queue(queue)
+    first = (page - 1) * limit
+    shown = chosen[first : first + limit]
     if shape is Format.json:
-        _print_json([_case_data(r) for r in chosen[:limit]])
+        _print_json([_case_data(r) for r in shown])
         return
-    _print_cases(chosen[:limit])
-    opened = sum(r.case.status == "open" for r in view.ranked)
+    print_cases(shown, present(data, view))
+    of = [r for r in view.ranked if queue in (None, r.case.queue)]
+    opened, rules = sum(r.case.status == "open" for r in of), settings.cases.rules()
+    most = {ONE_QUEUE: settings.cases.capacity, **rules.capacities()}
+    capacity = sum(most.values()) if queue is None else most.get(queue, settings.cases.capacity)
     typer.echo(
-        f"{len(view.queue())} queued of {opened} open (capacity {settings.cases.capacity} a day), "
-        f"{sum(r.place == 'done' for r in view.ranked)} decided"
+        f"{len(view.queue(queue))} queued of {opened} open (capacity {capacity} a day), "
+        f"{sum(r.place == 'done' for r in of)} decided"
     )
+    if first or len(chosen) > first + limit:
+        pages = max(1, math.ceil(len(chosen) / limit))
+        typer.echo(f"page {page} of {pages}: {len(chosen)} cases")
 
 
 @app.command()
 def show(
-    case_id: Annotated[str, typer.Argument(metavar="CASE", help="Its id, or the first characters of it.")],
+    case_id: CaseId,
     shape: Shape = Format.table,
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
     """Everything about one case: why, which transactions, who decided."""
-    view, _, _ = _view(root, overrides)
+    view, _, _ = cases_of(root, overrides)
     found = view.find(case_id)
     if shape is Format.json:
         _print_json(_case_data(found))
@@ -85,6 +101,12 @@ def show(
         f"opened {_time(case.opened_ms)}, {case.alerts} alerts over {case.amount:,.2f}, "
         f"score {case.score:.2f}, priority {case.priority:,.2f}"
     )
+    if case.follows:
+        typer.echo(f"follows {case.follows}, which was found to be fraud")
+    if case.claimed_by:
+        typer.echo(f"claimed by {case.claimed_by} until {_time(case.claimed_until_ms or 0)}")
+    if case.blocked_until_ms:
+        typer.echo(f"card blocked until {_time(case.blocked_until_ms)}")
     if case.verdict_by:
         typer.echo(f"decided by {case.verdict_by} at {_time(case.verdict_ms or 0)}: {case.note or 'no note'}")
     for reason in case.reasons:
@@ -95,15 +117,17 @@ def show(
             f"  {_time(t.event_time_ms)}  {t.transaction_id:<26} {t.amount:>12,.2f}  {t.score:.2f} {t.action}"
             f"{'  labelled' if t.label_id else ''}"
         )
+    for line in case.history:
+        typer.echo(f"  {_time(line.at_ms)}  {line.what} by {line.by}{': ' if line.note else ''}{line.note}")
 
 
 @app.command()
 def dispose(
-    case_id: Annotated[str, typer.Argument(metavar="CASE", help="Its id, or the first characters of it.")],
+    case_id: CaseId,
     verdict: Annotated[VerdictName, typer.Option(help="The decision.")],
     by: By = None,
-    note: Annotated[str, typer.Option(help="What else is to be known.")] = "",
-    at: Annotated[int | None, typer.Option(help="When, UTC milliseconds; default now.")] = None,
+    note: Note = "",
+    at: At = None,
     root: Root = None,
     bootstrap: Bootstrap = None,
     overrides: Overrides = None,
@@ -112,10 +136,12 @@ def dispose(
     from apps.fraud.cases_store import dispose as decide
     from millrace.operations.sending import who
 
-    data, settings = _open(root, bootstrap, overrides)
+    data, settings = open_data(root, bootstrap, overrides)
     said = decide(data, settings, case_id, verdict.value, by=who(by), note=note, at_ms=at)
     where = "the topic and the journal" if data.broker else "the journal"
     typer.echo(f"{said.case_id}: {said.verdict}, by {said.by}, at {_time(said.at_ms)}; written to {where}")
+    if said.verdict == "fraud" and settings.cases.block and not data.broker:
+        typer.echo("no broker is named, so the card is not blocked: give one with --bootstrap", err=True)
 
 
 @app.command()
@@ -129,7 +155,7 @@ def labels(
 
     from millrace.operations.report import write_text
 
-    view, _, _ = _view(root, overrides)
+    view, _, _ = cases_of(root, overrides)
     lines = [msgspec.json.encode(label).decode() for label in view.labels]
     if out is None:
         for line in lines:
@@ -187,7 +213,7 @@ def run(
     from apps.fraud.cases_app import app as cases_app
     from millrace.runtime.job import Job
 
-    settings = _settings(root, bootstrap, overrides)
+    settings = settings_of(root, bootstrap, overrides)
 
     def report(batch_id: int, counts: dict[str, int]) -> None:
         parts = ", ".join(f"{output} {count:,}" for output, count in sorted(counts.items())) or "nothing"
@@ -199,51 +225,6 @@ def run(
 
 
 # -- what the commands share -----------------------------------------------------------------------
-
-
-def _settings(root: Path | None, bootstrap: str | None, overrides: list[str] | None) -> FraudCasesSettings:
-    from apps.fraud.cases_app import NAME, FraudCasesSettings
-    from apps.fraud.cases_store import FOLDER
-    from millrace.runtime.settings import load_settings
-
-    sets = [f"storage.root={_fraud_root(root) / FOLDER}", *(overrides or ())]
-    return load_settings(
-        FraudCasesSettings,
-        app=NAME,
-        overrides=[*sets, *([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])],
-    )
-
-
-def _fraud_root(root: Path | None) -> Path:
-    from apps.fraud.app import app as fraud
-    from millrace.dashboard.data import find_root
-    from millrace.runtime.settings import load_settings
-
-    return find_root(fraud.name, load_settings(fraud.settings, app=fraud.name), root)
-
-
-def _open(
-    root: Path | None, bootstrap: str | None, overrides: list[str] | None
-) -> tuple[AppData, FraudCasesSettings]:
-    from apps.fraud.app import app as fraud
-    from apps.fraud.cases_store import TABLES
-    from millrace.dashboard.data import AppData
-    from millrace.dashboard.serve import wall_clock_ms
-
-    settings = _settings(root, bootstrap, overrides)
-    return AppData(fraud, settings, _fraud_root(root), wall_clock_ms, (TABLES,)), settings
-
-
-def _view(root: Path | None, overrides: list[str] | None) -> tuple[CaseView, AppData, FraudCasesSettings]:
-    from apps.fraud.cases_store import NoCase, case_view
-
-    data, settings = _open(root, None, overrides)
-    view = case_view(data, settings)
-    if view is None:
-        raise NoCase(
-            f"there are no alerts in {data.root}: run the app or its demo, or name its folder with --root"
-        )
-    return view, data, settings
 
 
 def _scored_file(path: Path) -> Scored:
@@ -265,7 +246,7 @@ def _scored_tables(root: Path | None, overrides: list[str] | None) -> Scored:
     from apps.fraud.dashboard_data import labelled_scores
     from apps.fraud.economics import EconomicsError, Scored
 
-    data, settings = _open(root, None, overrides)
+    data, settings = open_data(root, None, overrides)
     rows = labelled_scores(data, settings)
     if not rows:
         raise EconomicsError(
@@ -275,22 +256,30 @@ def _scored_tables(root: Path | None, overrides: list[str] | None) -> Scored:
     return Scored.of(rows)
 
 
-def _print_cases(chosen: list[Ranked]) -> None:
-    # Plain lines: an id that a table cut off could not be decided on.
+def print_cases(chosen: list[Ranked], now_ms: int) -> None:
+    """Print cases, a line each, so that no id is cut off: one that is could not be decided on.
+
+    Args:
+        chosen: The cases.
+        now_ms: Now, UTC milliseconds.
+    """
     if not chosen:
         return
     card = max(len(r.case.card_id) for r in chosen)
+    queue = max(len(r.case.queue) for r in chosen)
     typer.echo(
-        f"{'rank':>4}  {'case':<21}  {'card':<{card}}  {'state':<7}  {'alerts':>6}  {'amount':>10}  "
-        f"score    priority  why"
+        f"{'rank':>4}  {'case':<21}  {'card':<{card}}  {'queue':<{queue}}  {'state':<7}  {'alerts':>6}  "
+        f"{'amount':>10}  score    priority  why"
     )
     for r in chosen:
         case = r.case
         state = r.place if case.status == "open" else case.status
         why = ", ".join(reason.code for reason in case.reasons[:3] if not reason.beside)
+        claimed = case.claimed_by_other("", now_ms)
         typer.echo(
-            f"{r.rank or '':>4}  {case.case_id:<21}  {case.card_id:<{card}}  {state:<7}  {case.alerts:>6}  "
-            f"{case.amount:>10,.2f}  {case.score:>5.2f}  {case.priority:>10,.2f}  {why}"
+            f"{r.rank or '':>4}  {case.case_id:<21}  {case.card_id:<{card}}  {case.queue:<{queue}}  "
+            f"{state:<7}  {case.alerts:>6}  {case.amount:>10,.2f}  {case.score:>5.2f}  {case.priority:>10,.2f}  {why}"
+            f"{f'  [{case.claimed_by}]' if claimed else ''}"
         )
 
 
@@ -332,3 +321,6 @@ def _time(at_ms: int) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
+
+
+add_to(app)

@@ -13,13 +13,16 @@ from msgspec import Meta
 Verdict = Literal["fraud", "genuine", "unclear"]
 Status = Literal["open", "fraud", "genuine", "unclear", "expired"]
 Place = Literal["queued", "waiting", "done", "gone"]
+ActKind = Literal["claim", "release", "contacted", "verified", "unblock"]
 LabelSource = Literal["feedback", "correction"]
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 TimeMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 
-#: The queue of all cases, as long as there is one team.
+#: The queue of all cases that no other queue takes.
 ONE_QUEUE: Final = "cards"
+#: Reason of what a list blocked: the payment was stopped, whatever else it was.
+LISTED: Final = "BLOCK_LIST"
 
 
 class AlertReason(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +58,7 @@ class AlertSeen(msgspec.Struct, frozen=True):
         terminal_id: Where, if the alert says so.
         customer_id: Holder of the card, if the alert says so.
         model_score: A model's probability of fraud, if there was a model.
+        country: Country of the terminal, if the alert says so.
     """
 
     card_id: Identifier
@@ -67,6 +71,12 @@ class AlertSeen(msgspec.Struct, frozen=True):
     terminal_id: str | None = None
     customer_id: str | None = None
     model_score: Annotated[float, Meta(ge=0, le=1)] | None = None
+    country: str | None = None
+
+    @property
+    def codes(self) -> set[str]:
+        """What was suspicious, comparisons left out."""
+        return {reason.code for reason in self.reasons if not reason.beside}
 
 
 class Disposition(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +99,46 @@ class Disposition(msgspec.Struct, frozen=True, gc=False):
     by: Annotated[str, Meta(min_length=1, max_length=64)]
     at_ms: TimeMs
     note: Annotated[str, Meta(max_length=500)] = ""
+
+
+class CaseAct(msgspec.Struct, frozen=True, gc=False):
+    """What somebody did about a case beside deciding on it, key ``card_id``.
+
+    Attributes:
+        act_id: Its identity; a repeat of the same act repeats it.
+        case_id: The case.
+        card_id: Its card.
+        what: ``claim``: looks at it, so that nobody else need; ``release``: gives it back; ``contacted``: has
+            spoken with the holder; ``verified``: the holder stands by the payments, let them pass for a
+            while; ``unblock``: take the card off the list of blocked ones.
+        by: Who.
+        at_ms: When, UTC milliseconds.
+        note: What else is to be known.
+    """
+
+    act_id: Identifier
+    case_id: Identifier
+    card_id: Identifier
+    what: ActKind
+    by: Annotated[str, Meta(min_length=1, max_length=64)]
+    at_ms: TimeMs
+    note: Annotated[str, Meta(max_length=500)] = ""
+
+
+class CaseEvent(msgspec.Struct, frozen=True, gc=False):
+    """A line of a case's history.
+
+    Attributes:
+        what: An act, or the verdict of a disposition.
+        by: Who.
+        at_ms: When, UTC milliseconds.
+        note: What was noted.
+    """
+
+    what: str
+    by: str
+    at_ms: int
+    note: str = ""
 
 
 class CaseTransaction(msgspec.Struct, frozen=True, gc=False):
@@ -152,6 +202,13 @@ class Case(msgspec.Struct, frozen=True):
         verdict_ms: When, UTC milliseconds.
         note: What the analyst noted.
         revision: Counts the changes, from 1.
+        follows: The case of the card that was found to be fraud before it, if this one follows it.
+        claimed_by: Who looks at it now; ``None``: nobody.
+        claimed_until_ms: Until when, UTC milliseconds.
+        looked_by: Who was the first to look at it.
+        looked_ms: When, UTC milliseconds.
+        blocked_until_ms: Until when the card is on the list of blocked ones by this case.
+        history: Who did what, the newest last.
     """
 
     case_id: str
@@ -171,6 +228,17 @@ class Case(msgspec.Struct, frozen=True):
     verdict_ms: int | None
     note: str
     revision: int
+    follows: str | None = None
+    claimed_by: str | None = None
+    claimed_until_ms: int | None = None
+    looked_by: str | None = None
+    looked_ms: int | None = None
+    blocked_until_ms: int | None = None
+    history: list[CaseEvent] = []
+
+    def claimed_by_other(self, by: str, at_ms: int) -> bool:
+        """Say whether somebody else looks at it at a time."""
+        return self.claimed_by not in (None, by) and at_ms < (self.claimed_until_ms or 0)
 
 
 class CaseLabel(msgspec.Struct, frozen=True, gc=False):
@@ -246,3 +314,31 @@ class QueueDay(msgspec.Struct, frozen=True, gc=False):
     expired: int
     put_out: int
     left: int
+
+
+class ServiceDay(msgspec.Struct, frozen=True, gc=False):
+    """What one person did for a queue on a day that is over.
+
+    Attributes:
+        queue: The queue.
+        day_ms: The day, UTC milliseconds of its begin.
+        person: Who.
+        looked: Cases that this person was the first to look at.
+        look_ms: How long they had been open by then, all together, ms.
+        look_most_ms: The longest of them.
+        decided: Cases that this person decided.
+        confirmed: Of them, frauds.
+        decide_ms: How long they had been open by then, all together, ms.
+        decide_most_ms: The longest of them.
+    """
+
+    queue: str
+    day_ms: int
+    person: str
+    looked: int
+    look_ms: int
+    look_most_ms: int
+    decided: int
+    confirmed: int
+    decide_ms: int
+    decide_most_ms: int

@@ -10,27 +10,38 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from apps.fraud.cases import CaseBook, CaseRules
+from apps.fraud.cases import CaseBook
 from apps.fraud.cases_app import FraudCasesSettings, processes
-from apps.fraud.cases_events import AlertReason, AlertSeen, Case, CaseLabel, Disposition, QueueEntry
+from apps.fraud.cases_events import (
+    AlertReason,
+    AlertSeen,
+    Case,
+    CaseAct,
+    CaseLabel,
+    Disposition,
+    QueueEntry,
+)
 from apps.fraud.cases_queue import ReviewQueue
+from apps.fraud.cases_rules import CaseRules
+from apps.fraud.events import Control
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
 
 _case = msgspec.json.Decoder(Case).decode
 _entry = msgspec.json.Decoder(QueueEntry).decode
 _label = msgspec.json.Decoder(CaseLabel).decode
+_control = msgspec.json.Decoder(Control).decode
 
 #: Columns of the alerts table that a case is made of.
 ALERT_COLUMNS = ("card_id", "transaction_id", "event_time_ms", "amount", "score", "action", "reasons",
-                 "terminal_id", "customer_id", "model_score")  # fmt: skip
+                 "terminal_id", "customer_id", "model_score", "country")  # fmt: skip
 
 
 class Ranked(NamedTuple):
     """A case with its place.
 
     Attributes:
-        rank: Its rank among the queued, from 1; ``None`` for others.
+        rank: Its rank among the queued ones of its queue, from 1; ``None`` for others.
         place: ``queued``, ``waiting``, ``done`` or ``gone``.
         case: The case.
     """
@@ -57,13 +68,16 @@ class LiveCases:
 
     def __init__(self, rules: CaseRules | None = None, capacity: int = 100) -> None:
         topics = FraudCasesSettings().topics
-        self._chain = MemoryChain(processes(CaseBook(rules), ReviewQueue(capacity), topics))
+        queue = ReviewQueue(capacity, capacities=(rules or CaseRules()).capacities())
+        self._chain = MemoryChain(processes(CaseBook(rules), queue, topics))
         self._waiting: list[tuple[str, int, Any, str]] = []
         self._dispositions: set[str] = set()
+        self._acts: set[str] = set()
         self._newest = 0
         self.cases: dict[str, Case] = {}
         self.entries: dict[str, QueueEntry] = {}
         self.labels: list[CaseLabel] = []
+        self.control: list[Any] = []
         self.refused: list[str] = []
 
     @property
@@ -82,6 +96,13 @@ class LiveCases:
                 self._dispositions.add(said.disposition_id)
                 self._waiting.append((said.card_id, said.at_ms, said, "dispositions"))
 
+    def add_acts(self, acts: Iterable[CaseAct]) -> None:
+        """Add acts, leaving out those that were added before; :meth:`settle` handles them."""
+        for act in acts:
+            if act.act_id not in self._acts:
+                self._acts.add(act.act_id)
+                self._waiting.append((act.card_id, act.at_ms, act, "acts"))
+
     def settle(self) -> None:
         """Handle what was added, in order of event time."""
         if not self._waiting:
@@ -96,6 +117,8 @@ class LiveCases:
         for e in emissions:
             if e.output == "CaseBook.labels":
                 self.labels.append(_label(e.payload))
+            elif e.output == "CaseBook.control":
+                self.control.append(_control(e.payload))
             elif e.output == "main":
                 entry = _entry(e.payload)
                 self.entries[entry.case_id] = entry
@@ -128,11 +151,13 @@ def ranked(cases: Mapping[str, Case], places: Mapping[str, str]) -> list[Ranked]
         first = -case.priority if place in ("queued", "waiting") else -float(case.updated_ms)
         return order[place], first, case.opened_ms, case.case_id
 
-    found, rank = [], 0
+    found: list[Ranked] = []
+    ranks: dict[str, int] = {}
     for case in sorted(cases.values(), key=rank_of):
         place = place_of(case)
-        rank += place == "queued"
-        found.append(Ranked(rank if place == "queued" else None, place, case))
+        if place == "queued":
+            ranks[case.queue] = ranks.get(case.queue, 0) + 1
+        found.append(Ranked(ranks[case.queue] if place == "queued" else None, place, case))
     return found
 
 
@@ -156,6 +181,7 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[AlertSeen]:
                 row.get("terminal_id"),
                 row.get("customer_id"),
                 row.get("model_score"),
+                row.get("country") or None,
             )
         )
     return found

@@ -2,23 +2,27 @@
 
 An analyst has time for so many cases a day. At every moment the queue holds the open cases with the
 highest priority, as many as the day has reviews left; the others wait below. A case that is decided takes
-one of the day's reviews. At midnight (UTC) the day is over, its figures are emitted, and all that is still
-open is there for the next day.
+one of the day's reviews. At midnight (UTC) the day is over, its figures and those of each person are emitted,
+and all that is still open is there for the next day.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 
 import msgspec
 
-from apps.fraud.cases_events import Case, Place, QueueDay, QueueEntry
+from apps.fraud.cases_events import Case, Place, QueueDay, QueueEntry, ServiceDay
 from millrace import Context, KeyedProcess, Timer, side_output, value_state
 
 _DAY_MS = 86_400_000
 _MIDNIGHT = "midnight"
 #: A case whose end was seen is remembered so long, so that an older revision cannot open it again.
 _CLOSED_KEPT = 1_000
+#: More people than so many on a day are counted together.
+_MOST_PEOPLE = 500
+_OTHERS = "(others)"
 
 
 #: Priority (negative: the highest first), time of the first alert, id.
@@ -35,6 +39,7 @@ class WaitingCase(msgspec.Struct):
         place: Where it stands.
         case_revision: The revision of the case that this is of.
         revision: Counts the changes of the entry.
+        looked: Whether somebody has looked at it.
     """
 
     card_id: str
@@ -43,6 +48,19 @@ class WaitingCase(msgspec.Struct):
     place: Place
     case_revision: int
     revision: int
+    looked: bool = False
+
+
+class Served(msgspec.Struct):
+    """What a person did on a day, as :class:`~apps.fraud.cases_events.ServiceDay` has it."""
+
+    looked: int = 0
+    look_ms: int = 0
+    look_most_ms: int = 0
+    decided: int = 0
+    confirmed: int = 0
+    decide_ms: int = 0
+    decide_most_ms: int = 0
 
 
 class QueueState(msgspec.Struct):
@@ -54,6 +72,7 @@ class QueueState(msgspec.Struct):
         order: Their ranks: priority (negative), time of the first alert, id; always sorted.
         closed: Cases that are closed → revision of their entry; the latest ones.
         opened: Cases opened on this day; so for the others.
+        people: Who did what on this day.
     """
 
     day_ms: int
@@ -65,16 +84,25 @@ class QueueState(msgspec.Struct):
     confirmed: int = 0
     expired: int = 0
     put_out: int = 0
+    people: dict[str, Served] = msgspec.field(default_factory=dict)
+
+    def served(self, person: str) -> Served:
+        """Return what a person did on this day."""
+        if person not in self.people and len(self.people) >= _MOST_PEOPLE:
+            person = _OTHERS
+        return self.people.setdefault(person, Served())
 
 
 class ReviewQueue(KeyedProcess[Case, QueueEntry]):
     """Ranks the open cases of a queue; key: the queue.
 
-    Emits an entry whenever a case's place or priority changes, and ``days`` at midnight. It handles all
-    cases of a queue in one place; that is right for what people can look at, thousands a day, and no more.
+    Emits an entry whenever a case's place or priority changes, and ``days`` and ``service`` at midnight. It
+    handles all cases of a queue in one place; that is right for what people can look at, thousands a day,
+    and no more.
 
     Args:
         capacity: Cases that can be looked at on a day.
+        capacities: Queue → the same, of queues that have one of their own.
         most_waiting: Most open cases; beyond, the one with the least to be saved is put out and counted.
     """
 
@@ -82,10 +110,22 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
 
     state = value_state(QueueState)
     days = side_output(QueueDay)
+    service = side_output(ServiceDay)
 
-    def __init__(self, capacity: int = 100, *, most_waiting: int = 5_000) -> None:
+    def __init__(
+        self,
+        capacity: int = 100,
+        *,
+        capacities: Mapping[str, int] | None = None,
+        most_waiting: int = 5_000,
+    ) -> None:
         self.capacity = capacity
+        self.capacities = dict(capacities or {})
         self.most_waiting = most_waiting
+
+    def _line(self, state: QueueState, ctx: Context) -> int:
+        """Return how many cases can still be looked at today."""
+        return max(0, self.capacities.get(ctx.key, self.capacity) - state.decided)
 
     def process(self, event: Case, ctx: Context) -> None:
         """Take a change of a case."""
@@ -105,9 +145,11 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
             # Revision 0: whatever its place will be, it is a change that is told.
             made = WaitingCase(event.card_id, event.priority, event.opened_ms, "waiting", event.revision, 0)
             state.cases[event.case_id] = made
+            _look(event, made, state)
             self._insert(event.case_id, made, state, ctx)
         elif event.revision > known.case_revision:
             known.case_revision = event.revision
+            _look(event, known, state)
             if known.priority != event.priority:
                 _remove(event.case_id, known, state)
                 known.priority = event.priority
@@ -129,7 +171,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
             QueueDay(
                 ctx.key,
                 state.day_ms,
-                self.capacity,
+                self.capacities.get(ctx.key, self.capacity),
                 state.opened,
                 state.decided,
                 state.confirmed,
@@ -138,6 +180,9 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
                 len(state.cases),
             ),
         )
+        for person, served in sorted(state.people.items()):
+            told = msgspec.structs.astuple(served)
+            ctx.output(self.service, ServiceDay(ctx.key, state.day_ms, person, *told))
         if not state.cases:
             self.state.clear()
             return
@@ -152,6 +197,8 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
             state.decided += 1
             state.confirmed += event.status == "fraud"
         entry = known or WaitingCase(event.card_id, event.priority, event.opened_ms, "waiting", 0, 0)
+        _look(event, entry, state)
+        _decided(event, state)
         if state.cases.pop(event.case_id, None) is not None:
             _remove(event.case_id, entry, state)
         self._tell(event.case_id, entry, "gone" if event.status == "expired" else "done", state, ctx)
@@ -172,7 +219,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         rank = _rank(case_id, case)
         at = bisect_left(state.order, rank)
         state.order.insert(at, rank)
-        place: Place = "queued" if at < max(0, self.capacity - state.decided) else "waiting"
+        place: Place = "queued" if at < self._line(state, ctx) else "waiting"
         self._tell(case_id, case, place, state, ctx)
 
     def _settle(self, state: QueueState, ctx: Context) -> None:
@@ -181,7 +228,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         All the others stand as they were told: a change moves cases across this one line only, those next
         to it, so that a day of many cases does not cost their square.
         """
-        line = min(max(0, self.capacity - state.decided), len(state.order))
+        line = min(self._line(state, ctx), len(state.order))
         for at in range(line - 1, -1, -1):
             case_id = state.order[at][2]
             if state.cases[case_id].place == "queued":
@@ -210,6 +257,30 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         state.closed[case_id] = revision
         while len(state.closed) > _CLOSED_KEPT:
             del state.closed[next(iter(state.closed))]
+
+
+def _look(event: Case, entry: WaitingCase, state: QueueState) -> None:
+    """Count the first look at a case."""
+    if entry.looked or event.looked_by is None or event.looked_ms is None:
+        return
+    entry.looked = True
+    took = max(0, event.looked_ms - event.opened_ms)
+    served = state.served(event.looked_by)
+    served.looked += 1
+    served.look_ms += took
+    served.look_most_ms = max(served.look_most_ms, took)
+
+
+def _decided(event: Case, state: QueueState) -> None:
+    """Count a decision for who made it."""
+    if event.status == "expired" or event.verdict_by is None or event.verdict_ms is None:
+        return
+    took = max(0, event.verdict_ms - event.opened_ms)
+    served = state.served(event.verdict_by)
+    served.decided += 1
+    served.confirmed += event.status == "fraud"
+    served.decide_ms += took
+    served.decide_most_ms = max(served.decide_most_ms, took)
 
 
 def _rank(case_id: str, case: WaitingCase) -> Rank:

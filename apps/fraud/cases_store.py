@@ -1,8 +1,8 @@
-"""Where cases are read from, and where a disposition goes.
+"""Where cases are read from, and where dispositions and acts go.
 
 Cases are the tables of the streaming case work where it runs; else they are made in memory of the alerts
-and the dispositions so far. A disposition goes to the topic, where a broker is named, and always into
-the table ``dispositions``: the record of who decided what, and what cases are made of without a stream.
+and what was said of them so far. That goes to its topic, where a broker is named, and always into the table
+``dispositions`` or ``case_acts``: the record of who did what, and what cases are made of without a stream.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.cases_events import Case, CaseLabel, Disposition, Verdict
+from apps.fraud.cases_events import ActKind, Case, CaseAct, CaseLabel, Disposition, Verdict
 from apps.fraud.cases_live import ALERT_COLUMNS, LiveCases, Ranked, alerts_of, ranked
-from apps.fraud.events import Label
+from apps.fraud.events import Control, Label
 from millrace.dashboard.data import AppData
 from millrace.errors import UserError
+from millrace.operations.control_topic import AUDIT, KEY, append_audit
 from millrace.operations.sending import NotSent, send
 
 if TYPE_CHECKING:
@@ -32,10 +33,14 @@ FOLDER = "cases"
 #: Folder of its tables, relative to that root.
 TABLES = f"{FOLDER}/tables"
 JOURNAL = "dispositions"
+ACTS = "case_acts"
 _DAY_MS = 86_400_000
 #: How long the broker may take to confirm a disposition, ms.
 _PATIENCE_MS = 8_000
 _SHORTEST_PREFIX = 6
+
+
+Said = TypeVar("Said", Disposition, CaseAct)
 
 
 class NoCase(UserError):
@@ -58,9 +63,29 @@ class CaseView:
     newest_ms: int
     streamed: bool
 
-    def queue(self) -> list[Ranked]:
-        """Return the queued cases by rank."""
-        return [r for r in self.ranked if r.place == "queued"]
+    def queue(self, name: str | None = None) -> list[Ranked]:
+        """Return the queued cases by rank.
+
+        Args:
+            name: Of this queue only.
+        """
+        return [r for r in self.ranked if r.place == "queued" and name in (None, r.case.queue)]
+
+    def next(self, by: str, now_ms: int, queue: str | None = None) -> Ranked:
+        """Return the queued case to look at next: the first that nobody else looks at.
+
+        Args:
+            by: Who asks.
+            now_ms: Now, UTC milliseconds.
+            queue: Of this queue only.
+
+        Raises:
+            NoCase: There is none.
+        """
+        for one in self.queue(queue):
+            if not one.case.claimed_by_other(by, now_ms):
+                return one
+        raise NoCase("no case waits that nobody else looks at")
 
     def find(self, case_id: str) -> Ranked:
         """Return a case by its id or the first characters of it.
@@ -96,6 +121,7 @@ def case_view(data: AppData, settings: FraudCasesSettings) -> CaseView | None:
         return None
     live = _live(alerts, settings)
     live.add_dispositions(journal(data))
+    live.add_acts(acts(data))
     live.settle()
     return CaseView(live.ranked(), list(live.labels), live.newest_ms, streamed=False)
 
@@ -130,6 +156,15 @@ def journal(data: AppData) -> list[Disposition]:
     return [msgspec.convert(row, Disposition) for row in rows]
 
 
+def acts(data: AppData) -> list[CaseAct]:
+    """Return the acts that were made here, in the order of writing."""
+    table = data.table(ACTS)
+    if table is None:
+        return []
+    rows: list[Mapping[str, Any]] = table.all(CaseAct.__struct_fields__).to_pylist()
+    return [msgspec.convert(row, CaseAct) for row in rows]
+
+
 def dispose(
     data: AppData,
     settings: FraudCasesSettings,
@@ -157,51 +192,137 @@ def dispose(
     Raises:
         UserError: There is no such case, it is decided so already, or the broker did not take it.
     """
-    view = case_view(data, settings)
-    if view is None:
-        raise NoCase(f"there are no alerts in {data.root}, so there is no case")
-    case = view.find(case_id).case
+    view, case = _found(data, settings, case_id)
     if case.status == verdict:
         raise UserError(f"{case.case_id} is decided as {verdict} already, by {case.verdict_by}")
     if verdict == "unclear" and case.status != "open":
         raise UserError(f"{case.case_id} is {case.status}: only fraud or genuine can replace that")
+    now = present(data, view) if at_ms is None else at_ms
+    _refuse_claimed(case, by, now)
+    said = Disposition(_identity(case, verdict, by, now), case.case_id, case.card_id, verdict, by, now, note)
+    _take(data, settings, view, _checked(said, Disposition, "disposition"))
+    return said
+
+
+def act(
+    data: AppData,
+    settings: FraudCasesSettings,
+    case_id: str,
+    what: ActKind,
+    *,
+    by: str,
+    note: str = "",
+    at_ms: int | None = None,
+) -> CaseAct:
+    """Do something about a case beside deciding on it.
+
+    Args:
+        data: The fraud app's data.
+        settings: The settings of the case work.
+        case_id: The case, or the first characters of its id.
+        what: What is done.
+        by: Who does it.
+        note: What else is to be known.
+        at_ms: When, UTC milliseconds; default now, or the newest event time for a stream of the past.
+
+    Raises:
+        UserError: There is no such case, somebody else looks at it, or the broker did not take it.
+    """
+    view, case = _found(data, settings, case_id)
+    now = present(data, view) if at_ms is None else at_ms
+    if what != "contacted":
+        _refuse_claimed(case, by, now)
+    if what == "claim" and case.status != "open":
+        raise UserError(f"{case.case_id} is {case.status}: only open cases are claimed")
+    if what == "release" and case.claimed_by != by:
+        raise UserError(f"{case.case_id} is not claimed by {by}")
+    if what == "verified" and case.status == "fraud":
+        raise UserError(f"{case.case_id} is fraud: decide that it is genuine first")
+    done = CaseAct(_identity(case, what, by, now), case.case_id, case.card_id, what, by, now, note)
+    _take(data, settings, view, _checked(done, CaseAct, "act"))
+    return done
+
+
+def _found(data: AppData, settings: FraudCasesSettings, case_id: str) -> tuple[CaseView, Case]:
+    view = case_view(data, settings)
+    if view is None:
+        raise NoCase(f"there are no alerts in {data.root}, so there is no case")
+    case = view.find(case_id).case
     if case.status == "expired":
         raise UserError(f"{case.case_id} has expired: nobody decided on it in time")
-    now = data.now_ms() if at_ms is None else at_ms
-    if at_ms is None and now - view.newest_ms > _DAY_MS:
-        now = view.newest_ms + 1  # the stream is one of the past: a decision of today would end its time
-    text = "\x00".join((case.case_id, verdict, by, str(now)))
-    identity = hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
-    said = _checked(Disposition(identity, case.case_id, case.card_id, verdict, by, now, note))
+    return view, case
+
+
+def present(data: AppData, view: CaseView) -> int:
+    """Return now, UTC milliseconds; of a stream of the past right after its newest event.
+
+    What were said today would end the time of such a stream.
+    """
+    now = data.now_ms()
+    return view.newest_ms + 1 if now - view.newest_ms > _DAY_MS else now
+
+
+def _refuse_claimed(case: Case, by: str, now_ms: int) -> None:
+    if case.claimed_by_other(by, now_ms):
+        raise UserError(f"{case.case_id} is claimed by {case.claimed_by}: wait, or have it released")
+
+
+def _identity(case: Case, what: str, by: str, at_ms: int) -> str:
+    text = "\x00".join((case.case_id, what, by, str(at_ms)))
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def _take(data: AppData, settings: FraudCasesSettings, view: CaseView, said: Disposition | CaseAct) -> None:
+    """Send what was said, write it down, and send what follows where the case work does not run.
+
+    Raises:
+        UserError: The broker did not take it, or it runs and none is named.
+    """
+    names, is_act = settings.topics, isinstance(said, CaseAct)
+    what = "act" if is_act else "disposition"
     if data.broker is not None:
-        _send(data, settings.topics.dispositions, [said], "the disposition")
+        _send(data, names.acts if is_act else names.dispositions, [said], f"the {what}")
     elif view.streamed:
         raise UserError("the case work runs as a stream, and no broker is named: give one with --bootstrap")
     _record(data, said)
     alerts = None if view.streamed else data.table("alerts")
-    if data.broker is not None and alerts is not None:
-        # Where the case work runs as a stream it sends them; the same labels again would count once.
-        live = _live(alerts, settings)
-        known = len(live.labels)
+    if data.broker is None or alerts is None:
+        return
+    # Where the case work runs as a stream it sends them; the same labels again would count once.
+    live = _live(alerts, settings)
+    labels, control = len(live.labels), len(live.control)
+    if isinstance(said, CaseAct):
+        live.add_acts([said])
+    else:
         live.add_dispositions([said])
-        live.settle()
-        _send(data, settings.topics.labels, live.labels[known:], "the labels of the disposition")
-    return said
+    live.settle()
+    _send(data, names.labels, live.labels[labels:], f"the labels of the {what}")
+    if follows := live.control[control:]:
+        _send_control(data, names.decisions, follows)
 
 
-def _checked(said: Disposition) -> Disposition:
+def _send_control(data: AppData, topic: str, events: Sequence[Any]) -> None:
+    try:
+        send(data.settings.kafka, topic, Control, [(KEY, event) for event in events], partition=0,
+             timeout_s=_PATIENCE_MS / 1000)  # fmt: skip
+    except NotSent as error:
+        raise NotSent(f"{topic} did not take what follows for the card: {error}") from None
+    append_audit(data.root / "tables" / AUDIT, events)
+
+
+def _checked(said: Said, contract: type[Said], what: str) -> Said:
     """Return it as its contract takes it."""
     if not 1 <= len(said.by) <= 64:
-        raise UserError("this disposition is not complete: say who decides, in 1 to 64 characters")
+        raise UserError(f"this {what} is not complete: say who decides, in 1 to 64 characters")
     if len(said.note) > 500:
-        raise UserError("this disposition is not complete: a note has at most 500 characters")
+        raise UserError(f"this {what} is not complete: a note has at most 500 characters")
     try:
-        return msgspec.json.decode(msgspec.json.encode(said), type=Disposition)
+        return msgspec.json.decode(msgspec.json.encode(said), type=contract)
     except msgspec.ValidationError as error:
-        raise UserError(f"this disposition is not complete: {error}") from error
+        raise UserError(f"this {what} is not complete: {error}") from error
 
 
-def _send(data: AppData, topic: str, events: Sequence[Disposition | CaseLabel], what: str) -> None:
+def _send(data: AppData, topic: str, events: Sequence[Disposition | CaseAct | CaseLabel], what: str) -> None:
     """Send events with their card as their key.
 
     Raises:
@@ -209,17 +330,23 @@ def _send(data: AppData, topic: str, events: Sequence[Disposition | CaseLabel], 
     """
     try:
         keyed = [(event.card_id, event) for event in events]
-        contract = Label if any(isinstance(event, CaseLabel) for event in events) else Disposition
-        send(data.settings.kafka, topic, contract, keyed, timeout_s=_PATIENCE_MS / 1000)
+        kind = type(next(iter(events), None))
+        send(
+            data.settings.kafka,
+            topic,
+            Label if kind is CaseLabel else kind,
+            keyed,
+            timeout_s=_PATIENCE_MS / 1000,
+        )
     except NotSent as error:
         raise NotSent(f"{topic} did not take {what}: {error}") from None
 
 
-def _record(data: AppData, said: Disposition) -> None:
+def _record(data: AppData, said: Disposition | CaseAct) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    folder = data.root / TABLES / JOURNAL
+    folder = data.root / TABLES / (ACTS if isinstance(said, CaseAct) else JOURNAL)
     folder.parent.mkdir(parents=True, exist_ok=True)
     columns = {name: [getattr(said, name)] for name in said.__struct_fields__}
     schema = pa.schema([(n, pa.int64() if n == "at_ms" else pa.string()) for n in said.__struct_fields__])

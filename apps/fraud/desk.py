@@ -182,6 +182,7 @@ def _alert(d: Decision, thresholds: Thresholds) -> Alert:
         d.terminal_id,
         d.device_id,
         d.ip,
+        country=d.country,
     )
 
 

@@ -11,6 +11,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from apps.fraud.control_events import (
+    MAX_AMOUNT,
+    ApproveChange,
+    Propose,
+    RejectChange,
+    ResetThreshold,
+    SetThreshold,
+    UndoChange,
+)
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.labels import LabelRisk, TerminalLabels
 from millrace.rules import (
@@ -27,8 +36,6 @@ Channel = Literal["terminal", "online"]
 Action = Literal["approve", "review", "block"]
 LabelSource = Literal["feedback", "chargeback", "correction"]
 AuthorisationStatus = Literal["approved", "declined", "captured", "reversed"]
-#: Amounts above this are refused; squares and sums of smaller ones fit the integers of the state.
-MAX_AMOUNT: Final = 1_000_000_000
 #: The end of the year 9999, UTC.
 MAX_TIME_MS: Final = 253_402_300_799_999
 
@@ -325,6 +332,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
         terminal_id: As in the transaction, like the two that follow.
         device_id: None at a terminal.
         ip: None at a terminal.
+        country: As in the transaction.
     """
 
     card_id: str
@@ -344,6 +352,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
     terminal_id: str
     device_id: str | None
     ip: str | None
+    country: str = ""
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -377,31 +386,13 @@ class Correction(msgspec.Struct, frozen=True):
     until_ms: int
 
 
-class SetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="set_threshold"):
-    """Control event: from the next batch on, use this threshold.
-
-    Attributes:
-        name: A field of :class:`apps.fraud.scoring.Thresholds`.
-        value: Its value.
-    """
-
-    name: Identifier
-    value: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)]
-
-
-class ResetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_threshold"):
-    """Control event: go back to the threshold's default.
-
-    Attributes:
-        name: A field of :class:`apps.fraud.scoring.Thresholds`.
-    """
-
-    name: Identifier
-
-
 Control = (
     SetThreshold
     | ResetThreshold
+    | Propose
+    | ApproveChange
+    | RejectChange
+    | UndoChange
     | PublishRule
     | SetRuleState
     | ApproveRule

@@ -7,18 +7,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from apps.fraud.control_events import ResetThreshold, SetThreshold
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.desk import decide
-from apps.fraud.events import (
-    Alert,
-    Authorisation,
-    Control,
-    Decision,
-    Label,
-    ResetThreshold,
-    SetThreshold,
-    Transaction,
-)
+from apps.fraud.events import Alert, Authorisation, Control, Decision, Label, Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels

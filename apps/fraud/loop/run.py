@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from apps.fraud.control_events import SetThreshold
 from apps.fraud.economics import Costs
-from apps.fraud.events import Alert, Authorisation, Decision, Label, SetThreshold, Transaction
+from apps.fraud.events import Alert, Authorisation, Decision, Label, Transaction
 from apps.fraud.loop.thieves import Thief, Tried
 from apps.fraud.loop.world import BEGIN_MS, DAY_MS, HOUR_MS, Size, Town
 from apps.fraud.model.estimator import ModelSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,12 +25,12 @@ from millrace.rules import (
 )
 from millrace.runtime.settings import AppSettings
 
-__all__ = ["AUDIT", "Book", "ControlTopic", "Said", "audit_row"]
+__all__ = ["AUDIT", "KEY", "Book", "ControlTopic", "Said", "append_audit", "audit_row"]
 
 #: Delta table with a row per control event that a command has sent.
 AUDIT: Final = "rule_audit"
 #: Key of the events: the topic has one partition, so it is for readers only.
-_KEY: Final = "rules"
+KEY: Final = "rules"
 _WAIT_S: Final = 20.0
 
 
@@ -199,7 +200,7 @@ class ControlTopic:
             self._settings.kafka,
             self.name,
             self._rules.control,
-            [(_KEY, event) for event in events],
+            [(KEY, event) for event in events],
             partition=0,
         )
         self._record(events)
@@ -234,20 +235,10 @@ class ControlTopic:
 
     def _record(self, events: Sequence[Any]) -> None:
         """Append to the audit table."""
-        import pyarrow as pa
-        from deltalake import write_deltalake
-        from deltalake.exceptions import DeltaError
-
-        rows = [audit_row(event) for event in events]
-        folder = self._settings.storage.path("tables", AUDIT)
-        schema = pa.schema([(n, pa.int64() if n in ("version", "at_ms") else pa.string()) for n in rows[0]])
         try:
-            write_deltalake(str(folder), pa.Table.from_pylist(rows, schema=schema), mode="append")
-        except (OSError, DeltaError) as error:
-            why = " ".join(str(error).split())
-            raise UserError(
-                f"{self.name} has taken it, and it could not be written into {folder}: {why}"
-            ) from None
+            append_audit(Path(self._settings.storage.path("tables", AUDIT)), events)
+        except UserError as error:
+            raise UserError(f"{self.name} has taken it, and it {error}") from None
 
 
 def _until(consumer: Any, low: int, high: int) -> list[tuple[int, bytes]]:
@@ -269,6 +260,29 @@ def _until(consumer: Any, low: int, high: int) -> list[tuple[int, bytes]]:
         if message.value() is not None:
             found.append((message.offset(), message.value()))
     return found
+
+
+def append_audit(folder: Path, events: Sequence[Any]) -> None:
+    """Append control events to an audit table.
+
+    Args:
+        folder: The table.
+        events: The events; at least one.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    import pyarrow as pa
+    from deltalake import write_deltalake
+    from deltalake.exceptions import DeltaError
+
+    rows = [audit_row(event) for event in events]
+    schema = pa.schema([(n, pa.int64() if n in ("version", "at_ms") else pa.string()) for n in rows[0]])
+    try:
+        write_deltalake(str(folder), pa.Table.from_pylist(rows, schema=schema), mode="append")
+    except (OSError, DeltaError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"could not be written into {folder}: {why}") from None
 
 
 def audit_row(event: Any) -> dict[str, Any]:

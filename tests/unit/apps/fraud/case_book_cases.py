@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from apps.fraud.cases import CaseRules, case_id_of
+from apps.fraud.cases import case_id_of
 from apps.fraud.cases_events import AlertReason, AlertSeen, Disposition, Verdict
+from apps.fraud.cases_rules import CaseRules
 
 START_MS = 1_767_225_600_000  # a midnight
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

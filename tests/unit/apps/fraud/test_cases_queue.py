@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
-from apps.fraud.cases import CaseBook, CaseRules
+from apps.fraud.cases import CaseBook
 from apps.fraud.cases_events import Case, QueueDay, QueueEntry, Status
 from apps.fraud.cases_live import LiveCases, ranked
 from apps.fraud.cases_queue import ReviewQueue
+from apps.fraud.cases_rules import CaseRules
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks

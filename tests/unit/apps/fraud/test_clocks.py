@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from apps.fraud.app import app
-from apps.fraud.events import Decision, LateTransaction, SetThreshold
+from apps.fraud.control_events import SetThreshold
+from apps.fraud.events import Decision, LateTransaction
 from apps.fraud.settings import FraudSettings
 from millrace.chaos.hostile import Message
 from millrace.chaos.memory import MemoryStation

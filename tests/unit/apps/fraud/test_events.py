@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.fraud.events import MAX_AMOUNT, Control, ResetThreshold, SetThreshold, Transaction, to_cents
+from apps.fraud.control_events import MAX_AMOUNT, ResetThreshold, SetThreshold
+from apps.fraud.events import Control, Transaction, to_cents
 
 SCHEMA = json.loads((files("apps.fraud") / "schemas" / "transaction.v1.schema.json").read_text("utf-8"))
 VALID: dict[str, Any] = {

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from apps.fraud.control_events import SetThreshold
 from apps.fraud.entity_stages import Desk
-from apps.fraud.events import Decision, Label, SetThreshold, Transaction
+from apps.fraud.events import Decision, Label, Transaction
 from apps.fraud.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
 from apps.fraud.model.outcomes import Day, Outcomes, add
 from apps.fraud.model.prequential import DayMetrics, PrequentialMetrics

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from apps.fraud.card import Recent
-from apps.fraud.events import Alert, Control, ResetThreshold, SetThreshold
+from apps.fraud.control_events import ResetThreshold, SetThreshold
+from apps.fraud.events import Alert, Control
 from apps.fraud.scoring import THRESHOLD_NAMES, Thresholds
 from millrace.state.evolution import state_differences
 from millrace.state.schema import describe_type

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.fraud import stages as deciding
+from apps.fraud.control_events import SetThreshold
 from apps.fraud.desk import decide
 from apps.fraud.entity_stages import stages
-from apps.fraud.events import Decision, SetThreshold
+from apps.fraud.events import Decision
 from apps.fraud.feature_types import EntityFeatures
 from apps.fraud.history import HORIZON_MS, MAX_KEPT, History
 from apps.fraud.rulebook import LANGUAGE, make_rules, text_of

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from apps.fraud.events import Control, ResetThreshold, SetThreshold, Transaction
+from apps.fraud.control_events import ResetThreshold, SetThreshold
+from apps.fraud.events import Control, Transaction
 from millrace.contracts import Mode, breaks, json_schema
 
 

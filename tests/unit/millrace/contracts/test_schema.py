@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import millrace.contracts
 import millrace.dlq
-from apps.fraud.events import Alert, Decision, ResetThreshold, SetThreshold, Transaction
+from apps.fraud.control_events import ResetThreshold, SetThreshold
+from apps.fraud.events import Alert, Decision, Transaction
 from generators.fraud import FraudProfile, fraud_events
 from millrace.cli.contracts import app as command
 from millrace.contracts import (

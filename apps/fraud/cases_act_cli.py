@@ -1,0 +1,93 @@
+"""`millrace fraud cases next|claim|release|contacted|verified|unblock`: what is done beside deciding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from apps.fraud.cases_options import At, Bootstrap, CaseId, Note, Overrides, Queue, Root, open_data
+from millrace.cli.options import By
+
+if TYPE_CHECKING:
+    from apps.fraud.cases_app import FraudCasesSettings
+    from apps.fraud.cases_events import ActKind
+    from millrace.dashboard.data import AppData
+
+_ABOUT: Final[dict[ActKind, str]] = {
+    "claim": "Look at a case, so that nobody else need; the claim ends by itself (cases.claim_for).",
+    "release": "Give a claimed case back.",
+    "contacted": "Note that the holder was spoken with.",
+    "verified": "The holder stands by the payments: let the card pass for a while (cases.verified_for).",
+    "unblock": "Take the case's card off the list of blocked ones.",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to those over cases."""
+    for what, about in _ABOUT.items():
+        example = f"Example: millrace fraud cases {what} case-231d --by ann"
+        app.command(what, help=f"{about}\n\n{example}")(_command(what))
+    app.command("next")(next_)
+
+
+def next_(
+    by: By = None,
+    queue: Queue = None,
+    root: Root = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Claim the queued case with most to be saved that nobody else looks at.
+
+    Example: millrace fraud cases next --by ann --queue abroad
+    """
+    from apps.fraud.cases_store import NoCase, case_view, present
+    from millrace.operations.sending import who
+
+    data, settings = open_data(root, bootstrap, overrides)
+    view, name = case_view(data, settings), who(by)
+    if view is None:
+        raise NoCase(f"there are no alerts in {data.root}, so there is no case")
+    chosen = view.next(name, present(data, view), queue)
+    _do(data, settings, chosen.case.case_id, "claim", name, "", None)
+
+
+def _command(what: ActKind) -> Callable[..., None]:
+    def command(
+        case_id: CaseId,
+        by: By = None,
+        note: Note = "",
+        at: At = None,
+        root: Root = None,
+        bootstrap: Bootstrap = None,
+        overrides: Overrides = None,
+    ) -> None:
+        from millrace.operations.sending import who
+
+        data, settings = open_data(root, bootstrap, overrides)
+        _do(data, settings, case_id, what, who(by), note, at)
+
+    return command
+
+
+def _do(
+    data: AppData,
+    settings: FraudCasesSettings,
+    case_id: str,
+    what: ActKind,
+    by: str,
+    note: str,
+    at: int | None,
+) -> None:
+    from apps.fraud.cases_store import act
+    from millrace.time.moments import show_time
+
+    done = act(data, settings, case_id, what, by=by, note=note, at_ms=at)
+    typer.echo(f"{done.case_id}: {done.what}, by {done.by}, at {show_time(done.at_ms)}")
+    if what in ("verified", "unblock"):
+        if data.broker is None:
+            typer.echo("no broker is named, so no list is changed: give one with --bootstrap", err=True)
+        else:
+            typer.echo("where two persons are needed it waits: millrace fraud changes list")

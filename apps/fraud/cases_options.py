@@ -1,0 +1,79 @@
+"""What the commands over cases are told, and how they find the cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from apps.fraud.cases_app import FraudCasesSettings
+    from apps.fraud.cases_store import CaseView
+    from millrace.dashboard.data import AppData
+
+Root = Annotated[
+    Path | None,
+    typer.Option(help="The fraud app's folder; default its storage.root, else its last demo."),
+]
+Bootstrap = Annotated[str | None, typer.Option(help="Kafka broker (host:port) for dispositions.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE", help="A setting of the case work, e.g. cases.capacity=50."
+    ),
+]
+CaseId = Annotated[str, typer.Argument(metavar="CASE", help="Its id, or the first characters of it.")]
+Queue = Annotated[str | None, typer.Option("--queue", help="Only the queue of this name.")]
+Note = Annotated[str, typer.Option(help="What else is to be known.")]
+At = Annotated[int | None, typer.Option(help="When, UTC milliseconds; default now.")]
+
+
+def settings_of(root: Path | None, bootstrap: str | None, overrides: list[str] | None) -> FraudCasesSettings:
+    """Return the settings of the case work, with what the command was told."""
+    from apps.fraud.cases_app import NAME, FraudCasesSettings
+    from apps.fraud.cases_store import FOLDER
+
+    sets = [f"storage.root={_fraud_root(root) / FOLDER}", *(overrides or ())]
+    return load_settings(
+        FraudCasesSettings,
+        app=NAME,
+        overrides=[*sets, *([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])],
+    )
+
+
+def _fraud_root(root: Path | None) -> Path:
+    from apps.fraud.app import app as fraud
+    from millrace.dashboard.data import find_root
+
+    return find_root(fraud.name, load_settings(fraud.settings, app=fraud.name), root)
+
+
+def open_data(
+    root: Path | None, bootstrap: str | None, overrides: list[str] | None
+) -> tuple[AppData, FraudCasesSettings]:
+    """Return the fraud app's data, and the settings of the case work."""
+    from apps.fraud.app import app as fraud
+    from apps.fraud.cases_store import TABLES
+    from millrace.dashboard.data import AppData
+    from millrace.dashboard.serve import wall_clock_ms
+
+    settings = settings_of(root, bootstrap, overrides)
+    return AppData(fraud, settings, _fraud_root(root), wall_clock_ms, (TABLES,)), settings
+
+
+def cases_of(root: Path | None, overrides: list[str] | None) -> tuple[CaseView, AppData, FraudCasesSettings]:
+    """Return the cases, the fraud app's data, and the settings of the case work.
+
+    Raises:
+        NoCase: There are no alerts.
+    """
+    from apps.fraud.cases_store import NoCase, case_view
+
+    data, settings = open_data(root, None, overrides)
+    view = case_view(data, settings)
+    if view is None:
+        raise NoCase(
+            f"there are no alerts in {data.root}: run the app or its demo, or name its folder with --root"
+        )
+    return view, data, settings
