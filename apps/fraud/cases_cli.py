@@ -278,8 +278,8 @@ def print_cases(chosen: list[Ranked], now_ms: int) -> None:
         claimed = case.claimed_by_other("", now_ms)
         typer.echo(
             f"{r.rank or '':>4}  {case.case_id:<21}  {case.card_id:<{card}}  {case.queue:<{queue}}  "
-            f"{state:<7}  {case.alerts:>6}  {case.amount:>10,.2f}  {case.score:>5.2f}  {case.priority:>10,.2f}  {why}"
-            f"{f'  [{case.claimed_by}]' if claimed else ''}"
+            f"{state:<7}  {case.alerts:>6}  {case.amount:>10,.2f}  {case.score:>5.2f}  "
+            f"{case.priority:>10,.2f}  {why}{f'  [{case.claimed_by}]' if claimed else ''}"
         )
 
 

@@ -33,6 +33,7 @@ def settings_of(root: Path | None, bootstrap: str | None, overrides: list[str] |
     """Return the settings of the case work, with what the command was told."""
     from apps.fraud.cases_app import NAME, FraudCasesSettings
     from apps.fraud.cases_store import FOLDER
+    from millrace.runtime.settings import load_settings
 
     sets = [f"storage.root={_fraud_root(root) / FOLDER}", *(overrides or ())]
     return load_settings(
@@ -45,6 +46,7 @@ def settings_of(root: Path | None, bootstrap: str | None, overrides: list[str] |
 def _fraud_root(root: Path | None) -> Path:
     from apps.fraud.app import app as fraud
     from millrace.dashboard.data import find_root
+    from millrace.runtime.settings import load_settings
 
     return find_root(fraud.name, load_settings(fraud.settings, app=fraud.name), root)
 

@@ -1,4 +1,4 @@
-"""Cases of one card by going through its events in order of time, with no timers: what is over is over by its end.
+"""Cases of one card by going through its events in order of time, with no timers: what is over ends itself.
 
 Everything is looked up anew in plain lists; nothing is shared with the case book but its events.
 """
@@ -26,6 +26,8 @@ class Told:
         blocked_until: Until when it blocks the card, ms.
         verdict: The last verdict: by whom and when.
         history: What, by whom, when.
+        labels: Transaction → the last label that it was given.
+        ends: When it is forgotten, ms.
     """
 
     first: str
@@ -37,6 +39,7 @@ class Told:
     blocked_until: int | None = None
     verdict: tuple[str, int] | None = None
     history: list[tuple[str, str, int]] = field(default_factory=list)
+    labels: dict[str, bool] = field(default_factory=dict)
     ends: int = 0
 
     def span(self) -> tuple[int, int]:
@@ -46,7 +49,7 @@ class Told:
 
 @dataclass
 class Outcome:
-    """What came of a card's events: its cases, control events and labels as plain tuples, what was refused."""
+    """What came of a card's events: its cases, control events and labels as tuples, what was refused."""
 
     cases: dict[str, Told] = field(default_factory=dict)
     control: list[tuple[Any, ...]] = field(default_factory=list)
@@ -59,7 +62,11 @@ def codes(alert: AlertSeen) -> set[str]:
 
 
 def cases_of(
-    card: str, events: list[AlertSeen | Disposition | CaseAct], rules: CaseRules, ids: dict[str, str], end: int
+    card: str,
+    events: list[AlertSeen | Disposition | CaseAct],
+    rules: CaseRules,
+    ids: dict[str, str],
+    end: int,
 ) -> Outcome:
     """Return what comes of a card's events.
 
@@ -74,7 +81,6 @@ def cases_of(
     names = {ids[tx]: tx for tx in ids}
     gone: dict[str, Told] = {}
     said_before: set[str] = set()
-    verdict_of: dict[str, bool] = {}
 
     def pass_time(at: int) -> None:
         for first, case in list(found.cases.items()):
@@ -102,7 +108,8 @@ def cases_of(
                 case = Told(event.transaction_id)
                 frauds = [
                     c for c in found.cases.values()
-                    if c.status == "fraud" and c.verdict and c.span()[0] <= at <= c.verdict[1] + rules.followed_ms
+                    if c.status == "fraud" and c.verdict
+                    and c.span()[0] <= at <= c.verdict[1] + rules.followed_ms
                 ]  # fmt: skip
                 if frauds:
                     case.follows = max(frauds, key=lambda c: (c.verdict[1], ids[c.first])).first  # type: ignore[index]
@@ -137,12 +144,12 @@ def cases_of(
             about.claim = None
             if what != "unclear":
                 for alert in about.alerts:
-                    before = verdict_of.get(alert.transaction_id)
+                    before = about.labels.get(alert.transaction_id)
                     if before == (what == "fraud") and about.status == what:
                         continue
                     source = "feedback" if before is None else "correction"
                     found.labels.append((alert.transaction_id, what == "fraud", source))
-                    verdict_of[alert.transaction_id] = what == "fraud"
+                    about.labels[alert.transaction_id] = what == "fraud"
             if what == "fraud":
                 until = event.at_ms + rules.block_ms
                 if rules.block_ms and until > (about.blocked_until or 0):
@@ -158,7 +165,9 @@ def cases_of(
         elif what == "release":
             about.claim = None
         elif what == "verified":
-            found.control.append(("propose", "put", "allowed", card, event.at_ms + rules.verified_ms, event.by))
+            found.control.append(
+                ("propose", "put", "allowed", card, event.at_ms + rules.verified_ms, event.by)
+            )
         elif what == "unblock":
             about.blocked_until = None
             found.control.append(("propose", "remove", "blocked", card, event.by))

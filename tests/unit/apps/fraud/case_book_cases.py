@@ -6,12 +6,15 @@ from random import Random
 from typing import Any
 
 from apps.fraud.cases import case_id_of
-from apps.fraud.cases_events import AlertReason, AlertSeen, Disposition, Verdict
+from apps.fraud.cases_events import ActKind, AlertReason, AlertSeen, CaseAct, Disposition, Verdict
 from apps.fraud.cases_rules import CaseRules
 
 START_MS = 1_767_225_600_000  # a midnight
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-RULES = CaseRules(gap_ms=DAY, open_for_ms=7 * DAY, followed_ms=2 * DAY, kept_ms=10 * DAY, exposure=100.0)
+UPSERT = {"main": ("case_id",), "book": ("case_id",)}
+RULES = CaseRules(
+    gap_ms=DAY, open_for_ms=7 * DAY, followed_ms=2 * DAY, kept_ms=10 * DAY, exposure=100.0, block_ms=5 * DAY
+)
 
 
 def alert(
@@ -37,7 +40,15 @@ def said(
     return Disposition(id or f"d-{card}-{first_tx}-{verdict}-{at}", case_id, card, verdict, by, START_MS + at)
 
 
-def event(what: AlertSeen | Disposition) -> tuple[str, int, Any]:
+def act(
+    at: int, first_tx: str, what: ActKind, *, card: str = "card-1", by: str = "eva", id: str = ""
+) -> CaseAct:
+    """An act about the case that the alert of ``first_tx`` opened."""
+    case_id = case_id_of(card, first_tx)
+    return CaseAct(id or f"a-{card}-{first_tx}-{what}-{at}", case_id, card, what, by, START_MS + at)
+
+
+def event(what: AlertSeen | Disposition | CaseAct) -> tuple[str, int, Any]:
     at = what.event_time_ms if isinstance(what, AlertSeen) else what.at_ms
     return what.card_id, at, what
 

@@ -19,13 +19,12 @@ from tests.unit.apps.fraud.case_book_cases import (
     MINUTE,
     RULES,
     START_MS,
+    UPSERT,
     alert,
     event,
     history,
     said,
 )
-
-UPSERT = {"main": ("case_id",), "book": ("case_id",)}
 
 
 def driver(*events: AlertSeen | Disposition, rules: CaseRules = RULES) -> TestDriver:
@@ -170,19 +169,23 @@ def test_a_disposition_of_an_unknown_case_goes_to_the_dead_letters() -> None:
     assert [c.status for c in cases(target).values()] == ["open"]
 
 
-def test_alerts_of_a_card_found_to_be_in_foreign_hands_open_no_new_case() -> None:
-    """Drawn: a ---- fraud ---- b (followed, 2 days) ------ c."""
+def test_alerts_of_a_card_found_to_be_in_foreign_hands_follow_its_case() -> None:
+    """Drawn: a ---- fraud ---- b (follows, within 2 days) ------ c, beyond, follows nothing."""
     target = driver(
-        alert(0, "a"), said(HOUR, "a", "fraud"), alert(2 * DAY, "b"), alert(HOUR + 2 * DAY + 1, "c")
-    )
-    found = cases(settle(target, 4 * DAY))
-    assert [[t.transaction_id for t in c.transactions] for c in found.values()] == [["a", "b"], ["c"]]
-    assert [c.status for c in found.values()] == ["fraud", "open"]
-    assert [x.transaction_id for x in labels(target)] == ["a"]  # nobody has looked at b
+        alert(0, "a"), said(HOUR, "a", "fraud"), alert(HOUR + 2 * DAY, "b"), said(3 * DAY, "b", "genuine"),
+        alert(5 * DAY + 2 * HOUR, "c", codes=("CARD_TESTING",)),
+    )  # fmt: skip
+    found = cases(settle(target, 6 * DAY))
+    assert [[t.transaction_id for t in c.transactions] for c in found.values()] == [["a"], ["b"], ["c"]]
+    assert [c.status for c in found.values()] == ["fraud", "genuine", "open"]
+    first = case_id_of("card-1", "a")
+    assert [c.follows for c in found.values()] == [None, first, None]
+    assert [x.transaction_id for x in labels(target)] == ["a", "b"]
 
 
-def test_an_alert_after_a_genuine_case_opens_a_new_one() -> None:
-    target = driver(alert(0, "a"), said(HOUR, "a", "genuine"), alert(2 * HOUR, "b"))
+def test_another_alert_after_a_genuine_case_opens_a_new_one() -> None:
+    other = alert(2 * HOUR, "b", codes=("CARD_TESTING",))
+    target = driver(alert(0, "a"), said(HOUR, "a", "genuine"), other)
     assert sorted(c.status for c in cases(settle(target, 2 * HOUR)).values()) == ["genuine", "open"]
 
 

@@ -25,6 +25,7 @@ from apps.fraud.events import Label
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Bars, Numbers, Table, TimeSeries
 from millrace.errors import UserError
+from millrace.rules import PutListEntry
 from millrace.runtime.settings import load_settings
 from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions
 from tests.unit.millrace.dashboard.cases import Clock, check_panels, panel_of
@@ -199,13 +200,20 @@ def test_a_disposition_sends_its_labels_where_no_stream_does(
     monkeypatch.setattr(
         "apps.fraud.cases_store._send", lambda data, topic, events, what: sent.append((topic, list(events)))
     )
+    monkeypatch.setattr(
+        "apps.fraud.cases_store._send_control", lambda data, topic, events: sent.append((topic, list(events)))
+    )
     settings = load_settings(fraud.settings, app="fraud", overrides=["kafka.bootstrap=127.0.0.1:9"], env={})
     with_broker = AppData(fraud, settings, data.root, clock, dashboard.page.folders)
     first = view_of(with_broker).queue()[0]
     said = dispose(with_broker, SETTINGS, first.case.case_id, "fraud", by="eva")
     clock.later()
     labels = view_of(with_broker).labels
-    assert sent == [("fraud.dispositions", [said]), ("fraud.labels", labels)]
+    note, until = f"case {first.case.case_id} is fraud", said.at_ms + 30 * 86_400_000
+    blocked = PutListEntry("blocked", f"card:{first.case.card_id}", until, "eva", said.at_ms, note)
+    assert sent == [
+        ("fraud.dispositions", [said]), ("fraud.labels", labels), ("fraud.control", [blocked]),
+    ]  # fmt: skip
     assert {x.transaction_id for x in labels} == {t.transaction_id for t in first.case.transactions}
     for label in labels:  # what cases send is what the decisions' stream takes
         assert msgspec.json.decode(msgspec.json.encode(label), type=Label).source == "feedback"
@@ -223,9 +231,8 @@ def test_cases_go_on_with_alerts_that_come_after_a_disposition(world: tuple[AppD
     again = AppData(fraud, data.settings, data.root, clock, dashboard.page.folders)
     at_once = view_of(again)
     assert [(r.place, r.case) for r in bit_by_bit.ranked] == [(r.place, r.case) for r in at_once.ranked]
-    assert first.case.card_id not in {
-        r.case.card_id for r in bit_by_bit.queue()
-    }  # followed, not queued again
+    (followed,) = [r for r in bit_by_bit.queue() if r.case.card_id == first.case.card_id]
+    assert followed.case.follows == first.case.case_id
 
 
 def test_a_case_is_found_by_the_first_characters_of_its_id(world: tuple[AppData, Rows, Clock]) -> None:
@@ -322,6 +329,36 @@ def test_the_commands_list_show_decide_and_give_labels(
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(lines) == len(listed[0]["transactions"])
     assert {(x["is_fraud"], x["source"]) for x in lines} == {(True, "feedback")}
+
+
+def test_the_commands_claim_hand_out_and_note(world: tuple[AppData, Rows, Clock]) -> None:
+    data, _, _ = world
+    queued = [r.case.case_id for r in view_of(data).queue()]
+    assert f"{queued[0]}: claim, by ann" in run(data.root, "next", "--by", "ann")
+    assert f"{queued[1]}: claim, by bob" in run(data.root, "next", "--by", "bob")  # not the one that ann has
+    assert f"{queued[0]}: claim, by ann" in run(data.root, "next", "--by", "ann")  # the one that she has
+    assert "[ann]" in run(data.root, "list").splitlines()[1]
+    with pytest.raises(UserError, match="claimed by ann"):
+        run(data.root, "dispose", queued[0], "--verdict", "fraud", "--by", "bob")
+    run(data.root, "contacted", queued[0], "--by", "bob", "--note", "no answer")
+    run(data.root, "release", queued[0], "--by", "ann")
+    assert f"{queued[0]}: claim, by bob" in run(data.root, "claim", queued[0], "--by", "bob")
+    shown_case = run(data.root, "show", queued[0])
+    assert "claimed by bob until" in shown_case
+    assert "contacted by bob: no answer" in shown_case
+    assert "no list is changed" in run(data.root, "unblock", queued[0], "--by", "bob")
+
+
+def test_the_list_is_shown_page_by_page(world: tuple[AppData, Rows, Clock]) -> None:
+    data, _, _ = world
+    every = json.loads(run(data.root, "list", "--all", "--limit", "1000", "--format", "json"))
+    pages = [
+        json.loads(run(data.root, "list", "--all", "--limit", "4", "--page", str(n), "--format", "json"))
+        for n in range(1, len(every) // 4 + 3)
+    ]
+    assert [c for page in pages for c in page] == every
+    assert [len(page) for page in pages][-1] == 0
+    assert "page 2 of" in run(data.root, "list", "--all", "--limit", "4", "--page", "2")
 
 
 def test_the_command_chooses_thresholds_from_the_tables(
