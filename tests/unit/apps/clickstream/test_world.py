@@ -245,8 +245,8 @@ class ClicksOfPeople(ClickstreamWorld):
     """What people click, also where a browser's clicks do not come in order.
 
     Answers about consent are left out, by what was known when a click came it is decided what may be; and
-    bots, since from which event on somebody is too fast hangs on what came by then. The row of an open session is of what had
-    come when it was written.
+    bots, since from which event on somebody is too fast hangs on what came by then. The row of an open
+    session is of what had come when it was written.
     """
 
     only: ClassVar = {"Visitors.sessions": lambda row: row["is_final"]}
