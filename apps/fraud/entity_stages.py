@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity import look_at
 from apps.fraud.events import Decision, Label, Transaction, to_cents
 from apps.fraud.feature_types import EntityFeatures
@@ -19,9 +20,10 @@ from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
+from apps.fraud.profile import HALF_LIFE_DAYS
 from apps.fraud.rulebook import ENTITIES, compute
 from apps.fraud.scorer import Observed, Scorer, trained_until
-from apps.fraud.stages import Enriched, Labelled, Passed, Stage
+from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
@@ -55,7 +57,7 @@ class _Entity(_Later):
 
     def process(self, event: Passed, ctx: Context) -> None:
         """Find out what is known of the entity at one transaction."""
-        if isinstance(event, Labelled):
+        if not isinstance(event, Enriched):
             self.tell(event, ctx)
             return
         tx = event.tx
@@ -67,8 +69,8 @@ class _Entity(_Later):
         """Handle a label: it has the time of its transaction, which is past."""
         self.process(event, ctx)
 
-    def tell(self, event: Labelled, ctx: Context) -> None:
-        """Hand a label on."""
+    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
+        """Hand on what has become known of a transaction."""
         ctx.emit(event)
 
     def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
@@ -124,13 +126,16 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
 
-    def tell(self, event: Labelled, ctx: Context) -> None:
-        """Learn a label."""
+    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
+        """Learn a label, or the response to a payment."""
         kept = self.labelled.value or TerminalLog()
-        kept.tell(Word.of(event.label), ctx.watermark)
+        if isinstance(event, Responded):
+            kept.tell(Word.of_response(event.response), ctx.watermark)
+        else:
+            kept.tell(Word.of(event.label), ctx.watermark)
+            if self._tells:
+                ctx.emit(event)
         self.labelled.value = kept
-        if self._tells:
-            ctx.emit(event)
 
 
 class DeviceStage(_Entity, KeyedProcess[Passed, Passed]):
@@ -152,6 +157,7 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
         scorer: A model; None: rules only.
         challenger: A model in shadow.
         measures: Whether scores are kept, to be judged by the labels that come later.
+        control_group: Who is let through though it would be blocked.
     """
 
     name = "DecisionDesk"
@@ -161,15 +167,21 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
     outcomes = side_output(Outcomes)
 
     def __init__(
-        self, scorer: Scorer | None = None, challenger: Scorer | None = None, *, measures: bool = False
+        self,
+        scorer: Scorer | None = None,
+        challenger: Scorer | None = None,
+        *,
+        measures: bool = False,
+        control_group: ControlGroup | None = None,
     ) -> None:
-        super().__init__(scorer, challenger)
+        super().__init__(scorer, challenger, control_group)
         self._measures = measures
 
     def process(self, event: Passed, ctx: Context) -> None:
         """Decide on one transaction, or judge the scores of one by a label."""
-        if isinstance(event, Labelled):
-            self._judge(event.label, ctx, newest=event.newest)
+        if not isinstance(event, Enriched):
+            if isinstance(event, Labelled):
+                self._judge(event.label, ctx, newest=event.newest)
             return
         seen = event.observed()
         decision, alert = self.decided(*next(self.scored([seen])))
@@ -220,8 +232,9 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
         outcomes: list[Outcome] = []
         for row, event in enumerate(batch.events):
             issued = kept[of_key[row]]
-            if isinstance(event, Labelled):
-                outcomes += issued.say(event.label) if event.newest else []
+            if not isinstance(event, Enriched):
+                if isinstance(event, Labelled) and event.newest:
+                    outcomes += issued.say(event.label)
                 continue
             observed, decision = decided[row]
             if decision.kind == "purchase":
@@ -246,6 +259,8 @@ def stages(
     labels: LabelRules | None = None,
     *,
     measures: bool = False,
+    control_group: ControlGroup | None = None,
+    half_life: int = HALF_LIFE_DAYS,
 ) -> tuple[Stage, list[tuple[str, Stage]]]:
     """Return the first stage, and for each further one the field that is its key, and the stage.
 
@@ -255,6 +270,8 @@ def stages(
         challenger: A model in shadow, beside the other.
         labels: How the terminal's stage reads labels.
         measures: Whether the desk keeps scores, to be judged by the labels that come later.
+        control_group: Who is let through though it would be blocked.
+        half_life: Half-life of what is usual for a card, days.
 
     Raises:
         UserError: There is no such entity, or it is named twice.
@@ -268,10 +285,12 @@ def stages(
         known = ", ".join(_STAGES)
         raise UserError(f"features.entities: {', '.join(entities)}: name each of {known} at most once")
     if not entities and scorer is None and not measures:
-        return CardMonitor(), []
+        return CardMonitor(control_group=control_group, half_life=half_life), []
     rest: list[tuple[str, Stage]] = []
     for entity in entities:
         stage = TerminalStage(labels, tells=measures) if entity == "terminal" else _STAGES[entity]()
         rest.append((f"{entity}_key", stage))
-    desk = Desk(scorer, challenger, measures=measures)
-    return CardStage(tells=measures or "terminal" in entities), [*rest, ("card_key", desk)]
+    desk = Desk(scorer, challenger, measures=measures, control_group=control_group)
+    responds = "terminal" in entities
+    first = CardStage(tells=measures or responds, responds=responds, half_life=half_life)
+    return first, [*rest, ("card_key", desk)]

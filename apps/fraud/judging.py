@@ -1,7 +1,9 @@
 """What the desk keeps to judge its scores later, and the outcomes that come of it.
 
-A payment is counted as genuine when it is decided on, and counted otherwise by the label that says
-so: most are never spoken of. What is kept of one is 15 bytes under its card, for as long as labels come.
+A payment that passes is counted as genuine when it is decided on, and otherwise by the label that says so:
+most are never spoken of. One that is blocked is neither until a label says what it is, since nobody
+complains of it (see :mod:`apps.fraud.model.known`). What is kept of one is 15 bytes under its card, for as
+long as labels come.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ MOST: Final = 2_000
 #: Link of the transaction, day, score of each role in thousandths, flags.
 _ROW: Final = struct.Struct("<IIHHHB")
 _NO_SCORE: Final = 0xFFFF
-_ALERTED, _FRAUD = 1, 2
+#: Flags: it was alerted on; is held to be a fraud; to be neither; its card was known to be compromised.
+_ALERTED, _FRAUD, _NEITHER, _OFF = 1, 2, 4, 8
 
 
 class TrainedUntil(NamedTuple):
@@ -49,7 +52,7 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
     rows: bytes = b""
 
     def issue(
-        self, decision: Decision, observed: Observed, until: TrainedUntil, *, is_fraud: bool = False
+        self, decision: Decision, observed: Observed, until: TrainedUntil, *, is_fraud: bool | None = None
     ) -> list[Outcome]:
         """Remember a decision; return its outcomes.
 
@@ -57,21 +60,26 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
             decision: The decision.
             observed: What it rests on.
             until: How old the models are.
-            is_fraud: What a label has said that came before its transaction.
+            is_fraud: What a label has said that came before its transaction; None: nothing.
         """
+        if is_fraud is None and decision.action != "block":
+            is_fraud = False
         at = decision.event_time_ms
+        said = decision.card_labels
+        off = said is not None and said.frauds + said.frauds_high > 0
         day, alerted = at // DAY_MS, decision.action != "approve"
         scores = (decision.score, decision.model_score, decision.challenger_score)
         steps = [_NO_SCORE if s is None else min(STEPS, max(0, round(s * STEPS))) for s in scores]
-        flags = (_ALERTED if alerted else 0) | (_FRAUD if is_fraud else 0)
+        flags = (_ALERTED if alerted else 0) | (_OFF if off else 0) | _held(is_fraud)
         kept = self.rows + _ROW.pack(link_of(decision.transaction_id), day, *steps, flags)
         gone = 0
         while _ROW.unpack_from(kept, gone)[1] < day - JUDGED_DAYS:
             gone += _ROW.size
         self.rows = kept[max(gone, len(kept) - MOST * _ROW.size) :]
         bins, versions = watched(observed), ("", decision.model_version, decision.challenger_version)
+        card = decision.card_id
         return [
-            Outcome(role, at, decision.card_id, score, is_fraud, alerted, None, version or "", trained, bins)
+            Outcome(role, at, card, score, is_fraud, alerted, None, version or "", trained, bins, off=off)
             for role, score, version, trained in zip(ROLES, scores, versions, (0, *until), strict=True)
             if score is not None
         ]
@@ -83,22 +91,33 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
             label: The label.
         """
         at = label.transaction_time_ms
-        wanted = (link_of(label.transaction_id), at // DAY_MS)
+        return self._hold(label.transaction_id, at, label.card_id, is_fraud=label.is_fraud)
+
+    def _hold(self, transaction_id: str, at: int, card_id: str, *, is_fraud: bool | None) -> list[Outcome]:
+        """Hold a payment to be something; return what that changes."""
+        wanted = (link_of(transaction_id), at // DAY_MS)
         for place in range(0, len(self.rows), _ROW.size):
             *found, flags = _ROW.unpack_from(self.rows, place)
             if tuple(found[:2]) != wanted:
                 continue
-            was = bool(flags & _FRAUD)
-            if was == label.is_fraud:
+            was = None if flags & _NEITHER else bool(flags & _FRAUD)
+            if was == is_fraud:
                 return []
             end = place + _ROW.size
-            self.rows = self.rows[: end - 1] + bytes((flags ^ _FRAUD,)) + self.rows[end:]
+            flags = flags & ~(_FRAUD | _NEITHER) | _held(is_fraud)
+            self.rows = self.rows[: end - 1] + bytes((flags,)) + self.rows[end:]
+            alerted, off = bool(flags & _ALERTED), bool(flags & _OFF)
             return [
-                Outcome(role, at, label.card_id, step / STEPS, label.is_fraud, bool(flags & _ALERTED), was)
+                Outcome(role, at, card_id, step / STEPS, is_fraud, alerted, was, again=True, off=off)
                 for role, step in zip(ROLES, found[2:], strict=True)
                 if step != _NO_SCORE
             ]
         return []
+
+
+def _held(is_fraud: bool | None) -> int:
+    """Return the flag of what a payment is held to be."""
+    return _NEITHER if is_fraud is None else _FRAUD if is_fraud else 0
 
 
 def watched(observed: Observed) -> list[int]:

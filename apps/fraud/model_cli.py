@@ -26,9 +26,8 @@ from millrace.models.commands import (
 from millrace.models.exports import CHALLENGER, CHAMPION
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from apps.fraud.model.estimator import ModelSpec
+    from apps.fraud.model.learner import Read
     from apps.fraud.model.training import Trained
     from millrace.models.learner import Learner
 
@@ -60,45 +59,48 @@ def train(
     feedback_days: Annotated[
         int, typer.Option(min=1, help="Days of investigators' answers to learn from.")
     ] = FEEDBACK_DAYS,
+    feedback_delay: Annotated[
+        str, typer.Option(help="How long an answer may still be corrected: younger payments are left out.")
+    ] = "0s",
     capacity: Capacity = PAYMENTS_A_DAY,
     seed: Annotated[int, typer.Option(help="Seed of the model.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Threads to train with.")] = 1,
 ) -> None:
     """Train a model on what was known, register it, and let it challenge the champion."""
     from apps.fraud.model.learner import ms_of, read_tables, spec_of
-    from apps.fraud.model.training import examples
     from apps.fraud.model.training import train as train_on
     from millrace.models.tables import parse_versions
 
     shop = opened(_learning, model, root, registry, exports)
     spec, tables = spec_of(shop.model), shop.tables(parse_versions(table_version or ()))
-    features, said = read_tables(shop.model, tables)
+    read = read_tables(shop.model, tables)
     tables.check_wanted()
-    delay, now = ms_of(label_delay), time_of(as_of, features["event_time_ms"].max())
-    known = examples(features, now, delay, labels=said, days=days, inputs=spec.inputs)
-    feedback = _feedback(features, said, feedback_days, spec) if learn is Learning.TWO else None
+    delay, now = ms_of(label_delay), time_of(as_of, read.newest_ms)
+    known = read.known(now, delay, days=days, inputs=spec.inputs)
+    answers = ms_of(feedback_delay)
+    feedback = _feedback(read, feedback_days, answers, spec) if learn is Learning.TWO else None
     trained = train_on(
         known, delay, spec=spec, seed=seed, jobs=jobs, feedback=feedback, as_of_ms=now, capacity=capacity
     )
     facts = {"label_delay_ms": str(delay), "as_of_ms": str(now)}
     if trained.learning is Learning.TWO:
-        facts["feedback_days"] = str(feedback_days)
+        facts |= {"feedback_days": str(feedback_days), "feedback_delay_ms": str(answers)}
     version, champion = shop.enter(trained.candidate(tables.versions, facts))
     for line in (*_told(version, trained, learn), entered(shop, version, champion)):
         typer.echo(line)
 
 
-def _feedback(
-    features: pd.DataFrame, labels: pd.DataFrame | None, days: int, spec: ModelSpec
-) -> FeedbackAt | None:
+def _feedback(read: Read, days: int, delay_ms: int, spec: ModelSpec) -> FeedbackAt | None:
     """Return what investigators had said by a time; None for recorded history: it has no sources."""
     from functools import partial
 
     from apps.fraud.model.training import feedback_examples
 
-    if labels is None:
+    if read.labels is None:
         return None
-    return partial(feedback_examples, features, labels, days=days, inputs=spec.inputs)
+    return partial(
+        feedback_examples, read.features, read.labels, days=days, inputs=spec.inputs, delay_ms=delay_ms
+    )
 
 
 def _told(version: int, trained: Trained, asked: Learning) -> list[str]:
@@ -135,18 +137,17 @@ def measure(
     """
     from apps.fraud.model.learner import EVER, ms_of, read_tables
     from apps.fraud.model.monitor import METRICS_TABLE, days_of, standing, write
-    from apps.fraud.model.training import examples
 
     shop = opened(_learning, model, root, registry, exports)
-    features, said = read_tables(shop.model, shop.tables())
-    now, delay = time_of(as_of, features["event_time_ms"].max()), ms_of(label_delay)
+    read = read_tables(shop.model, shop.tables())
+    now, delay = time_of(as_of, read.newest_ms), ms_of(label_delay)
     found, lines = [], []
     for role in (CHAMPION, CHALLENGER):
         version = shop.registry.alias(role)
         if version is None:
             continue
         loaded = shop.load(version)
-        known = examples(features, now, delay, labels=said, days=EVER, inputs=loaded.inputs)
+        known = read.known(now, delay, days=EVER, inputs=loaded.inputs)
         judged = list(days_of(role, loaded, known, known.alerted.tolist(), now - delay, capacity))
         found += [day.metrics for day in judged]
         if judged:

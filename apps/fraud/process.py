@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from apps.fraud.authorised import CardSteps, Step
 from apps.fraud.card import DAY_MS, Account, Recent
 from apps.fraud.card_history import NOBODY, card_features, counted, links_of, moved
-from apps.fraud.events import Correction, Decision, Label, LateTransaction, Transaction, to_cents
+from apps.fraud.control_group import ControlGroup
+from apps.fraud.events import (
+    Authorisation,
+    Correction,
+    Decision,
+    Label,
+    LateTransaction,
+    Transaction,
+    to_cents,
+)
+from apps.fraud.fates import Fates, change_of, counts_at
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
 from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
 from apps.fraud.known_labels import CardWords, Word
+from apps.fraud.profile import HALF_LIFE_DAYS, Change, Profile, begun, restated
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
-from apps.fraud.stages import Enriched, Labelled, Passed, Stage, UnknownThreshold
+from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage, UnknownThreshold
 from apps.fraud.windows import CardWindows
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 from millrace.parts.contents import digest_of
@@ -36,7 +48,7 @@ class _Cards(Stage):
     passed, and it changes no feature; ``corrections`` says what it would have been.
 
     A label has the time of its transaction, so it never moves the clock; it is in force from the time on at
-    which it became known (see :mod:`apps.fraud.known_labels`).
+    which it became known (see :mod:`apps.fraud.known_labels`). So has an authorisation.
     """
 
     # A decision cannot wait for the watermark. The topic's key is the card, so a partition brings a
@@ -44,53 +56,139 @@ class _Cards(Stage):
     # seen by nobody else than the transactions that it concerns (see DISCUSSION.md).
     order = arrival(in_order_per_key=True)
     # Of one millisecond the transaction goes first: a label speaks of it.
-    inputs: ClassVar[Mapping[str, Any]] = {"transactions": Transaction, "labels": Label}
+    inputs: ClassVar[Mapping[str, Any]] = {
+        "transactions": Transaction,
+        "labels": Label,
+        "authorisations": Authorisation,
+    }
 
+    profile = value_state(Profile, ttl=days(90))
+    # As earlier versions kept it: a profile begins with it.
     account = value_state(Account, ttl=days(90))
     recent = value_state(Recent)
-    history = value_state(History, ttl=days(31))
+    # Lives as long as the profile: what becomes known of a payment finds its amount here.
+    history = value_state(History, ttl=days(90))
     place = value_state(Place, ttl=days(90))
     # What is said of a transaction, as late as half a year after it.
     labelled = value_state(CardWords, ttl=days(240))
+    authorised = value_state(CardSteps, ttl=days(240))
     corrections = side_output(Correction)
     late_transactions = side_output(LateTransaction)
     labels = side_output(Label)
+    authorisations = side_output(Authorisation)
 
-    def process(self, event: Transaction | Label, ctx: Context) -> None:
-        """Find out what is known of the card at one transaction, or learn what one was."""
+    _half_life: int
+
+    def process(self, event: Transaction | Label | Authorisation, ctx: Context) -> None:
+        """Find out what is known of the card at one transaction, or learn what became of one."""
         if type(event) is Transaction:
             self._observe(event, ctx)
         elif type(event) is Label:
             self._learn(event, ctx)
+        elif type(event) is Authorisation:
+            self._settle(event, ctx)
 
     def _learn(self, label: Label, ctx: Context) -> None:
         """Take a label, once; it changes no decision that was issued."""
         words = self.labelled.value or CardWords()
+        with_it = self._before(label, ctx, words=words)
         taken = words.take(Word.of(label), ctx.watermark)
-        if taken in ("repeat", "conflict"):
-            what = f"label {label.label_id} of this card has come before"
-            if taken == "repeat":
-                ctx.dead_letter("duplicate", what)
-            else:
-                ctx.dead_letter("conflict", f"{what}, and said something else")
+        if _refused(taken, f"label {label.label_id}", ctx):
             return
         self.labelled.value = words
         ctx.output(self.labels, label, on_time=False)
+        with_it()
         if taken != "superseded":
             self.hand_on_label(label, ctx, newest=taken == "newest")
 
+    def _settle(self, event: Authorisation, ctx: Context) -> None:
+        """Take an authorisation, once; it changes no decision that was issued."""
+        steps = self.authorised.value or CardSteps()
+        with_it = self._before(event, ctx, steps=steps)
+        taken = steps.take(Step.of(event), ctx.watermark)
+        if _refused(taken, f"authorisation {event.authorisation_id}", ctx):
+            return
+        self.authorised.value = steps
+        ctx.output(self.authorisations, event, on_time=False)
+        with_it()
+        if taken == "new" and event.status in ("declined", "captured"):
+            self.hand_on_response(event, ctx)
+
+    def _before(
+        self,
+        event: Label | Authorisation,
+        ctx: Context,
+        *,
+        words: CardWords | None = None,
+        steps: CardSteps | None = None,
+    ) -> Callable[[], None]:
+        """Return what has the profile know an event, to be called when it has been taken."""
+        change, profile = change_of(event), self._profile(ctx)
+        fates = Fates(self.history.value, steps or self.authorised.value, words or self.labelled.value)
+        before = fates.paid(change, ctx.watermark)
+
+        def know() -> None:
+            if not counts_at(change, ctx.watermark):
+                return
+            if change.known > ctx.watermark:
+                profile.wait(change)
+            elif fates.cents(change) is None:
+                return
+            else:
+                fates.know(profile, change, ctx.watermark, before)
+            self.profile.value = profile
+
+        return know
+
+    def _profile(self, ctx: Context) -> Profile:
+        """Return the card's profile with what the watermark has passed; a new one where there is none."""
+        profile = self.profile.value
+        if profile is None or profile.half_life != self._half_life:
+            profile = self._begun(profile, max(ctx.event_time, ctx.watermark))
+        waiting = profile.waiting
+        if waiting and waiting[0].known <= ctx.watermark:
+            passed = bisect_right(waiting, ctx.watermark, key=_known_ms)
+            self._fates().apply(profile, waiting[:passed])
+            profile.waiting = waiting[passed:]
+            self.profile.value = profile
+        if profile.excluded:
+            profile.forget(ctx.watermark - HORIZON_MS)
+        return profile
+
+    def _begun(self, profile: Profile | None, now: int) -> Profile:
+        """Return a new profile, or the one there is by the half-life of now."""
+        if profile is not None:
+            return restated(profile, self._half_life, now)
+        before = self.account.value
+        profile = begun(self._half_life, now, before)
+        if before is not None:
+            self.account.clear()
+            self.profile.value = profile
+        return profile
+
+    def _fates(self) -> Fates:
+        return Fates(self.history.value, self.authorised.value, self.labelled.value)
+
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on that changes what is known, to whom it concerns."""
+
+    def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
+        """Hand on the response to a payment, to whom it concerns."""
 
     def _observe(self, event: Transaction, ctx: Context) -> None:
         recent = self._recent(event, ctx)
         if recent is None:
             return
-        account = self.account.value or Account()
+        profile, known = self._profile(ctx), None
+        if profile.waiting and profile.waiting[0].known <= ctx.event_time:
+            known = profile.copied()
+            known.arrive(ctx.event_time)
+            passed = bisect_right(known.waiting, ctx.event_time, key=_known_ms)
+            self._fates().apply(known, known.waiting[:passed])
         purchase = event.kind == "purchase"
         cents = to_cents(event.amount)
-        own = observe(account, recent, ctx.event_time, cents, purchase=purchase)
-        self.account.value = account  # its 90 days begin anew
+        own = observe(profile, recent, ctx.event_time, cents, purchase=purchase, known=known)
+        self.profile.value = profile  # its 90 days begin anew
         bought = cents if purchase else 0
         history, place = self.history.value, self.place.value
         look, links = Look(history, ctx.event_time), links_of(event) if purchase else NOBODY
@@ -104,6 +202,8 @@ class _Cards(Stage):
                 now_at = moved(event, place, card, limit)
                 if now_at is not None:
                     self.place.value = now_at
+        elif history is not None:
+            self.history.value = history
         words = self.labelled.value
         said = None if words is None else words.risk(ctx.event_time)
         self.hand_on(new_observed((event, own, card, None, None, None, None, windows, said, None)), ctx)
@@ -115,10 +215,12 @@ class _Cards(Stage):
         """Decide, or hand on to the next stage."""
         raise NotImplementedError
 
-    def on_late(self, event: Transaction | Label, ctx: Context) -> None:
-        """Learn a label, whose transaction is long past; put a late transaction aside."""
+    def on_late(self, event: Transaction | Label | Authorisation, ctx: Context) -> None:
+        """Learn what became of a transaction that is long past; put a late transaction aside."""
         if type(event) is Label:
             self._learn(event, ctx)
+        elif type(event) is Authorisation:
+            self._settle(event, ctx)
         elif type(event) is Transaction:
             self._correct(event, ctx)
 
@@ -131,10 +233,10 @@ class _Cards(Stage):
         ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))
         thresholds = self.overrides.view(thresholds_with)
         # On copies: an issued decision must not change, nor the features of those to come.
-        account = copy.deepcopy(self.account.value) or Account()
+        profile = copy.deepcopy(self._profile(ctx))
         purchase = event.kind == "purchase"
         own = observe(
-            account, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
+            profile, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
         )
         score, reasons = assess(own, event.amount, thresholds, purchase=purchase)
         look = Look(self.history.value, ctx.event_time)
@@ -192,8 +294,33 @@ class _Cards(Stage):
         return None
 
 
+def _known_ms(change: Change) -> int:
+    return change.known
+
+
+def _refused(taken: str, what: str, ctx: Context) -> bool:
+    """Put a repeat aside; return whether it is one."""
+    if taken not in ("repeat", "conflict"):
+        return False
+    said = f"{what} of this card has come before"
+    if taken == "repeat":
+        ctx.dead_letter("duplicate", said)
+    else:
+        ctx.dead_letter("conflict", f"{said}, and said something else")
+    return True
+
+
 class CardMonitor(_Cards, KeyedProcess[Transaction, Decision]):
-    """Decides on every transaction of a card by the card's own history: the only stage, or none follows."""
+    """Decides on every transaction of a card by the card's own history: the only stage, or none follows.
+
+    Args:
+        control_group: Who is let through though it would be blocked.
+        half_life: Half-life of what is usual for a card, days.
+    """
+
+    def __init__(self, *, control_group: ControlGroup | None = None, half_life: int = HALF_LIFE_DAYS) -> None:
+        super().__init__(control_group=control_group)
+        self._half_life = half_life
 
     hand_on = Stage.decide_now
 
@@ -203,19 +330,30 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
 
     Args:
         tells: Whether a later stage wants labels.
+        responds: Whether a later stage wants the responses to payments.
+        half_life: Half-life of what is usual for a card, days.
     """
 
     name = "CardMonitor"
 
-    def __init__(self, *, tells: bool = False) -> None:
+    def __init__(
+        self, *, tells: bool = False, responds: bool = False, half_life: int = HALF_LIFE_DAYS
+    ) -> None:
         super().__init__()
-        self._tells = tells
+        self._half_life = half_life
+        self._tells, self._responds = tells, responds
 
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on to the next stage."""
         if self._tells:
             card, none = label.card_id, f"-{label.card_id}"
             ctx.emit(Labelled(card, none, label.terminal_id, none, none, label, newest), on_time=False)
+
+    def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
+        """Hand a response on to the terminal, if it names one."""
+        if self._responds and response.terminal_id is not None:
+            card, none = response.card_id, f"-{response.card_id}"
+            ctx.emit(Responded(card, none, response.terminal_id, none, none, response), on_time=False)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""
@@ -239,6 +377,6 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
                 seen.card,
                 windows,
                 card_labels=seen.card_labels,
-                is_fraud=said is not None and said.is_fraud(tx.transaction_id),
+                is_fraud=None if said is None else said.verdict(tx.transaction_id),
             )
         )

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.known_labels import LabelRules
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
@@ -19,6 +20,7 @@ class FraudTopics(Section):
 
     transactions: str = "fraud.transactions"
     labels: str = "fraud.labels"
+    authorisations: str = "fraud.authorisations"
     control: str = "fraud.control"
     alerts: str = "fraud.alerts"
     dead_letters: str = "fraud.dead-letters"
@@ -43,6 +45,19 @@ class FeatureSettings(Section):
         "account, terminal, device, ip; none. auto: those of the checkpoint; a new one has all of them as a "
         "station, and none as a chain, where each adds a shuffle. Part of the checkpoint",
     )
+
+    half_life: Duration = Field(
+        default=timedelta(days=30),
+        description="whole days after which a purchase counts half as much in what is usual for its card; "
+        "it counts for three to four of them. Another one makes what was bought before one lot of that day",
+    )
+
+    @field_validator("half_life")
+    @classmethod
+    def _whole_days(cls, value: timedelta) -> timedelta:
+        if value % timedelta(days=1) or not timedelta(0) < value <= timedelta(days=60):
+            raise ValueError("whole days, 1 to 60")
+        return value
 
     @field_validator("entities")
     @classmethod
@@ -89,20 +104,46 @@ class LabelSettings(Section):
     )
     silence_is_genuine: bool = Field(
         default=True,
-        description="what nobody has spoken of within that time is taken for genuine, since only frauds and "
+        description="what passed and nobody has spoken of is taken for genuine, since only frauds and "
         "disputes are reported",
     )
+    maturity_chargeback: Duration | None = Field(
+        default=None,
+        description="how long the holders of cards take to complain: silence says nothing before, and the "
+        "scores of a day are judged after it; default: labels.delay",
+    )
 
-    @field_validator("delay")
+    @field_validator("delay", "maturity_chargeback")
     @classmethod
-    def _bounded(cls, value: timedelta) -> timedelta:
-        if not timedelta(0) < value <= timedelta(days=45):
+    def _bounded(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and not timedelta(0) < value <= timedelta(days=45):
             raise ValueError("more than 0 and at most 45 days")
         return value
 
     def rules(self) -> LabelRules:
         """Return these settings as the stages take them."""
-        return LabelRules(to_ms(self.delay), self.silence_is_genuine)
+        mature = self.maturity_chargeback
+        return LabelRules(to_ms(self.delay), self.silence_is_genuine, 0 if mature is None else to_ms(mature))
+
+
+class DecisionSettings(Section):
+    """What is done with decisions."""
+
+    control_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.2,
+        description="share of the payments that would be blocked which are let through by chance, so that it "
+        "comes out what they were: column control_group. Never for what the list blocked blocks",
+    )
+    control_action: Literal["approve", "review"] = Field(
+        default="approve",
+        description="what is done with them: approve, without an alert; review, with one",
+    )
+
+    def control(self) -> ControlGroup | None:
+        """Return the control group; None: there is none."""
+        return ControlGroup(self.control_share, self.control_action) if self.control_share else None
 
 
 class ModelSettings(Section):
@@ -151,6 +192,7 @@ class FraudSettings(AppSettings):
     topics: FraudTopics = FraudTopics()
     features: FeatureSettings = FeatureSettings()
     labels: LabelSettings = LabelSettings()
+    decisions: DecisionSettings = DecisionSettings()
     model: ModelSettings = ModelSettings()
     privacy: PrivacySettings = PrivacySettings()
 

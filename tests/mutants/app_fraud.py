@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/fraud"
 _TESTS: Final = "tests/unit/apps/fraud"
+_AUTHORISATIONS: Final = f"{_TESTS}/test_authorisations.py"
 #: The checks of the demo over the stages in memory.
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
@@ -32,7 +33,7 @@ MUTANTS: Final = (
     Mutant(
         "fraud: refunds are ignored",
         f"{_APP}/features.py",
-        "        recent.add_credit(time, cents)\n        account.balance += cents\n",
+        "        recent.add_credit(time, cents)\n        profile.balance += cents\n",
         "        recent.add_credit(time, cents)\n",
         "refunds and top-ups move the balance",
         (f"{_TESTS}/test_features.py::test_refunds_and_top_ups_move_the_balance_and_count_in_no_window",),
@@ -88,8 +89,8 @@ MUTANTS: Final = (
     Mutant(
         "fraud: a late transaction changes the features of those to come",
         f"{_APP}/process.py",
-        "            account, copy.deepcopy(recent), ctx.event_time,",
-        "            account, recent, ctx.event_time,",
+        "            profile, copy.deepcopy(recent), ctx.event_time,",
+        "            profile, recent, ctx.event_time,",
         "issued decisions stand",
         (f"{_TESTS}/test_process.py::test_a_late_transaction_goes_to_late_once_and_changes_no_feature",),
     ),
@@ -137,6 +138,102 @@ MUTANTS: Final = (
         "few false alarms",
         (f"{_TESTS}/test_process.py::test_block_and_review_follow_the_thresholds",),
     ),
+    # -- decisions that have effects
+    Mutant(
+        "fraud: what is declined is paid all the same",
+        f"{_APP}/authorised.py",
+        "            elif step.status == _DECLINED:\n                due = 0\n",
+        "            elif step.status == _DECLINED:\n                due = cents\n",
+        "the balance is what was paid",
+        (f"{_AUTHORISATIONS}::test_the_balance_is_what_was_paid_whatever_comes_first",),
+    ),
+    Mutant(
+        "fraud: purchases that were declined or frauds say what is usual",
+        f"{_APP}/fates.py",
+        "counts=pays > 0 and not is_fraud)",
+        "counts=True)",
+        "what is usual leaves out what was declined and frauds",
+        (
+            f"{_AUTHORISATIONS}::test_a_card_that_was_attacked_is_still_measured_against_its_own_purchases",
+            f"{_AUTHORISATIONS}::test_what_labels_say_is_a_fraud_leaves_what_is_usual_as_if_it_had_never_been",
+        ),
+    ),
+    Mutant(
+        "fraud: what becomes known of a payment is known before",
+        f"{_APP}/fates.py",
+        "self.know(profile, change, change.known, self",
+        "self.know(profile, change, change.known + 10**12, self",
+        "no feature knows the future",
+        (f"{_AUTHORISATIONS}::test_decisions_equal_the_batch_computation_whatever_comes_when",),
+    ),
+    Mutant(
+        "fraud: an authorisation that comes again counts again",
+        f"{_APP}/authorised.py",
+        "            if kept.identity == step.identity:\n",
+        "            if kept.identity == step.identity and kept.content != step.content:\n",
+        "repeats change nothing",
+        (f"{_AUTHORISATIONS}::test_an_authorisation_is_taken_once_and_stands_in_its_table",),
+    ),
+    Mutant(
+        "fraud: one extreme purchase says what is usual",
+        f"{_APP}/profile.py",
+        "        extreme = sum(self.buckets[beyond:]) if len(self.buckets) > beyond else 0\n",
+        "        extreme = 0\n",
+        "what is usual is robust",
+        (f"{_AUTHORISATIONS}::test_one_extreme_purchase_hardly_moves_what_is_usual",),
+    ),
+    Mutant(
+        "fraud: what was bought months ago counts as what was today",
+        f"{_APP}/decay.py",
+        "round(ONE * 2 ** (day / days))",
+        "round(ONE * 2 ** (0 / days))",
+        "what is usual decays by days",
+        (f"{_AUTHORISATIONS}::test_decisions_equal_the_batch_computation_whatever_comes_when",),
+    ),
+    Mutant(
+        "fraud: purchases of long ago count for ever",
+        f"{_APP}/profile.py",
+        "                self.merge(self.older[SPANS - 2], -1, 1)\n",
+        "                pass\n",
+        "what is usual has an end",
+        (f"{_AUTHORISATIONS}::test_decisions_equal_the_batch_computation_whatever_comes_when",),
+    ),
+    Mutant(
+        "fraud: what was declined is taken for genuine by silence",
+        f"{_APP}/labels.py",
+        "was, now = (PENDING, DECLINED) if declined else (DECLINED, PENDING)",
+        "was, now = (PENDING, PENDING) if declined else (DECLINED, PENDING)",
+        "of what was declined silence says nothing",
+        (f"{_AUTHORISATIONS}::test_of_a_declined_payment_silence_says_nothing",),
+    ),
+    Mutant(
+        "fraud: what was blocked is judged as genuine",
+        f"{_APP}/judging.py",
+        'if is_fraud is None and decision.action != "block":',
+        "if is_fraud is None:",
+        "of what was blocked silence says nothing",
+        (
+            f"{_TESTS}/test_judging.py::test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_words",
+        ),
+    ),
+    Mutant(
+        "fraud: whom a list blocks may be let through",
+        f"{_APP}/desk.py",
+        " and not listed and control.has(",
+        " and control.has(",
+        "the list blocked blocks",
+        (f"{_TESTS}/test_control_group.py::test_nobody_on_the_list_blocked_is_let_through",),
+    ),
+    Mutant(
+        "fraud: nobody is let through",
+        f"{_APP}/control_group.py",
+        "return assign(transaction_id, self._experiment) == _THROUGH",
+        "return False and assign(transaction_id, self._experiment) == _THROUGH",
+        "a control group",
+        (
+            f"{_TESTS}/test_control_group.py::test_a_share_of_the_blocks_is_let_through_by_chance_and_recorded",
+        ),
+    ),
     # -- the checks of the demo
     Mutant(
         "fraud's checks: transactions that stand twice are not seen",
@@ -177,5 +274,73 @@ MUTANTS: Final = (
         "        elif type(event) is Transaction:\n            self._observe(event, ctx)\n",
         "late transactions are put aside",
         (_CHECKS,),
+    ),
+    Mutant(
+        "fraud: blocked payments that nobody spoke of are genuine",
+        f"{_APP}/model/known.py",
+        "        [~mature, fraud, said | ~stopped],\n",
+        "        [~mature, fraud, said | True],\n",
+        "what is blocked is neither genuine nor a fraud",
+        (f"{_TESTS}/test_loop.py::test_a_model_that_takes_blocked_payments_for_genuine_pays_for_it",),
+    ),
+    Mutant(
+        "fraud: the control group stands for itself alone",
+        f"{_APP}/model/known.py",
+        "        found[control] = int(blocked.sum()) / let_through\n",
+        "        found[control] = 1.0\n",
+        "estimates by the control group are not biased",
+        (f"{_TESTS}/test_known.py::test_estimates_by_weight_are_not_biased_by_who_is_blocked_and_looked_at",),
+    ),
+    Mutant(
+        "fraud: silence says at once that a payment was genuine",
+        f"{_APP}/model/known.py",
+        "    mature = (age >= maturity.chargeback_ms) | (answered & (age >= maturity.feedback_ms))\n",
+        "    mature = age >= maturity.feedback_ms\n",
+        "labels mature by their source",
+        (
+            f"{_TESTS}/test_known.py::test_silence_counts_once_the_holder_has_had_the_time_and_an_answer_before",
+        ),
+    ),
+    Mutant(
+        "fraud: the stream takes silence for genuine as soon as windows end",
+        f"{_APP}/handbook/windows.py",
+        "    log.uncover(at - max(delay, mature), silence",
+        "    log.uncover(at - delay, silence",
+        "labels mature by their source",
+        (f"{_TESTS}/test_live_labels.py::test_silence_says_nothing_before_the_holders_have_had_the_time",),
+    ),
+    Mutant(
+        "fraud: a stream judges its scores by blocked payments as if these were genuine",
+        f"{_APP}/judging.py",
+        '        if is_fraud is None and decision.action != "block":\n',
+        "        if is_fraud is None:\n",
+        "what is blocked is neither genuine nor a fraud",
+        (
+            f"{_TESTS}/test_judging.py::test_a_payment_that_is_blocked_is_neither_until_a_label_says_what_it_is",
+        ),
+    ),
+    Mutant(
+        "fraud: cards that are known to be compromised stay among the highest",
+        f"{_APP}/model/outcomes.py",
+        "    if known and not before and not event.off:\n",
+        "    if known and not before:\n",
+        "the live measure of cards is the Handbook's",
+        (f"{_TESTS}/test_judging.py::test_cards_known_to_be_compromised_are_off_the_list_of_the_highest",),
+    ),
+    Mutant(
+        "fraud: a model learns from features of another version",
+        f"{_APP}/model/live.py",
+        '        chosen &= decisions["features_version"] == DECIDED_BY\n',
+        '        chosen &= decisions["features_version"] != ""\n',
+        "models and decisions hold to one version of features",
+        (f"{_TESTS}/test_live_model.py::test_decisions_by_features_of_another_version_are_not_learned_from",),
+    ),
+    Mutant(
+        "fraud's loop: a thief who is blocked goes on as before",
+        f"{_APP}/loop/thieves.py",
+        "        if not passed:\n            self._card = None\n",
+        "        if not passed:\n            pass\n",
+        "thieves answer to decisions",
+        (f"{_TESTS}/test_loop.py::test_a_thief_who_is_blocked_leaves_the_card_and_then_the_way",),
     ),
 )

@@ -16,7 +16,8 @@ HANDBOOK_INPUTS: Final = ("amount", *HANDBOOK)
 #: Ours: the same and what :mod:`apps.fraud.handbook.habits` and :mod:`apps.fraud.labels` add.
 INPUTS: Final = (*HANDBOOK_INPUTS, *OWN)
 
-#: Version of the feature definitions; raised when the meaning of a feature changes, and kept with models.
+#: Version of the definitions of recorded history's features; raised when the meaning of one changes, and kept
+#: with models. Those of the live stream have that of decisions.
 FEATURES_VERSION: Final = 1
 
 
@@ -28,11 +29,13 @@ class ModelSpec:
         name: Its name.
         inputs: The features it takes, in order.
         trees: Trees of its forest.
+        features_version: Version of the definitions of its features.
     """
 
     name: str
     inputs: tuple[str, ...]
     trees: int
+    features_version: int = FEATURES_VERSION
 
     def build(self, seed: int, *, jobs: int = 1) -> Any:
         """Return an untrained pipeline.
@@ -58,6 +61,20 @@ class ModelSpec:
             self.trees, min_samples_leaf=3, max_features=0.5, random_state=seed, n_jobs=jobs
         )
         return make_pipeline(forest)
+
+    def fit(self, x: Any, fraud: Any, seed: int, *, weight: Any = None, jobs: int = 1) -> Any:
+        """Return a trained pipeline.
+
+        Args:
+            x: Features, shape (n, features).
+            fraud: True for frauds, shape (n,).
+            seed: Seed of the forest.
+            weight: With which weight each is learned from, shape (n,); ``None``: with one.
+            jobs: Threads to train with.
+        """
+        made = self.build(seed, jobs=jobs)
+        forest = made.steps[-1][0]
+        return made.fit(x, fraud, **({} if weight is None else {f"{forest}__sample_weight": weight}))
 
 
 HANDBOOK_MODEL: Final = ModelSpec("handbook", HANDBOOK_INPUTS, 100)

@@ -19,6 +19,8 @@ class Examples:
         cards: Card of each.
         at: Event time of each, ms.
         alerted: Which somebody was alerted to.
+        weight: For how many payments each stands (see :func:`apps.fraud.model.known.known`); ``None``: each
+            for itself.
     """
 
     x: npt.NDArray[np.float32]
@@ -26,6 +28,12 @@ class Examples:
     cards: npt.NDArray[Any]
     at: npt.NDArray[np.int64]
     alerted: npt.NDArray[np.bool_]
+    weight: npt.NDArray[np.float64] | None = None
+
+    @property
+    def learned(self) -> npt.NDArray[np.float64] | None:
+        """With which weight each is learned from: also what stands for nothing in an estimate teaches."""
+        return None if self.weight is None else np.where(self.weight > 0, self.weight, 1.0)
 
     def __len__(self) -> int:
         return len(self.fraud)
@@ -37,4 +45,7 @@ class Examples:
 
     def chosen(self, rows: Any) -> Examples:
         """Return some of them, by a mask or by their places."""
-        return Examples(self.x[rows], self.fraud[rows], self.cards[rows], self.at[rows], self.alerted[rows])
+        weight = None if self.weight is None else self.weight[rows]
+        return Examples(
+            self.x[rows], self.fraud[rows], self.cards[rows], self.at[rows], self.alerted[rows], weight
+        )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from apps.fraud.model.estimator import FEATURES_VERSION, MODEL
-from apps.fraud.model.live import LIVE_COLUMNS, LIVE_MODEL, LIVE_NAME, LIVE_READER, flat
+from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS
+from apps.fraud.model.live import (
+    LATER_COLUMNS,
+    LIVE_COLUMNS,
+    LIVE_MODEL,
+    LIVE_NAME,
+    LIVE_READER,
+    flat,
+)
 from apps.fraud.model.training import examples, read_features
 from apps.fraud.model.weeks import day_of
 from millrace.models.commands import time_of
@@ -20,9 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from apps.fraud.model.estimator import ModelSpec
+    from apps.fraud.model.examples import Examples
 
-#: Without labels nobody has said that anything is a fraud.
-_LABELS: Final = ("transaction_id", "event_time_ms", "is_fraud", "source")
 #: All days that there are.
 EVER: Final = 36_500
 
@@ -30,13 +37,14 @@ EVER: Final = 36_500
 def judged(question: Question) -> Judged:
     """Return the payments after the training of both models, scored by both, a day a group."""
     shop, two = question.workshop, (question.champion, question.challenger)
-    features, said = read_tables(shop.model, shop.tables())
-    now, delay = time_of(question.as_of, features["event_time_ms"].max()), ms_of(question.label_delay)
+    read = read_tables(shop.model, shop.tables())
+    now, delay = time_of(question.as_of, read.newest_ms), ms_of(question.label_delay)
     since = max(model.trained_until_ms for model in two) + 1
-    later = features[features["event_time_ms"] >= since]
-    known = [examples(later, now, delay, labels=said, days=EVER, inputs=m.inputs) for m in two]
+    known = [read.known(now, delay, since=since, days=EVER, inputs=m.inputs) for m in two]
     scores = [model.score_many(part.x) for model, part in zip(two, known, strict=True)]
-    return Judged(known[0].fraud, scores[0], scores[1], day_of(known[0].at), "payments", "days", "frauds")
+    of_both = known[0]
+    names = ("payments", "days", "frauds")
+    return Judged(of_both.fraud, scores[0], scores[1], day_of(of_both.at), *names, of_both.weight)
 
 
 def spec_of(model: AppModel) -> ModelSpec:
@@ -44,11 +52,57 @@ def spec_of(model: AppModel) -> ModelSpec:
     return LIVE_MODEL if _is_live(model) else MODEL
 
 
-def read_tables(model: AppModel, tables: TrainingTables) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Read features and labels."""
+class Read(NamedTuple):
+    """What a model is trained on and judged by.
+
+    Attributes:
+        features: Features of payments, with what was decided on them.
+        labels: What was said of them; ``None`` for recorded history, which brings it on the payments.
+        authorisations: What became of them; ``None``: there is no such table.
+    """
+
+    features: pd.DataFrame
+    labels: pd.DataFrame | None = None
+    authorisations: pd.DataFrame | None = None
+
+    @property
+    def newest_ms(self) -> Any:
+        """Event time of the newest payment, UTC ms."""
+        return self.features["event_time_ms"].max()
+
+    def known(
+        self, as_of_ms: int, delay_ms: int, *, days: int, inputs: tuple[str, ...], since: int = 0
+    ) -> Examples:
+        """Return the payments of which something was known (see :func:`~apps.fraud.model.training.examples`).
+
+        Args:
+            as_of_ms: When, ms.
+            delay_ms: How long the slowest labels take, ms.
+            days: How far to go back.
+            inputs: The features to take.
+            since: Event time of the oldest payment, ms.
+        """
+        table = self.features
+        return examples(
+            table[table["event_time_ms"] >= since] if since else table,
+            as_of_ms,
+            delay_ms,
+            labels=self.labels,
+            authorisations=self.authorisations,
+            days=days,
+            inputs=inputs,
+        )
+
+
+def read_tables(model: AppModel, tables: TrainingTables) -> Read:
+    """Read features, labels and authorisations."""
     if not _is_live(model):
-        return read_features(tables), None
-    return flat(tables.read("transactions", LIVE_COLUMNS)), tables.read("labels", _LABELS)
+        return Read(read_features(tables))
+    return Read(
+        flat(tables.read("transactions", LIVE_COLUMNS, optional=LATER_COLUMNS)),
+        tables.read("labels", LABEL_COLUMNS),
+        tables.find("authorisations", AUTHORISATION_COLUMNS),
+    )
 
 
 def _is_live(model: AppModel) -> bool:
@@ -78,7 +132,10 @@ _MODELS: Final = {
 _LIMITS: Final = (
     "Labels come late: a fraud of a new kind is known after the label delay at the earliest.",
     "Features of a card, terminal or device that has no history say little.",
-    "What nobody has spoken of is taken for genuine, so frauds that nobody noticed are learned as genuine.",
+    "What passed and nobody has spoken of is taken for genuine, so frauds that nobody noticed are learned as "
+    "genuine.",
+    "What was blocked and nobody has looked at is not learned from: without a control group nothing is known "
+    "of it.",
     "It scores purchases, not refunds.",
 )
 LEARNER: Final[Learner] = Learner(

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from apps.fraud.desk import FEATURES_VERSION as DECIDED_BY
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.model.estimator import FEATURES_VERSION, ModelSpec
+from apps.fraud.model.estimator import ModelSpec
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
 from millrace.models.serving import ModelHolder, ServedModel, Status
@@ -37,7 +38,8 @@ LIVE_INPUTS: Final = (
     *(f"card_labels.{name}" for name in LabelRisk.__struct_fields__),
     *(f"terminal_labels.{name}" for name in TerminalLabels.__struct_fields__),
 )
-LIVE_MODEL: Final = ModelSpec("live", LIVE_INPUTS, 100)
+#: Decisions carry the version of the definitions of their features: a model is trained on those of this one.
+LIVE_MODEL: Final = ModelSpec("live", LIVE_INPUTS, 100, int(DECIDED_BY))
 #: Name under which models of the live stream are registered.
 LIVE_NAME: Final = "fraud"
 #: Columns of the table of decisions that training reads.
@@ -54,24 +56,33 @@ LIVE_COLUMNS: Final = (
     "card_labels",
     "terminal_labels",
 )
+#: Columns that tables of earlier versions have not.
+LATER_COLUMNS: Final = ("control_group", "features_version")
 
 
 def flat(decisions: pd.DataFrame) -> pd.DataFrame:
     """Return decisions as training takes them: a column per feature, and ``customer_id`` for the card.
 
+    Those that rest on features of another version are left out: a model would be asked about other numbers.
+
     Args:
-        decisions: Columns :data:`LIVE_COLUMNS` of the table ``transactions``.
+        decisions: Columns :data:`LIVE_COLUMNS` of the table ``transactions``, and :data:`LATER_COLUMNS`.
     """
     import pandas as pd
 
-    purchases = decisions[decisions["kind"] == "purchase"].reset_index(drop=True)
+    chosen = decisions["kind"] == "purchase"
+    if "features_version" in decisions:
+        chosen &= decisions["features_version"] == DECIDED_BY
+    purchases = decisions[chosen].reset_index(drop=True)
     found = {
         "transaction_id": purchases["transaction_id"],
         "event_time_ms": purchases["event_time_ms"].astype("int64"),
         "customer_id": purchases["card_id"],
         "is_fraud": pd.Series([None] * len(purchases), dtype=object),
         "alerted": purchases["action"] != "approve",
+        "action": purchases["action"],
     }
+    found |= {name: purchases[name] for name in LATER_COLUMNS if name in purchases}
     for name in LIVE_INPUTS:
         column, _, inside = name.partition(".")
         values = purchases[column]
@@ -104,7 +115,7 @@ _GETTERS: Final = {name: _getter(name) for name in LIVE_INPUTS}
 
 
 #: How models of the live stream are read: they must take what it has.
-LIVE_READER: Final = Reader(features_version=FEATURES_VERSION, known=frozenset(_GETTERS))
+LIVE_READER: Final = Reader(features_version=LIVE_MODEL.features_version, known=frozenset(_GETTERS))
 
 
 @dataclass(frozen=True)

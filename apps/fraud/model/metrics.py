@@ -39,7 +39,9 @@ class Quality:
     recall_at_01pct_fpr: float
 
 
-def quality(fraud: Numbers, scores: Numbers, cards: Numbers, days: Numbers) -> Quality:
+def quality(
+    fraud: Numbers, scores: Numbers, cards: Numbers, days: Numbers, weight: Numbers | None = None
+) -> Quality:
     """Return all measures; not a number where there is no fraud, or nothing else.
 
     Args:
@@ -47,6 +49,8 @@ def quality(fraud: Numbers, scores: Numbers, cards: Numbers, days: Numbers) -> Q
         scores: Higher is more suspicious.
         cards: Card of each payment.
         days: Day of each payment.
+        weight: For how many payments each stands, in all measures but card precision, which ranks those that
+            there were; ``None``: each for itself.
     """
     from sklearn.metrics import (
         average_precision_score,
@@ -54,12 +58,13 @@ def quality(fraud: Numbers, scores: Numbers, cards: Numbers, days: Numbers) -> Q
     )
 
     fraud = np.asarray(fraud, dtype=bool)
-    both = bool(fraud.any() and not fraud.all())
+    told = fraud if weight is None else fraud[np.asarray(weight) > 0]
+    both = bool(told.any() and not told.all())
     return Quality(
-        auc=float(roc_auc_score(fraud, scores)) if both else float("nan"),
-        ap=float(average_precision_score(fraud, scores)) if both else float("nan"),
+        auc=float(roc_auc_score(fraud, scores, sample_weight=weight)) if both else float("nan"),
+        ap=float(average_precision_score(fraud, scores, sample_weight=weight)) if both else float("nan"),
         cp100=card_precision(fraud, scores, cards, days),
-        recall_at_01pct_fpr=recall_at(fraud, scores, FALSE_POSITIVES) if both else float("nan"),
+        recall_at_01pct_fpr=recall_at(fraud, scores, FALSE_POSITIVES, weight) if both else float("nan"),
     )
 
 
@@ -108,22 +113,42 @@ def _compromised(fraud: Numbers, cards: Numbers, days: Numbers) -> set[tuple[Any
     return {(cards[row], days[row]) for row in rows.tolist()}
 
 
-def threshold_at(fraud: Numbers, scores: Numbers, false_positives: float) -> float:
+def threshold_at(
+    fraud: Numbers, scores: Numbers, false_positives: float, weight: Numbers | None = None
+) -> float:
     """Return the score that at most this share of the genuine payments exceed.
+
+    Args:
+        fraud: True for frauds.
+        scores: Higher is more suspicious.
+        false_positives: The share.
+        weight: For how many payments each stands; ``None``: each for itself.
 
     >>> threshold_at(np.zeros(10), np.arange(10.0), 0.1)
     8.0
+    >>> threshold_at(np.zeros(3), np.arange(3.0), 0.5, np.array([1.0, 2.0, 3.0]))
+    1.0
     """
-    genuine = np.sort(np.asarray(scores, dtype=float)[~np.asarray(fraud, dtype=bool)])
-    if not len(genuine):
+    genuine = ~np.asarray(fraud, dtype=bool)
+    found = np.asarray(scores, dtype=float)[genuine]
+    if not len(found):
         return 0.0
-    return float(genuine[len(genuine) - 1 - int(len(genuine) * false_positives)])
+    if weight is None:
+        return float(np.sort(found)[len(found) - 1 - int(len(found) * false_positives)])
+    order = np.argsort(-found, kind="stable")
+    above = np.cumsum(np.asarray(weight, dtype=float)[genuine][order])
+    place = int(np.searchsorted(above, above[-1] * false_positives, side="right"))
+    return float(found[order][min(place, len(found) - 1)])
 
 
-def recall_at(fraud: Numbers, scores: Numbers, false_positives: float) -> float:
+def recall_at(
+    fraud: Numbers, scores: Numbers, false_positives: float, weight: Numbers | None = None
+) -> float:
     """Return the share of the frauds whose score exceeds :func:`threshold_at`."""
-    limit = threshold_at(fraud, scores, false_positives)
-    return float(np.mean(np.asarray(scores, dtype=float)[np.asarray(fraud, dtype=bool)] > limit))
+    limit = threshold_at(fraud, scores, false_positives, weight)
+    chosen = np.asarray(fraud, dtype=bool)
+    there = None if weight is None else np.asarray(weight, dtype=float)[chosen]
+    return float(np.average(np.asarray(scores, dtype=float)[chosen] > limit, weights=there))
 
 
 def alert_precision_of_days(

@@ -25,31 +25,40 @@ K = TypeVar("K")
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """A scored payment and what is known of it: at first by silence, then by each label that changes it.
+    """A scored payment and what is known of it: at first by silence, then by each word that changes it.
+
+    Of what was stopped nothing is known until somebody speaks of it: it is counted for drift alone.
 
     Attributes:
         model: Whose score: ``champion``, ``challenger``, or ``rules`` for the built-in one.
         event_time_ms: When the payment happened, UTC ms.
         card: Its card.
         score: The score it got then, 0 to 1.
-        is_fraud: What it is held to be now.
+        is_fraud: What it is held to be now; None: neither a fraud nor genuine.
         alerted: Whether it was stopped or looked at.
-        was: What it has been counted as before; None: it is counted for the first time.
+        was: What it has been counted as before; None: as neither, or it is counted for the first time.
         version: The model's version; as what follows, only where it is counted for the first time.
         trained_until_ms: Event time of the newest payment that the model was trained on; 0: not known.
         bins: Where its features lie, a bin for each of :data:`apps.fraud.judging.WATCHED`.
+        again: Whether it has come before, where ``was`` does not tell.
+        weight: For how many payments it stands.
+        off: Whether its card was known to be compromised when it was scored: nobody looks for such a card any
+            more, so it is off the list of the highest.
     """
 
     model: str
     event_time_ms: int
     card: str
     score: float
-    is_fraud: bool
+    is_fraud: bool | None
     alerted: bool = False
     was: bool | None = None
     version: str = ""
     trained_until_ms: int = 0
     bins: list[int] = []
+    again: bool = False
+    weight: int = 1
+    off: bool = False
 
 
 class Outcomes(msgspec.Struct, frozen=True, gc=False):
@@ -58,11 +67,12 @@ class Outcomes(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         model: Whose scores.
         day_ms: The day's beginning, UTC ms.
-        genuine: Score → genuine payments that come to those counted before; below 0: that go.
+        genuine: Score → genuine payments that come to those counted before; below 0: that go. Payments count
+            by their weight.
         fraud: Score → frauds, in the same way.
         cards: Card → its highest score here; of many cards the highest.
         card_frauds: Card → frauds that come, or go.
-        alerts: Payments alerted on.
+        alerts: Payments alerted on of which something is known, that come or go.
         right: Frauds among them that come, or go.
         versions: Version of the model → payments that it scored.
         trained_until_ms: Event time of the newest payment that one of these was trained on.
@@ -86,11 +96,12 @@ class Day(msgspec.Struct, array_like=True, gc=False):
     """A day: scores by thousandth, the best score of every card, and where features lie.
 
     Attributes:
-        genuine: Score → genuine payments.
-        fraud: Score → frauds.
-        cards: Card → its highest score; of a few hundred cards, the 100 highest among them.
+        genuine: Score → genuine payments, by their weight.
+        fraud: Score → frauds, by their weight.
+        cards: Card → its highest score while it was not known to be compromised; of a few hundred cards, the
+            100 highest among them.
         card_frauds: Card → its frauds, of cards that have some.
-        alerts: Payments alerted on.
+        alerts: Payments alerted on of which something is known.
         right: Frauds among them.
         versions: Version of the model → payments that it scored.
         trained_until_ms: Event time of the newest payment that a model of the day was trained on.
@@ -113,21 +124,24 @@ class Day(msgspec.Struct, array_like=True, gc=False):
 def count(day: Day, event: Outcome) -> None:
     """Count an outcome for its day; one that was counted otherwise before is moved.
 
-    The order does not matter: what moves may come before what is moved, in the same batch.
+    One of which nobody can tell what it was is in no measure. The order does not matter: what moves may come
+    before what is moved, in the same batch.
     """
     score = min(STEPS, max(0, round(event.score * STEPS)))
-    new = event.was is None
-    _add(day.fraud if event.is_fraud else day.genuine, score, 1)
-    frauds = int(event.is_fraud) - bool(event.was)
-    if not new:
-        _add(day.fraud if event.was else day.genuine, score, -1)
+    known, before = event.is_fraud is not None, event.was is not None
+    if known:
+        _add(day.fraud if event.is_fraud else day.genuine, score, event.weight)
+    if before:
+        _add(day.fraud if event.was else day.genuine, score, -event.weight)
+    frauds = bool(event.is_fraud) - bool(event.was)
     if frauds:
         _add(day.card_frauds, event.card, frauds)
     day.right += event.alerted and frauds
-    if not new:
+    day.alerts += event.alerted and known - before
+    if known and not before and not event.off:
+        _see(day, event.card, score)
+    if before or event.again:
         return
-    _see(day, event.card, score)
-    day.alerts += event.alerted
     if event.version:
         _add(day.versions, event.version, 1)
     day.trained_until_ms = max(day.trained_until_ms, event.trained_until_ms)
@@ -139,7 +153,7 @@ def count(day: Day, event: Outcome) -> None:
 def counted(outcomes: Iterable[Outcome]) -> list[Outcomes]:
     """Count outcomes by model and day.
 
-    >>> said = [Outcome("m", 5, "c", 0.5, False), Outcome("m", 5, "c", 0.5, True, was=False)]
+    >>> said = [Outcome("m", 5, "c", 0.5, False), Outcome("m", 5, "c", 0.5, True, was=False, again=True)]
     >>> [(found.day_ms, found.genuine, found.fraud) for found in counted(said)]
     [(0, {}, {'500': 1})]
     """
@@ -216,7 +230,7 @@ def _add(counts: dict[K, int], key: K, n: int) -> None:
     if left:
         counts[key] = left
     else:
-        del counts[key]
+        counts.pop(key, None)
 
 
 def top_cards(day: Day) -> list[tuple[str, int]]:

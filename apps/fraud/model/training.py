@@ -11,9 +11,10 @@ import numpy as np
 
 from apps.fraud.handbook.events import PaymentFeatures
 from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import CALIBRATED_ON, FEATURES_VERSION, MODEL, ModelSpec
+from apps.fraud.model.estimator import CALIBRATED_ON, MODEL, ModelSpec
 from apps.fraud.model.examples import Examples
 from apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
+from apps.fraud.model.known import Maturity, Verdict, known
 from apps.fraud.model.metrics import Quality, alert_precision_of_days, quality
 from apps.fraud.model.weeks import day_of
 from millrace.models.calibration import Calibration
@@ -22,6 +23,7 @@ from millrace.models.drift import profile_of
 from millrace.models.tables import CannotTrain, TrainingTables, matrix
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
 #: Payments that a model is trained on, days; and those held back to see how good it is.
@@ -29,6 +31,8 @@ TRAIN_DAYS: Final = 28
 VALIDATE_DAYS: Final = 7
 #: Fewer frauds teach nothing.
 LEAST_FRAUDS: Final = 20
+#: Longer than anything lasts, ms.
+_NEVER_MS: Final = 2**62
 _NEEDED: Final = ("transaction_id", "event_time_ms", "customer_id", "is_fraud", *MODEL.inputs)
 
 
@@ -106,7 +110,7 @@ class Trained:
             since_ms=self.since_ms,
             until_ms=self.until_ms,
             rows=self.rows,
-            features_version=FEATURES_VERSION,
+            features_version=self.spec.features_version,
             calibration=self.calibration,
             metrics=self.metrics(),
             tables=tables,
@@ -127,18 +131,22 @@ def examples(
     label_delay_ms: int,
     *,
     labels: pd.DataFrame | None = None,
+    authorisations: pd.DataFrame | None = None,
     days: int = TRAIN_DAYS + VALIDATE_DAYS,
     inputs: tuple[str, ...] = MODEL.inputs,
 ) -> Examples:
-    """Return the payments whose labels are known at a time: those at least the label delay old.
+    """Return the payments that are known at a time to be genuine or frauds: at least the label delay old.
+
+    What was stopped and nobody has looked at is neither, and left out; see :mod:`apps.fraud.model.known`.
 
     Args:
-        features: Features of payments.
+        features: Features of payments, with ``action`` and ``control_group`` of their decisions.
         as_of_ms: The time, ms; nothing that became known later is used.
-        label_delay_ms: How long labels take, ms: younger payments are left out.
-        labels: Labels with ``transaction_id``, ``event_time_ms`` (when it became known) and ``is_fraud``;
-            the newest known word counts, and what nobody has spoken of is genuine. Without them
-            ``is_fraud`` of the features counts.
+        label_delay_ms: How long the slowest labels take, ms: younger payments are left out.
+        labels: Labels with ``transaction_id``, ``event_time_ms`` (when it became known), ``is_fraud`` and
+            ``source``; the newest known word counts, and what passed and nobody has spoken of is genuine.
+            Without them ``is_fraud`` of the features counts.
+        authorisations: What became of payments, if that is known.
         days: How far to go back.
         inputs: The features to take.
     """
@@ -146,10 +154,10 @@ def examples(
     at = features["event_time_ms"]
     chosen = features[(at <= until) & (at > until - days * DAY_MS)]
     chosen = chosen.sort_values(["event_time_ms", "transaction_id"], ignore_index=True)
-    said = chosen["is_fraud"]
-    if labels is not None:
-        said = chosen["transaction_id"].map(_newest(_known(labels, as_of_ms)))
-    return _examples(chosen, said, inputs)
+    if labels is None:
+        return _examples(chosen, chosen["is_fraud"], inputs)
+    maturity = Maturity.of(label_delay_ms)
+    return _known(chosen, known(chosen, labels, as_of_ms, maturity, authorisations=authorisations), inputs)
 
 
 def feedback_examples(
@@ -159,8 +167,9 @@ def feedback_examples(
     *,
     days: int,
     inputs: tuple[str, ...] = MODEL.inputs,
+    delay_ms: int = 0,
 ) -> Examples:
-    """Return the payments that investigators had spoken of by a time, however young.
+    """Return the payments that investigators had spoken of by a time, however young, blocked ones as well.
 
     Args:
         features: Features of payments.
@@ -169,25 +178,31 @@ def feedback_examples(
         as_of_ms: The time, ms; nothing that became known later is used.
         days: How far to go back, by the payments' event time.
         inputs: The features to take.
+        delay_ms: How long an answer may still be corrected, ms: payments that are younger are left out.
     """
-    known = _known(labels, as_of_ms)
-    spoken = known.loc[known["source"] == "feedback", "transaction_id"]
-    chosen = features[(features["event_time_ms"] > as_of_ms - days * DAY_MS)]
-    chosen = chosen[chosen["transaction_id"].isin(spoken)]
+    at = features["event_time_ms"]
+    chosen = features[(at > as_of_ms - days * DAY_MS) & (at <= as_of_ms)]
     chosen = chosen.sort_values(["event_time_ms", "transaction_id"], ignore_index=True)
-    return _examples(chosen, chosen["transaction_id"].map(_newest(known)), inputs)
+    # Of silence nothing is ever known here: what is known is what investigators have spoken of.
+    found = known(chosen, labels, as_of_ms, Maturity.of(_NEVER_MS, delay_ms))
+    return _known(chosen, found.assign(weight=1.0), inputs)
 
 
-def _known(labels: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
-    return labels[labels["event_time_ms"] <= as_of_ms].sort_values("event_time_ms", kind="stable")
+def _known(chosen: pd.DataFrame, found: pd.DataFrame, inputs: tuple[str, ...]) -> Examples:
+    """Return those of which something is known."""
+    sure = found["verdict"] != Verdict.UNKNOWN
+    weight = found.loc[sure, "weight"].to_numpy(dtype=np.float64)
+    alike = bool((weight == 1).all())
+    said = found.loc[sure, "verdict"] == Verdict.FRAUD
+    return _examples(chosen[sure], said, inputs, None if alike else weight)
 
 
-def _newest(known: pd.DataFrame) -> pd.Series:
-    """Return the newest word on each payment."""
-    return known.drop_duplicates("transaction_id", keep="last").set_index("transaction_id")["is_fraud"]
-
-
-def _examples(chosen: pd.DataFrame, said: pd.Series, inputs: tuple[str, ...]) -> Examples:
+def _examples(
+    chosen: pd.DataFrame,
+    said: pd.Series,
+    inputs: tuple[str, ...],
+    weight: npt.NDArray[np.float64] | None = None,
+) -> Examples:
     fraud = (said == True).to_numpy(dtype=bool)  # noqa: E712 - null is genuine
     return Examples(
         matrix(chosen, inputs),
@@ -195,6 +210,7 @@ def _examples(chosen: pd.DataFrame, said: pd.Series, inputs: tuple[str, ...]) ->
         chosen["customer_id"].to_numpy(),
         chosen["event_time_ms"].to_numpy(dtype=np.int64),
         chosen["alerted"].to_numpy(dtype=bool) if "alerted" in chosen else np.zeros(len(chosen), dtype=bool),
+        weight,
     )
 
 
@@ -291,10 +307,10 @@ def _cut(known: Examples) -> tuple[Examples, Examples]:
 
 def _fit(delayed: Examples, feedback: Examples | None, *, spec: ModelSpec, seed: int, jobs: int) -> Any:
     """Return a model of delayed labels, or a pair."""
-    late = spec.build(seed, jobs=jobs).fit(delayed.x, delayed.fraud)
+    late = spec.fit(delayed.x, delayed.fraud, seed, weight=delayed.learned, jobs=jobs)
     if feedback is None:
         return late
-    return pair_of(late, spec.build(seed, jobs=jobs).fit(feedback.x, feedback.fraud))
+    return pair_of(late, spec.fit(feedback.x, feedback.fraud, seed, jobs=jobs))
 
 
 def _calibration(
@@ -304,7 +320,7 @@ def _calibration(
     if not _both_kinds(older):
         return Calibration(1.0, 0.0)
     scores = fit(older, feedback).predict_proba(newer.x)[:, 1]
-    return Calibration.fit(scores, newer.fraud)
+    return Calibration.fit(scores, newer.fraud, newer.weight)
 
 
 def _validate(
@@ -313,7 +329,7 @@ def _validate(
     if not _both_kinds(seen):
         return HeldBack(*[float("nan")] * 5)
     scores, days = fit(seen, feedback).predict_proba(held.x)[:, 1], day_of(held.at)
-    found = quality(held.fraud, scores, held.cards, days)
+    found = quality(held.fraud, scores, held.cards, days, held.weight)
     precisions = alert_precision_of_days(scores, held.fraud, days, capacity)
     return HeldBack(**asdict(found), alert_precision=float(np.mean(precisions)))
 

@@ -8,7 +8,7 @@ from millrace.cli import lazy_group
 from millrace.cli.app_parts import parts_of_apps
 
 app = typer.Typer(
-    cls=lazy_group(lambda: parts_of_apps(lambda app: app.evaluate)),
+    cls=lazy_group(lambda: parts_of_apps(lambda app: app.evaluate, lambda app: app.evaluations)),
     help="Hold an app to data whose right answers are known.",
     no_args_is_help=True,
     add_completion=False,

@@ -31,19 +31,23 @@ class Calibration:
         self.slope, self.intercept = slope, intercept
 
     @classmethod
-    def fit(cls, scores: Any, positive: Any) -> Calibration:
+    def fit(cls, scores: Any, positive: Any, weights: Any = None) -> Calibration:
         """Return the curve that fits scores to what they were; the scores themselves if it falls.
 
         Args:
             scores: Scores between 0 and 1, shape (n,).
             positive: True for what the scores should find, shape (n,).
+            weights: For how many each stands, shape (n,); ``None``: for one.
         """
         from sklearn.linear_model import LogisticRegression
 
         positive = np.asarray(positive, dtype=bool)
+        if weights is not None:
+            counted = np.asarray(weights) > 0
+            scores, positive, weights = np.asarray(scores)[counted], positive[counted], weights[counted]
         if not 0 < int(positive.sum()) < len(positive):
             return cls(1.0, 0.0)
-        curve = LogisticRegression(C=100.0).fit(_log_odds(scores)[:, None], positive)
+        curve = LogisticRegression(C=100.0).fit(_log_odds(scores)[:, None], positive, sample_weight=weights)
         slope, intercept = float(curve.coef_[0, 0]), float(curve.intercept_[0])
         return cls(slope, intercept) if slope > 0 else cls(1.0, 0.0)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from millrace.errors import MillraceError, UserError
-from millrace.models.exports import CHALLENGER, CHAMPION, POLL_S
+from millrace.models.exports import CHALLENGER, CHAMPION, POLL_S, PREVIOUS
 
 if TYPE_CHECKING:
     from millrace.models.gates import Verdict
@@ -156,7 +156,9 @@ def _shown(value: str | None) -> str:
 
 
 def _tell_exported(shop: Workshop, entries: list[Entry]) -> None:
-    """Say where workers have another version than the registry's alias."""
+    """Say where workers have another version than the registry's alias, or cannot use the one they find."""
+    from millrace.models.serving import ExportedModels, ModelHolder
+
     for alias in (CHAMPION, CHALLENGER):
         meant = next((str(e.version) for e in entries if alias in e.aliases), None)
         manifest = shop.exported(alias)
@@ -166,6 +168,14 @@ def _tell_exported(shop: Workshop, entries: list[Entry]) -> None:
                 f"{alias}: the registry says {meant or 'none'}, workers find {found or 'none'}: "
                 f"millrace models {shop.learner.app} export"
             )
+        if manifest is None:
+            continue
+        fallback = PREVIOUS if alias == CHAMPION else None
+        holder = ModelHolder(ExportedModels(shop.exports, shop.model.reader), alias, fallback=fallback)
+        holder.poll()
+        if (status := holder.status()).failures:
+            now = f"version {status.version}" if status.version else "no model"
+            typer.echo(f"{alias}: workers cannot use version {found} and begin with {now}: {status.error}")
 
 
 def _show(learning: Learning) -> Callable[..., None]:

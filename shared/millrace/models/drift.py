@@ -1,14 +1,14 @@
 """Whether rows, scores and labels still look like those that the model learned from.
 
-Two means. The population stability index compares values with the training's quantiles, bin by bin; above
-0.25 a feature has shifted (a rule of thumb in credit scoring, e.g. Siddiqi, *Credit Risk Scorecards*, 2006).
-ADWIN (Bifet and Gavaldà, 2007; river's) watches a stream of numbers and tells when their mean has changed.
+The population stability index compares values with the training's quantiles, bin by bin; above 0.25 a feature
+has shifted (a rule of thumb in credit scoring, e.g. Siddiqi, *Credit Risk Scorecards*, 2006). Detectors of
+changes in a stream of numbers, ADWIN among them, are operators: :func:`millrace.operators.drift`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,8 +19,6 @@ _DAY_MS: Final = 86_400_000
 SHIFTED: Final = 0.25
 #: An empty bin counts as this share.
 _LEAST: Final = 1e-4
-#: How sure ADWIN must be: false alarms are rarer than one in so many looks.
-_DELTA: Final = 1e-4
 
 
 def psi(edges: Sequence[float], expected: Sequence[float], values: Any) -> float:
@@ -102,46 +100,6 @@ def profile_of(x: Any, inputs: Sequence[str], bins: int = 10) -> dict[str, dict[
         counts = np.bincount(np.searchsorted(edges, column, side="left"), minlength=len(edges) + 1)
         found[name] = {"edges": edges.tolist(), "shares": (counts / len(column)).tolist()}
     return found
-
-
-class MeanWatch:
-    """Tells when the mean of a stream has changed: of scores, of labels, of errors.
-
-    Args:
-        name: What is watched.
-        least: Values before which nothing is told.
-
-    Example:
-        >>> watch = MeanWatch("score")
-        >>> any(watch.add(x) for x in [0.1, 0.2] * 500)
-        False
-        >>> any(watch.add(x) for x in [0.7, 0.8] * 200)
-        True
-    """
-
-    def __init__(self, name: str, *, least: int = 200) -> None:
-        from river import drift
-
-        self.name = name
-        detector: Any = drift.ADWIN
-        self._detector = detector(delta=_DELTA, grace_period=least)
-        self.changes = 0
-
-    def add(self, value: float) -> bool:
-        """Take a value; return whether the mean has changed with it."""
-        self._detector.update(float(value))
-        changed = bool(self._detector.drift_detected)
-        self.changes += changed
-        return changed
-
-    def add_all(self, values: Iterable[float]) -> int:
-        """Take values; return how many changes there were."""
-        return sum(self.add(value) for value in values)
-
-    @property
-    def mean(self) -> float:
-        """Mean of what has come since the last change."""
-        return float(self._detector.estimation)
 
 
 def age_days(trained_until_ms: int, now_ms: int) -> float:

@@ -108,6 +108,7 @@ class Judged:
         rows_are: What a row is, in the plural.
         groups_are: What a group is, in the plural.
         found_are: What classifiers are to find, in the plural; empty: it is not counted.
+        weights: For how many each row stands, shape (n,): of rows that are no fair sample; ``None``: for one.
     """
 
     truth: npt.NDArray[Any]
@@ -117,9 +118,11 @@ class Judged:
     rows_are: str = "rows"
     groups_are: str = "groups"
     found_are: str = ""
+    weights: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        if len({len(self.truth), len(self.champion), len(self.challenger), len(self.groups)}) != 1:
+        each = (self.truth, self.champion, self.challenger, self.groups, self.weights)
+        if len({len(column) for column in each if column is not None}) != 1:
             raise CannotCompare("champion and challenger have not scored the same rows")
 
 
@@ -179,7 +182,9 @@ def gain_of(
         raise CannotCompare(f"there is no measure {gate.metric}; there are: {', '.join(sorted(measures))}")
     sign = 1.0 if gate.better == "higher" else -1.0
     both = (judged.champion, judged.challenger)
-    now = [measure(judged.truth, scores, None) for scores in both] if len(judged.truth) else [float("nan")]
+    stand_for = judged.weights
+    nothing = [float("nan")]
+    now = [measure(judged.truth, scores, stand_for) for scores in both] if len(judged.truth) else nothing
     if not np.isfinite(now).all():
         raise CannotCompare(
             f"{gate.metric} means nothing on {len(judged.truth):,} {judged.rows_are}: "
@@ -192,7 +197,8 @@ def gain_of(
     rng = np.random.default_rng(seed)
     gains = []
     for _ in range(rounds):
-        weights = np.bincount(rng.integers(0, len(of_group), len(of_group)), minlength=len(of_group))[place]
+        drawn = np.bincount(rng.integers(0, len(of_group), len(of_group)), minlength=len(of_group))[place]
+        weights = drawn if stand_for is None else drawn * stand_for
         two = [measure(judged.truth, scores, weights) for scores in both]
         if np.isfinite(two).all():
             gains.append(sign * (two[1] - two[0]))

@@ -34,16 +34,28 @@ class TrainingTables:
         self.folder, self._wanted = folder, dict(wanted or {})
         self.versions: dict[str, int] = {}
 
-    def read(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    def read(self, name: str, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pd.DataFrame:
         """Read columns of a table, of one version however often it is read.
+
+        Args:
+            name: The table.
+            columns: Its columns.
+            optional: Columns that are read, too, where the table has them.
 
         Raises:
             CannotTrain: There is no such table or version, or it lacks a column.
         """
         version = self._wanted.get(name, self.versions.get(name))
-        found, read = read_table(self.folder / name, columns, version)
+        found, read = read_table(self.folder / name, columns, version, optional=optional)
         self.versions[name] = read
         return found
+
+    def find(self, name: str, columns: Sequence[str]) -> pd.DataFrame | None:
+        """Read columns of a table as :meth:`read` does; ``None``: there is no such table."""
+        from deltalake import DeltaTable
+
+        there = name in self._wanted or DeltaTable.is_deltatable(str(self.folder / name))
+        return self.read(name, columns) if there else None
 
     def check_wanted(self) -> None:
         """Refuse versions of tables that were asked for and not read.
@@ -58,7 +70,7 @@ class TrainingTables:
 
 
 def read_table(
-    folder: str | Path, columns: Sequence[str], version: int | None = None
+    folder: str | Path, columns: Sequence[str], version: int | None = None, *, optional: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, int]:
     """Read columns of a Delta table; return them with the table's version.
 
@@ -66,6 +78,7 @@ def read_table(
         folder: The table.
         columns: Names of the columns.
         version: The version to read; ``None``: the newest.
+        optional: Columns that are read, too, where the table has them.
 
     Raises:
         CannotTrain: There is no such table or version, or it lacks a column.
@@ -84,7 +97,8 @@ def read_table(
     names = {f.name for f in table.schema().fields}
     if missing := [name for name in columns if name not in names]:
         raise CannotTrain(f"the table {folder} has no column {', '.join(missing[:5])}")
-    return table.to_pyarrow_table(columns=list(columns)).to_pandas(), int(table.version())
+    chosen = [*columns, *(name for name in optional if name in names and name not in columns)]
+    return table.to_pyarrow_table(columns=chosen).to_pandas(), int(table.version())
 
 
 def parse_versions(texts: Sequence[str]) -> dict[str, int]:

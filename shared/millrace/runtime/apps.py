@@ -89,6 +89,8 @@ class App:
             as they are to be read: for what must not get any further, such as card numbers.
         demo: ``module:attribute`` of its :class:`~millrace.demo.DemoSpec`, if it has a demo.
         evaluate: ``module:attribute`` of the typer app behind ``millrace evaluate <name>``, if it has one.
+        evaluations: Further ones, where that is a single command: name → ``module:attribute`` of the typer
+            app behind ``millrace evaluate <name>-…``; each begins with the app's name and a dash.
         models: ``module:attribute`` of the typer app behind ``millrace models <name>``, if it learns
             (see :func:`millrace.models.commands.command_line`).
         begin: ``begin(settings)`` is called once before its query starts: for what workers must find there.
@@ -110,6 +112,7 @@ class App:
     prepare: Callable[[DataFrame, Any], DataFrame] | None = None
     demo: str | None = None
     evaluate: str | None = None
+    evaluations: Mapping[str, str] = field(default_factory=dict)
     models: str | None = None
     begin: Callable[[Any], None] | None = None
     dashboard: str | None = None

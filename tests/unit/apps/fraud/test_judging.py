@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from apps.fraud.entity_stages import Desk
-from apps.fraud.events import Decision, Label, Transaction
+from apps.fraud.events import Decision, Label, SetThreshold, Transaction
 from apps.fraud.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
 from apps.fraud.model.outcomes import Day, Outcomes, add
 from apps.fraud.model.prequential import DayMetrics, PrequentialMetrics
@@ -28,6 +28,13 @@ class ByIdentity:
 
     def trained_until_ms(self) -> int:
         return START_MS - DAY
+
+
+class Certain:
+    """A model that is sure that everything is a fraud."""
+
+    def score(self, observed: Sequence[Observed]) -> list[tuple[float, str] | None]:
+        return [(0.99, "m-1") for _ in observed]
 
 
 def by_champion(outcomes: Sequence[Outcomes]) -> list[Outcomes]:
@@ -71,6 +78,64 @@ def test_an_older_word_that_comes_after_a_newer_one_judges_nothing() -> None:
         assert [(list(o.cards), o.fraud) for o in of_day] == [([t0.card_id], {})]
 
 
+def test_a_payment_that_is_blocked_is_neither_until_a_label_says_what_it_is() -> None:
+    """F2: it was counted as genuine, in the day's measures as in the drift of the share of frauds."""
+    for fraud in (True, False):
+        chain = Chain((), scorer=Certain(), measures=True)
+        t0 = transaction(0, 10)
+        chain.send(t0)
+        (decision,) = chain.decisions
+        assert decision.action == "block"
+        assert [(o.genuine, o.fraud, o.alerts) for o in by_champion(chain.outcomes)] == [({}, {}, 0)]
+        assert [(o.versions, o.cards) for o in by_champion(chain.outcomes)] == [({"m-1": 1}, {})]
+        chain.send(label(t0, HOUR, fraud=fraud, source="feedback"))
+        _, second = by_champion(chain.outcomes)
+        assert (second.genuine, second.fraud) == (({}, {"990": 1}) if fraud else ({"990": 1}, {}))
+        assert (second.alerts, second.right, second.cards) == (1, int(fraud), {t0.card_id: 990})
+        assert (second.versions, second.bins) == ({}, [])
+        chain.send(label(t0, 2 * HOUR, fraud=not fraud, source="correction"))
+        third = by_champion(chain.outcomes)[2]
+        assert (third.alerts, third.right) == (0, -1 if fraud else 1)
+
+
+def test_a_label_before_its_payment_says_what_a_blocked_one_is() -> None:
+    chain = Chain((), scorer=Certain(), measures=True)
+    t0 = transaction(DAY, 10)
+    chain.send(label(t0, 2 * DAY, fraud=False))
+    chain.send(t0)
+    assert [(o.genuine, o.fraud) for o in by_champion(chain.outcomes)] == [({"990": 1}, {})]
+
+
+def test_cards_known_to_be_compromised_are_off_the_list_of_the_highest() -> None:
+    """F9: as in the Handbook's metric; the oracle ranks by hand, by what was known at each payment's time."""
+    random = Random(4)
+    chain = Chain((), scorer=ByIdentity(), measures=True)
+    life = a_life_with_labels(random)
+    for event in life:
+        chain.send(event)
+    words = [e for e in life if isinstance(e, Label)]
+
+    def known_fraud(card: str, at: int) -> bool:
+        newest: dict[str, Label] = {}
+        for word in sorted(words, key=lambda w: (w.event_time_ms, w.label_id)):
+            if word.card_id == card and word.event_time_ms <= at and word.transaction_time_ms < at:
+                newest[word.transaction_id] = word
+        return any(word.is_fraud for word in newest.values())
+
+    on_list: dict[int, set[str]] = {}
+    answered = {word.transaction_id for word in words}
+    for d in chain.decisions:
+        known = d.action != "block" or d.transaction_id in answered
+        if known and not known_fraud(d.card_id, d.event_time_ms):
+            on_list.setdefault(d.event_time_ms // DAY, set()).add(d.card_id)
+    totals: dict[int, Day] = {}
+    for part in by_champion(chain.outcomes):
+        add(totals.setdefault(part.day_ms // DAY, Day()), part)
+    assert {number: set(day.cards) for number, day in totals.items() if day.cards} == on_list
+    everywhere = {(d.event_time_ms // DAY, d.card_id) for d in chain.decisions}
+    assert sum(map(len, on_list.values())) < len(everywhere), "no card was known to be compromised"
+
+
 def test_only_purchases_are_judged_and_without_the_setting_nothing_is() -> None:
     for measures, expected in ((True, {"rules"}), (False, set())):
         chain = Chain(("device",), measures=measures)
@@ -99,7 +164,10 @@ def test_a_batch_leaves_as_one_part_per_model_and_day() -> None:
     chain = Chain((), scorer=ByIdentity(), measures=True)
     chain.send(*(transaction(n, 10, card=f"card-{n % 3}") for n in range(30)), transaction(DAY, 10))
     assert len(chain.outcomes) == 4
-    assert sum(sum(part.genuine.values()) for part in chain.outcomes) == 2 * 31
+    told = sum(decision.action != "block" for decision in chain.decisions)
+    assert 0 < told < 31
+    assert sum(sum(part.genuine.values()) for part in chain.outcomes) == 2 * told
+    assert sum(sum(part.versions.values()) for part in chain.outcomes) == 31
 
 
 def metrics_of(chain: Chain, *, bound: int, batches: Random) -> dict[tuple[str, int], DayMetrics]:
@@ -122,6 +190,8 @@ def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_word
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     life = a_life_with_labels(Random(8))
+    # Half of them are blocked: of those silence tells nothing.
+    blocks = SetThreshold("model_block", 0.5)
     purchases = [e for e in life if isinstance(e, Transaction)]
     last: dict[str, bool] = {}
     for word in sorted(
@@ -133,6 +203,7 @@ def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_word
         random = Random(seed)
         events = sorted(life, key=lambda e: time_of(e) + random.randrange(HOUR)) if seed else life
         chain = Chain((), scorer=ByIdentity(), measures=True, out_of_orderness_ms=DAY)
+        chain.control(blocks)
         for batch in cut(random, events):
             chain.send(*batch)
             if random.random() < 0.2:
@@ -143,9 +214,15 @@ def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_word
             {k: msgspec.structs.replace(d, psi=None, drifted="", shifted=0) for k, d in found.items()}
         )
     assert ends[0] == ends[1] == ends[2]
+    blocked = {d.transaction_id for d in chain.decisions if d.action == "block"}
+    assert len(blocked - last.keys()) > 5
     judged = 0
     for (model, day_ms), day in found.items():
         of_day = [p for p in purchases if p.event_time_ms // DAY == day_ms // DAY]
+        of_day = [p for p in of_day if p.transaction_id in last or p.transaction_id not in blocked]
+        alerted = {d.transaction_id for d in chain.decisions if d.action != "approve"}
+        told = [last.get(p.transaction_id, False) for p in of_day if p.transaction_id in alerted]
+        assert day.alert_precision == (pytest.approx(sum(told) / len(told)) if told else None)
         fraud = [last.get(p.transaction_id, False) for p in of_day]
         assert (day.rows, day.frauds) == (len(of_day), sum(fraud))
         if model != "champion" or not 0 < sum(fraud) < len(fraud):

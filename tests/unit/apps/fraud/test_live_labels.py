@@ -22,6 +22,8 @@ from apps.fraud.known_labels import (
     Word,
 )
 from apps.fraud.labels import LONG_AGO_DAYS
+from apps.fraud.pipeline import topology
+from apps.fraud.settings import FraudSettings
 from millrace.errors import MillraceError
 from millrace.runtime.contract import ContractMismatch, check_contract
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, START_MS, driver, label, send, transaction
@@ -193,6 +195,26 @@ def test_silence_is_taken_for_genuine_after_the_delay() -> None:
         known = decided(chain)[t9.transaction_id].terminal_labels
         assert known is not None
         assert known.last_label == last
+
+
+def test_silence_says_nothing_before_the_holders_have_had_the_time() -> None:
+    """The windows of known frauds end where they did; only what silence says waits for chargebacks."""
+    given = {"labels": {"delay": "7d", "maturity_chargeback": "21d"}, "model": {"measure": True}}
+    settings = FraudSettings.model_validate(given)
+    rules = settings.labels.rules()
+    assert (rules.delay_ms, rules.mature_ms) == (7 * DAY, 21 * DAY)
+    assert FraudSettings().labels.rules().mature_ms == 7 * DAY
+    metrics = topology(settings).links[-1].process
+    assert metrics.describe()["label_delay_ms"] == 21 * DAY
+    for day, last in ((9, 0), (20, 0), (22, 1)):
+        t0, later = transaction(0, 10), transaction(day * DAY, 10)
+        chain = Chain(("terminal",), labels=rules)
+        chain.send(t0, later)
+        known = decided(chain)[later.transaction_id].terminal_labels
+        assert known is not None
+        assert (known.last_label, known.count_30d) == (last, 1)
+    with pytest.raises(ValueError, match="at most 45 days"):
+        FraudSettings.model_validate({"labels": {"maturity_chargeback": "46d"}})
 
 
 def test_labels_pass_the_stages_that_do_not_want_them() -> None:

@@ -14,7 +14,17 @@ from apps.fraud.app import app
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.model.live import LIVE_COLUMNS, LIVE_INPUTS, UNKNOWN, StreamScorer, flat, row_of, score_with
+from apps.fraud.model.live import (
+    LIVE_COLUMNS,
+    LIVE_INPUTS,
+    LIVE_MODEL,
+    LIVE_READER,
+    UNKNOWN,
+    StreamScorer,
+    flat,
+    row_of,
+    score_with,
+)
 from apps.fraud.scorer import Observed, Scorer
 from apps.fraud.settings import FraudSettings
 from millrace.models.exports import Found
@@ -24,6 +34,7 @@ from millrace.models.manifest import Manifest
 from millrace.models.serving import ModelHolder
 from millrace.models.tables import matrix
 from tests.unit.apps.fraud.cases import transaction
+from tests.unit.apps.fraud.chain import Chain
 
 
 def filled(struct: Any, rng: np.random.Generator, *, holes: bool) -> Any:
@@ -70,6 +81,17 @@ def test_training_and_scoring_see_the_same_numbers() -> None:
 def test_refunds_are_not_learned_from() -> None:
     rows = [decision(observed(1)), decision(observed(2)) | {"kind": "refund"}]
     assert flat(pd.DataFrame(rows))["transaction_id"].tolist() == ["tx-1"]
+
+
+def test_decisions_by_features_of_another_version_are_not_learned_from() -> None:
+    """F9: the guard compared with what no decision carries."""
+    chain = Chain(())
+    chain.send(transaction(0, 10, id="now"), transaction(1, 10, id="before"))
+    now, before = (msgspec.to_builtins(decision) for decision in chain.decisions)
+    assert int(now["features_version"]) == LIVE_MODEL.features_version == LIVE_READER.features_version
+    rows = pd.DataFrame([now, before | {"features_version": "1"}])
+    assert flat(rows)["transaction_id"].tolist() == ["now"]
+    assert flat(rows.drop(columns="features_version"))["transaction_id"].tolist() == ["now", "before"]
 
 
 class Models:

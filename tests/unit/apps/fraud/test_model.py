@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.estimator import MODEL, decide
 from apps.fraud.model.examples import Examples
-from apps.fraud.model.metrics import alert_precision_of_days, card_precision, recall_at
+from apps.fraud.model.metrics import alert_precision_of_days, card_precision, quality, recall_at
 from apps.fraud.model.monitor import days_of, write
 from apps.fraud.model.outcomes import Day, Outcome, Outcomes, add, count, counted
 from apps.fraud.model.prequential import PrequentialMetrics, measure
@@ -55,6 +55,21 @@ def test_recall_at_few_false_positives() -> None:
     scores = np.concatenate([np.arange(1000), [998.5, 999.5, 3]])
     fraud = np.array([False] * 1000 + [True] * 3)
     assert recall_at(fraud, scores, 0.001) == pytest.approx(2 / 3)
+
+
+def test_measures_of_payments_that_stand_for_several_are_those_of_their_copies() -> None:
+    rng = np.random.default_rng(4)
+    fraud = rng.random(600) < 0.2
+    scores = fraud * 0.3 + rng.random(600)
+    cards, days = rng.integers(0, 90, 600), rng.integers(0, 3, 600)
+    weight = rng.integers(0, 5, 600)
+    weighed = quality(fraud, scores, cards, days, weight.astype(float))
+    copied = quality(*(np.repeat(column, weight) for column in (fraud, scores, cards, days)))
+    assert (weighed.auc, weighed.ap) == pytest.approx((copied.auc, copied.ap))
+    assert weighed.recall_at_01pct_fpr == pytest.approx(copied.recall_at_01pct_fpr)
+    alike, plain = quality(fraud, scores, cards, days, np.ones(600)), quality(fraud, scores, cards, days)
+    assert alike.recall_at_01pct_fpr == plain.recall_at_01pct_fpr
+    assert alike.cp100 == plain.cp100 == weighed.cp100
 
 
 def test_alert_precision_is_of_the_highest_of_each_day() -> None:
@@ -302,7 +317,7 @@ def test_examples_know_only_what_was_known_then() -> None:
     labels = pd.DataFrame(
         [("a", DAY_MS, True), ("a", 4 * DAY_MS, False), ("b", 9 * DAY_MS, True), ("b", 20 * DAY_MS, False)],
         columns=["transaction_id", "event_time_ms", "is_fraud"],
-    )
+    ).assign(source="chargeback")
     at_3 = examples(features, 3 * DAY_MS, DAY_MS, labels=labels)
     assert at_3.fraud.tolist() == [True, False]
     at_9 = examples(features, 9 * DAY_MS, DAY_MS, labels=labels)

@@ -188,6 +188,26 @@ def test_a_model_that_workers_would_refuse_does_not_get_the_alias(root: Path) ->
     assert "champion: the registry says 2, workers find 1" in done(root, "list")
 
 
+def test_the_list_says_which_version_workers_cannot_use(root: Path) -> None:
+    """Nobody read what workers count as failures: a file that was changed behind the commands' backs."""
+    done(root, "train")
+    done(root, "promote", "1")
+    assert "workers cannot use" not in done(root, "list")
+    done(root, "train")
+    shelf(root).set_alias("champion", 2)
+    done(root, "export")
+    assert "workers cannot use" not in done(root, "list")
+    exports = opened(lambda: LEARNER, None, root, None, None).exports
+    found = exports.find("champion")
+    assert found is not None
+    before = exports.find("previous")
+    file = exports.path / found.manifest.file
+    file.write_bytes(b"x" * found.manifest.size)
+    now = "no model" if before is None or before.manifest.file == found.manifest.file else "version 1"
+    said = done(root, "list")
+    assert f"champion: workers cannot use version 2 and begin with {now}: BrokenModel" in said
+
+
 def test_a_champion_that_nobody_can_read_is_replaced_without_a_comparison(root: Path) -> None:
     done(root, "train")
     done(root, "promote", "1")

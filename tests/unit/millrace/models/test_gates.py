@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from millrace.errors import UserError
+from millrace.models.calibration import Calibration
 from millrace.models.gates import CannotCompare, Gain, Gate, Judged, gain_of, judge, read_gates, verdict_of
 
 RANKING = Gate(metric="average_precision", min_groups=5)
@@ -164,3 +165,27 @@ def test_gates_are_read_from_a_file(tmp_path: Path) -> None:
             read_gates(file)
     with pytest.raises(UserError, match="cannot be read"):
         read_gates(tmp_path / "none.yaml")
+
+
+def test_a_row_that_stands_for_several_counts_as_so_many_rows() -> None:
+    judged = two_models(0.5)
+    rng = np.random.default_rng(8)
+    weights = rng.integers(0, 4, len(judged.truth))
+    copied = [np.repeat(column, weights) for column in (judged.truth, judged.champion, judged.challenger)]
+    many = Judged(copied[0], copied[1], copied[2], np.repeat(judged.groups, weights))
+    one = Judged(
+        judged.truth, judged.champion, judged.challenger, judged.groups, weights=weights.astype(float)
+    )
+    assert gain_of(one, RANKING, rounds=20) == pytest.approx(gain_of(many, RANKING, rounds=20))
+    assert gain_of(one, RANKING, rounds=20) != pytest.approx(gain_of(judged, RANKING, rounds=20))
+    with pytest.raises(CannotCompare, match="same rows"):
+        Judged(judged.truth, judged.champion, judged.challenger, judged.groups, weights=np.ones(3))
+
+
+def test_a_curve_over_rows_that_stand_for_several_is_that_of_their_copies() -> None:
+    rng = np.random.default_rng(9)
+    scores, weights = rng.random(400), rng.integers(0, 4, 400)
+    positive = rng.random(400) < scores**2
+    copied = Calibration.fit(np.repeat(scores, weights), np.repeat(positive, weights))
+    found = Calibration.fit(scores, positive, weights.astype(float))
+    assert (found.slope, found.intercept) == pytest.approx((copied.slope, copied.intercept), rel=1e-3)

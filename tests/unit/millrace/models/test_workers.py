@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.fraud.model.live import LIVE_INPUTS, StreamScorer
+from apps.fraud.model.live import LIVE_INPUTS, LIVE_MODEL, StreamScorer
 from millrace.models.exports import Exports
 from millrace.models.serving import ServedModel
 from tests.unit.apps.fraud.test_live_model import observed
@@ -58,7 +58,8 @@ def test_the_pipelines_scorer_of_fraud_loads_and_scores_without_mlflow(tmp_path:
 
     x = np.random.default_rng(0).normal(size=(60, len(LIVE_INPUTS))).astype(np.float32)
     content = skops.io.dumps(ExtraTreesClassifier(3, random_state=0).fit(x, x[:, 0] > 0))
-    version = manifest(5, content, name="fraud", inputs=LIVE_INPUTS)
+    features = LIVE_MODEL.features_version
+    version = manifest(5, content, name="fraud", inputs=LIVE_INPUTS, features_version=features)
     Exports(str(tmp_path), "fraud").publish("champion", version, content)
     found, modules = ran(StreamScorer(str(tmp_path)), observed(1), "((_, version),) = scorer.score([given])")
     assert found == "5"
