@@ -16,7 +16,7 @@ import msgspec
 
 from apps.fraud.card_history import counted, links_of
 from apps.fraud.events import Transaction, to_cents
-from apps.fraud.history import DAY_MS, HORIZON_MS, MAX_KEPT, History
+from apps.fraud.history import DAY_MS, MAX_KEPT, MAX_KEPT_OF_CARD, History, look_of
 from apps.fraud.label_fields import NOTHING_SAID
 from apps.fraud.rulebook import (
     ENTITIES,
@@ -30,7 +30,7 @@ from apps.fraud.rulebook import (
     text_of,
 )
 from millrace.errors import UserError
-from millrace.parts.lookback import Look, link_of
+from millrace.parts.lookback import link_of
 from millrace.rules import Match, Rule, RuleSet
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class _Stages:
                 continue
             key = (stage, name)
             history = self.kept.get(key)
-            compute(asks, found, Look(history, time), tx, cents)
+            compute(asks, found, look_of(history, time), tx, cents)
             if cents:
                 if stage == "card":
                     history = self.kept[key] = counted(history, tx, cents, links_of(tx))
@@ -230,7 +230,7 @@ class _Stages:
                     if history is None:
                         history = self.kept[key] = History(since=time)
                     history.add(time, cents, (link_of(tx.card_id),))
-                history.prune(time - HORIZON_MS, MAX_KEPT)
+                history.forget(time, MAX_KEPT_OF_CARD if stage == "card" else MAX_KEPT)
         return found
 
 

@@ -16,6 +16,7 @@ from millrace.parts.lookback import Look, link_of
 MINUTE_MS: Final = 60_000
 _TEN_MINUTES_MS: Final = 10 * MINUTE_MS
 _WEEK_MS: Final = 7 * DAY_MS
+_LONG: Final = {"10m": _TEN_MINUTES_MS, "7d": _WEEK_MS, "30d": HORIZON_MS}
 #: Places of a purchase's links in a card's history.
 TERMINALS, DEVICES, IPS = range(3)
 Links = tuple[int, int, int]
@@ -78,7 +79,7 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
             start_10m = bisect_right(times, time - _TEN_MINUTES_MS, start_24h, end)
             if last > time - MINUTE_MS:
                 least = min(amounts[bisect_right(times, time - MINUTE_MS, start_10m, end) : end]) / 100
-    return CardFeatures(
+    features = CardFeatures(
         (time - last) / 1000,
         median,
         end - start_10m + this,
@@ -99,7 +100,27 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         km,
         kmh,
         fastest,
-        look.kept is not None and look.kept.dropped > 0,
+        False,
+    )
+    return features if look.tail is None else _busy(features, look, this, cents, links)
+
+
+def _busy(features: CardFeatures, look: Look, this: int, cents: int, links: Links) -> CardFeatures:
+    """Return the features of a card that has more purchases than are kept one by one."""
+    numbers: dict[str, float] = {}
+    for name, window in _LONG.items():
+        count, total = look.numbers(window)
+        numbers[f"count_{name}"] = count + this
+        numbers[f"sum_{name}"] = (total + cents) / 100
+    return msgspec.structs.replace(
+        features,
+        **numbers,
+        max_30d=look.largest(HORIZON_MS) / 100,
+        terminals_24h=look.different(DAY_MS, TERMINALS, links[TERMINALS]),
+        terminals_30d=look.different(HORIZON_MS, TERMINALS, links[TERMINALS]),
+        devices_30d=look.different(HORIZON_MS, DEVICES, links[DEVICES]),
+        ips_24h=look.different(DAY_MS, IPS, links[IPS]),
+        truncated=True,
     )
 
 

@@ -14,7 +14,7 @@ from apps.fraud.entity import look_at
 from apps.fraud.events import Decision, Label, Transaction, to_cents
 from apps.fraud.feature_types import EntityFeatures
 from apps.fraud.handbook.habits import is_high
-from apps.fraud.history import HORIZON_MS, MAX_KEPT, History
+from apps.fraud.history import MAX_KEPT, History, look_of
 from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
@@ -25,7 +25,7 @@ from apps.fraud.stages import Enriched, Labelled, Passed, Stage
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
-from millrace.parts.lookback import Look, link_of
+from millrace.parts.lookback import link_of
 
 
 class _Later(Stage):
@@ -45,10 +45,12 @@ class _Entity(_Later):
     Attributes:
         entity: Its name in rules.
         found: The field of the record that it fills.
+        of_card: The feature of a card that counts its purchases with the entity; empty: there is none.
     """
 
     entity: ClassVar[str] = ""
     found: ClassVar[str] = ""
+    of_card: ClassVar[str] = ""
 
     order = arrival(in_order_per_key=True)
     history = value_state(History, ttl=days(31))
@@ -77,7 +79,7 @@ class _Entity(_Later):
         history = self.history.value
         asked = self.rules_now().asked.get(self.entity)
         if asked:
-            compute(asked, event.windows, Look(history, ctx.event_time), tx, bought)
+            compute(asked, event.windows, look_of(history, ctx.event_time), tx, bought)
         if history is None:
             history = History(since=ctx.event_time)
         elif ctx.event_time < history.since:
@@ -86,9 +88,10 @@ class _Entity(_Later):
         card = link_of(tx.card_id)
         if bought:
             history.add(ctx.event_time, cents, (card,))
-        history.prune(ctx.watermark - HORIZON_MS, MAX_KEPT)
+        history.forget(ctx.watermark, MAX_KEPT)
         self.history.value = history
-        return look_at(history, ctx.event_time, card)
+        before = (getattr(event.card, self.of_card) or 0) + 1 if self.of_card and bought else 0
+        return look_at(history, ctx.event_time, card, before)
 
 
 class AccountStage(_Entity, KeyedProcess[Passed, Passed]):
@@ -106,6 +109,7 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
     """
 
     name, entity, found = "TerminalMonitor", "terminal", "terminal"
+    of_card = "terminal_before"
 
     # A label may speak of what is long past, and what it writes lives from that time on.
     labelled = value_state(TerminalLog, ttl=days(180))
@@ -137,12 +141,14 @@ class DeviceStage(_Entity, KeyedProcess[Passed, Passed]):
     """The customer's device: who shares it."""
 
     name, entity, found = "DeviceMonitor", "device", "device"
+    of_card = "device_before"
 
 
 class AddressStage(_Entity, KeyedProcess[Passed, Passed]):
     """The IP address: who shares it."""
 
     name, entity, found = "AddressMonitor", "ip", "address"
+    of_card = "ip_before"
 
 
 class Desk(_Later, KeyedProcess[Passed, Decision]):

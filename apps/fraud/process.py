@@ -12,7 +12,7 @@ from apps.fraud.card_history import NOBODY, card_features, counted, links_of, mo
 from apps.fraud.events import Correction, Decision, Label, LateTransaction, Transaction, to_cents
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
-from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
+from apps.fraud.history import MAX_KEPT_OF_CARD, History, look_of
 from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
@@ -93,7 +93,7 @@ class _Cards(Stage):
         self.account.value = account  # its 90 days begin anew
         bought = cents if purchase else 0
         history, place = self.history.value, self.place.value
-        look, links = Look(history, ctx.event_time), links_of(event) if purchase else NOBODY
+        look, links = look_of(history, ctx.event_time), links_of(event) if purchase else NOBODY
         card = card_features(look, event, bought, place, links)
         asked = self.rules.view(rules_view).asked.get("card")
         windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
@@ -109,7 +109,7 @@ class _Cards(Stage):
         self.hand_on(new_observed((event, own, card, None, None, None, None, windows, said, None)), ctx)
         if purchase and history is not None:
             # At last: rules look at what it removes.
-            history.prune(ctx.watermark - HORIZON_MS, MAX_KEPT_OF_CARD)
+            history.forget(ctx.watermark, MAX_KEPT_OF_CARD)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Decide, or hand on to the next stage."""

@@ -291,13 +291,9 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
         if what == "card":
             return lambda look, tx, cents: 1.0
         column, of = _COLUMNS[what], attrgetter(ENTITIES[what])
-        return lambda look, tx, cents: _different(
-            look.link(look.start(window), column), link_of(of(tx)) if cents else 0
-        )
+        return lambda look, tx, cents: look.different(window, column, link_of(of(tx)) if cents else 0)
     if what == "card":
-        return lambda look, tx, cents: _different(
-            look.links(look.start(window)), link_of(tx.card_id) if cents else 0
-        )
+        return lambda look, tx, cents: look.different(window, 0, link_of(tx.card_id) if cents else 0)
     return lambda look, tx, cents: None
 
 
@@ -308,6 +304,8 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
 def _count(window: int) -> Callable[[Look, Transaction, int], float]:
     def compute(look: Look, tx: Transaction, cents: int) -> float:
         end = look.end
+        if look.tail is not None:
+            return look.count(window) + (cents > 0)
         return end - bisect_right(look.times, look.at - window, 0, end) + (cents > 0)
 
     return compute
@@ -316,6 +314,8 @@ def _count(window: int) -> Callable[[Look, Transaction, int], float]:
 def _sum(window: int) -> Callable[[Look, Transaction, int], float]:
     def compute(look: Look, tx: Transaction, cents: int) -> float:
         end, totals = look.end, look.totals
+        if look.tail is not None:
+            return (look.total(window) + cents) / 100
         return (totals[end] - totals[bisect_right(look.times, look.at - window, 0, end)] + cents) / 100
 
     return compute
@@ -324,6 +324,10 @@ def _sum(window: int) -> Callable[[Look, Transaction, int], float]:
 def _mean(window: int) -> Callable[[Look, Transaction, int], float | None]:
     def compute(look: Look, tx: Transaction, cents: int) -> float | None:
         end, totals = look.end, look.totals
+        if look.tail is not None:
+            count, total = look.numbers(window)
+            n = count + (cents > 0)
+            return (total + cents) / n / 100 if n else None
         start = bisect_right(look.times, look.at - window, 0, end)
         n = end - start + (cents > 0)
         return (totals[end] - totals[start] + cents) / n / 100 if n else None
@@ -334,6 +338,8 @@ def _mean(window: int) -> Callable[[Look, Transaction, int], float | None]:
 def _largest(window: int) -> Callable[[Look, Transaction, int], float]:
     def compute(look: Look, tx: Transaction, cents: int) -> float:
         end = look.end
+        if look.tail is not None:
+            return max(look.largest(window), cents) / 100
         start = bisect_right(look.times, look.at - window, 0, end)
         return max(max(look.amounts[start:end], default=0), cents) / 100
 
@@ -355,11 +361,6 @@ def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction
         return (sum(same) + cents) / 100
 
     return compute
-
-
-def _different(links: list[int], this: int) -> float:
-    found = {*links, this}
-    return float(len(found) - (0 in found))
 
 
 def _least(before: int | None, cents: int) -> int | None:

@@ -42,6 +42,7 @@ class Plan:
 
     def __init__(self, uses: Sequence[Use]) -> None:
         self.texts = tuple(map(text_of, uses))
+        self._each = tuple(map(asked, uses))
         together = [use for use in uses if use.name in _PARTS and use.arguments[-2] not in PAIRS]
         #: Lengths of the windows, ms, the longest first.
         self._lengths = sorted({use.arguments[-1] for use in together}, reverse=True)
@@ -69,6 +70,9 @@ class Plan:
             tx: The transaction.
             cents: Its amount if it is a purchase, else 0.
         """
+        if look.tail is not None:
+            return [float(v) if (v := compute(look, tx, cents)) is not None else None
+                    for compute in self._each]  # fmt: skip
         times, time, start, end = look.times, look.at, 0, look.end
         starts = []
         for length in self._lengths:

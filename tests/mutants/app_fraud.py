@@ -14,6 +14,14 @@ _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_wh
 
 MUTANTS: Final = (
     Mutant(
+        "fraud: purchases of a busy terminal are left out",
+        f"{_APP}/history.py",
+        "        self.prune(until, most, tail)\n",
+        "        self.prune(until, most)\n",
+        "rules on busy entities hold where they are true",
+        (f"{_TESTS}/test_stages.py::test_a_rule_on_a_busy_terminal_holds_where_it_is_true",),
+    ),
+    Mutant(
         "fraud: an alert is written only of what is blocked",
         f"{_APP}/desk.py",
         '    return decision, None if action == "approve" else _alert(decision, thresholds)\n',
