@@ -22,8 +22,9 @@ def topics(settings: FraudSettings) -> Topics:
     return Topics(
         reads=(
             Topic(names.transactions, partitions, event_time="event_time_ms"),
-            # A label has the time of its transaction.
+            # A label has the time of its transaction, and so has an authorisation.
             Topic(names.labels, partitions, event_time="transaction_time_ms", clock=False),
+            Topic(names.authorisations, partitions, event_time="transaction_time_ms", clock=False),
             Topic(names.control, 1),
         ),
         writes=(Topic(names.alerts, partitions), Topic(names.dead_letters, 1)),

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import astuple
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.events import Action, Alert, Decision, Reason, Transaction
 from apps.fraud.reasons import comparisons, entity_reasons, score_of
 from apps.fraud.rulebook import Facts, Rules, Windows, windows_of
@@ -39,6 +40,7 @@ def decide(
     lists: Lists,
     model: tuple[float, str] | None,
     challenger: tuple[float, str] | None = None,
+    control: ControlGroup | None = None,
 ) -> tuple[Decision, Alert | None]:
     """Decide on a transaction.
 
@@ -49,6 +51,7 @@ def decide(
         lists: List → value → event time until which it is on it, ms.
         model: Probability and version of the model; None: there is none.
         challenger: The same of a model in shadow, which is recorded and has no effect.
+        control: Who is let through though it would be blocked; None: nobody.
 
     Returns:
         The decision, and the alert where somebody must look.
@@ -91,9 +94,13 @@ def decide(
             told.append(Reason("MODEL", model[0], 0.0, limit, 0.0))
         reasons = [*told, *reasons]
         reasons += comparisons(tx, own, card, reasons)
+    let_through = action == "block" and control is not None and not listed and control.has(tx.transaction_id)
+    if let_through and control is not None:
+        action = control.action
     decision = _decision(
-        seen, windows, score, action, reasons, hits, shadow, rules.version, rule_action, model, challenger
-    )
+        seen, windows, score, action, reasons, hits, shadow, rules.version, rule_action, model, challenger,
+        let_through,
+    )  # fmt: skip
     return decision, None if action == "approve" else _alert(decision, thresholds)
 
 
@@ -201,6 +208,7 @@ def _decision(
     rule_action: Action,
     model: tuple[float, str] | None,
     challenger: tuple[float, str] | None,
+    control_group: bool,
 ) -> Decision:
     # By position, and in runs of fields that stand in the same order (a test holds them so): one by one, by
     # name, it takes twice as long.
@@ -230,4 +238,5 @@ def _decision(
         None if challenger is None else challenger[1],
         card_labels,
         terminal_labels,
+        control_group,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity import look_at
 from apps.fraud.events import Decision, Label, Transaction, to_cents
 from apps.fraud.feature_types import EntityFeatures
@@ -21,7 +22,7 @@ from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
 from apps.fraud.rulebook import ENTITIES, compute
 from apps.fraud.scorer import Observed, Scorer, trained_until
-from apps.fraud.stages import Enriched, Labelled, Passed, Stage
+from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
@@ -57,7 +58,7 @@ class _Entity(_Later):
 
     def process(self, event: Passed, ctx: Context) -> None:
         """Find out what is known of the entity at one transaction."""
-        if isinstance(event, Labelled):
+        if not isinstance(event, Enriched):
             self.tell(event, ctx)
             return
         tx = event.tx
@@ -69,8 +70,8 @@ class _Entity(_Later):
         """Handle a label: it has the time of its transaction, which is past."""
         self.process(event, ctx)
 
-    def tell(self, event: Labelled, ctx: Context) -> None:
-        """Hand a label on."""
+    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
+        """Hand on what has become known of a transaction."""
         ctx.emit(event)
 
     def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
@@ -128,8 +129,10 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
 
-    def tell(self, event: Labelled, ctx: Context) -> None:
+    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
         """Learn a label."""
+        if isinstance(event, Responded):
+            return
         kept = self.labelled.value or TerminalLog()
         kept.tell(Word.of(event.label), ctx.watermark)
         self.labelled.value = kept
@@ -158,6 +161,7 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
         scorer: A model; None: rules only.
         challenger: A model in shadow.
         measures: Whether scores are kept, to be judged by the labels that come later.
+        control_group: Who is let through though it would be blocked.
     """
 
     name = "DecisionDesk"
@@ -167,15 +171,21 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
     outcomes = side_output(Outcomes)
 
     def __init__(
-        self, scorer: Scorer | None = None, challenger: Scorer | None = None, *, measures: bool = False
+        self,
+        scorer: Scorer | None = None,
+        challenger: Scorer | None = None,
+        *,
+        measures: bool = False,
+        control_group: ControlGroup | None = None,
     ) -> None:
-        super().__init__(scorer, challenger)
+        super().__init__(scorer, challenger, control_group)
         self._measures = measures
 
     def process(self, event: Passed, ctx: Context) -> None:
         """Decide on one transaction, or judge the scores of one by a label."""
-        if isinstance(event, Labelled):
-            self._judge(event.label, ctx, newest=event.newest)
+        if not isinstance(event, Enriched):
+            if isinstance(event, Labelled):
+                self._judge(event.label, ctx, newest=event.newest)
             return
         seen = event.observed()
         decision, alert = self.decided(*next(self.scored([seen])))
@@ -226,8 +236,9 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
         outcomes: list[Outcome] = []
         for row, event in enumerate(batch.events):
             issued = kept[of_key[row]]
-            if isinstance(event, Labelled):
-                outcomes += issued.say(event.label) if event.newest else []
+            if not isinstance(event, Enriched):
+                if isinstance(event, Labelled) and event.newest:
+                    outcomes += issued.say(event.label)
                 continue
             observed, decision = decided[row]
             if decision.kind == "purchase":
@@ -252,6 +263,7 @@ def stages(
     labels: LabelRules | None = None,
     *,
     measures: bool = False,
+    control_group: ControlGroup | None = None,
 ) -> tuple[Stage, list[tuple[str, Stage]]]:
     """Return the first stage, and for each further one the field that is its key, and the stage.
 
@@ -261,6 +273,7 @@ def stages(
         challenger: A model in shadow, beside the other.
         labels: How the terminal's stage reads labels.
         measures: Whether the desk keeps scores, to be judged by the labels that come later.
+        control_group: Who is let through though it would be blocked.
 
     Raises:
         UserError: There is no such entity, or it is named twice.
@@ -274,10 +287,11 @@ def stages(
         known = ", ".join(_STAGES)
         raise UserError(f"features.entities: {', '.join(entities)}: name each of {known} at most once")
     if not entities and scorer is None and not measures:
-        return CardMonitor(), []
+        return CardMonitor(control_group=control_group), []
     rest: list[tuple[str, Stage]] = []
     for entity in entities:
         stage = TerminalStage(labels, tells=measures) if entity == "terminal" else _STAGES[entity]()
         rest.append((f"{entity}_key", stage))
-    desk = Desk(scorer, challenger, measures=measures)
-    return CardStage(tells=measures or "terminal" in entities), [*rest, ("card_key", desk)]
+    desk = Desk(scorer, challenger, measures=measures, control_group=control_group)
+    responds = "terminal" in entities
+    return CardStage(tells=measures or responds, responds=responds), [*rest, ("card_key", desk)]

@@ -144,6 +144,7 @@ class Authorisation(msgspec.Struct, frozen=True, gc=False):
         amount: The transaction's amount, currency units.
         settled_amount: Of ``captured``: how much was paid in all; of ``reversed``: how much came back;
             None: all of it.
+        terminal_id: Its terminal; None: that one does not learn that a payment was declined.
     """
 
     authorisation_id: Identifier
@@ -154,6 +155,7 @@ class Authorisation(msgspec.Struct, frozen=True, gc=False):
     status: AuthorisationStatus
     amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)]
     settled_amount: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)] | None = None
+    terminal_id: Identifier | None = None
 
     def __post_init__(self) -> None:
         if self.event_time_ms < self.transaction_time_ms:

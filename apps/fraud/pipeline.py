@@ -1,4 +1,4 @@
-"""The fraud app's topology: transactions and labels in; decisions, alerts and what is put aside out."""
+"""The fraud app's topology: what is done with transactions, labels and authorisations."""
 
 from __future__ import annotations
 
@@ -23,16 +23,23 @@ def topology(settings: FraudSettings) -> Topology:
             ``model.registry`` which models are asked.
 
     Returns:
-        Tables ``transactions`` (one row per decision), ``alerts``, ``labels``, ``late``, ``corrections`` and
-        ``dead_letters``; topics for alerts and dead letters.
+        Tables ``transactions`` (one row per decision), ``alerts``, ``labels``, ``authorisations``, ``late``,
+        ``corrections`` and ``dead_letters``; topics for alerts and dead letters.
     """
     measures, labels = settings.model.measure, settings.labels.rules()
-    first, rest = stages(settings.features.stages, *_models(settings), labels, measures=measures)
+    first, rest = stages(
+        settings.features.stages,
+        *_models(settings),
+        labels,
+        measures=measures,
+        control_group=settings.decisions.control(),
+    )
     names = settings.topics
     inputs = {
         "transactions": Input(names.transactions, "card_id"),
         # A label has the time of its transaction, long ago: it says nothing of how far time is.
         "labels": Input(names.labels, "card_id", "transaction_time_ms", clock=False),
+        "authorisations": Input(names.authorisations, "card_id", "transaction_time_ms", clock=False),
     }
     made = read(inputs, control=names.control).process(first)
     for key, stage in rest:
@@ -64,6 +71,7 @@ def _tables(names: Sequence[str], *, measures: bool) -> dict[str, str | Upsert]:
         of(desk, "main"): "transactions",
         of(desk, "alerts"): "alerts",
         of(first, "labels"): "labels",
+        of(first, "authorisations"): "authorisations",
         of(first, "late_transactions"): "late",
         of(first, "corrections"): "corrections",
         of(first, "dead_letters"): "dead_letters",

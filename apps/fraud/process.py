@@ -7,9 +7,18 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from apps.fraud.authorised import CardSteps, Step
 from apps.fraud.card import DAY_MS, Account, Recent
 from apps.fraud.card_history import NOBODY, card_features, counted, links_of, moved
-from apps.fraud.events import Correction, Decision, Label, LateTransaction, Transaction, to_cents
+from apps.fraud.events import (
+    Authorisation,
+    Correction,
+    Decision,
+    Label,
+    LateTransaction,
+    Transaction,
+    to_cents,
+)
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
 from apps.fraud.history import MAX_KEPT_OF_CARD, History, look_of
@@ -17,7 +26,7 @@ from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
-from apps.fraud.stages import Enriched, Labelled, Passed, Stage, UnknownThreshold
+from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage, UnknownThreshold
 from apps.fraud.windows import CardWindows
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 from millrace.parts.contents import digest_of
@@ -36,7 +45,7 @@ class _Cards(Stage):
     passed, and it changes no feature; ``corrections`` says what it would have been.
 
     A label has the time of its transaction, so it never moves the clock; it is in force from the time on at
-    which it became known (see :mod:`apps.fraud.known_labels`).
+    which it became known (see :mod:`apps.fraud.known_labels`). So has an authorisation.
     """
 
     # A decision cannot wait for the watermark. The topic's key is the card, so a partition brings a
@@ -44,7 +53,11 @@ class _Cards(Stage):
     # seen by nobody else than the transactions that it concerns (see DISCUSSION.md).
     order = arrival(in_order_per_key=True)
     # Of one millisecond the transaction goes first: a label speaks of it.
-    inputs: ClassVar[Mapping[str, Any]] = {"transactions": Transaction, "labels": Label}
+    inputs: ClassVar[Mapping[str, Any]] = {
+        "transactions": Transaction,
+        "labels": Label,
+        "authorisations": Authorisation,
+    }
 
     account = value_state(Account, ttl=days(90))
     recent = value_state(Recent)
@@ -52,16 +65,20 @@ class _Cards(Stage):
     place = value_state(Place, ttl=days(90))
     # What is said of a transaction, as late as half a year after it.
     labelled = value_state(CardWords, ttl=days(240))
+    authorised = value_state(CardSteps, ttl=days(240))
     corrections = side_output(Correction)
     late_transactions = side_output(LateTransaction)
     labels = side_output(Label)
+    authorisations = side_output(Authorisation)
 
-    def process(self, event: Transaction | Label, ctx: Context) -> None:
-        """Find out what is known of the card at one transaction, or learn what one was."""
+    def process(self, event: Transaction | Label | Authorisation, ctx: Context) -> None:
+        """Find out what is known of the card at one transaction, or learn what became of one."""
         if type(event) is Transaction:
             self._observe(event, ctx)
         elif type(event) is Label:
             self._learn(event, ctx)
+        elif type(event) is Authorisation:
+            self._settle(event, ctx)
 
     def _learn(self, label: Label, ctx: Context) -> None:
         """Take a label, once; it changes no decision that was issued."""
@@ -79,8 +96,27 @@ class _Cards(Stage):
         if taken != "superseded":
             self.hand_on_label(label, ctx, newest=taken == "newest")
 
+    def _settle(self, event: Authorisation, ctx: Context) -> None:
+        """Take an authorisation, once; it changes no decision that was issued."""
+        steps = self.authorised.value or CardSteps()
+        taken = steps.take(Step.of(event), ctx.watermark)
+        if taken in ("repeat", "conflict"):
+            what = f"authorisation {event.authorisation_id} of this card has come before"
+            if taken == "repeat":
+                ctx.dead_letter("duplicate", what)
+            else:
+                ctx.dead_letter("conflict", f"{what}, and said something else")
+            return
+        self.authorised.value = steps
+        ctx.output(self.authorisations, event, on_time=False)
+        if taken == "new" and event.status in ("declined", "captured"):
+            self.hand_on_response(event, ctx)
+
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on that changes what is known, to whom it concerns."""
+
+    def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
+        """Hand on the response to a payment, to whom it concerns."""
 
     def _observe(self, event: Transaction, ctx: Context) -> None:
         recent = self._recent(event, ctx)
@@ -115,10 +151,12 @@ class _Cards(Stage):
         """Decide, or hand on to the next stage."""
         raise NotImplementedError
 
-    def on_late(self, event: Transaction | Label, ctx: Context) -> None:
-        """Learn a label, whose transaction is long past; put a late transaction aside."""
+    def on_late(self, event: Transaction | Label | Authorisation, ctx: Context) -> None:
+        """Learn what became of a transaction that is long past; put a late transaction aside."""
         if type(event) is Label:
             self._learn(event, ctx)
+        elif type(event) is Authorisation:
+            self._settle(event, ctx)
         elif type(event) is Transaction:
             self._correct(event, ctx)
 
@@ -203,19 +241,26 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
 
     Args:
         tells: Whether a later stage wants labels.
+        responds: Whether a later stage wants the responses to payments.
     """
 
     name = "CardMonitor"
 
-    def __init__(self, *, tells: bool = False) -> None:
+    def __init__(self, *, tells: bool = False, responds: bool = False) -> None:
         super().__init__()
-        self._tells = tells
+        self._tells, self._responds = tells, responds
 
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on to the next stage."""
         if self._tells:
             card, none = label.card_id, f"-{label.card_id}"
             ctx.emit(Labelled(card, none, label.terminal_id, none, none, label, newest), on_time=False)
+
+    def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
+        """Hand a response on to the terminal, if it names one."""
+        if self._responds and response.terminal_id is not None:
+            card, none = response.card_id, f"-{response.card_id}"
+            ctx.emit(Responded(card, none, response.terminal_id, none, none, response), on_time=False)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.known_labels import LabelRules
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
@@ -19,6 +20,7 @@ class FraudTopics(Section):
 
     transactions: str = "fraud.transactions"
     labels: str = "fraud.labels"
+    authorisations: str = "fraud.authorisations"
     control: str = "fraud.control"
     alerts: str = "fraud.alerts"
     dead_letters: str = "fraud.dead-letters"
@@ -105,6 +107,26 @@ class LabelSettings(Section):
         return LabelRules(to_ms(self.delay), self.silence_is_genuine)
 
 
+class DecisionSettings(Section):
+    """What is done with decisions."""
+
+    control_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.2,
+        description="share of the payments that would be blocked which are let through by chance, so that it "
+        "comes out what they were: column control_group. Never for what the list blocked blocks",
+    )
+    control_action: Literal["approve", "review"] = Field(
+        default="approve",
+        description="what is done with them: approve, without an alert; review, with one",
+    )
+
+    def control(self) -> ControlGroup | None:
+        """Return the control group; None: there is none."""
+        return ControlGroup(self.control_share, self.control_action) if self.control_share else None
+
+
 class ModelSettings(Section):
     """Which models are asked."""
 
@@ -151,6 +173,7 @@ class FraudSettings(AppSettings):
     topics: FraudTopics = FraudTopics()
     features: FeatureSettings = FeatureSettings()
     labels: LabelSettings = LabelSettings()
+    decisions: DecisionSettings = DecisionSettings()
     model: ModelSettings = ModelSettings()
     privacy: PrivacySettings = PrivacySettings()
 

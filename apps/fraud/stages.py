@@ -7,8 +7,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.desk import decide
-from apps.fraud.events import Alert, Control, Decision, Label, ResetThreshold, SetThreshold, Transaction
+from apps.fraud.events import (
+    Alert,
+    Authorisation,
+    Control,
+    Decision,
+    Label,
+    ResetThreshold,
+    SetThreshold,
+    Transaction,
+)
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
@@ -105,8 +115,28 @@ class Labelled(msgspec.Struct, frozen=True, gc=False, tag="labelled"):
     newest: bool
 
 
+class Responded(msgspec.Struct, frozen=True, gc=False, tag="responded"):
+    """The response to a payment on its way to its terminal; of one time it comes last, by its tag.
+
+    Attributes:
+        card_key: The card.
+        account_key: The key by which it passes the account's stage; so for the others.
+        terminal_key: The terminal, which learns it.
+        device_key: The key by which it passes the device's stage.
+        ip_key: The key by which it passes the address's stage.
+        response: The authorisation: ``declined``, or ``captured``.
+    """
+
+    card_key: str
+    account_key: str
+    terminal_key: str
+    device_key: str
+    ip_key: str
+    response: Authorisation
+
+
 #: What goes from one stage to the next.
-Passed = Enriched | Labelled
+Passed = Enriched | Labelled | Responded
 
 
 class Stage(KeyedProcess[Any, Any]):
@@ -115,6 +145,7 @@ class Stage(KeyedProcess[Any, Any]):
     Args:
         scorer: A model, for the stage that decides; None: rules only.
         challenger: A model in shadow.
+        control_group: Who is let through though it would be blocked, for the stage that decides.
     """
 
     control_type: ClassVar[object] = Control
@@ -124,8 +155,13 @@ class Stage(KeyedProcess[Any, Any]):
     lists = broadcast_state(str, dict[str, int])
     alerts = side_output(Alert)
 
-    def __init__(self, scorer: Scorer | None = None, challenger: Scorer | None = None) -> None:
-        self._scorer, self._challenger = scorer, challenger
+    def __init__(
+        self,
+        scorer: Scorer | None = None,
+        challenger: Scorer | None = None,
+        control_group: ControlGroup | None = None,
+    ) -> None:
+        self._scorer, self._challenger, self._control_group = scorer, challenger, control_group
 
     def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
         """Set or reset a threshold, change a rule or a list, for all keys."""
@@ -160,7 +196,7 @@ class Stage(KeyedProcess[Any, Any]):
         """Decide by what is kept of thresholds, rules and lists."""
         thresholds = self.overrides.view(thresholds_with)
         rules, lists = self.rules.view(rules_view), self.lists.view(dict)
-        return decide(seen, thresholds, rules, lists, model, challenger)
+        return decide(seen, thresholds, rules, lists, model, challenger, self._control_group)
 
     def decide_now(self, seen: Observed, ctx: Context) -> None:
         """Decide on one transaction, and emit what comes of it."""

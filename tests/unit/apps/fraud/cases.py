@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from apps.fraud.events import Kind, Label, LabelSource, Transaction
+from apps.fraud.events import Authorisation, AuthorisationStatus, Kind, Label, LabelSource, Transaction
 from apps.fraud.process import CardMonitor
 from millrace.testing import TestDriver
 
@@ -58,6 +58,48 @@ def label(
         fraud,
         source,
     )
+
+
+def authorisation(
+    of: Transaction,
+    known: int,
+    status: AuthorisationStatus,
+    settled: float | None = None,
+    *,
+    id: str = "",
+) -> Authorisation:
+    """What became of a transaction ``known`` ms after the start."""
+    return Authorisation(
+        id or f"auth-{next(_ids)}",
+        START_MS + known,
+        of.transaction_id,
+        of.event_time_ms,
+        of.card_id,
+        status,
+        of.amount,
+        settled,
+        of.terminal_id,
+    )
+
+
+def authorisations(tx: Transaction, *, scale: int = MINUTE) -> list[Authorisation]:
+    """What becomes of a purchase within some ``scale`` (ms): most are captured, some declined or reversed."""
+    if tx.kind != "purchase":
+        return []
+    random = Random(tx.transaction_id)
+    at = tx.event_time_ms - START_MS
+    if random.random() < 0.15:
+        return [authorisation(tx, at + random.randrange(2), "declined", id=f"{tx.transaction_id}-d")]
+    found = [authorisation(tx, at + 1, "approved", id=f"{tx.transaction_id}-a")]
+    part = None if random.random() < 0.7 else round(tx.amount * random.random(), 2)
+    at += random.randrange(scale)
+    found.append(authorisation(tx, at, "captured", part, id=f"{tx.transaction_id}-c"))
+    if random.random() < 0.2:
+        back = None if random.random() < 0.5 else round(tx.amount / 2, 2)
+        found.append(
+            authorisation(tx, at + random.randrange(scale), "reversed", back, id=f"{tx.transaction_id}-r")
+        )
+    return found
 
 
 def driver(*, out_of_orderness_ms: int = 0) -> TestDriver:

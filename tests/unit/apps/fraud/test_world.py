@@ -12,7 +12,7 @@ from apps.fraud.events import Label, Transaction
 from generators.payments import PaymentsProfile, simulate
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
-from tests.unit.apps.fraud.cases import HOUR, SECOND, START_MS
+from tests.unit.apps.fraud.cases import HOUR, SECOND, START_MS, authorisations
 from tests.unit.apps.fraud.chain import ALL
 
 #: Frauds and what is said of them come within minutes and hours, not days and weeks.
@@ -23,17 +23,22 @@ PROFILE = PaymentsProfile(
 
 
 def world(profile: PaymentsProfile, hours: int) -> Iterator[Happened]:
-    """What happens in so many hours; a label comes when it is known, and has the time of its transaction."""
+    """What happens in so many hours; what is said of a transaction comes then, and has its time."""
     end = START_MS + hours * HOUR
+    happened: list[Happened] = []
     for simulated in simulate(profile):
         if simulated.stream == "transactions":
             tx = msgspec.convert(simulated.event, Transaction, from_attributes=True)
-            happened = Happened(tx.event_time_ms, tx.card_id, tx.event_time_ms, tx)
+            if tx.event_time_ms >= end:
+                break
+            happened.append(Happened(tx.event_time_ms, tx.card_id, tx.event_time_ms, tx))
+            happened += (
+                Happened(a.event_time_ms, a.card_id, tx.event_time_ms, a) for a in authorisations(tx)
+            )
         else:
             label = msgspec.convert(simulated.event, Label, from_attributes=True)
-            happened = Happened(label.event_time_ms, label.card_id, label.transaction_time_ms, label)
-        if happened.came_ms < end:
-            yield happened
+            happened.append(Happened(label.event_time_ms, label.card_id, label.transaction_time_ms, label))
+    return iter(sorted((h for h in happened if h.came_ms < end), key=lambda h: h.came_ms))
 
 
 class FraudWorld(AppWorld):
