@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -11,6 +11,7 @@ from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures
 from apps.fraud.geo import Place, distance_km, speed_kmh
 from apps.fraud.history import DAY_MS, HORIZON_MS, History
+from apps.fraud.kinds import kind_of, purchase_of
 from millrace.parts.lookback import Look, link_of
 
 MINUTE_MS: Final = 60_000
@@ -23,6 +24,52 @@ Links = tuple[int, int, int]
 NOBODY: Final[Links] = (0, 0, 0)
 
 
+class Steps(Protocol):
+    """Authorisations of a card."""
+
+    def declined(self, after: int, until: int) -> int:
+        """Return how many payments were declined in (after, until], ms."""
+
+
+class Authorised(Protocol):
+    """Where they are kept: a state, or anything like it."""
+
+    @property
+    def value(self) -> Steps | None:
+        """The authorisations; ``None``: there are none."""
+
+
+class CardLook(Look):
+    """What is seen of a card at one time: its purchases with their kinds, and its authorisations.
+
+    Args:
+        kept: The card's history.
+        at: The time, ms.
+        authorised: Its authorisations, read when a rule asks for them; ``None``: there are none.
+    """
+
+    __slots__ = ("authorised", "history")
+
+    def __init__(self, kept: History | None, at: int, authorised: Authorised | None = None) -> None:
+        super().__init__(kept, at, None if kept is None else kept.tail)
+        self.history, self.authorised = kept, authorised
+
+    def numbers_from(self, start: int) -> bytes:
+        """Return which of the known kinds the purchases from an index on are, a byte each."""
+        history = self.history
+        return b"" if history is None else history.kinds[start : self.end]
+
+    @property
+    def known(self) -> list[int]:
+        """The kinds, by their numbers."""
+        return [] if self.history is None else self.history.known
+
+    def declined(self, window_ms: int) -> int:
+        """Return how many payments were declined in the window, and before this one."""
+        steps = None if self.authorised is None else self.authorised.value
+        return 0 if steps is None else steps.declined(self.at - window_ms, self.at - 1)
+
+
 def links_of(tx: Transaction) -> Links:
     """Return the links of a purchase, in the order of the columns."""
     device, ip = tx.device_id, tx.ip
@@ -33,7 +80,9 @@ def links_of(tx: Transaction) -> Links:
     )
 
 
-def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, links: Links) -> CardFeatures:
+def card_features(
+    look: CardLook, tx: Transaction, cents: int, place: Place | None, links: Links
+) -> CardFeatures:
     """Return what is known of a card.
 
     Args:
@@ -100,9 +149,21 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         km,
         kmh,
         fastest,
-        False,
+        look.history is not None and look.history.dropped > 0,
+        _home(look, start),
     )
     return features if look.tail is None else _busy(features, look, this, cents, links)
+
+
+def _home(look: CardLook, start: int) -> str | None:
+    """Return the country of most of a card's purchases from an index on."""
+    numbers, known = look.numbers_from(start), look.known
+    found: dict[str, int] = {}
+    for number in set(numbers):
+        country = purchase_of(known[number]).country
+        if country is not None:
+            found[country] = found.get(country, 0) + numbers.count(number)
+    return min(found, key=lambda country: (-found[country], country), default=None)
 
 
 def _busy(features: CardFeatures, look: Look, this: int, cents: int, links: Links) -> CardFeatures:
@@ -157,5 +218,5 @@ def counted(history: History | None, tx: Transaction, cents: int, links: Links) 
     """Return the card's history with a purchase more."""
     if history is None:
         history = History(since=tx.event_time_ms)
-    history.add(tx.event_time_ms, cents, links)
+    history.add_of_kind(tx.event_time_ms, cents, links, kind_of(tx))
     return history

@@ -1,4 +1,4 @@
-"""The other entities of a payment (account, terminal, device, IP address): each keyed by itself, in a chain.
+"""The other entities of a payment (account, terminal, device, address, …): each keyed by itself, in a chain.
 
 A stage adds what it knows to the record and hands it on; the last one decides.
 """

@@ -20,9 +20,9 @@ from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
-from apps.fraud.rulebook import ENTITIES, compute
 from apps.fraud.scorer import Observed, Scorer, trained_until
 from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
+from apps.fraud.window_functions import ENTITIES, compute
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
@@ -154,6 +154,18 @@ class AddressStage(_Entity, KeyedProcess[Passed, Passed]):
     of_card = "ip_before"
 
 
+class CustomerStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The customer: all cards and accounts of one person together."""
+
+    name, entity, found = "CustomerMonitor", "customer", "customer"
+
+
+class MerchantStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The merchant: all terminals of one together."""
+
+    name, entity, found = "MerchantMonitor", "merchant", "merchant"
+
+
 class Desk(_Later, KeyedProcess[Passed, Decision]):
     """Decides on what the stages before found, by card again.
 
@@ -253,6 +265,8 @@ _STAGES: dict[str, type[_Entity]] = {
     "terminal": TerminalStage,
     "device": DeviceStage,
     "ip": AddressStage,
+    "customer": CustomerStage,
+    "merchant": MerchantStage,
 }
 
 
@@ -268,7 +282,8 @@ def stages(
     """Return the first stage, and for each further one the field that is its key, and the stage.
 
     Args:
-        entities: Which entities have a stage, in this order: of account, terminal, device, ip.
+        entities: Which entities have a stage, in this order: of account, terminal, device, ip, customer,
+            merchant.
         scorer: A model; None: rules only.
         challenger: A model in shadow, beside the other.
         labels: How the terminal's stage reads labels.

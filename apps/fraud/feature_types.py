@@ -28,6 +28,8 @@ class CardFeatures(msgspec.Struct, frozen=True, gc=False):
         fastest_kmh: The fastest that the card was before.
         truncated: Whether the card is so busy that ``…_before`` see only the newest purchases of its 30 days,
             and what is older is counted in panes.
+        home_country: The country of most of its purchases in the 30 days before; of equally many the first by
+            its code.
     """
 
     gap_s: float | None
@@ -51,6 +53,7 @@ class CardFeatures(msgspec.Struct, frozen=True, gc=False):
     kmh: float | None
     fastest_kmh: float | None
     truncated: bool
+    home_country: str | None = None
 
 
 class EntityFeatures(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from apps.fraud.authorised import CardSteps, Step
 from apps.fraud.card import DAY_MS, Account, Recent
-from apps.fraud.card_history import NOBODY, card_features, counted, links_of, moved
+from apps.fraud.card_history import NOBODY, CardLook, card_features, counted, links_of, moved
 from apps.fraud.events import (
     Authorisation,
     Correction,
@@ -21,7 +21,7 @@ from apps.fraud.events import (
 )
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
-from apps.fraud.history import MAX_KEPT_OF_CARD, History, look_of
+from apps.fraud.history import MAX_KEPT_OF_CARD, History
 from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
@@ -129,7 +129,8 @@ class _Cards(Stage):
         self.account.value = account  # its 90 days begin anew
         bought = cents if purchase else 0
         history, place = self.history.value, self.place.value
-        look, links = look_of(history, ctx.event_time), links_of(event) if purchase else NOBODY
+        look = CardLook(history, ctx.event_time, self.authorised)
+        links = links_of(event) if purchase else NOBODY
         card = card_features(look, event, bought, place, links)
         asked = self.rules.view(rules_view).asked.get("card")
         windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
@@ -142,7 +143,9 @@ class _Cards(Stage):
                     self.place.value = now_at
         words = self.labelled.value
         said = None if words is None else words.risk(ctx.event_time)
-        self.hand_on(new_observed((event, own, card, None, None, None, None, windows, said, None)), ctx)
+        self.hand_on(
+            new_observed((event, own, card, None, None, None, None, windows, said, None, None, None)), ctx
+        )
         if purchase and history is not None:
             # At last: rules look at what it removes.
             history.forget(ctx.watermark, MAX_KEPT_OF_CARD)
@@ -254,13 +257,15 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
         """Hand a label on to the next stage."""
         if self._tells:
             card, none = label.card_id, f"-{label.card_id}"
-            ctx.emit(Labelled(card, none, label.terminal_id, none, none, label, newest), on_time=False)
+            told = Labelled(card, none, label.terminal_id, none, none, label, newest, none, none)
+            ctx.emit(told, on_time=False)
 
     def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
         """Hand a response on to the terminal, if it names one."""
         if self._responds and response.terminal_id is not None:
             card, none = response.card_id, f"-{response.card_id}"
-            ctx.emit(Responded(card, none, response.terminal_id, none, none, response), on_time=False)
+            told = Responded(card, none, response.terminal_id, none, none, response, none, none)
+            ctx.emit(told, on_time=False)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""
@@ -285,5 +290,7 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
                 windows,
                 card_labels=seen.card_labels,
                 is_fraud=said is not None and said.is_fraud(tx.transaction_id),
+                customer_key=tx.customer_id or none,
+                merchant_key=tx.merchant_id or none,
             )
         )

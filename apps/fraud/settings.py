@@ -33,7 +33,11 @@ ENTITY_STAGES: Final = {
     "terminal": "TerminalMonitor",
     "device": "DeviceMonitor",
     "ip": "AddressMonitor",
+    "customer": "CustomerMonitor",
+    "merchant": "MerchantMonitor",
 }
+#: Those that a new checkpoint of a station has unless it is told.
+USUAL_ENTITIES: Final = ("account", "terminal", "device", "ip")
 
 
 class FeatureSettings(Section):
@@ -42,8 +46,9 @@ class FeatureSettings(Section):
     entities: str = Field(
         default="auto",
         description="entities with a stage of their own beside the card's, with commas, in this order: "
-        "account, terminal, device, ip; none. auto: those of the checkpoint; a new one has all of them as a "
-        "station, and none as a chain, where each adds a shuffle. Part of the checkpoint",
+        "account, terminal, device, ip, customer, merchant; none. auto: those of the checkpoint; a new one "
+        "has the first four as a station, and none as a chain, where each adds a shuffle. Part of the "
+        "checkpoint",
     )
 
     @field_validator("entities")
@@ -76,7 +81,7 @@ class FeatureSettings(Section):
         if self.entities != "auto":
             return self
         if links is None:
-            named = list(ENTITY_STAGES) if plan == "station" else []
+            named = list(USUAL_ENTITIES) if plan == "station" else []
         else:
             named = [entity for link in links for entity, stage in ENTITY_STAGES.items() if stage == link]
         return self.model_copy(update={"entities": ",".join(named) or "none"})
