@@ -14,8 +14,7 @@ from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity import look_at
 from apps.fraud.events import Decision, Label, Transaction, to_cents
 from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.handbook.habits import is_high
-from apps.fraud.history import MAX_KEPT, History, look_of
+from apps.fraud.history import HORIZON_MS, MAX_KEPT, History, look_of
 from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
@@ -124,8 +123,9 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         kept.settle(ctx.watermark)
         event.terminal_labels = kept.look(ctx.event_time, self._labels)
         if tx.kind == "purchase":
-            median = event.own.median_before
-            kept.add(ctx.event_time, high=is_high(tx.amount, tx.amount / median if median else 1.0))
+            count, cents = look_of(self.history.value, ctx.event_time).numbers(HORIZON_MS)
+            high = self._labels.is_high(tx.amount, event.own.median_before, count, cents / 100)
+            kept.add(ctx.event_time, high=high)
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
 

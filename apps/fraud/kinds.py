@@ -114,11 +114,12 @@ def of_chosen(name: str, window_ms: int, where: Chosen) -> Callable[[Any, Transa
             good = {number for number, kind in enumerate(known) if holds(kind)}
             numbers = look.numbers_from(start)
             if name == "count":
-                return sum(map(numbers.count, good)) + this
+                return float(sum(map(numbers.count, good)) + this)
             found = list(compress(look.amounts_from(start), map(good.__contains__, numbers)))
         if this:
             found.append(cents)
-        return finish(found)
+        value: float | None = finish(found)
+        return value
 
     return compute
 

@@ -100,6 +100,19 @@ class LabelSettings(Section):
         "disputes are reported",
     )
 
+    high_ratio: float = Field(
+        default=2.5,
+        ge=1,
+        le=1_000,
+        description="a purchase is high from above so many medians of its card on, unless it is usual at its "
+        "terminal: a known fraud of a high amount says that a card was stolen, and makes no run there",
+    )
+    high_amount: float | None = Field(
+        default=None,
+        gt=0,
+        description="from above this amount on a purchase is high in any case; in the Handbook's world 220",
+    )
+
     @field_validator("delay")
     @classmethod
     def _bounded(cls, value: timedelta) -> timedelta:
@@ -109,7 +122,7 @@ class LabelSettings(Section):
 
     def rules(self) -> LabelRules:
         """Return these settings as the stages take them."""
-        return LabelRules(to_ms(self.delay), self.silence_is_genuine)
+        return LabelRules(to_ms(self.delay), self.silence_is_genuine, self.high_ratio, self.high_amount)
 
 
 class DecisionSettings(Section):

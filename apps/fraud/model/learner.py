@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from apps.fraud.model.estimator import FEATURES_VERSION, MODEL
-from apps.fraud.model.live import LIVE_COLUMNS, LIVE_MODEL, LIVE_NAME, LIVE_READER, flat
+from apps.fraud.model.live import LATER_COLUMNS, LIVE_COLUMNS, LIVE_MODEL, LIVE_NAME, LIVE_READER, flat
 from apps.fraud.model.training import examples, read_features
 from apps.fraud.model.weeks import day_of
 from millrace.models.commands import time_of
@@ -48,7 +48,7 @@ def read_tables(model: AppModel, tables: TrainingTables) -> tuple[pd.DataFrame, 
     """Read features and labels."""
     if not _is_live(model):
         return read_features(tables), None
-    return flat(tables.read("transactions", LIVE_COLUMNS)), tables.read("labels", _LABELS)
+    return flat(tables.read("transactions", LIVE_COLUMNS, LATER_COLUMNS)), tables.read("labels", _LABELS)
 
 
 def _is_live(model: AppModel) -> bool:

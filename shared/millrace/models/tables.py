@@ -34,14 +34,19 @@ class TrainingTables:
         self.folder, self._wanted = folder, dict(wanted or {})
         self.versions: dict[str, int] = {}
 
-    def read(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    def read(self, name: str, columns: Sequence[str], optional: Sequence[str] = ()) -> pd.DataFrame:
         """Read columns of a table, of one version however often it is read.
+
+        Args:
+            name: The table.
+            columns: Names of its columns.
+            optional: Those of them that a table of an earlier version may lack: they are all ``None`` then.
 
         Raises:
             CannotTrain: There is no such table or version, or it lacks a column.
         """
         version = self._wanted.get(name, self.versions.get(name))
-        found, read = read_table(self.folder / name, columns, version)
+        found, read = read_table(self.folder / name, columns, version, optional)
         self.versions[name] = read
         return found
 
@@ -58,7 +63,7 @@ class TrainingTables:
 
 
 def read_table(
-    folder: str | Path, columns: Sequence[str], version: int | None = None
+    folder: str | Path, columns: Sequence[str], version: int | None = None, optional: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, int]:
     """Read columns of a Delta table; return them with the table's version.
 
@@ -66,6 +71,7 @@ def read_table(
         folder: The table.
         columns: Names of the columns.
         version: The version to read; ``None``: the newest.
+        optional: Those of the columns that may not be there: they are all ``None`` then.
 
     Raises:
         CannotTrain: There is no such table or version, or it lacks a column.
@@ -82,9 +88,13 @@ def read_table(
             raise
         raise CannotTrain(f"the table {folder} has no version {version}, or no longer") from error
     names = {f.name for f in table.schema().fields}
-    if missing := [name for name in columns if name not in names]:
+    there = [name for name in columns if name in names]
+    if missing := [name for name in columns if name not in names and name not in optional]:
         raise CannotTrain(f"the table {folder} has no column {', '.join(missing[:5])}")
-    return table.to_pyarrow_table(columns=list(columns)).to_pandas(), int(table.version())
+    found = table.to_pyarrow_table(columns=there).to_pandas()
+    for name in set(columns) - set(there):
+        found[name] = None
+    return found[list(columns)], int(table.version())
 
 
 def parse_versions(texts: Sequence[str]) -> dict[str, int]:
