@@ -68,5 +68,5 @@ def _busy(history: History, look: Look, card: int, of_card: int) -> EntityFeatur
         of_card or look.links(look.start(HORIZON_MS)).count(card),
         max(0, look.at - history.since) / 1000,
         history.balance / 100,
-        look.tail is not None and look.tail.sampled,
+        not of_card or (look.tail is not None and look.tail.sampled),
     )

@@ -90,8 +90,10 @@ class _Entity(_Later):
             history.add(ctx.event_time, cents, (card,))
         history.forget(ctx.watermark, MAX_KEPT)
         self.history.value = history
-        before = (getattr(event.card, self.of_card) or 0) + 1 if self.of_card and bought else 0
-        return look_at(history, ctx.event_time, card, before)
+        of_card = 0
+        if self.of_card and bought and not event.card.truncated:
+            of_card = (getattr(event.card, self.of_card) or 0) + 1
+        return look_at(history, ctx.event_time, card, of_card)
 
 
 class AccountStage(_Entity, KeyedProcess[Passed, Passed]):

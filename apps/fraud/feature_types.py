@@ -68,7 +68,8 @@ class EntityFeatures(msgspec.Struct, frozen=True, gc=False):
         pair_count_30d: Purchases of this card with this entity.
         age_s: Seconds since the entity was seen first (while it was seen at least every 31 days).
         balance: What has come in, less what has gone out.
-        truncated: Whether it is so busy that ``cards_…`` are estimates, by a sample.
+        truncated: Whether it is so busy that ``cards_…`` are estimates, by a sample, or ``pair_count_30d``
+            sees its newest purchases only.
     """
 
     count_1h: int

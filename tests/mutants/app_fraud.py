@@ -14,6 +14,24 @@ _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_wh
 
 MUTANTS: Final = (
     Mutant(
+        "fraud: the live model does not know the home of a card",
+        f"{_APP}/model/live.py",
+        "        return lambda observed: of(observed.tx, observed.card.home_country)\n",
+        "        return lambda observed: of(observed.tx, None)\n",
+        "training and scoring see the same numbers",
+        (f"{_TESTS}/test_live_model.py",),
+    ),
+    Mutant(
+        "fraud: what is usual at a terminal is not asked",
+        f"{_APP}/known_labels.py",
+        "        return count < KNOWN_FROM or amount > self.high_ratio * total / count\n",
+        "        return True\n",
+        "frauds of usual amounts are a run of their terminal",
+        (
+            f"{_TESTS}/test_live_labels.py::test_frauds_of_amounts_that_are_usual_at_the_terminal_are_a_run_of_it",
+        ),
+    ),
+    Mutant(
         "fraud: a condition within a window is not asked",
         f"{_APP}/kinds.py",
         "            good = {number for number, kind in enumerate(known) if holds(kind)}\n",

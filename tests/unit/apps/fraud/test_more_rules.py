@@ -12,11 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from apps.fraud import entity_stages, process
 from apps.fraud.backtest import backtest, read_declined
+from apps.fraud.card_history import CardLook
 from apps.fraud.events import Authorisation, Transaction
-from apps.fraud.history import MAX_KEPT_OF_CARD, MAX_KINDS, History
+from apps.fraud.history import MAX_KINDS, History
 from apps.fraud.kinds import kind_of, purchase_of
 from apps.fraud.rulebook import LANGUAGE, check_reach, text_of
+from apps.fraud.window_functions import asked
 from millrace.rules import PublishRule, Rule, RuleError
 from tests.oracles import fraud_windows as oracle
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, START_MS, authorisation, transaction
@@ -232,12 +235,67 @@ def test_kinds_are_of_a_byte_each_and_of_too_many_the_card_says_so() -> None:
     assert history.dropped > 0, "a card of more kinds says that not all are told apart"
 
 
-def test_a_history_of_before_kinds_goes_on() -> None:
-    old = History(since=0)
-    old.add(START_MS, 500, (1, 0, 0))
-    chain = Chain(())
-    chain.control(*published())
+def test_a_history_of_before_kinds_and_panes_goes_on() -> None:
+    """As an earlier version packed it: seven fields, without a tail, kinds or their table."""
+    before = History(since=0)
+    before.add(START_MS, 500, (1, 0, 0))
+    packed = msgspec.msgpack.encode(msgspec.msgpack.decode(msgspec.msgpack.encode(before))[:7])
+    history = msgspec.msgpack.decode(packed, type=History)
+    assert (len(history), history.tail, history.kinds, history.known) == (1, None, b"", [])
     tx = transaction(HOUR, 20.0)
-    old.add_of_kind(tx.event_time_ms, 2_000, (1, 0, 0), kind_of(tx))
-    assert [purchase_of(old.known[number]).mcc for number in old.kinds] == [None, "5411"]
-    assert len(old) < MAX_KEPT_OF_CARD
+    history.add_of_kind(tx.event_time_ms, 2_000, (2, 0, 0), kind_of(tx))
+    assert [purchase_of(history.known[number]).mcc for number in history.kinds] == [None, "5411"]
+    look = CardLook(history, tx.event_time_ms)
+    for text, wanted in {
+        "count(card, 1 d, mcc == '5411')": 1,
+        "count(card, 1 d, mcc is missing)": 1,
+        "distinct(mcc, card, 1 d)": 1,
+        "sum(amount, card, 1 d, amount < 10)": 5.0,
+    }.items():
+        (use,) = LANGUAGE.condition(f"{text} > 0").uses
+        assert asked(use)(look, tx, 0) == wanted
+    history.forget(tx.event_time_ms, 1)
+    assert (len(history), len(history.kinds), CardLook(history, tx.event_time_ms).count(DAY)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_busy_entities_are_the_same_however_batches_are_cut_and_never_too_little(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if five purchases were many: of each terminal, card and so on the others are in panes."""
+    monkeypatch.setattr(process, "MAX_KEPT_OF_CARD", 5)
+    monkeypatch.setattr(entity_stages, "MAX_KEPT", 5)
+    life = a_life(Random(seed), 120)
+
+    def outcome(batches: list[list[Transaction]], restarts: float) -> dict[str, Any]:
+        random, chain = Random(seed), Chain(ENTITIES)
+        chain.control(*published())
+        for batch in batches:
+            chain.send(*batch)
+            if random.random() < restarts:
+                chain.restart()
+        assert chain.dead == []
+        return {d.transaction_id: d for d in chain.decisions}
+
+    found = outcome([[tx] for tx in life], 0.0)
+    assert outcome(cut(Random(seed), life), 0.3) == found == outcome([life], 0.0)
+    more = 0
+    for place, tx in enumerate(life):
+        decision = found[tx.transaction_id]
+        for name, field in (("terminal", "terminal"), ("merchant", "merchant"), ("account", "account")):
+            features, exact = getattr(decision, field), oracle.entity_features(life[:place], tx, name)
+            assert (features is None) == (exact is None)
+            if features is None or exact is None:
+                continue
+            for of in ("count_1h", "count_24h", "count_30d", "sum_24h", "max_24h"):
+                assert getattr(features, of) >= exact[of] - 1e-9
+            assert [features.cards_1h, features.cards_24h, features.cards_30d] == [
+                exact["cards_1h"], exact["cards_24h"], exact["cards_30d"]]  # fmt: skip
+            more += features.count_30d > exact["count_30d"]
+            if not features.truncated:
+                assert features.pair_count_30d == exact["pair_count_30d"]
+        exact = oracle.card_features(life[:place], tx)
+        assert decision.card.count_30d >= exact["count_30d"]
+        assert (decision.card.terminals_30d, decision.card.devices_30d) == (
+            exact["terminals_30d"], exact["devices_30d"])  # fmt: skip
+    assert more < len(life), "few windows reach back further than they should"
