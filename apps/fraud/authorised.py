@@ -23,7 +23,7 @@ from millrace.parts.lookback import link_of
 
 DAY_MS: Final = 86_400_000
 #: An authorisation is remembered for so long after it happened, and so many of a card at most.
-KEPT_MS: Final = 90 * DAY_MS
+KEPT_MS: Final = 45 * DAY_MS
 MOST_OF_CARD: Final = 1_000
 
 _STATUS: Final[tuple[AuthorisationStatus, ...]] = ("approved", "declined", "captured", "reversed")

@@ -1,36 +1,19 @@
-"""What is kept of a card: totals over its life and its last 24 hours.
-
-Money is whole cents and every total an exact integer that does not depend on order, so a result never
-depends on how a stream was cut into batches.
-"""
+"""What is kept of a card beside its profile: its last 24 hours, in whole cents."""
 
 from __future__ import annotations
 
-import copy
-import math
 from bisect import bisect_right, insort
-from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
 
-from apps.fraud.events import MAX_AMOUNT
 from millrace.parts.contents import DIGEST_BYTES
 
 DAY_MS: Final = 86_400_000
 
-#: A purchase is small up to this many cents …
-SMALL_CENTS: Final = 200
-#: … and up to this share of the mean of the card's purchases that are above it (numerator, denominator).
-SMALL_SHARE: Final = (3, 10)
-#: So many purchases above ``SMALL_CENTS`` it takes to know that mean.
-_KNOWN_FROM: Final = 3
-# Squares of cents outgrow the 64 bits of a stored integer: their sum is kept in two.
-_HALF: Final = 1 << 60
-
 
 class Account(msgspec.Struct, array_like=True, gc=False):
-    """Totals over a card's life, exact and independent of order.
+    """Totals over a card's life as earlier versions kept them; a profile begins with them.
 
     Attributes:
         balance: Balance, cents.
@@ -39,10 +22,10 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         total: Their sum, cents.
         squares_high: Sum of their squares, cents², in units of 2^60.
         squares_low: The rest of it.
-        big_count: Purchases above ``SMALL_CENTS``.
+        big_count: Purchases above 2.00.
         big_total: Their sum, cents.
         first_bucket: Bucket of ``buckets[0]``.
-        buckets: Number of purchases above ``SMALL_CENTS`` by amount (see :func:`bucket_of`).
+        buckets: Number of purchases above 2.00 by amount (see :func:`apps.fraud.amounts.bucket_of`).
         middle: Index in ``buckets`` of the bucket that holds the median.
         below: Purchases in the buckets before it.
     """
@@ -59,146 +42,6 @@ class Account(msgspec.Struct, array_like=True, gc=False):
     buckets: list[int] = msgspec.field(default_factory=list)
     middle: int = 0
     below: int = 0
-
-    def add_purchase(self, time: int, cents: int) -> None:
-        """Count a purchase."""
-        if time < self.since or not self.count:
-            self.since = time
-        # As change(cents, 1), spelled out since it runs for every purchase: what can only be when
-        # one is taken away is left out, and nothing is set that stays as it is.
-        self.count += 1
-        self.total += cents
-        self.balance -= cents
-        low = self.squares_low + cents * cents
-        if low < _HALF:
-            self.squares_low = low
-        else:
-            self.squares_high += low // _HALF
-            self.squares_low = low % _HALF
-        if cents > SMALL_CENTS:
-            self.big_count += 1
-            self.big_total += cents
-            self._count_bucket(cents, 1)
-
-    def without(self, purchases: Iterable[int], credited: int) -> Account:
-        """Return a copy from before these purchases (cents each) and this sum of credits."""
-        past = copy.copy(self)
-        past.buckets = list(self.buckets)
-        for cents in purchases:
-            past.change(cents, -1)
-        past.balance -= credited
-        return past
-
-    def change(self, cents: int, sign: int) -> None:
-        """Count a purchase, or take it back."""
-        self.count += sign
-        self.total += sign * cents
-        self.balance -= sign * cents
-        low = self.squares_low + sign * cents * cents
-        if not 0 <= low < _HALF:
-            self.squares_high += low // _HALF
-            low %= _HALF
-        self.squares_low = low
-        if cents > SMALL_CENTS:
-            self.big_count += sign
-            self.big_total += sign * cents
-            self._count_bucket(cents, sign)
-
-    def _count_bucket(self, cents: int, sign: int) -> None:
-        buckets = self.buckets
-        shift = cents.bit_length() - 4  # as bucket_of: it is above 16 cents
-        at = (shift << 3) + (cents >> shift) - self.first_bucket
-        if not 0 <= at < len(buckets):
-            at = self._make_room(at + self.first_bucket)
-        buckets[at] += sign
-        middle, below = self.middle, self.below
-        if at < middle:
-            below += sign
-            self.below = below
-        target = (self.big_count + 1) >> 1
-        if not below < target <= below + buckets[middle]:
-            self._move_middle(target)
-
-    def _move_middle(self, target: int) -> None:
-        """Move on to the bucket of the purchase in this place, by one bucket that is not empty at most."""
-        buckets, middle, below = self.buckets, self.middle, self.below
-        while below >= target > 0:
-            middle -= 1
-            below -= buckets[middle]
-        while below + buckets[middle] < target:
-            below += buckets[middle]
-            middle += 1
-        self.middle, self.below = middle, below
-
-    def _make_room(self, bucket: int) -> int:
-        """Make ``buckets`` hold this bucket, and return its index."""
-        buckets = self.buckets
-        if not buckets:
-            self.first_bucket = bucket
-        missing = self.first_bucket - bucket
-        if missing > 0:
-            buckets[:0] = [0] * missing
-            self.first_bucket = bucket
-            self.middle += missing
-        at = bucket - self.first_bucket
-        buckets.extend([0] * (at + 1 - len(buckets)))
-        return at
-
-    def std_cents(self) -> float | None:
-        """Return the sample standard deviation of the purchases, cents."""
-        n = self.count
-        if n < 2:
-            return None
-        squares = self.squares_low
-        if self.squares_high:
-            squares += self.squares_high * _HALF
-        total = self.total
-        return math.sqrt((n * squares - total * total) / (n * (n - 1)))
-
-    def median_cents(self) -> float | None:
-        """Return the (lower) median of the purchases above ``SMALL_CENTS``, cents.
-
-        It is right to within 6 %: the middle of the median's bucket. Small ones are left out because a
-        burst of them, as thieves test a card, would make ordinary amounts look large.
-        """
-        return _MIDDLES[self.first_bucket + self.middle] if self.big_count else None
-
-    def is_small(self, cents: int) -> bool:
-        """Return whether an amount is small, for anybody and for this card."""
-        if cents > SMALL_CENTS:
-            return False
-        if self.big_count < _KNOWN_FROM:
-            return True
-        share, whole = SMALL_SHARE
-        return cents * whole * self.big_count <= share * self.big_total
-
-
-def bucket_of(cents: int) -> int:
-    """Return the bucket of an amount: exact below 16 cents, then eight to every doubling.
-
-    >>> bucket_of(15), bucket_of(16), bucket_of(17), bucket_of(18)
-    (15, 16, 16, 17)
-    """
-    if cents < 16:
-        return cents
-    shift = cents.bit_length() - 4
-    return (shift << 3) + (cents >> shift)
-
-
-def bucket_middle(bucket: int) -> float:
-    """Return the middle of a bucket, cents.
-
-    >>> bucket_middle(15), bucket_middle(16)
-    (15.0, 16.5)
-    """
-    if bucket < 16:
-        return float(bucket)
-    shift = (bucket >> 3) - 1
-    return ((bucket - (shift << 3)) << shift) + ((1 << shift) - 1) / 2
-
-
-#: The middle of every bucket that an amount can be in.
-_MIDDLES: Final = tuple(map(bucket_middle, range(bucket_of(MAX_AMOUNT * 100) + 1)))
 
 
 class Recent(msgspec.Struct, array_like=True, gc=False):

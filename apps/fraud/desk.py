@@ -22,7 +22,7 @@ from apps.fraud.windows import CardWindows
 from millrace.rules import Match
 
 #: Raised when a feature comes to mean something else.
-FEATURES_VERSION: Final = "2"
+FEATURES_VERSION: Final = "3"
 #: Lists that need no rule; their values are ``kind:value``, for example ``card:card-1``.
 BLOCKED: Final = "blocked"
 ALLOWED: Final = "allowed"
@@ -32,6 +32,8 @@ _TOLD_FIRST: Final = 9
 _TOLD_LAST: Final = 18
 #: What labels said, of what is known last: the entities of later versions stand at the end.
 _LABELS: Final = 2
+#: So many of the card's own features stand behind them; the others at the end.
+_OWN_FIRST: Final = 15
 _STRICTNESS: Final[dict[Action, int]] = {"approve": 0, "review": 1, "block": 2}
 
 Lists = Mapping[str, Mapping[str, int]]
@@ -217,10 +219,10 @@ def _decision(
     # By position, and in runs of fields that stand in the same order (a test holds them so): one by one, by
     # name, it takes twice as long.
     tx, own, card, account, terminal, device, address, _, *rest = seen
-    of_transaction = astuple(tx)
+    of_transaction, of_card = astuple(tx), astuple(own)
     return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
-        *astuple(own),
+        *of_card[:_OWN_FIRST],
         score,
         action,
         reasons,
@@ -242,6 +244,7 @@ def _decision(
         None if challenger is None else challenger[1],
         *rest[:_LABELS],
         control_group,
+        *of_card[_OWN_FIRST:],
         *of_transaction[_TOLD_LAST:],
         *rest[_LABELS:],
     )

@@ -19,6 +19,7 @@ from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
+from apps.fraud.profile import HALF_LIFE_DAYS
 from apps.fraud.scorer import Observed, Scorer, trained_until
 from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
 from apps.fraud.window_functions import ENTITIES, compute
@@ -132,14 +133,15 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         return super()._look(event, tx, ctx)
 
     def tell(self, event: Labelled | Responded, ctx: Context) -> None:
-        """Learn a label."""
-        if isinstance(event, Responded):
-            return
+        """Learn a label, or the response to a payment."""
         kept = self.labelled.value or TerminalLog()
-        kept.tell(Word.of(event.label), ctx.watermark)
+        if isinstance(event, Responded):
+            kept.tell(Word.of_response(event.response), ctx.watermark)
+        else:
+            kept.tell(Word.of(event.label), ctx.watermark)
+            if self._tells:
+                ctx.emit(event)
         self.labelled.value = kept
-        if self._tells:
-            ctx.emit(event)
 
 
 class DeviceStage(_Entity, KeyedProcess[Passed, Passed]):
@@ -280,6 +282,7 @@ def stages(
     *,
     measures: bool = False,
     control_group: ControlGroup | None = None,
+    half_life: int = HALF_LIFE_DAYS,
 ) -> tuple[Stage, list[tuple[str, Stage]]]:
     """Return the first stage, and for each further one the field that is its key, and the stage.
 
@@ -291,6 +294,7 @@ def stages(
         labels: How the terminal's stage reads labels.
         measures: Whether the desk keeps scores, to be judged by the labels that come later.
         control_group: Who is let through though it would be blocked.
+        half_life: Half-life of what is usual for a card, days.
 
     Raises:
         UserError: There is no such entity, or it is named twice.
@@ -304,11 +308,12 @@ def stages(
         known = ", ".join(_STAGES)
         raise UserError(f"features.entities: {', '.join(entities)}: name each of {known} at most once")
     if not entities and scorer is None and not measures:
-        return CardMonitor(control_group=control_group), []
+        return CardMonitor(control_group=control_group, half_life=half_life), []
     rest: list[tuple[str, Stage]] = []
     for entity in entities:
         stage = TerminalStage(labels, tells=measures) if entity == "terminal" else _STAGES[entity]()
         rest.append((f"{entity}_key", stage))
     desk = Desk(scorer, challenger, measures=measures, control_group=control_group)
     responds = "terminal" in entities
-    return CardStage(tells=measures or responds, responds=responds), [*rest, ("card_key", desk)]
+    first = CardStage(tells=measures or responds, responds=responds, half_life=half_life)
+    return first, [*rest, ("card_key", desk)]

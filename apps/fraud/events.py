@@ -209,19 +209,22 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         transaction_id: As in the transaction, like all fields down to ``event_time_ms``.
-        purchases_before: Purchases of the card before this transaction.
-        mean_before: Their mean amount.
-        std_before: Their sample standard deviation (from two on).
-        median_before: The median of those above 2.00, to within 6 %.
-        per_hour_before: Purchases per hour since the first.
+        purchases_before: Purchases of the card before this transaction: of the last 90 to 120 days (three to
+            four half-lives, ``features.half_life``), without those that were declined, paid back or found to
+            be frauds, as far as that was known then. So for the four that follow.
+        mean_before: Their mean amount; each counts half as much for every half-life since its day, one of
+            four times the median or more as one of four times the median.
+        std_before: Their standard deviation (from two on), in the same way.
+        median_before: The median of those above 2.00, weighted as well, to within 6 %.
+        per_hour_before: Purchases per hour since the first, of newer days the more.
         zscore: How many deviations the amount of a purchase is above the mean.
         count_1m: Purchases in the minute up to and with this transaction; so for 1 h and 24 h.
         sum_1m: Their sum; so for 1 h and 24 h.
-        small_count_1m: Of a small purchase (at most 2.00, and at most 30 % of the mean of the card's
+        small_count_1m: Of a small purchase (at most 2.00, and at most 30 % of the median of the card's
             larger ones): how many such within the minute; else 0.
         large_count_5m: Of a large purchase (2.5 times the median or more): how many such within five
             minutes; else 0.
-        balance: Balance of the card after this transaction.
+        balance: Balance of the card after this transaction: what was paid, or is held.
         score: 0 (nothing suspicious) to 1.
         action: What to do.
         reasons: Why, heaviest first; empty where nothing is suspicious. Where somebody must look there are at
@@ -243,6 +246,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         card_labels: What was known of the card's transactions; None: nothing.
         terminal_labels: What was known of the terminal's; None where that stage is left out.
         control_group: Whether it would have been blocked, and is let through to learn what it is.
+        excluded_1m: Purchases of the minute before that do not count in what is usual for the card, since
+            they were declined, paid back or found to be frauds; so for 1 h and 24 h.
         utc_offset_min: As in the transaction, like ``home_country``.
         customer: What is known of the customer; None where that stage is left out or there is none.
         merchant: The same of the merchant.
@@ -302,6 +307,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
     control_group: bool = False
+    excluded_1m: int = 0
+    excluded_1h: int = 0
+    excluded_24h: int = 0
     utc_offset_min: int | None = None
     home_country: str | None = None
     customer: EntityFeatures | None = None

@@ -12,11 +12,15 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.card import DAY_MS, SMALL_CENTS, Account, Recent
+from apps.fraud.amounts import SMALL_CENTS
+from apps.fraud.card import DAY_MS, Recent
+from apps.fraud.profile import Profile
 
 MINUTE_MS: Final = 60_000
 FIVE_MINUTES_MS: Final = 300_000
 HOUR_MS: Final = 3_600_000
+
+_WINDOWS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
 
 #: A purchase is large from this many times the card's median on.
 LARGE_TIMES: Final = 2.5
@@ -40,23 +44,36 @@ class Features(msgspec.Struct, frozen=True, gc=False):
     small_count_1m: int
     large_count_5m: int
     balance: float
+    excluded_1m: int
+    excluded_1h: int
+    excluded_24h: int
 
 
-def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase: bool) -> Features:
+def observe(
+    profile: Profile,
+    recent: Recent,
+    time: int,
+    cents: int,
+    *,
+    purchase: bool,
+    known: Profile | None = None,
+) -> Features:
     """Return the features of a transaction, and count it.
 
     Args:
-        account: The card's totals; changed.
+        profile: The card's profile; changed.
         recent: The card's last 24 hours; changed.
         time: Event time, ms.
         cents: Amount, cents.
         purchase: True for a purchase, False for a refund or top-up.
+        known: The profile as it was known at that time, where that is another; not changed.
 
     Example:
-        >>> account, recent = Account(), Recent()
-        >>> observe(account, recent, 1_000, 500, purchase=True).count_1h
+        >>> from apps.fraud.profile import begun
+        >>> profile, recent = begun(30, 1_000), Recent()
+        >>> observe(profile, recent, 1_000, 500, purchase=True).count_1h
         1
-        >>> features = observe(account, recent, 61_000, 700, purchase=True)
+        >>> features = observe(profile, recent, 61_000, 700, purchase=True)
         >>> features.count_1m, features.sum_1h, features.mean_before
         (1, 12.0, 5.0)
     """
@@ -64,10 +81,12 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
     # few transactions need (small, large) is not computed for the others.
     times, totals, base, credits = recent.times, recent.totals, recent.base, recent.credits
     end = len(times)
-    past = account
+    if time // DAY_MS // profile.half_life > profile.span:
+        profile.arrive(time)
+    past = profile if known is None else known
     if (end and times[-1] > time) or (credits and credits[-1][0] > time):
         end = bisect_right(times, time)
-        past = _past(account, recent, time, end)
+        past = _past(past, recent, time, end)
     upto = totals[end - 1] if end else base
     # A window without anything begins and is summed from where it ends.
     start_1m = start_1h = start_24h = end
@@ -84,9 +103,8 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
     mean = std = median = per_hour = None
     count = past.count
     if count:
-        mean, std, median = past.total / count, past.std_cents(), past.median_cents()
-        if time > past.since:
-            per_hour = count * HOUR_MS / (time - past.since)
+        mean, std, median = past.usual()
+        per_hour = past.per_hour(time)
     this, added, zscore, small, large = 0, -cents, None, 0, 0
     if purchase:
         this, added = 1, cents
@@ -102,6 +120,9 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
             if start_1h < end:
                 start = bisect_right(times, time - FIVE_MINUTES_MS, start_1h, end)
                 large += sum(other >= LARGE_TIMES * median for other in recent.amounts(start, end))
+    excluded_1m = excluded_1h = excluded_24h = 0
+    if past.excluded:
+        excluded_1m, excluded_1h, excluded_24h = map(past.left_out, (time,) * 3, _WINDOWS)
     features = Features(
         count,
         None if mean is None else mean / 100,
@@ -118,6 +139,9 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
         small,
         large,
         (past.balance - added) / 100,
+        excluded_1m,
+        excluded_1h,
+        excluded_24h,
     )
     if purchase:
         if end == len(times):  # as Recent.add_purchase, without its call
@@ -125,15 +149,17 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
             totals.append(upto)
         else:
             recent.add_purchase(end, time, cents)
-        account.add_purchase(time, cents)
+        profile.buy(time, cents)
     else:
         recent.add_credit(time, cents)
-        account.balance += cents
+        profile.balance += cents
     return features
 
 
-def _past(account: Account, recent: Recent, time: int, end: int) -> Account:
-    """Return the totals without what is later than ``time``: ``account`` itself but for disorder."""
+def _past(profile: Profile, recent: Recent, time: int, end: int) -> Profile:
+    """Return the profile without what is later than ``time``: itself but for disorder."""
     later = recent.amounts(end, len(recent.times)) if end < len(recent.times) else []
     credited = sum(cents for at, cents in recent.credits if at > time)
-    return account.without(later, credited) if later or credited else account
+    if not later and not credited:
+        return profile
+    return profile.without(zip(recent.times[end:], later, strict=True), credited, time)

@@ -1,7 +1,9 @@
 """What the desk keeps to judge its scores later, and the outcomes that come of it.
 
 A payment is counted as genuine when it is decided on, and counted otherwise by the label that says
-so: most are never spoken of. What is kept of one is 15 bytes under its card, for as long as labels come.
+so: most are never spoken of. Of one that is blocked silence tells nothing, since nobody complains of it: it
+is counted by the first label on it, if there is one. What is kept of one is 15 bytes under its card, for as
+long as labels come.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ MOST: Final = 2_000
 #: Link of the transaction, day, score of each role in thousandths, flags.
 _ROW: Final = struct.Struct("<IIHHHB")
 _NO_SCORE: Final = 0xFFFF
-_ALERTED, _FRAUD = 1, 2
+_ALERTED, _FRAUD, _UNTOLD = 1, 2, 4
 
 
 class TrainedUntil(NamedTuple):
@@ -49,7 +51,7 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
     rows: bytes = b""
 
     def issue(
-        self, decision: Decision, observed: Observed, until: TrainedUntil, *, is_fraud: bool = False
+        self, decision: Decision, observed: Observed, until: TrainedUntil, *, is_fraud: bool | None = None
     ) -> list[Outcome]:
         """Remember a decision; return its outcomes.
 
@@ -57,13 +59,16 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
             decision: The decision.
             observed: What it rests on.
             until: How old the models are.
-            is_fraud: What a label has said that came before its transaction.
+            is_fraud: What a label has said that came before its transaction; None: there is none.
         """
+        if is_fraud is None and decision.action != "block":
+            is_fraud = False
         at = decision.event_time_ms
         day, alerted = at // DAY_MS, decision.action != "approve"
         scores = (decision.score, decision.model_score, decision.challenger_score)
         steps = [_NO_SCORE if s is None else min(STEPS, max(0, round(s * STEPS))) for s in scores]
         flags = (_ALERTED if alerted else 0) | (_FRAUD if is_fraud else 0)
+        flags |= _UNTOLD if is_fraud is None else 0
         kept = self.rows + _ROW.pack(link_of(decision.transaction_id), day, *steps, flags)
         gone = 0
         while _ROW.unpack_from(kept, gone)[1] < day - JUDGED_DAYS:
@@ -88,13 +93,14 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
             *found, flags = _ROW.unpack_from(self.rows, place)
             if tuple(found[:2]) != wanted:
                 continue
-            was = bool(flags & _FRAUD)
+            was = None if flags & _UNTOLD else bool(flags & _FRAUD)
             if was == label.is_fraud:
                 return []
-            end = place + _ROW.size
-            self.rows = self.rows[: end - 1] + bytes((flags ^ _FRAUD,)) + self.rows[end:]
+            end, alerted = place + _ROW.size, bool(flags & _ALERTED)
+            flags = flags & _ALERTED | (_FRAUD if label.is_fraud else 0)
+            self.rows = self.rows[: end - 1] + bytes((flags,)) + self.rows[end:]
             return [
-                Outcome(role, at, label.card_id, step / STEPS, label.is_fraud, bool(flags & _ALERTED), was)
+                Outcome(role, at, label.card_id, step / STEPS, label.is_fraud, alerted, was, again=True)
                 for role, step in zip(ROLES, found[2:], strict=True)
                 if step != _NO_SCORE
             ]

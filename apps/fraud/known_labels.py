@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from apps.fraud.events import Label
+from apps.fraud.events import Authorisation, Label
 from apps.fraud.handbook.windows import look_at_labels
 from apps.fraud.labels import DAY_MS, FRAUD, GENUINE, LabelLog, LabelRisk, TerminalLabels
 from millrace.parts.contents import digest_of
@@ -86,6 +86,7 @@ class Word(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
         transaction_id: Its transaction.
         fraud: What it says.
         content: Digest of all that it says; 0 of those that an earlier version has taken.
+        response: Of no label, but the response to a payment: 1: it was declined, 2: it was not; else 0.
     """
 
     known_ms: int
@@ -94,6 +95,19 @@ class Word(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
     transaction_id: str
     fraud: bool
     content: int = 0
+    response: int = 0
+
+    @staticmethod
+    def of_response(response: Authorisation) -> Word:
+        """Return what a terminal keeps of the response to a payment."""
+        return Word(
+            response.event_time_ms,
+            response.authorisation_id,
+            response.transaction_time_ms,
+            response.transaction_id,
+            False,
+            response=1 if response.status == "declined" else 2,
+        )
 
     @staticmethod
     def of(label: Label) -> Word:
@@ -147,9 +161,21 @@ class CardWords(msgspec.Struct, array_like=True, gc=False):
             return "newest"
         return "superseded" if later[0].known_ms <= watermark else "interim"
 
-    def is_fraud(self, transaction_id: str) -> bool:
-        """Return whether the newest word on a transaction is that it is a fraud."""
-        return next((w.fraud for w in reversed(self.words) if w.transaction_id == transaction_id), False)
+    def verdict(self, transaction_id: str, until: int | None = None) -> bool | None:
+        """Return whether the newest word on a transaction is that it is a fraud; ``None``: there is none.
+
+        Args:
+            transaction_id: The transaction.
+            until: The newest that was known at this time, ms; None: of all.
+        """
+        return next(
+            (
+                w.fraud
+                for w in reversed(self.words)
+                if w.transaction_id == transaction_id and (until is None or w.known_ms <= until)
+            ),
+            None,
+        )
 
     def risk(self, at: int) -> LabelRisk | None:
         """Return what was known at a time of the card's transactions before it; ``None`` for nothing.
@@ -229,4 +255,7 @@ def _known(word: Word) -> int:
 
 def _learn(log: LabelLog, words: list[Word]) -> None:
     for word in words:
+        if word.response:
+            log.decline(word.at, declined=word.response == 1)
+            continue
         log.learn(word.at, FRAUD if word.fraud else GENUINE)

@@ -19,6 +19,8 @@ DAY_MS: Final = 86_400_000
 PENDING: Final = 0
 GENUINE: Final = 1
 FRAUD: Final = 2
+#: Nobody will say what it was: it was declined.
+DECLINED: Final = 4
 #: Added for an amount that is high by itself (see :mod:`apps.fraud.handbook.habits`).
 HIGH: Final = 8
 #: Added to a label that nobody knows yet.
@@ -26,6 +28,7 @@ SEALED: Final = 16
 
 _GENUINE_HIGH: Final = GENUINE + HIGH
 FRAUD_HIGH: Final = FRAUD + HIGH
+_DECLINED_HIGH: Final = DECLINED + HIGH
 
 #: Stands for "days since" what has not happened within the memory of a log, which is shorter.
 LONG_AGO_DAYS: Final = 90.0
@@ -52,7 +55,7 @@ class LabelRisk(msgspec.Struct, frozen=True, gc=False):
         last_label: The newest known transaction: 0 none, 1 genuine, 2 fraud, 3 fraud of a high amount.
         last_label_days: Days since that transaction.
         genuine_days: Days since the newest transaction known to be genuine.
-        pending: Transactions of which nothing is known yet.
+        pending: Transactions of which nothing is known yet; not those that were declined.
         known: Transactions of which something is known.
     """
 
@@ -176,6 +179,33 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
         labels[place] = label | labels[place] & HIGH
         return True
 
+    def decline(self, at: int, *, declined: bool = True) -> None:
+        """Take it that a transaction was declined, or was not after all; what is known of it stays.
+
+        Nobody complains of what was declined, so silence says nothing of it.
+
+        Args:
+            at: Event time of the transaction, ms.
+            declined: Whether it was.
+
+        Example:
+            >>> log = LabelLog()
+            >>> log.add(1_000)
+            >>> log.decline(1_000)
+            >>> log.uncover(2_000, silence_is_genuine=True)
+            >>> found = log.risk(2_000)
+            >>> found.known, found.pending
+            (0, 0)
+        """
+        t, labels = at - self.base, self.labels
+        was, now = (PENDING, DECLINED) if declined else (DECLINED, PENDING)
+        for place in range(bisect_left(self.times, t), bisect_right(self.times, t)):
+            if labels[place] & ~HIGH == was:
+                labels[place] = now | labels[place] & HIGH
+                if not declined:
+                    self.uncovered = min(self.uncovered, place)
+                return
+
     def forget(self, before: int) -> None:
         """Remove the transactions up to a time.
 
@@ -215,12 +245,13 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
         frauds, high = labels.count(FRAUD), labels.count(FRAUD_HIGH)
         genuine = labels.count(GENUINE) + labels.count(_GENUINE_HIGH)
         known = frauds + high + genuine
+        pending = size - known - labels.count(DECLINED) - labels.count(_DECLINED_HIGH)
         if not known:
-            return LabelRisk(0, *_NO_RUN, 0, 0, 0, LONG_AGO_DAYS, LONG_AGO_DAYS, size, 0)
+            return LabelRisk(0, *_NO_RUN, 0, 0, 0, LONG_AGO_DAYS, LONG_AGO_DAYS, pending, 0)
         last_genuine = max(labels.rfind(GENUINE), labels.rfind(_GENUINE_HIGH)) if genuine else -1
         genuine_days = (now - times[last_genuine]) / DAY_MS if genuine else LONG_AGO_DAYS
         if not frauds and not high:
-            return LabelRisk(0, *_NO_RUN, 0, 0, 1, genuine_days, genuine_days, size - known, known)
+            return LabelRisk(0, *_NO_RUN, 0, 0, 1, genuine_days, genuine_days, pending, known)
         last_fraud = labels.rfind(FRAUD)
         last_high = labels.rfind(FRAUD_HIGH)
         last = max(last_genuine, last_fraud, last_high)
@@ -244,7 +275,7 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
             1 if last == last_genuine else 2 if last == last_fraud else 3,
             (now - times[last]) / DAY_MS,
             genuine_days,
-            size - known,
+            pending,
             known,
         )
 

@@ -33,6 +33,7 @@ def topology(settings: FraudSettings) -> Topology:
         labels,
         measures=measures,
         control_group=settings.decisions.control(),
+        half_life=settings.features.half_life.days,
     )
     names = settings.topics
     inputs = {

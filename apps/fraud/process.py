@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from apps.fraud.authorised import CardSteps, Step
 from apps.fraud.card import DAY_MS, Account, Recent
 from apps.fraud.card_history import NOBODY, CardLook, card_features, counted, links_of, moved
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.events import (
     Authorisation,
     Correction,
@@ -19,10 +20,12 @@ from apps.fraud.events import (
     Transaction,
     to_cents,
 )
+from apps.fraud.fates import Fates, change_of, counts_at
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
-from apps.fraud.history import MAX_KEPT_OF_CARD, History
+from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
 from apps.fraud.known_labels import CardWords, Word
+from apps.fraud.profile import HALF_LIFE_DAYS, Change, Profile, begun, restated
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
@@ -59,9 +62,12 @@ class _Cards(Stage):
         "authorisations": Authorisation,
     }
 
+    profile = value_state(Profile, ttl=days(90))
+    # As earlier versions kept it: a profile begins with it.
     account = value_state(Account, ttl=days(90))
     recent = value_state(Recent)
-    history = value_state(History, ttl=days(31))
+    # Lives as long as the profile: what becomes known of a payment finds its amount here.
+    history = value_state(History, ttl=days(90))
     place = value_state(Place, ttl=days(90))
     # What is said of a transaction, as late as half a year after it.
     labelled = value_state(CardWords, ttl=days(240))
@@ -70,6 +76,8 @@ class _Cards(Stage):
     late_transactions = side_output(LateTransaction)
     labels = side_output(Label)
     authorisations = side_output(Authorisation)
+
+    _half_life: int
 
     def process(self, event: Transaction | Label | Authorisation, ctx: Context) -> None:
         """Find out what is known of the card at one transaction, or learn what became of one."""
@@ -83,34 +91,79 @@ class _Cards(Stage):
     def _learn(self, label: Label, ctx: Context) -> None:
         """Take a label, once; it changes no decision that was issued."""
         words = self.labelled.value or CardWords()
+        with_it = self._before(label, ctx, words=words)
         taken = words.take(Word.of(label), ctx.watermark)
-        if taken in ("repeat", "conflict"):
-            what = f"label {label.label_id} of this card has come before"
-            if taken == "repeat":
-                ctx.dead_letter("duplicate", what)
-            else:
-                ctx.dead_letter("conflict", f"{what}, and said something else")
+        if _refused(taken, f"label {label.label_id}", ctx):
             return
         self.labelled.value = words
         ctx.output(self.labels, label, on_time=False)
+        with_it()
         if taken != "superseded":
             self.hand_on_label(label, ctx, newest=taken == "newest")
 
     def _settle(self, event: Authorisation, ctx: Context) -> None:
         """Take an authorisation, once; it changes no decision that was issued."""
         steps = self.authorised.value or CardSteps()
+        with_it = self._before(event, ctx, steps=steps)
         taken = steps.take(Step.of(event), ctx.watermark)
-        if taken in ("repeat", "conflict"):
-            what = f"authorisation {event.authorisation_id} of this card has come before"
-            if taken == "repeat":
-                ctx.dead_letter("duplicate", what)
-            else:
-                ctx.dead_letter("conflict", f"{what}, and said something else")
+        if _refused(taken, f"authorisation {event.authorisation_id}", ctx):
             return
         self.authorised.value = steps
         ctx.output(self.authorisations, event, on_time=False)
+        with_it()
         if taken == "new" and event.status in ("declined", "captured"):
             self.hand_on_response(event, ctx)
+
+    def _before(
+        self,
+        event: Label | Authorisation,
+        ctx: Context,
+        *,
+        words: CardWords | None = None,
+        steps: CardSteps | None = None,
+    ) -> Callable[[], None]:
+        """Return what has the profile know an event, to be called when it has been taken."""
+        change, profile = change_of(event), self._profile(ctx)
+        fates = Fates(self.history.value, steps or self.authorised.value, words or self.labelled.value)
+        before = fates.paid(change, ctx.watermark)
+
+        def know() -> None:
+            if not counts_at(change, ctx.watermark):
+                return
+            if change.known > ctx.watermark:
+                profile.wait(change)
+            elif fates.cents(change) is None:
+                return
+            else:
+                fates.know(profile, change, ctx.watermark, before)
+            self.profile.value = profile
+
+        return know
+
+    def _profile(self, ctx: Context) -> Profile:
+        """Return the card's profile with what the watermark has passed; a new one where there is none."""
+        profile = self.profile.value
+        now = ctx.event_time if ctx.event_time > ctx.watermark else ctx.watermark
+        if profile is None:
+            before = self.account.value
+            profile = begun(self._half_life, now, before)
+            if before is not None:
+                self.account.clear()
+                self.profile.value = profile
+        elif profile.half_life != self._half_life:
+            profile = restated(profile, self._half_life, now)
+        waiting = profile.waiting
+        if waiting and waiting[0].known <= ctx.watermark:
+            passed = bisect_right(waiting, ctx.watermark, key=_known_ms)
+            self._fates().apply(profile, waiting[:passed])
+            profile.waiting = waiting[passed:]
+            self.profile.value = profile
+        if profile.excluded:
+            profile.forget(ctx.watermark - HORIZON_MS)
+        return profile
+
+    def _fates(self) -> Fates:
+        return Fates(self.history.value, self.authorised.value, self.labelled.value)
 
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on that changes what is known, to whom it concerns."""
@@ -122,11 +175,16 @@ class _Cards(Stage):
         recent = self._recent(event, ctx)
         if recent is None:
             return
-        account = self.account.value or Account()
+        profile, known = self._profile(ctx), None
+        if profile.waiting and profile.waiting[0].known <= ctx.event_time:
+            known = profile.copied()
+            known.arrive(ctx.event_time)
+            passed = bisect_right(known.waiting, ctx.event_time, key=_known_ms)
+            self._fates().apply(known, known.waiting[:passed])
         purchase = event.kind == "purchase"
         cents = to_cents(event.amount)
-        own = observe(account, recent, ctx.event_time, cents, purchase=purchase)
-        self.account.value = account  # its 90 days begin anew
+        own = observe(profile, recent, ctx.event_time, cents, purchase=purchase, known=known)
+        self.profile.value = profile  # its 90 days begin anew
         bought = cents if purchase else 0
         history, place = self.history.value, self.place.value
         look = CardLook(history, ctx.event_time, self.authorised)
@@ -141,6 +199,8 @@ class _Cards(Stage):
                 now_at = moved(event, place, card, limit)
                 if now_at is not None:
                     self.place.value = now_at
+        elif history is not None:
+            self.history.value = history
         words = self.labelled.value
         said = None if words is None else words.risk(ctx.event_time)
         self.hand_on(
@@ -172,10 +232,10 @@ class _Cards(Stage):
         ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))
         thresholds = self.overrides.view(thresholds_with)
         # On copies: an issued decision must not change, nor the features of those to come.
-        account = copy.deepcopy(self.account.value) or Account()
+        profile = copy.deepcopy(self.profile.value) or begun(self._half_life, ctx.event_time)
         purchase = event.kind == "purchase"
         own = observe(
-            account, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
+            profile, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
         )
         score, reasons = assess(own, event.amount, thresholds, purchase=purchase)
         look = Look(self.history.value, ctx.event_time)
@@ -233,8 +293,33 @@ class _Cards(Stage):
         return None
 
 
+def _known_ms(change: Change) -> int:
+    return change.known
+
+
+def _refused(taken: str, what: str, ctx: Context) -> bool:
+    """Put a repeat aside; return whether it is one."""
+    if taken not in ("repeat", "conflict"):
+        return False
+    said = f"{what} of this card has come before"
+    if taken == "repeat":
+        ctx.dead_letter("duplicate", said)
+    else:
+        ctx.dead_letter("conflict", f"{said}, and said something else")
+    return True
+
+
 class CardMonitor(_Cards, KeyedProcess[Transaction, Decision]):
-    """Decides on every transaction of a card by the card's own history: the only stage, or none follows."""
+    """Decides on every transaction of a card by the card's own history: the only stage, or none follows.
+
+    Args:
+        control_group: Who is let through though it would be blocked.
+        half_life: Half-life of what is usual for a card, days.
+    """
+
+    def __init__(self, *, control_group: ControlGroup | None = None, half_life: int = HALF_LIFE_DAYS) -> None:
+        super().__init__(control_group=control_group)
+        self._half_life = half_life
 
     hand_on = Stage.decide_now
 
@@ -245,12 +330,16 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
     Args:
         tells: Whether a later stage wants labels.
         responds: Whether a later stage wants the responses to payments.
+        half_life: Half-life of what is usual for a card, days.
     """
 
     name = "CardMonitor"
 
-    def __init__(self, *, tells: bool = False, responds: bool = False) -> None:
+    def __init__(
+        self, *, tells: bool = False, responds: bool = False, half_life: int = HALF_LIFE_DAYS
+    ) -> None:
         super().__init__()
+        self._half_life = half_life
         self._tells, self._responds = tells, responds
 
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
@@ -289,7 +378,7 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
                 seen.card,
                 windows,
                 card_labels=seen.card_labels,
-                is_fraud=said is not None and said.is_fraud(tx.transaction_id),
+                is_fraud=None if said is None else said.verdict(tx.transaction_id),
                 customer_key=tx.customer_id or none,
                 merchant_key=tx.merchant_id or none,
             )

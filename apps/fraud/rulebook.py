@@ -189,7 +189,7 @@ _CHOSEN: Final = Where(PURCHASE_FIELDS)
 
 _OWN: Final = (
     "purchases_before", "count_1m", "sum_1m", "count_1h", "sum_1h", "count_24h", "sum_24h",
-    "small_count_1m", "large_count_5m", "balance",
+    "small_count_1m", "large_count_5m", "balance", "excluded_1m", "excluded_1h", "excluded_24h",
 )  # fmt: skip
 _OWN_OR_MISSING: Final = (
     "mean_before", "std_before", "median_before", "per_hour_before", "zscore",

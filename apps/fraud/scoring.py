@@ -176,15 +176,15 @@ def own_reasons(f: Features, amount: float, t: Thresholds) -> list[Reason]:
             found.append(_reason("SPREE", f.large_count_5m, usual_5m, limit))
     # Most transactions end here: no limit below can be under these.
     if f.count_1m > t.velocity_1m_extra:
-        usual = _usual(f, f.count_1m, f.sum_1m, amount, 1 / 60, t)
+        usual = _usual(f, f.count_1m - f.excluded_1m, f.sum_1m, amount, 1 / 60, t)
         _velocity(found, "VELOCITY_1M", f.count_1m, usual, t.velocity_1m_extra, t)
     spends = amount >= t.spend_ratio * mean
     if spends or f.count_1h > t.velocity_1h_extra:
-        usual = _usual(f, f.count_1h, f.sum_1h, amount, 1, t)
+        usual = _usual(f, f.count_1h - f.excluded_1h, f.sum_1h, amount, 1, t)
         _velocity(found, "VELOCITY_1H", f.count_1h, usual, t.velocity_1h_extra, t)
         if spends:
             _spend(found, "SPEND_1H", f.sum_1h, usual, t.spend_1h_extra, t)
-            usual = _usual(f, f.count_24h, f.sum_24h, amount, 24, t)
+            usual = _usual(f, f.count_24h - f.excluded_24h, f.sum_24h, amount, 24, t)
             _spend(found, "SPEND_24H", f.sum_24h, usual, t.spend_24h_extra, t)
     return found
 
@@ -194,7 +194,8 @@ def _usual(
 ) -> _Usual | None:
     """Return what a window of so many hours usually holds; ``None`` where too little is known.
 
-    The window of this transaction is left out: what is unusual in it must not make itself usual.
+    The window of this transaction is left out: what is unusual in it must not make itself usual. Its mean
+    amount is at least the usual one, since of what is left out not all has counted in full.
     """
     n = f.purchases_before
     earlier = n - (count - 1)
@@ -206,7 +207,8 @@ def _usual(
     usual = earlier / alive * hours
     # A Poisson count, and the error of its mean, which rests on `earlier` purchases.
     deviation = math.sqrt(usual + usual * usual / earlier)
-    return usual, deviation, (n * f.mean_before - (total - amount)) / earlier
+    typical = min(f.mean_before, f.median_before or f.mean_before)
+    return usual, deviation, max(typical, (n * f.mean_before - (total - amount)) / earlier)
 
 
 def _velocity(

@@ -51,6 +51,19 @@ class FeatureSettings(Section):
         "checkpoint",
     )
 
+    half_life: Duration = Field(
+        default=timedelta(days=30),
+        description="whole days after which a purchase counts half as much in what is usual for its card; "
+        "it counts for three to four of them. Another one makes what was bought before one lot of that day",
+    )
+
+    @field_validator("half_life")
+    @classmethod
+    def _whole_days(cls, value: timedelta) -> timedelta:
+        if value % timedelta(days=1) or not timedelta(0) < value <= timedelta(days=60):
+            raise ValueError("whole days, 1 to 60")
+        return value
+
     @field_validator("entities")
     @classmethod
     def _known(cls, value: str) -> str:

@@ -56,8 +56,8 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
         address: What the address's stage found.
         card_labels: What was known of the card's transactions by labels.
         terminal_labels: The same of the terminal's.
-        is_fraud: Whether a label that came before the transaction says that it is one: only who judges scores
-            may look at it.
+        is_fraud: Whether a label that came before the transaction says that it is one; None: there is no such
+            label. Only who judges scores may look at it.
         customer_key: The key of the customer's stage.
         merchant_key: The key of the merchant's stage.
         customer: What the customer's stage found.
@@ -79,7 +79,7 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
     address: EntityFeatures | None = None
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
-    is_fraud: bool = False
+    is_fraud: bool | None = None
     customer_key: str = ""
     merchant_key: str = ""
     customer: EntityFeatures | None = None

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/fraud"
 _TESTS: Final = "tests/unit/apps/fraud"
+_AUTHORISATIONS: Final = f"{_TESTS}/test_authorisations.py"
 #: The checks of the demo over the stages in memory.
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
@@ -106,7 +107,7 @@ MUTANTS: Final = (
     Mutant(
         "fraud: refunds are ignored",
         f"{_APP}/features.py",
-        "        recent.add_credit(time, cents)\n        account.balance += cents\n",
+        "        recent.add_credit(time, cents)\n        profile.balance += cents\n",
         "        recent.add_credit(time, cents)\n",
         "refunds and top-ups move the balance",
         (f"{_TESTS}/test_features.py::test_refunds_and_top_ups_move_the_balance_and_count_in_no_window",),
@@ -162,8 +163,8 @@ MUTANTS: Final = (
     Mutant(
         "fraud: a late transaction changes the features of those to come",
         f"{_APP}/process.py",
-        "            account, copy.deepcopy(recent), ctx.event_time,",
-        "            account, recent, ctx.event_time,",
+        "            profile, copy.deepcopy(recent), ctx.event_time,",
+        "            profile, recent, ctx.event_time,",
         "issued decisions stand",
         (f"{_TESTS}/test_process.py::test_a_late_transaction_goes_to_late_once_and_changes_no_feature",),
     ),
@@ -210,6 +211,102 @@ MUTANTS: Final = (
         '    return "review"\n',
         "few false alarms",
         (f"{_TESTS}/test_process.py::test_block_and_review_follow_the_thresholds",),
+    ),
+    # -- decisions that have effects
+    Mutant(
+        "fraud: what is declined is paid all the same",
+        f"{_APP}/authorised.py",
+        "            elif step.status == _DECLINED:\n                due = 0\n",
+        "            elif step.status == _DECLINED:\n                due = cents\n",
+        "the balance is what was paid",
+        (f"{_AUTHORISATIONS}::test_the_balance_is_what_was_paid_whatever_comes_first",),
+    ),
+    Mutant(
+        "fraud: purchases that were declined or frauds say what is usual",
+        f"{_APP}/fates.py",
+        "counts=pays > 0 and not is_fraud)",
+        "counts=True)",
+        "what is usual leaves out what was declined and frauds",
+        (
+            f"{_AUTHORISATIONS}::test_a_card_that_was_attacked_is_still_measured_against_its_own_purchases",
+            f"{_AUTHORISATIONS}::test_what_labels_say_is_a_fraud_leaves_what_is_usual_as_if_it_had_never_been",
+        ),
+    ),
+    Mutant(
+        "fraud: what becomes known of a payment is known before",
+        f"{_APP}/fates.py",
+        "self.know(profile, change, change.known, self",
+        "self.know(profile, change, change.known + 10**12, self",
+        "no feature knows the future",
+        (f"{_AUTHORISATIONS}::test_decisions_equal_the_batch_computation_whatever_comes_when",),
+    ),
+    Mutant(
+        "fraud: an authorisation that comes again counts again",
+        f"{_APP}/authorised.py",
+        "            if kept.identity == step.identity:\n",
+        "            if kept.identity == step.identity and kept.content != step.content:\n",
+        "repeats change nothing",
+        (f"{_AUTHORISATIONS}::test_an_authorisation_is_taken_once_and_stands_in_its_table",),
+    ),
+    Mutant(
+        "fraud: one extreme purchase says what is usual",
+        f"{_APP}/profile.py",
+        "        extreme = sum(self.buckets[beyond:]) if len(self.buckets) > beyond else 0\n",
+        "        extreme = 0\n",
+        "what is usual is robust",
+        (f"{_AUTHORISATIONS}::test_one_extreme_purchase_hardly_moves_what_is_usual",),
+    ),
+    Mutant(
+        "fraud: what was bought months ago counts as what was today",
+        f"{_APP}/decay.py",
+        "round(ONE * 2 ** (day / days))",
+        "round(ONE * 2 ** (0 / days))",
+        "what is usual decays by days",
+        (f"{_AUTHORISATIONS}::test_decisions_equal_the_batch_computation_whatever_comes_when",),
+    ),
+    Mutant(
+        "fraud: purchases of long ago count for ever",
+        f"{_APP}/profile.py",
+        "                self.merge(self.older[SPANS - 2], -1, 1)\n",
+        "                pass\n",
+        "what is usual has an end",
+        (f"{_AUTHORISATIONS}::test_decisions_equal_the_batch_computation_whatever_comes_when",),
+    ),
+    Mutant(
+        "fraud: what was declined is taken for genuine by silence",
+        f"{_APP}/labels.py",
+        "was, now = (PENDING, DECLINED) if declined else (DECLINED, PENDING)",
+        "was, now = (PENDING, PENDING) if declined else (DECLINED, PENDING)",
+        "of what was declined silence says nothing",
+        (f"{_AUTHORISATIONS}::test_of_a_declined_payment_silence_says_nothing",),
+    ),
+    Mutant(
+        "fraud: what was blocked is judged as genuine",
+        f"{_APP}/judging.py",
+        'if is_fraud is None and decision.action != "block":',
+        "if is_fraud is None:",
+        "of what was blocked silence says nothing",
+        (
+            f"{_TESTS}/test_judging.py::test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_words",
+        ),
+    ),
+    Mutant(
+        "fraud: whom a list blocks may be let through",
+        f"{_APP}/desk.py",
+        " and not listed and control.has(",
+        " and control.has(",
+        "the list blocked blocks",
+        (f"{_TESTS}/test_control_group.py::test_nobody_on_the_list_blocked_is_let_through",),
+    ),
+    Mutant(
+        "fraud: nobody is let through",
+        f"{_APP}/control_group.py",
+        "return assign(transaction_id, self._experiment) == _THROUGH",
+        "return False and assign(transaction_id, self._experiment) == _THROUGH",
+        "a control group",
+        (
+            f"{_TESTS}/test_control_group.py::test_a_share_of_the_blocks_is_let_through_by_chance_and_recorded",
+        ),
     ),
     # -- the checks of the demo
     Mutant(

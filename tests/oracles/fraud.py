@@ -1,13 +1,13 @@
-"""What the fraud app must decide, computed from the whole list of transactions at once.
+"""What the fraud app must decide, computed from the whole list of events at once.
 
 Written without the app's code and in another way: for every transaction its card's whole past is
-looked through, with exact decimal and rational arithmetic. Quadratic, and meant to be.
+looked through, with exact decimal and rational arithmetic, and what had become known of each purchase is
+looked up in all that was said. Quadratic, and meant to be.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 LIFE = 90 * DAY
+#: What becomes known later than this after a payment changes nothing.
+REMEMBERED = 30 * DAY
+HALF_LIFE = 30
 
 #: The fields of a decision that :func:`expected_decisions` gives besides those of the transaction.
 FEATURES = (
@@ -35,41 +38,93 @@ FEATURES = (
     "small_count_1m",
     "large_count_5m",
     "balance",
+    "excluded_1m",
+    "excluded_1h",
+    "excluded_24h",
 )
 
 
 class Handled(NamedTuple):
     """A transaction as it counts for those after it."""
 
+    identity: str
     time: int
     cents: int
     purchase: bool
 
 
-def expected_decisions(transactions: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+class Said(NamedTuple):
+    """What was said of a transaction: a label, or an authorisation."""
+
+    known: int
+    identity: str
+    status: str
+    cents: int | None
+
+
+def expected_decisions(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the expected decision of every distinct transaction, by its id.
 
     Args:
-        transactions: The on-time transactions (as plain mappings) in the order in which they are
+        events: The on-time transactions (as plain mappings) in the order in which they are
             handled: batch after batch, a card's rows of one batch sorted by time. Duplicates may be
-            among them. For a stream that is in order per card that is simply its order.
+            among them, and labels and authorisations where they are handled. For a stream that is in order
+            per card that is simply its order.
 
     Returns:
         Transaction id → fields of the transaction and :data:`FEATURES`. An id that comes again after
         24 hours counts as new and replaces the first.
     """
     cards: dict[str, list[Handled]] = defaultdict(list)
+    said: dict[tuple[str, str, int], set[Said]] = defaultdict(set)
     decided: dict[tuple[str, str], int] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for tx in transactions:
-        card, identity, time = tx["card_id"], tx["transaction_id"], tx["event_time_ms"]
+    for event in events:
+        card, identity = event["card_id"], event["transaction_id"]
+        if "transaction_time_ms" in event:
+            at = event["transaction_time_ms"]
+            if event["event_time_ms"] - at <= REMEMBERED:
+                said[card, identity, at].add(_said(event))
+            continue
+        time = event["event_time_ms"]
         if decided.get((card, identity), time - DAY) > time - DAY:
             continue
         decided[card, identity] = time
-        this = Handled(time, int(Decimal(str(tx["amount"])) * 100), tx["kind"] == "purchase")
-        rows[identity] = {**tx, **_features(cards[card], this)}
+        this = Handled(identity, time, _cents(event["amount"]), event["kind"] == "purchase")
+        of_card = {key[1:]: words for key, words in said.items() if key[0] == card}
+        rows[identity] = {**event, **_features(cards[card], this, of_card)}
         cards[card].append(this)
     return rows
+
+
+def _cents(amount: float) -> int:
+    return int(Decimal(str(amount)) * 100)
+
+
+def _said(event: Mapping[str, Any]) -> Said:
+    if "label_id" in event:
+        return Said(event["event_time_ms"], event["label_id"], str(event["is_fraud"]), None)
+    settled = event["settled_amount"]
+    cents = None if settled is None else _cents(settled)
+    return Said(event["event_time_ms"], event["authorisation_id"], event["status"], cents)
+
+
+def _outcome(purchase: Handled, words: Iterable[Said], now: int) -> tuple[int, bool]:
+    """Return what was paid for a purchase, as it was known at a time, and whether it tells what is usual."""
+    known = sorted((w for w in words if w.known <= now), key=lambda w: (w.known, w.identity))
+    verdict, due, back = False, purchase.cents, 0
+    for word in known:
+        if word.status in ("True", "False"):
+            verdict = word.status == "True"
+        elif word.status == "declined":
+            due = 0
+        elif word.status == "captured":
+            due = purchase.cents if word.cents is None else word.cents
+    if any(word.status == "reversed" and word.cents is None for word in known):
+        due = 0
+    back = sum(word.cents or 0 for word in known if word.status == "reversed")
+    paid = max(0, due - back)
+    return paid, paid > 0 and not verdict
 
 
 def depends_on_cuts(transactions: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -118,7 +173,9 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _features(handled: list[Handled], this: Handled) -> dict[str, Any]:
+def _features(
+    handled: list[Handled], this: Handled, said: Mapping[tuple[str, int], Iterable[Said]]
+) -> dict[str, Any]:
     """Return the features of ``this`` after ``handled``, in the order in which they were handled."""
     windowed = [h for h in handled if h.time <= this.time and h.purchase]
     life = handled
@@ -126,34 +183,80 @@ def _features(handled: list[Handled], this: Handled) -> dict[str, Any]:
         if after.time >= before.time + LIFE:
             life = handled[i + 1 :]
     past = [h for h in life if h.time <= this.time]
-    bought = [h for h in past if h.purchase]
-    amounts = [h.cents for h in bought]
-    mean = Fraction(sum(amounts), len(amounts)) if amounts else None
-    std = statistics.stdev(amounts) if len(amounts) > 1 else None
-    larger = [c for c in amounts if c > 200]
-    median = _bucket_middle(statistics.median_low(larger)) if larger else None
-    alive = this.time - min((h.time for h in bought), default=this.time)
+    fate = {h: _outcome(h, said.get((h.identity, h.time), ()), this.time) for h in past if h.purchase}
+    counting = [h for h in fate if fate[h][1]]
+    first_day = (this.time // DAY // HALF_LIFE - 3) * HALF_LIFE
+    usual = [h for h in counting if h.time // DAY >= first_day]
+    weights = [_weight(h.time // DAY, first_day) for h in usual]
+    amounts = [h.cents for h in usual]
+    mean, std, median = _moments(amounts, weights)
+    since = min((h.time for h in counting), default=this.time)
+    lasted = _weighted_time(max(since, first_day * DAY), this.time, first_day)
     row: dict[str, Any] = {
         "purchases_before": len(amounts),
         "mean_before": None if mean is None else float(mean / 100),
         "std_before": None if std is None else std / 100,
         "median_before": None if median is None else float(median / 100),
-        "per_hour_before": len(amounts) / (alive / HOUR) if alive > 0 else None,
+        "per_hour_before": float(sum(weights) * HOUR / lasted) if amounts and this.time > since else None,
         "zscore": float((this.cents - mean) / Fraction(std)) if this.purchase and mean and std else None,
     }
     for name, width in (("1m", MINUTE), ("1h", HOUR), ("24h", DAY)):
         inside = _within(windowed, this, width)
         row[f"count_{name}"] = len(inside)
         row[f"sum_{name}"] = sum(inside) / 100
+        row[f"excluded_{name}"] = sum(
+            1 for h, (_, counts) in fate.items() if not counts and this.time - width < h.time
+        )
     row["small_count_1m"] = row["large_count_5m"] = 0
     if this.purchase:
-        if _is_small(this.cents, amounts):
-            row["small_count_1m"] = sum(_is_small(c, amounts) for c in _within(windowed, this, MINUTE))
+        if _is_small(this.cents, amounts, median):
+            nearby = _within(windowed, this, MINUTE)
+            row["small_count_1m"] = sum(_is_small(c, amounts, median) for c in nearby)
         elif median is not None and this.cents >= median * 5 / 2:
             nearby = _within(windowed, this, 5 * MINUTE)
             row["large_count_5m"] = sum(c >= median * 5 / 2 for c in nearby)
-    row["balance"] = sum(-h.cents if h.purchase else h.cents for h in [*past, this]) / 100
+    credits = sum(h.cents for h in [*past, this] if not h.purchase)
+    spent = sum(paid for paid, _ in fate.values()) + (this.cents if this.purchase else 0)
+    row["balance"] = (credits - spent) / 100
     return row
+
+
+def _weight(day: int, first_day: int) -> int:
+    """Return the weight of a purchase of a day: twice that of one a half-life earlier."""
+    halves, rest = divmod(day - first_day, HALF_LIFE)
+    return int(round(64 * math.exp2(rest / HALF_LIFE)) * 2**halves)
+
+
+def _weighted_time(since: int, until: int, first_day: int) -> Fraction:
+    """Return how long it is from one time to another, ms, each day with its weight."""
+    found = Fraction(0)
+    for day in range(since // DAY, until // DAY + 1):
+        inside = min(until, (day + 1) * DAY) - max(since, day * DAY)
+        found += _weight(day, first_day) * inside
+    return found
+
+
+def _moments(amounts: list[int], weights: list[int]) -> tuple[Fraction | None, float | None, Fraction | None]:
+    """Return weighted mean, deviation, and lower median of those above 2.00 (its bucket's middle)."""
+    if not amounts:
+        return None, None, None
+    larger = sorted((c, w) for c, w in zip(amounts, weights, strict=True) if c > 200)
+    median, values = None, [Fraction(c) for c in amounts]
+    if larger:
+        reached = [sum(w for c, w in larger if c <= cents) for cents, _ in larger]
+        cents = next(c for (c, _), upto in zip(larger, reached, strict=True) if 2 * upto >= max(reached))
+        first, width = _bucket(cents)
+        median = _middle(first, width)
+        if any(c >= 4 * (first + width) for c in amounts):
+            # The bucket that is four times as high: what is above counts as if it were in it.
+            most = 4 * first, 4 * width
+            values = [Fraction(c) if c <= 200 else _middle(*min(_bucket(c), most)) for c in amounts]
+    n, total = len(values), sum(weights)
+    mean = sum((v * w for v, w in zip(values, weights, strict=True)), Fraction(0)) / total
+    if n < 2:
+        return mean, None, median
+    variance = sum((w * (v - mean) ** 2 for v, w in zip(values, weights, strict=True)), Fraction(0)) / total
+    return mean, math.sqrt(variance * n / (n - 1)), median
 
 
 def _within(windowed: list[Handled], this: Handled, width: int) -> list[int]:
@@ -162,18 +265,20 @@ def _within(windowed: list[Handled], this: Handled, width: int) -> list[int]:
     return [*inside, this.cents] if this.purchase else inside
 
 
-def _is_small(cents: int, before: list[int]) -> bool:
-    """Return whether an amount is at most 2.00 and at most 30 % of the mean of the card's larger ones."""
-    larger = [c for c in before if c > 200]
-    if len(larger) >= 3 and Fraction(cents) > Fraction(3, 10) * Fraction(sum(larger), len(larger)):
+def _is_small(cents: int, before: list[int], median: Fraction | None) -> bool:
+    """Return whether an amount is at most 2.00 and at most 30 % of the median of the card's larger ones."""
+    if sum(c > 200 for c in before) >= 3 and median is not None and cents > Fraction(3, 10) * median:
         return False
     return cents <= 200
 
 
-def _bucket_middle(cents: int) -> Fraction:
-    """Return the middle of an amount's bucket: eight equal buckets to every doubling, whole cents."""
+def _bucket(cents: int) -> tuple[int, int]:
+    """Return the least amount of an amount's bucket, and its width: eight equal ones to every doubling."""
     width = 1
     while cents // width >= 16:
         width *= 2
-    first = cents // width * width
-    return Fraction(first + (first + width - 1), 2)
+    return cents // width * width, width
+
+
+def _middle(first: int, width: int) -> Fraction:
+    return Fraction(2 * first + width - 1, 2)

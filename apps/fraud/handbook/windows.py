@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.labels import DAY_MS, FRAUD, FRAUD_HIGH, LabelLog, LabelRisk
+from apps.fraud.labels import DAY_MS, DECLINED, FRAUD, FRAUD_HIGH, HIGH, LabelLog, LabelRisk
 
 #: Lengths of the windows, days.
 WINDOW_DAYS: Final = (1, 7, 30)
@@ -166,6 +166,8 @@ class CustomerWindows(msgspec.Struct, array_like=True, gc=False):
 def terminal_windows(log: LabelLog, at: int, delay: int) -> tuple[int, float, int, float, int, float]:
     """Return number and share of known frauds over the windows of 1, 7 and 30 days that ended ``delay`` ago.
 
+    What was declined is in none of them.
+
     Args:
         log: The terminal's transactions before this one, the labels known by now uncovered.
         at: Event time, ms.
@@ -186,6 +188,12 @@ def terminal_windows(log: LabelLog, at: int, delay: int) -> tuple[int, float, in
     start7 = bisect_right(times, t - _W7, start30, end)
     start1 = bisect_right(times, t - _W1, start7, end)
     n1, n7, n30 = end - start1, end - start7, end - start30
+    if declined := _declined(labels, start30, end):
+        n1, n7, n30 = (
+            n1 - _declined(labels, start1, end),
+            n7 - _declined(labels, start7, end),
+            n30 - declined,
+        )
     frauds = labels.count(FRAUD, start30, end) + labels.count(FRAUD_HIGH, start30, end)
     if not frauds:
         return n1, 0.0, n7, 0.0, n30, 0.0
@@ -199,6 +207,10 @@ def terminal_windows(log: LabelLog, at: int, delay: int) -> tuple[int, float, in
         n30,
         frauds / n30 if n30 else 0.0,
     )
+
+
+def _declined(labels: bytearray, start: int, end: int) -> int:
+    return labels.count(DECLINED, start, end) + labels.count(DECLINED + HIGH, start, end)
 
 
 def look_at_labels(

@@ -32,24 +32,26 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         event_time_ms: When the payment happened, UTC ms.
         card: Its card.
         score: The score it got then, 0 to 1.
-        is_fraud: What it is held to be now.
+        is_fraud: What it is held to be now; None: nobody can tell, since it was blocked.
         alerted: Whether it was stopped or looked at.
-        was: What it has been counted as before; None: it is counted for the first time.
-        version: The model's version; as what follows, only where it is counted for the first time.
+        was: What it has been counted as before; None: as neither.
+        version: The model's version; as what follows, only where it is seen for the first time.
         trained_until_ms: Event time of the newest payment that the model was trained on; 0: not known.
         bins: Where its features lie, a bin for each of :data:`apps.fraud.judging.WATCHED`.
+        again: Whether it has been seen before.
     """
 
     model: str
     event_time_ms: int
     card: str
     score: float
-    is_fraud: bool
+    is_fraud: bool | None
     alerted: bool = False
     was: bool | None = None
     version: str = ""
     trained_until_ms: int = 0
     bins: list[int] = []
+    again: bool = False
 
 
 class Outcomes(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +64,7 @@ class Outcomes(msgspec.Struct, frozen=True, gc=False):
         fraud: Score → frauds, in the same way.
         cards: Card → its highest score here; of many cards the highest.
         card_frauds: Card → frauds that come, or go.
-        alerts: Payments alerted on.
+        alerts: Payments alerted on of which it is known what they were.
         right: Frauds among them that come, or go.
         versions: Version of the model → payments that it scored.
         trained_until_ms: Event time of the newest payment that one of these was trained on.
@@ -113,21 +115,23 @@ class Day(msgspec.Struct, array_like=True, gc=False):
 def count(day: Day, event: Outcome) -> None:
     """Count an outcome for its day; one that was counted otherwise before is moved.
 
-    The order does not matter: what moves may come before what is moved, in the same batch.
+    One of which nobody can tell what it was is in no measure. The order does not matter: what moves may come
+    before what is moved, in the same batch.
     """
     score = min(STEPS, max(0, round(event.score * STEPS)))
-    new = event.was is None
-    _add(day.fraud if event.is_fraud else day.genuine, score, 1)
-    frauds = int(event.is_fraud) - bool(event.was)
-    if not new:
+    if event.is_fraud is not None:
+        _add(day.fraud if event.is_fraud else day.genuine, score, 1)
+        if event.was is None:
+            _see(day, event.card, score)
+            day.alerts += event.alerted
+    frauds = bool(event.is_fraud) - bool(event.was)
+    if event.was is not None:
         _add(day.fraud if event.was else day.genuine, score, -1)
     if frauds:
         _add(day.card_frauds, event.card, frauds)
     day.right += event.alerted and frauds
-    if not new:
+    if event.again:
         return
-    _see(day, event.card, score)
-    day.alerts += event.alerted
     if event.version:
         _add(day.versions, event.version, 1)
     day.trained_until_ms = max(day.trained_until_ms, event.trained_until_ms)
@@ -139,7 +143,7 @@ def count(day: Day, event: Outcome) -> None:
 def counted(outcomes: Iterable[Outcome]) -> list[Outcomes]:
     """Count outcomes by model and day.
 
-    >>> said = [Outcome("m", 5, "c", 0.5, False), Outcome("m", 5, "c", 0.5, True, was=False)]
+    >>> said = [Outcome("m", 5, "c", 0.5, False), Outcome("m", 5, "c", 0.5, True, was=False, again=True)]
     >>> [(found.day_ms, found.genuine, found.fraud) for found in counted(said)]
     [(0, {}, {'500': 1})]
     """

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity_stages import stages
-from apps.fraud.events import Alert, Correction, Decision, Label, LabelSource, Transaction
+from apps.fraud.events import Alert, Authorisation, Correction, Decision, Label, LabelSource, Transaction
 from apps.fraud.known_labels import LabelRules
 from apps.fraud.model.outcomes import Outcomes
 from apps.fraud.scorer import Scorer
@@ -31,6 +32,7 @@ class Chain:
         scorer: A model.
         labels: How labels are read.
         measures: Whether scores are kept to be judged.
+        control_group: Who is let through though it would be blocked.
     """
 
     def __init__(
@@ -41,8 +43,9 @@ class Chain:
         scorer: Scorer | None = None,
         labels: LabelRules | None = None,
         measures: bool = False,
+        control_group: ControlGroup | None = None,
     ) -> None:
-        first, rest = stages(entities, scorer, labels=labels, measures=measures)
+        first, rest = stages(entities, scorer, labels=labels, measures=measures, control_group=control_group)
         self.chain = MemoryChain(first, *rest, out_of_orderness_ms=out_of_orderness_ms)
         self.emissions: list[Emission] = []
 
@@ -53,8 +56,8 @@ class Chain:
                 e._replace(output=f"{host.runner.process.name}.{e.output}") for e in host.broadcast(*events)
             ]
 
-    def send(self, *events: Transaction | Label) -> None:
-        """Send transactions and labels as one batch."""
+    def send(self, *events: Transaction | Label | Authorisation) -> None:
+        """Send transactions, labels and authorisations as one batch."""
         self.emissions += self.chain.run_batch([(e.card_id, time_of(e), e) for e in events])
 
     def restart(self) -> None:
@@ -94,9 +97,9 @@ class Chain:
         return [msgspec.json.decode(p) for p in self.of("dead_letters")]
 
 
-def time_of(event: Transaction | Label) -> int:
-    """Return the time by which an event is ordered: a label has that of its transaction."""
-    return event.transaction_time_ms if isinstance(event, Label) else event.event_time_ms
+def time_of(event: Transaction | Label | Authorisation) -> int:
+    """Return the time by which an event is ordered: what is said of a transaction has that one's."""
+    return event.event_time_ms if isinstance(event, Transaction) else event.transaction_time_ms
 
 
 def some_life(random: Random, number: int, *, cards: int = 4, span: int = 40 * DAY) -> list[Transaction]:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from apps.fraud.card import SMALL_CENTS, Account, Recent, bucket_middle, bucket_of
+from apps.fraud.amounts import SMALL_CENTS, bucket_middle, bucket_of
+from apps.fraud.card import Recent
 from apps.fraud.events import Transaction
+from apps.fraud.profile import Profile, begun
 from tests.oracles.fraud import depends_on_cuts, expected_decisions, mismatches
 from tests.unit.apps.fraud.cases import (
     DAY,
@@ -186,8 +188,8 @@ def test_running_moments_equal_those_of_the_statistics_module() -> None:
     random = Random(5)
     amounts = [random.randrange(1, 100_000_000_000) / 100 for _ in range(200)]
     target = driver()
-    send_each(target, [transaction(i * HOUR, a) for i, a in enumerate(amounts)])
-    decision = decide(target, transaction(200 * HOUR, 55.5))
+    send_each(target, [transaction(i * MINUTE, a) for i, a in enumerate(amounts)])  # of one day
+    decision = decide(target, transaction(200 * MINUTE, 55.5))
     assert decision.purchases_before == 200
     assert decision.mean_before == pytest.approx(statistics.fmean(amounts), rel=1e-12)
     assert decision.std_before == pytest.approx(statistics.stdev(amounts), rel=1e-12)
@@ -204,7 +206,7 @@ def test_equal_amounts_have_no_deviation_and_no_zscore() -> None:
     assert (decision.mean_before, decision.std_before, decision.zscore) == (1_234_567.89, 0.0, None)
 
 
-def test_the_account_is_forgotten_90_days_after_the_last_transaction() -> None:
+def test_the_profile_is_forgotten_90_days_after_the_last_transaction() -> None:
     target = driver()
     send(target, transaction(0, 10))
     assert decide(target, transaction(90 * DAY - 1, 20)).purchases_before == 1
@@ -213,27 +215,31 @@ def test_the_account_is_forgotten_90_days_after_the_last_transaction() -> None:
 
 
 @given(st.lists(st.integers(1, 100_000_000_000), min_size=1, max_size=60), st.data())
-def test_an_account_does_not_depend_on_order_and_can_be_taken_back(
+def test_a_profile_does_not_depend_on_order_and_can_be_taken_back(
     cents: list[int], data: st.DataObject
 ) -> None:
-    def account(order: list[int]) -> Account:
-        made = Account()
+    def profile(order: list[int]) -> Profile:
+        made = begun(30, START_MS)
         for amount in order:
-            made.add_purchase(0, amount)
+            made.buy(START_MS, amount)
         return made
 
     shuffled = data.draw(st.permutations(cents))
-    whole = account(cents)
-    assert whole == account(shuffled)
+    whole = profile(cents)
+    assert whole == profile(shuffled)
     larger = [c for c in cents if c > SMALL_CENTS]
     median = bucket_middle(bucket_of(statistics.median_low(larger))) if larger else None
     assert whole.median_cents() == median
     split = data.draw(st.integers(0, len(cents)))
-    kept, past = account(cents[:split]), whole.without(cents[split:], 0)
-    for field in ("count", "total", "balance", "big_count", "big_total", "squares_high", "squares_low"):
+    kept = profile(cents[:split])
+    past = whole.without([(START_MS, c) for c in cents[split:]], 0, START_MS)
+    for field in ("count", "weight", "balance", "big_count", "small_total", "small_squares", "big_weight"):
         assert getattr(past, field) == getattr(kept, field)
+    for high, low in (("total_high", "total_low"), ("squares_high", "squares_low")):
+        assert (getattr(past, high), getattr(past, low)) == (getattr(kept, high), getattr(kept, low))
     assert past.median_cents() == kept.median_cents()
-    assert whole == account(cents)
+    assert not split or past.usual() == kept.usual()
+    assert whole == profile(cents)
 
 
 @given(st.integers(1, 10**12))
@@ -261,7 +267,7 @@ def test_an_idle_card_keeps_no_window_24_hours_after_its_last_transaction() -> N
     target.advance_watermark(START_MS + HOUR + DAY)
     assert target.state("card-1")["recent"] is None
     assert target.timers("card-1") == {}
-    assert target.state("card-1")["account"] is not None
+    assert target.state("card-1")["profile"] is not None
 
 
 def test_nothing_is_left_when_the_watermark_has_passed_everything() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.fraud.card_history import CardLook, card_features, counted, links_of
-from apps.fraud.desk import _TOLD_FIRST, _TOLD_LAST
+from apps.fraud.desk import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
 from apps.fraud.events import Decision, Transaction
 from apps.fraud.features import Features
 from apps.fraud.history import History
@@ -75,11 +75,11 @@ def test_a_decision_has_the_fields_that_it_takes_over_in_their_order() -> None:
     first, last = _TOLD_FIRST, _TOLD_LAST
     assert names[:first] == of_transaction[:first]
     own = Features.__struct_fields__
-    assert names[first : first + len(own)] == own
-    after = first + len(own) + len(("score", "action", "reasons"))
+    assert names[first : first + _OWN_FIRST] == own[:_OWN_FIRST]
+    after = first + _OWN_FIRST + len(("score", "action", "reasons"))
     assert names[after : after + last - first] == of_transaction[first:last]
-    rest = ("card_labels", "terminal_labels", "control_group", *of_transaction[last:], "customer", "merchant")
-    assert names[-len(rest) :] == rest
+    rest = ("card_labels", "terminal_labels", "control_group", *own[_OWN_FIRST:], *of_transaction[last:])
+    assert names[-len(rest) - 2 :] == (*rest, "customer", "merchant")
 
 
 def test_windows_that_nobody_computes_are_missing_and_leave_nothing() -> None:

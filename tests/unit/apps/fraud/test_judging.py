@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from apps.fraud.entity_stages import Desk
-from apps.fraud.events import Decision, Label, Transaction
+from apps.fraud.events import Decision, Label, SetThreshold, Transaction
 from apps.fraud.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
 from apps.fraud.model.outcomes import Day, Outcomes, add
 from apps.fraud.model.prequential import DayMetrics, PrequentialMetrics
@@ -99,7 +99,10 @@ def test_a_batch_leaves_as_one_part_per_model_and_day() -> None:
     chain = Chain((), scorer=ByIdentity(), measures=True)
     chain.send(*(transaction(n, 10, card=f"card-{n % 3}") for n in range(30)), transaction(DAY, 10))
     assert len(chain.outcomes) == 4
-    assert sum(sum(part.genuine.values()) for part in chain.outcomes) == 2 * 31
+    told = sum(decision.action != "block" for decision in chain.decisions)
+    assert 0 < told < 31
+    assert sum(sum(part.genuine.values()) for part in chain.outcomes) == 2 * told
+    assert sum(sum(part.versions.values()) for part in chain.outcomes) == 31
 
 
 def metrics_of(chain: Chain, *, bound: int, batches: Random) -> dict[tuple[str, int], DayMetrics]:
@@ -122,6 +125,8 @@ def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_word
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     life = a_life_with_labels(Random(8))
+    # Half of them are blocked: of those silence tells nothing.
+    blocks = SetThreshold("model_block", 0.5)
     purchases = [e for e in life if isinstance(e, Transaction)]
     last: dict[str, bool] = {}
     for word in sorted(
@@ -133,6 +138,7 @@ def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_word
         random = Random(seed)
         events = sorted(life, key=lambda e: time_of(e) + random.randrange(HOUR)) if seed else life
         chain = Chain((), scorer=ByIdentity(), measures=True, out_of_orderness_ms=DAY)
+        chain.control(blocks)
         for batch in cut(random, events):
             chain.send(*batch)
             if random.random() < 0.2:
@@ -143,9 +149,15 @@ def test_the_metrics_of_a_stream_in_any_cut_are_scikit_learns_over_the_last_word
             {k: msgspec.structs.replace(d, psi=None, drifted="", shifted=0) for k, d in found.items()}
         )
     assert ends[0] == ends[1] == ends[2]
+    blocked = {d.transaction_id for d in chain.decisions if d.action == "block"}
+    assert len(blocked - last.keys()) > 5
     judged = 0
     for (model, day_ms), day in found.items():
         of_day = [p for p in purchases if p.event_time_ms // DAY == day_ms // DAY]
+        of_day = [p for p in of_day if p.transaction_id in last or p.transaction_id not in blocked]
+        alerted = {d.transaction_id for d in chain.decisions if d.action != "approve"}
+        told = [last.get(p.transaction_id, False) for p in of_day if p.transaction_id in alerted]
+        assert day.alert_precision == (pytest.approx(sum(told) / len(told)) if told else None)
         fraud = [last.get(p.transaction_id, False) for p in of_day]
         assert (day.rows, day.frauds) == (len(of_day), sum(fraud))
         if model != "champion" or not 0 < sum(fraud) < len(fraud):

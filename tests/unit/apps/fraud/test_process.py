@@ -214,8 +214,11 @@ def test_a_slow_spree_is_measured_against_what_the_card_spent_before_that_hour()
     assert [d.action for d in decisions[-2:]] == ["review", "review"]
     reason = decisions[-1].reasons[0]
     assert (reason.code, reason.value) == ("SPEND_1H", 490.0)
-    # 24 purchases, 480 in all, from 1:00 on to one hour before 25:48.
-    assert reason.baseline == pytest.approx(480 / (24 * 60 + 48 - 60) * 60)
+    # 24 purchases, 480 in all, from 1:00 on to one hour before 25:48; of the two days the second counts more.
+    first, second = 111, 114  # 64 times 2 to the power of 24/30, and of 25/30
+    per_hour = (23 * first + 7 * second) / (23 * first + 1.8 * second)
+    mean = (462 * first + (18 + 6 * 70) * second) / (23 * first + 7 * second)
+    assert reason.baseline == pytest.approx((30 * mean - 420) / (30 / per_hour - 1))
 
 
 def test_more_spent_than_the_balance_is_a_minor_reason() -> None:

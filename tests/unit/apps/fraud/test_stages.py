@@ -194,7 +194,7 @@ def test_an_alert_has_three_reasons_and_their_baselines() -> None:
     assert len(alert.reasons) >= 3
     usual = {r.code: (r.value, r.baseline) for r in alert.reasons}
     assert usual["AMOUNT"] == (11.0, 5.0)
-    assert (alert.rules, alert.features_version, alert.model_version) == (["r@1"], "2", None)
+    assert (alert.rules, alert.features_version, alert.model_version) == (["r@1"], "3", None)
 
 
 def test_a_rule_is_in_force_from_the_batch_that_brings_it_and_no_event_sees_none() -> None:
