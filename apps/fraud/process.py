@@ -183,7 +183,10 @@ class _Cards(Stage):
             self._fates().apply(known, known.waiting[:passed])
         purchase = event.kind == "purchase"
         cents = to_cents(event.amount)
-        own = observe(profile, recent, ctx.event_time, cents, purchase=purchase, known=known)
+        large = self.overrides.view(thresholds_with).large_ratio
+        own = observe(
+            profile, recent, ctx.event_time, cents, purchase=purchase, known=known, large_times=large
+        )
         self.profile.value = profile  # its 90 days begin anew
         bought = cents if purchase else 0
         history, place = self.history.value, self.place.value
@@ -235,7 +238,12 @@ class _Cards(Stage):
         profile = copy.deepcopy(self.profile.value) or begun(self._half_life, ctx.event_time)
         purchase = event.kind == "purchase"
         own = observe(
-            profile, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
+            profile,
+            copy.deepcopy(recent),
+            ctx.event_time,
+            to_cents(event.amount),
+            purchase=purchase,
+            large_times=thresholds.large_ratio,
         )
         score, reasons = assess(own, event.amount, thresholds, purchase=purchase)
         look = Look(self.history.value, ctx.event_time)

@@ -476,6 +476,19 @@ def test_thresholds_hold_for_the_stage_that_decides() -> None:
     assert len(chain.dead) == 1
 
 
+def test_what_is_large_is_a_threshold() -> None:
+    """Two purchases of twice the median in five minutes are large from 1.5 times on, not from 2.5 (F8)."""
+    found = []
+    for ratio in (None, 1.5):
+        chain = Chain(())
+        if ratio is not None:
+            chain.control(SetThreshold("large_ratio", ratio))
+        chain.send(*(transaction(n * DAY, 20.0) for n in range(12)))
+        chain.send(transaction(20 * DAY, 40.0), transaction(20 * DAY + MINUTE, 40.0))
+        found.append([d.large_count_5m for d in chain.decisions][-2:])
+    assert found == [[0, 0], [1, 2]]
+
+
 def test_pausing_a_rule_ends_it() -> None:
     chain = Chain(())
     chain.control(publish("amount > 10"))
