@@ -57,7 +57,7 @@ class CardLook(Look):
     def numbers_from(self, start: int) -> bytes:
         """Return which of the known kinds the purchases from an index on are, a byte each."""
         history = self.history
-        return b"" if history is None else history.kinds[start : self.end]
+        return b"" if history is None or not history.known else history.numbers[start : self.end]
 
     @property
     def known(self) -> list[int]:

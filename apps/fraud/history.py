@@ -27,7 +27,7 @@ class History(LookBack, array_like=True, dict=True):
     Attributes:
         balance: What has come in, less what has gone out, cents.
         tail: What is older than the purchases that are kept one by one; ``None``: nothing is.
-        kinds: Of a card: which of ``known`` each purchase is, a byte each.
+        kinds: Of a card: which of ``known`` each purchase is, a byte each; empty: all are the first.
         known: The kinds of its purchases (see :mod:`apps.fraud.kinds`).
     """
 
@@ -53,11 +53,12 @@ class History(LookBack, array_like=True, dict=True):
         """
         times = self.columns.times
         place = len(times) if not times or times[-1] <= at else bisect_right(times, at)
-        if len(self.kinds) < len(times):  # of before kinds were kept
+        if times and not self.known:  # of before kinds were kept
             self.known = [UNKNOWN_KIND]
-            self.kinds = bytes(len(times))
         number = self._number(kind)
-        self.kinds = self.kinds[:place] + bytes((number,)) + self.kinds[place:]
+        if len(self.known) > 1:
+            numbers = self.numbers
+            self.kinds = numbers[:place] + bytes((number,)) + numbers[place:]
         self.add(at, cents, links)
 
     def prune(self, until: int, most: int | None = None, tail: Tail | None = None) -> None:
@@ -78,12 +79,17 @@ class History(LookBack, array_like=True, dict=True):
         if tail.is_over(self.columns.times[-1] if len(self) else watermark):
             self.tail = None
 
+    @property
+    def numbers(self) -> bytes:
+        """Which of ``known`` each purchase of a card is."""
+        return self.kinds or bytes(len(self))
+
     def _number(self, kind: int) -> int:
         """Return the place of a kind in the table."""
         known = self.known
         if kind in known:
             return known.index(kind)
-        used = sorted(set(self.kinds))
+        used = sorted(set(self.numbers))
         if len(known) >= MAX_KINDS or len(known) > 2 * len(used) + 4:
             self.kinds = self.kinds.translate(bytes(used.index(n) if n in used else 0 for n in range(256)))
             known = self.known = [known[number] for number in used]

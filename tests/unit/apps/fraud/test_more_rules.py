@@ -225,9 +225,15 @@ def test_kinds_are_of_a_byte_each_and_of_too_many_the_card_says_so() -> None:
         history.forget(tx.event_time_ms, 100)
         if n % 500 == 0:
             history = msgspec.msgpack.decode(msgspec.msgpack.encode(history), type=History)
-    found = [purchase_of(history.known[number]) for number in history.kinds]
+    found = [purchase_of(history.known[number]) for number in history.numbers]
     assert [(p.mcc, p.country) for p in found] == kept[-100:]
     assert (len(history.kinds), history.dropped) == (100, 0)
+    alike = History(since=0)
+    for n in range(3):
+        alike.add_of_kind(n, 500, (1, 0, 0), 7)
+    assert (alike.kinds, alike.numbers) == (b"", bytes(3)), "one kind takes no room"
+    alike.add_of_kind(1, 500, (1, 0, 0), 9)
+    assert [alike.known[number] for number in alike.numbers] == [7, 7, 9, 7]
     assert len(history.known) <= 2 * 100 + 6
     for n in range(MAX_KINDS + 10):
         other = msgspec.structs.replace(transaction(n, 5.0), mcc=f"{n:04}")
@@ -244,7 +250,7 @@ def test_a_history_of_before_kinds_and_panes_goes_on() -> None:
     assert (len(history), history.tail, history.kinds, history.known) == (1, None, b"", [])
     tx = transaction(HOUR, 20.0)
     history.add_of_kind(tx.event_time_ms, 2_000, (2, 0, 0), kind_of(tx))
-    assert [purchase_of(history.known[number]).mcc for number in history.kinds] == [None, "5411"]
+    assert [purchase_of(history.known[number]).mcc for number in history.numbers] == [None, "5411"]
     look = CardLook(history, tx.event_time_ms)
     for text, wanted in {
         "count(card, 1 d, mcc == '5411')": 1,
@@ -255,7 +261,7 @@ def test_a_history_of_before_kinds_and_panes_goes_on() -> None:
         (use,) = LANGUAGE.condition(f"{text} > 0").uses
         assert asked(use)(look, tx, 0) == wanted
     history.forget(tx.event_time_ms, 1)
-    assert (len(history), len(history.kinds), CardLook(history, tx.event_time_ms).count(DAY)) == (1, 1, 2)
+    assert (len(history), len(history.numbers), CardLook(history, tx.event_time_ms).count(DAY)) == (1, 1, 2)
 
 
 @pytest.mark.parametrize("seed", range(6))
