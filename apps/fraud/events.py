@@ -246,8 +246,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         card_labels: What was known of the card's transactions; None: nothing.
         terminal_labels: What was known of the terminal's; None where that stage is left out.
         control_group: Whether it would have been blocked, and is let through to learn what it is.
-        excluded_1m: Purchases of the minute before that do not count in what is usual for the card, since
-            they were declined, paid back or found to be frauds; so for 1 h and 24 h.
+        excluded_1m: Purchases of the minute before that do not count in what is usual for the card: they were
+            declined, paid back or found to be frauds; so for 1 h and 24 h.
         utc_offset_min: As in the transaction, like ``home_country``.
         customer: What is known of the customer; None where that stage is left out or there is none.
         merchant: The same of the merchant.

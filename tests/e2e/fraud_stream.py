@@ -39,6 +39,7 @@ class FraudTopics(NamedTuple):
     alerts: str
     dead_letters: str
     labels: str = "fraud.labels"
+    authorisations: str = "fraud.authorisations"
 
     @classmethod
     def make(cls, topic_factory: TopicFactory) -> FraudTopics:
@@ -51,6 +52,7 @@ class FraudTopics(NamedTuple):
             topic(PARTITIONS, "alerts"),
             topic(1, "dlq"),
             topic(1, "labels"),
+            topic(1, "authorisations"),
         )
 
     def with_new_outputs(self, topic_factory: TopicFactory) -> FraudTopics:
@@ -121,7 +123,8 @@ class FraudStream:
         """Transaction → its row in the table ``transactions``, by the oracle."""
         valid = [json.loads(m.value) for m in self.messages if fault_of(m) != "malformed"]
         assert not depends_on_cuts(valid), "this stream's outcome depends on the cuts into batches"
-        rows = expected_decisions(valid)
+        said = [json.loads(value) for n, value in enumerate(self.labels) if n not in self.refused_labels]
+        rows = expected_decisions([*said, *valid])
         for row in rows.values():
             features = Features(**{name: row[name] for name in FEATURES})
             purchase = row["kind"] == "purchase"

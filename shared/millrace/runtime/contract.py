@@ -281,6 +281,11 @@ def _take_over(
     _write(path, {"incarnation": incarnation, **now, **({EARLIER: earlier} if earlier else {})})
 
 
+def _has_more(kept: Any, now: Any) -> bool:
+    """Return whether inputs have come behind those that there were: what waits is kept by their places."""
+    return isinstance(kept, list) and isinstance(now, list) and now[: len(kept)] == kept
+
+
 def _differences(kept: Any, now: Any, at: str = "") -> list[str]:
     if isinstance(kept, dict) and isinstance(now, dict):
         found: list[str] = []
@@ -290,7 +295,7 @@ def _differences(kept: Any, now: Any, at: str = "") -> list[str]:
                 found.append(f"{place} is new ({json.dumps(now[name])})")
             elif name not in now:
                 found.append(f"{place} is gone (was {json.dumps(kept[name])})")
-            else:
+            elif name != "inputs" or not _has_more(kept[name], now[name]):
                 found += _differences(kept[name], now[name], place)
         return found
     if isinstance(kept, list) and isinstance(now, list) and len(kept) == len(now):

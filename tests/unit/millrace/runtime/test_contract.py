@@ -76,6 +76,24 @@ def test_of_a_chain_it_is_said_which_link_differs_and_in_what(tmp_path: Path) ->
     assert "\n" not in str(refused.value)
 
 
+def test_an_input_may_come_behind_those_that_there_were_and_none_may_go_or_move(tmp_path: Path) -> None:
+    """What waits is kept with the place of its input."""
+
+    def contract(*inputs: str) -> dict[str, Any]:
+        return {"process": "Gate", "inputs": list(inputs), "states": {}}
+
+    incarnation = check_contract(tmp_path, contract("on", "off"))
+    assert check_contract(tmp_path, contract("on", "off", "moved")) == incarnation
+    assert json.loads((tmp_path / CONTRACT_FILE).read_text())["inputs"] == ["on", "off", "moved"]
+    for other in (
+        contract("on", "off"),
+        contract("on", "moved", "off"),
+        contract("new", "on", "off", "moved"),
+    ):
+        with pytest.raises(ContractMismatch, match="inputs was"):
+            check_contract(tmp_path, other)
+
+
 OLDER = {name: value for name, value in CONTRACT.items() if name != "clock"} | {"time_domain": "event_time"}
 CHAIN = {"process": "Gate > Desk", "states": {}}
 
