@@ -8,6 +8,7 @@ from apps.fraud.cases_cli import app as cases
 from apps.fraud.lists_cli import app as lists
 from apps.fraud.model_cli import app as models
 from apps.fraud.model_cli import older as older_models
+from apps.fraud.respond_cli import respond
 from apps.fraud.rules_cli import app as rules
 
 app = typer.Typer(no_args_is_help=True, help="Fraud: rules, lists, cases, models.")
@@ -15,4 +16,5 @@ app.add_typer(rules, name="rules")
 app.add_typer(lists, name="lists")
 app.add_typer(cases, name="cases")
 app.add_typer(models, name="model")
+app.command()(respond)
 app.add_typer(older_models)  # without a name: train, promote, … stand beside the others

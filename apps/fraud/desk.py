@@ -219,10 +219,10 @@ def _decision(
     # By position, and in runs of fields that stand in the same order (a test holds them so): one by one, by
     # name, it takes twice as long.
     tx, own, card, account, terminal, device, address, _, *rest = seen
-    of_transaction, of_card = astuple(tx), astuple(own)
+    of_transaction = astuple(tx)
     return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
-        *of_card[:_OWN_FIRST],
+        *astuple(own)[:_OWN_FIRST],
         score,
         action,
         reasons,
@@ -244,7 +244,9 @@ def _decision(
         None if challenger is None else challenger[1],
         *rest[:_LABELS],
         control_group,
-        *of_card[_OWN_FIRST:],
+        own.excluded_1m,
+        own.excluded_1h,
+        own.excluded_24h,
         *of_transaction[_TOLD_LAST:],
         *rest[_LABELS:],
     )

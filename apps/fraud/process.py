@@ -143,15 +143,8 @@ class _Cards(Stage):
     def _profile(self, ctx: Context) -> Profile:
         """Return the card's profile with what the watermark has passed; a new one where there is none."""
         profile = self.profile.value
-        now = ctx.event_time if ctx.event_time > ctx.watermark else ctx.watermark
-        if profile is None:
-            before = self.account.value
-            profile = begun(self._half_life, now, before)
-            if before is not None:
-                self.account.clear()
-                self.profile.value = profile
-        elif profile.half_life != self._half_life:
-            profile = restated(profile, self._half_life, now)
+        if profile is None or profile.half_life != self._half_life:
+            profile = self._begun(profile, max(ctx.event_time, ctx.watermark))
         waiting = profile.waiting
         if waiting and waiting[0].known <= ctx.watermark:
             passed = bisect_right(waiting, ctx.watermark, key=_known_ms)
@@ -160,6 +153,17 @@ class _Cards(Stage):
             self.profile.value = profile
         if profile.excluded:
             profile.forget(ctx.watermark - HORIZON_MS)
+        return profile
+
+    def _begun(self, profile: Profile | None, now: int) -> Profile:
+        """Return a new profile, or the one there is by the half-life of now."""
+        if profile is not None:
+            return restated(profile, self._half_life, now)
+        before = self.account.value
+        profile = begun(self._half_life, now, before)
+        if before is not None:
+            self.account.clear()
+            self.profile.value = profile
         return profile
 
     def _fates(self) -> Fates:
@@ -235,7 +239,7 @@ class _Cards(Stage):
         ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))
         thresholds = self.overrides.view(thresholds_with)
         # On copies: an issued decision must not change, nor the features of those to come.
-        profile = copy.deepcopy(self.profile.value) or begun(self._half_life, ctx.event_time)
+        profile = copy.deepcopy(self._profile(ctx))
         purchase = event.kind == "purchase"
         own = observe(
             profile,

@@ -77,6 +77,29 @@ CASES = [
         "fraud",
         same_ids=("transactions", "alerts", "labels", "late", "corrections", "dead_letters"),
         timers=("CardMonitor",),
+        # What is usual for a card leaves out what labels call a fraud, and holds an extreme purchase for a
+        # large one; what comes of it (score, action, balance, windows) is the same here.
+        changed={
+            "transactions": (
+                *(
+                    "purchases_before",
+                    "mean_before",
+                    "std_before",
+                    "median_before",
+                    "per_hour_before",
+                    "zscore",
+                ),
+                *(
+                    "excluded_1m",
+                    "excluded_1h",
+                    "excluded_24h",
+                    "control_group",
+                    "features_version",
+                    "reasons",
+                ),
+            ),
+            "alerts": ("features_version", "reasons"),
+        },
     ),
     Case(
         "iot",
@@ -279,7 +302,8 @@ def test_a_savepoint_of_before_is_refused_until_what_it_was_restored_to_is_conve
     convert(spark, restored.checkpoint, topology=left.topology)
     left.go_on(spark)
     after = left.rows("transactions")
-    assert bare(after, ()) - bare(before, ()) == bare(left.expected["transactions"], ())
+    but = OF["fraud"].changed["transactions"]
+    assert bare(after, but) - bare(before, but) == bare(left.expected["transactions"], but)
 
 
 def test_what_is_of_before_is_neither_rescaled_nor_half_converted(
