@@ -745,6 +745,16 @@ def parts(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> N
     report.write("parts", bench.parts(sizes), bench.configuration(sizes), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench busy --out busy.json")
+def busy(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> None:
+    """What a payment at a busy terminal costs beside one at an ordinary terminal, without Spark."""
+    from benchmarks import busy as bench
+    from benchmarks import report
+
+    sizes = bench.QUICK if quick else bench.Sizes()
+    report.write("busy", bench.busy(sizes), bench.configuration(sizes), out, markdown)
+
+
 @app.command(epilog="Example: millrace bench generate --domain iot --to kafka --events 500000")
 def generate(
     domain: Annotated[

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from apps.fraud.events import MAX_AMOUNT, Control, ResetThreshold, SetThreshold, Transaction, to_cents
 
-SCHEMA = json.loads((files("apps.fraud") / "schemas" / "transaction.v1.schema.json").read_text("utf-8"))
+SCHEMA = json.loads((files("apps.fraud") / "schemas" / "transaction.v2.schema.json").read_text("utf-8"))
 VALID: dict[str, Any] = {
     "transaction_id": "tx-1",
     "card_id": "card-1",
