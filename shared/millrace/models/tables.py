@@ -40,8 +40,8 @@ class TrainingTables:
         Args:
             name: The table.
             columns: Names of its columns.
-            optional: Columns that a table of an earlier version may lack: of ``columns`` they are all ``None``
-                then, others are left out.
+            optional: Columns that a table of an earlier version may lack: of ``columns`` they are all
+                ``None`` then, others are left out.
 
         Raises:
             CannotTrain: There is no such table or version, or it lacks a column.
