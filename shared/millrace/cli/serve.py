@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from millrace.cli.serve_options import Config, Host, KeyFile, Limit, Port, Root, Sets, TokenFile
+from millrace.cli.options import ConfigFile, Overrides, Root
+from millrace.cli.serve_options import Host, KeyFile, Limit, Port, TokenFile
 
 app = typer.Typer(help="What an app has committed, over HTTP.")
 
@@ -18,8 +19,8 @@ def serve(
     token_file: TokenFile = None,
     rate_limit: Limit = 200,
     key_file: KeyFile = None,
-    config: Config = None,
-    overrides: Sets = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
 ) -> None:
     """Answer what is kept of a key, from the newest committed batch, until Ctrl-C. The app may run or stand.
 
@@ -27,7 +28,7 @@ def serve(
     localhost:8700/v1/state/CardMonitor/card-7
     """
     from millrace.runtime.apps import load_app
-    from millrace.serving.following import Following
+    from millrace.serving.following import Following, keeping_up
     from millrace.serving.gate import RateLimit
     from millrace.serving.questions import questions_of
     from millrace.serving.running import checkpoint_of, log_to_stderr, run, settings_of, token_of
@@ -38,6 +39,8 @@ def serve(
     token = token_of(token_file)
     following = Following(checkpoint_of(settings), key_file=None if key_file is None else str(key_file))
     log_to_stderr()
-    with following.at_work():
-        server = Server(following, token=token, questions=questions_of(found), limit=RateLimit(rate_limit))
+    with keeping_up(following.look):
+        server = Server(
+            lambda: following.state, token=token, questions=questions_of(found), limit=RateLimit(rate_limit)
+        )
         run(server, token, host, port, typer.echo)

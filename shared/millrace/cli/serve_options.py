@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-Root = Annotated[Path | None, typer.Option(help="Folder of the app's checkpoint; default its storage.root.")]
 Host = Annotated[str, typer.Option(help="Where to listen.")]
 Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")]
 TokenFile = Annotated[
@@ -19,7 +18,3 @@ Limit = Annotated[
     float, typer.Option("--rate-limit", min=0, help="Questions a second of an address; 0: any.")
 ]
 KeyFile = Annotated[Path | None, typer.Option(help="File of the keys, if state is encrypted.")]
-Config = Annotated[Path | None, typer.Option(help="Settings file (default ./millrace.yaml).")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s storage.root=/data/fraud.")
-]

@@ -1,12 +1,12 @@
-"""Committed state of a checkpoint, read without an engine: of any process, of any key, while its query runs.
+"""Committed state of a checkpoint, read without an engine: of any process and key, while its query runs.
 
-A batch's state is in files that are written once (see :mod:`millrace.inspect.checkpoint`): for each partition a
-snapshot, tables of RocksDB, and the changelogs of the batches since. Both are read here as they are. Only what
-the checkpoint has committed counts: the names of a batch's files stand in its commit.
+A batch's state is in files that are written once (see :mod:`millrace.inspect.checkpoint`): for each partition
+a snapshot, tables of RocksDB, and the changelogs of the batches since. Both are read here as they are. Only
+what the checkpoint has committed counts: the names of a batch's files stand in its commit.
 
 A reader that lives on goes from batch to batch by the changelogs that have come, and begins with a newer
-snapshot when these have become long. What it reads of a snapshot is mapped into memory and stays readable when the
-query removes the files.
+snapshot when these have become long. What it reads of a snapshot is mapped into memory and stays readable
+when the query removes the files.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class CommittedState:
         batch: The batch; unless given the last one.
         key_file: The file of keys, if state is encrypted.
         kept_bytes: So many bytes of values are remembered.
+        only: A process and the parts of a key: nothing else will be asked for, and less is read.
 
     Attributes:
         batch: The batch.
@@ -85,15 +86,16 @@ class CommittedState:
         batch: int | None = None,
         key_file: str | None = None,
         kept_bytes: int = KEPT_BYTES,
+        only: tuple[str | None, tuple[str, ...]] | None = None,
     ) -> None:
         self.checkpoint = checkpoint
-        self._key_file = key_file
+        self._key_file, self._only = key_file, only
         self._lock = threading.RLock()
         self._moving = threading.Lock()
-        self._partitions: dict[int, list[Partition]] = {}
+        self._partitions: dict[int, dict[int, Partition]] = {}
         self._values: OrderedDict[tuple[int, int, bytes], bytes] = OrderedDict()
         self._kept, self._most = 0, kept_bytes
-        self.batch = -1
+        self.batch, self._count = -1, 0
         self.reloads = 0
         self.stages: list[Stage] = []
         self.move_to(batch)
@@ -129,35 +131,40 @@ class CommittedState:
         keys = keys_for(contract, self._key_file)
         ids = self.checkpoint.commit(batch).get("stateUniqueIds")
         count = self.checkpoint.position(batch).partitions
-        new: dict[int, list[Partition]] = {}
+        wanted = {(stage.operator, number) for stage in stages for number in range(count)}
+        if self._only is not None:
+            stage = named_stage(stages, self._only[0])
+            wanted = {
+                (stage.operator, _partition(_hashed(stage, *stage.place(encode_key(self._only[1]))), count))
+            }
+        new: dict[int, dict[int, Partition]] = {}
         moves = []
-        for operator in {stage.operator for stage in stages}:
+        for operator, number in sorted(wanted):
             variables = _OF_STATIONS if stages[0].link is not None else _OF_GROUPS
             names = (ids or {}).get(str(operator))
             if ids is not None and (names is None or len(names) < count or any(len(n) != 1 for n in names)):
                 raise CheckpointError(f"batch {batch} does not name the files of operator {operator}")
-            before = self._partitions.get(operator, [])
-            new[operator] = []
-            for number in range(count):
-                version = Version(batch + 1, None if names is None else names[number][0])
-                at = before[number] if len(before) == count else None
-                coming = None if at is None else at.coming(version)
-                if at is not None and coming is not None:
-                    moves.append((operator, number, at, version, coming))
-                else:
-                    folder = self.checkpoint.folder / "state" / str(operator) / str(number)
-                    at = Partition(folder, variables, version)
-                    self.reloads += 1
-                new[operator].append(at)
+            before = self._partitions.get(operator, {}) if count == self._count else {}
+            version = Version(batch + 1, None if names is None else names[number][0])
+            at = before.get(number)
+            coming = None if at is None else at.coming(version)
+            if at is not None and coming is not None:
+                moves.append((operator, number, at, version, coming))
+            else:
+                folder = self.checkpoint.folder / "state" / str(operator) / str(number)
+                at = Partition(folder, variables, version)
+                self.reloads += 1
+            new.setdefault(operator, {})[number] = at
         with self._lock:
-            if any(at not in self._partitions.get(o, ()) for o, found in new.items() for at in found):
+            if len(moves) < len(wanted):
                 self._values.clear()
                 self._kept = 0
             for operator, number, at, version, coming in moves:
                 at.move(version, coming)
                 for key in coming:
                     self._kept -= len(self._values.pop((operator, number, key), b""))
-            self._partitions, self.stages, self.batch, self._keys = new, stages, batch, keys
+            self._partitions, self._count = new, count
+            self.stages, self.batch, self._keys = stages, batch, keys
 
     @property
     def watermark(self) -> int | None:
@@ -237,10 +244,9 @@ class CommittedState:
 
     def _stored(self, stage: Stage, where: Where) -> bytes | None:
         """Return a value as it is stored."""
-        partitions = self._partitions[stage.operator]
-        of_key = where.label if stage.link is None else group_labels(stage.stations)[where.station]
-        number = _partition(of_key, len(partitions))
-        at = partitions[number]
+        of_key = _hashed(stage, where.station, where.label)
+        number = _partition(of_key, self._count)
+        at = self._partitions[stage.operator][number]
         key = _key(at, stage, of_key, where)
         if key is None:
             return None
@@ -259,7 +265,7 @@ class CommittedState:
 
     def _all(self, stage: Stage) -> Iterator[tuple[Where, bytes]]:
         stations = {label: n for n, label in enumerate(group_labels(stage.stations))}
-        for partition in self._partitions[stage.operator]:
+        for partition in self._partitions[stage.operator].values():
             names = {led: name for name, led in partition.variables.items()}
             for key, row in partition.items():
                 name = names.get(key[:2])
@@ -269,6 +275,11 @@ class CommittedState:
                     yield Where(0, _int(key, 31), _long(key, -8)), _binary(row)
                 elif name == VARIABLE and stage.link == _int(key, -24):
                     yield Where(stations[_int(key, 31)], _int(key, -16), _long(key, -8)), _binary(row)
+
+
+def _hashed(stage: Stage, station: int, label: int) -> int:
+    """Return what Spark finds the partition by."""
+    return label if stage.link is None else group_labels(stage.stations)[station]
 
 
 def _partition(label: int, partitions: int) -> int:

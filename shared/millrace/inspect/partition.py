@@ -1,4 +1,4 @@
-"""A partition of Spark's state store as of a version, read from its files: a snapshot and changelogs since."""
+"""A partition of Spark's state store as of a version: a snapshot, and the changelogs since."""
 
 from __future__ import annotations
 

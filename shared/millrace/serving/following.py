@@ -24,30 +24,17 @@ class Following:
     Args:
         find: Returns the checkpoint; it raises a :class:`MillraceError` as long as there is none.
         key_file: The file of keys, if state is encrypted.
-        every_s: How often a new batch is looked for, seconds.
-        then: Called after it has gone on, with the state; in the thread.
 
     Example:
-        >>> with Following(lambda: locate("fraud")).at_work() as following:  # doctest: +SKIP
+        >>> following = Following(lambda: locate("fraud"))  # doctest: +SKIP
+        >>> with keeping_up(following.look):  # doctest: +SKIP
         ...     following.state.batch
     """
 
-    def __init__(
-        self,
-        find: Callable[[], Checkpoint],
-        *,
-        key_file: str | None = None,
-        every_s: float = 0.2,
-        then: Callable[[CommittedState], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, find: Callable[[], Checkpoint], *, key_file: str | None = None) -> None:
         self._find = find
         self._key_file = key_file
-        self._every_s = every_s
-        self._then = then
         self._state: CommittedState | None = None
-        self._end = threading.Event()
-        self._why = "the query has committed no batch yet"
-        self._told = ""
 
     @property
     def state(self) -> CommittedState:
@@ -57,41 +44,54 @@ class Following:
             NotCommittedYet: There is none.
         """
         if self._state is None:
-            raise NotCommittedYet(self._why)
+            raise NotCommittedYet("the query has committed no batch yet")
         return self._state
 
-    def look(self) -> bool:
-        """Go on to the last committed batch; return whether there is a new one."""
+    def look(self) -> None:
+        """Go on to the last committed batch.
+
+        Raises:
+            MillraceError: It cannot be read.
+        """
+        if self._state is None:
+            self._state = CommittedState(self._find(), key_file=self._key_file)
+        else:
+            self._state.move_to()
+
+
+@contextlib.contextmanager
+def keeping_up(look: Callable[[], object], every_s: float = 0.2) -> Iterator[None]:
+    """Have something looked for again and again while the block runs; the first time before it begins.
+
+    Args:
+        look: Goes on to the last committed batch. What it raises is told once: half a checkpoint is put in
+            its place, a disk is away, and what was read before is still true of its batch.
+        every_s: How often, seconds.
+    """
+    end, told = threading.Event(), ""
+
+    def once() -> None:
+        nonlocal told
         try:
-            if self._state is None:
-                self._state = CommittedState(self._find(), key_file=self._key_file)
-            else:
-                before = self._state.batch
-                if self._state.move_to() == before:
-                    return False
-            self._then(self._state)
+            look()
         except (MillraceError, OSError, ValueError) as error:
-            # Half a checkpoint is put in its place, a disk is away: what was read is still true of its batch.
-            self._why = str(error)
-            if self._why != self._told:
+            if str(error) != told:
                 _log.warning("cannot go on: %s", error)
-            self._told = self._why
-            return False
-        self._told = ""
-        return True
+            told = str(error)
+        except Exception:  # a thread that ends would leave the answers old for ever
+            _log.exception("cannot go on")
+        else:
+            told = ""
 
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[Following]:
-        """Keep up while the block runs."""
-        self.look()
-        thread = threading.Thread(target=self._run, name="millrace-following", daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._end.set()
-            thread.join(10)
+    def run() -> None:
+        while not end.wait(every_s):
+            once()
 
-    def _run(self) -> None:
-        while not self._end.wait(self._every_s):
-            self.look()
+    once()
+    thread = threading.Thread(target=run, name="millrace-following", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(10)

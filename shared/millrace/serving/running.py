@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8700
 
 
-def settings_of(
-    app: App, config: Path | None, overrides: Sequence[str], root: Path | None = None
-) -> AppSettings:
+def settings_of(app: App, config: Path | None, overrides: Sequence[str], root: Path | None = None) -> Any:
     """Return the settings of an app, with the folder of its checkpoint.
 
     Args:
@@ -84,7 +82,7 @@ def uvicorn_of(server: Server) -> Any:
     except ImportError as error:
         raise UserError("serving needs the extra dashboard: pip install 'millrace[dashboard]'") from error
     config = uvicorn.Config(
-        server,  # type: ignore[arg-type]
+        server,
         http=patient_protocol(Waiting(of_address=MOST_AT_ONCE, of_all=MOST_AT_ONCE)),
         ws="none",
         lifespan="off",

@@ -1,6 +1,6 @@
 """The server of questions: HTTP in, JSON out, nothing else.
 
-Answers are made in threads: reading a key takes a fraction of a millisecond, and what an app asks may take longer.
+Answers are made in threads: reading a key takes a fraction of a millisecond, what an app asks may be more.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from urllib.parse import parse_qsl, unquote
 
 from millrace.dashboard.access import SECURITY_HEADERS
 from millrace.errors import MillraceError, UserError
+from millrace.inspect.committed import CommittedState
 from millrace.inspect.entries import as_json
 from millrace.runtime.redaction import redact_text
-from millrace.serving.following import Following, NotCommittedYet
+from millrace.serving.following import NotCommittedYet
 from millrace.serving.gate import RateLimit, Token
 from millrace.serving.questions import NotFound, Question, Refused, of_key, processes
 
@@ -59,7 +60,7 @@ class Server:
     """An ASGI application.
 
     Args:
-        following: The state.
+        state: Returns the state; it raises :class:`NotCommittedYet` as long as there is none.
         questions: The app's own questions, by name.
         actions: What else may be asked by POST: ``v1/decide`` → what answers it.
         token: What must come with every question but that for health.
@@ -69,7 +70,7 @@ class Server:
 
     def __init__(
         self,
-        following: Following,
+        state: Callable[[], CommittedState],
         *,
         token: Token,
         questions: Mapping[str, Question] | None = None,
@@ -77,7 +78,7 @@ class Server:
         limit: RateLimit | None = None,
         health: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._following = following
+        self._state = state
         self._questions = dict(questions or {})
         self._actions = dict(actions or {})
         self._token = token
@@ -156,9 +157,9 @@ class Server:
     def _found(self, path: list[str], query: Mapping[str, str]) -> Any:
         match path:
             case ["v1", "processes"]:
-                return processes(self._following.state)
+                return processes(self._state())
             case ["v1", "state", process, *key] if key:
-                return of_key(self._following.state, process, key)
+                return of_key(self._state(), process, key)
             case ["v1", "questions"]:
                 return {
                     name: {"tells": q.summary, "parameters": q.parameters, "optional": q.optional}
@@ -168,7 +169,7 @@ class Server:
                 if name not in self._questions:
                     known = ", ".join(self._questions) or "none"
                     raise NotFound(f"there is no question {name[:100]}; there are {known}")
-                return self._questions[name].ask(self._following.state, query)
+                return self._questions[name].ask(self._state(), query)
         raise NotFound(
             "ask /v1/processes, /v1/state/<process>/<key>, /v1/questions, /v1/ask/<question>"
             + "".join(f", POST /{name}" for name in self._actions)
@@ -176,7 +177,7 @@ class Server:
 
     def _alive(self) -> Answer:
         try:
-            batch: int | None = self._following.state.batch
+            batch: int | None = self._state().batch
         except NotCommittedYet:
             batch = None
         return Answer(200, {"status": "ok", "ready": batch is not None, "batch": batch, **self._health()})
