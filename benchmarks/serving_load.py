@@ -62,9 +62,14 @@ class _Connections:
 
     async def ask(self, body: bytes) -> int:
         """Post a body, and return the status of the answer."""
-        reader, writer = (
-            self._idle.pop() if self._idle else await asyncio.open_connection(self._host, self._port)
-        )
+        while self._idle:
+            try:
+                return await self._ask(*self._idle.pop(), body)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass  # the server has closed it meanwhile, as any does that nobody uses
+        return await self._ask(*await asyncio.open_connection(self._host, self._port), body)
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> int:
         writer.write(f"{self._head}{len(body)}\r\n\r\n".encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         length = int(head.partition("content-length:")[2].partition("\r\n")[0])

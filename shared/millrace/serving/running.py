@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from millrace.runtime.apps import App
     from millrace.runtime.settings import AppSettings
 
-DEFAULT_PORT = 8700
+#: How long a thread computes before another one may, seconds.
+_SWITCH_S = 0.0005
 
 
 def settings_of(app: App, config: Path | None, overrides: Sequence[str], root: Path | None = None) -> Any:
@@ -106,6 +107,8 @@ def run(server: Server, token: Token, host: str, port: int, echo: Callable[[str]
         echo: Prints a line.
     """
     at_work = uvicorn_of(server)
+    # A question changes threads several times, and must not wait each time for one that computes.
+    sys.setswitchinterval(_SWITCH_S)
     with contextlib.closing(listening_socket(host, port)) as listening:
         echo(f"serving at {address_of(listening)}  (Ctrl-C ends it)")
         if token.is_made:

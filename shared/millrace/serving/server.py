@@ -30,7 +30,8 @@ HEALTH: Final = "healthz"
 LARGEST_BODY: Final = 65_536
 #: Seconds that a body may take to come.
 _BODY_S: Final = 5.0
-_THREADS: Final = 4
+#: Most of them wait, for a broker or for each other.
+_THREADS: Final = 32
 #: Requests that are worked on or wait at once; more are turned away.
 MOST_AT_ONCE: Final = 256
 

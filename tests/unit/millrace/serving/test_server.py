@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ import pytest
 
 from millrace import Context, KeyedProcess, arrival, value_state
 from millrace.chaos.hostile import Message
+from millrace.dashboard.serve import listening_socket
 from millrace.errors import UserError
 from millrace.inspect.committed import CommittedState
 from millrace.runtime.settings import AppSettings, load_settings
@@ -214,6 +216,12 @@ def test_a_checkpoint_that_goes_away_leaves_what_was_read(query: MemoryQuery, tm
         deadline = threading.Event()
         while following.state.batch == 0:
             deadline.wait(0.01)
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """An answer has two parts; with Nagle's algorithm the second waits 40 ms for the other side."""
+    with closing(listening_socket("127.0.0.1", 0)) as listening:
+        assert listening.proto == socket.IPPROTO_TCP  # what asyncio goes by
 
 
 def test_tokens_are_long_and_in_files_that_others_cannot_read(tmp_path: Path) -> None:
