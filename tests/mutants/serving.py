@@ -53,8 +53,8 @@ MUTANTS: Final = (
     Mutant(
         "serving: a changelog without its end is taken",
         f"{_INSPECT}/changelogs.py",
-        "        while (kind := data[at]) != _END:\n",
-        "        while at < len(data) and (kind := data[at]) != _END:\n",
+        '        raise StateCorrupted(f"a changelog is not whole: {error}") from error\n',
+        "        return\n",
         "torn changelogs are refused",
         (_TORN,),
     ),

@@ -97,7 +97,11 @@ def test_a_changelog_that_is_not_whole_is_refused_and_never_half_read(seed: int)
     )
     assert list(read_changes(data)) == [Change(*one) for one in changes]
     assert read_lineage(data) == [(1, "a-b")]
-    torn = data[: rng.randrange(len(data) - 21)]  # the last block is empty and says no more than that it is
+    # Cut anywhere, or whole blocks of what was cut; the last block is empty and says no more than that it is.
+    torn = data[: rng.randrange(len(data) - 21)]
+    if rng.random() < 0.5:
+        plain = changelog([(1, "a-b")], changes)
+        torn = lz4_blocks(plain[: rng.randrange(4, len(plain))])
     with pytest.raises((StateCorrupted, StateFormatUnknown)):
         list(read_changes(torn))
 

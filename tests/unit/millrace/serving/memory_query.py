@@ -32,15 +32,22 @@ class MemoryQuery:
         topology: The topology.
         settings: The app's settings.
         topic: The topic whose offsets its checkpoint tells.
+        versions: The versions of contracts that it reads.
     """
 
-    def __init__(self, root: Path, topology: Topology, settings: AppSettings, topic: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        topology: Topology,
+        settings: AppSettings,
+        topic: str,
+        versions: Sequence[str] = ("1",),
+    ) -> None:
         groups = [settings.spark.key_groups] * len(topology.links)
         kept = [link.process.stored_as for link in topology.links if link.process.keeps_broadcast()]
         contract = contract_of(topology, groups) | {"station": station_contract(kept, 1, None)}
-        contract.setdefault("links", [contract])
         self.writer = CheckpointWriter(root, msgspec.json.decode(msgspec.json.encode(contract)), topic)
-        self._station = MemoryStation(topology, settings)
+        self._station = MemoryStation(topology, settings, versions)
         self._store = self._station._store = _Store()
         self._topic, self._read = topic, 0
 
@@ -52,6 +59,10 @@ class MemoryQuery:
         if commits:
             self.settle()
         return found
+
+    def kept(self) -> dict[Any, bytes]:
+        """Return all that it keeps, by its place."""
+        return dict(self._store.kept)
 
     def settle(self) -> None:
         """Commit the batch that was run."""
