@@ -634,6 +634,29 @@ def savepoint(
     report.write("savepoint", bench.savepoint(sizes), bench.configuration(sizes), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench serve --rate 100 --duration 60 --out serve.json")
+def serve(
+    rate: Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)] = None,
+    duration: Annotated[int | None, typer.Option(min=1, help="Seconds measured.", show_default=False)] = None,
+    beside: Annotated[
+        int | None, typer.Option(min=1, help="Payments a second beside them.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    bootstrap: Bootstrap = None,
+    overrides: Sets = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Decisions over HTTP beside the running fraud job: from when they are due, and beside the stream's."""
+    from benchmarks import report
+    from benchmarks import serving as bench
+
+    base = bench.QUICK if quick else bench.Sizes()
+    sizes = _sized(base, rate=rate, duration_s=duration, beside=beside)
+    results = bench.serve(sizes, bootstrap, overrides or [])
+    report.write("serve", results, bench.configuration(sizes, overrides or []), out, markdown)
+
+
 @app.command("big-state", epilog="Example: millrace bench big-state --keys 100000 --rate 500")
 def big_state(
     keys: Keys = None,
@@ -743,6 +766,16 @@ def parts(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> N
 
     sizes = bench.QUICK if quick else bench.Sizes()
     report.write("parts", bench.parts(sizes), bench.configuration(sizes), out, markdown)
+
+
+@app.command(epilog="Example: millrace bench busy --out busy.json")
+def busy(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> None:
+    """What a payment at a busy terminal costs beside one at an ordinary terminal, without Spark."""
+    from benchmarks import busy as bench
+    from benchmarks import report
+
+    sizes = bench.QUICK if quick else bench.Sizes()
+    report.write("busy", bench.busy(sizes), bench.configuration(sizes), out, markdown)
 
 
 @app.command(epilog="Example: millrace bench generate --domain iot --to kafka --events 500000")

@@ -7,8 +7,10 @@ allows offers.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +33,8 @@ class ConsentChange(msgspec.Struct, frozen=True, gc=False):
         in_force: The purposes that are allowed from this moment on.
         withdrawn: Whether something was taken back that had been allowed.
         at_ms: When it was said, UTC ms; every later event is judged by it.
+        revision: Grows with each version of the row: an earlier answer that came later changes what was in
+            force after it.
     """
 
     consent_id: str
@@ -41,24 +45,112 @@ class ConsentChange(msgspec.Struct, frozen=True, gc=False):
     in_force: list[str]
     withdrawn: bool
     at_ms: int
+    revision: int = 0
 
 
-def changed(consent: int, purposes: Iterable[str], *, granted: bool) -> int:
-    """Return what is allowed after an answer; the purposes that it does not name stay as they were.
+class Answer(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
+    """An answer as it is kept, in order of when it was said.
 
-    Args:
-        consent: What is allowed before, as bits.
-        purposes: Purposes that are named.
+    Attributes:
+        at_ms: When it was said, UTC ms.
+        consent_id: The event.
+        bits: The purposes that it names.
         granted: Given, or withdrawn.
+        user_id: The account, if somebody was logged in.
+    """
 
-    Example:
-        >>> names(changed(changed(0, ["analytics", "marketing"], granted=True), ["marketing"], granted=False))
-        ['analytics']
+    at_ms: int
+    consent_id: str
+    bits: int
+    granted: bool
+    user_id: str | None = None
+
+    def after(self, consent: int) -> int:
+        """Return what is allowed after it, as bits."""
+        return consent | self.bits if self.granted else consent & ~self.bits
+
+
+class Step(NamedTuple):
+    """An answer with what was allowed before and after it, as bits."""
+
+    answer: Answer
+    before: int
+    after: int
+
+
+class Answers(msgspec.Struct, array_like=True, gc=False):
+    """What a browser's answers allow: of each purpose what was said last, in whichever order answers come.
+
+    Attributes:
+        base: What is allowed before the first of ``answers``, as bits.
+        settled: When what ``base`` has of each purpose was said, in the order of :data:`BITS`, UTC ms.
+        answers: The last answers, in order of when they were said.
+    """
+
+    base: int = 0
+    settled: list[int] = []
+    answers: list[Answer] = []
+
+    @property
+    def in_force(self) -> int:
+        """What is allowed now, as bits."""
+        return self.steps()[-1].after if self.answers else self.base
+
+    def steps(self) -> list[Step]:
+        """Return what each of the last answers changed."""
+        states = accumulate(self.answers, lambda consent, answer: answer.after(consent), initial=self.base)
+        return [Step(a, *both) for a, both in zip(self.answers, pairwise(states), strict=True)]
+
+    def take(self, answer: Answer, horizon_ms: int) -> list[Step]:
+        """Take an answer; return what it changed, and the later ones of which it says otherwise now.
+
+        Args:
+            answer: The answer.
+            horizon_ms: Answers up to here are not gone through again, UTC ms: they count, and what was told
+                of those after them stays as it was.
+
+        Example:
+            >>> answers = Answers()
+            >>> _ = answers.take(Answer(20, "b", BITS["marketing"], False), 0)
+            >>> [step.answer.consent_id for step in answers.take(Answer(10, "a", 7, True), 0)]
+            ['a', 'b']
+            >>> names(answers.in_force)
+            ['analytics', 'personalisation']
+        """
+        self._settle(horizon_ms)
+        if answer.at_ms <= horizon_ms:
+            before = self.base
+            self._into_base(answer)
+            return [Step(answer, before, self.base)]
+        known = {step.answer: step for step in self.steps()}
+        insort(self.answers, answer)
+        return [step for step in self.steps() if known.get(step.answer) != step]
+
+    def _settle(self, horizon_ms: int) -> None:
+        gone = bisect_right(self.answers, horizon_ms, key=lambda answer: answer.at_ms)
+        for answer in self.answers[:gone]:
+            self._into_base(answer)
+        self.answers = self.answers[gone:]
+
+    def _into_base(self, answer: Answer) -> None:
+        said = [*self.settled, *([0] * (len(BITS) - len(self.settled)))]
+        for place, bit in enumerate(BITS.values()):
+            if answer.bits & bit and answer.at_ms >= said[place]:
+                said[place] = answer.at_ms
+                self.base = self.base | bit if answer.granted else self.base & ~bit
+        self.settled = said
+
+
+def bits_of(purposes: Iterable[str]) -> int:
+    """Return purposes as bits.
+
+    >>> bits_of(["marketing", "analytics"])
+    5
     """
     bits = 0
     for purpose in purposes:
         bits |= BITS[purpose]
-    return consent | bits if granted else consent & ~bits
+    return bits
 
 
 def names(consent: int) -> list[str]:

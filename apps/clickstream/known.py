@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from apps.clickstream.consent import Answers
 from apps.clickstream.events import Click
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.rules import GA4, SessionRules
@@ -66,6 +67,8 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         last: Its last touch.
         last_ms: When that was.
         past: Its last sessions, while nobody is known by it.
+        answers: What was said about consent; None: nothing, or by an earlier version, which kept the sum
+            alone.
     """
 
     consent: int = 0
@@ -80,6 +83,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     last: str = ""
     last_ms: int = 0
     past: list[Session] = msgspec.field(default_factory=list)
+    answers: Answers | None = None
 
     def touch(self, campaign: str, at_ms: int) -> bool:
         """Take down a touch; return whether it is the first or the last one now."""

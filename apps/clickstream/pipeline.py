@@ -98,7 +98,7 @@ def topology(settings: ClickstreamSettings) -> Topology:
             f"{first.name}.sessions": Upsert("sessions", ("session_id",), "revision", "deleted"),
             f"{first.name}.funnels": Upsert("funnels", ("funnel", "session_id"), "revision", "deleted"),
             f"{first.name}.identities": Upsert("identities", ("visitor_id",), "revision", "deleted"),
-            f"{first.name}.consents": "consents",
+            f"{first.name}.consents": Upsert("consents", ("visitor_id", "consent_id"), "revision"),
             f"{first.name}.erasures": "erasures",
             f"{first.name}.late": "late",
             f"{first.name}.dead_letters": "dead_letters",

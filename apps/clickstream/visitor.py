@@ -10,7 +10,17 @@ from zlib import crc32
 import msgspec
 
 from apps.clickstream.bots import is_crawler
-from apps.clickstream.consent import WITHDRAWN, ConsentChange, changed, may_offer, may_stitch, names
+from apps.clickstream.consent import (
+    WITHDRAWN,
+    Answer,
+    Answers,
+    ConsentChange,
+    Step,
+    bits_of,
+    may_offer,
+    may_stitch,
+    names,
+)
 from apps.clickstream.events import (
     INPUTS,
     Click,
@@ -151,6 +161,8 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
         if known is None:
             known = Known()
         seen, identity, content = known.seen, identity_of(event), content_of(event)
+        if isinstance(event, Consent):
+            identity = f"consent {identity}"  # a click may have the same, and is something else
         if seen:
             mark = seen.get(identity)
             if mark is not None and said_the_same(mark, content):
@@ -470,23 +482,34 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
             ctx.emit(ErasePerson(f"u:{event.user_id}", ctx.event_time, identity))
 
     def _consent(self, event: Consent, known: Known, ctx: Context) -> None:
+        """Take an answer; it is judged by when it was said, not by when it came."""
         before, identity = known.consent, event.consent_id
-        known.consent = after = changed(before, event.purposes, granted=event.granted)
-        ctx.output(
-            self.consents,
-            ConsentChange(
-                identity, ctx.key, event.user_id or None, event.granted, list(event.purposes), names(after),
-                bool(before & ~after), ctx.event_time,
-            ),
-        )  # fmt: skip
+        answers = known.answers or Answers(before & ~WITHDRAWN)
+        said = Answer(ctx.event_time, identity, bits_of(event.purposes), event.granted, event.user_id or None)
+        steps = answers.take(said, ctx.watermark - self._rules.repeats_ms)
+        for step in steps:
+            self._answered(step, known, ctx)
+        known.answers = answers
+        known.consent = after = answers.in_force | before & WITHDRAWN
         if may_offer(before) and not may_offer(after):
             known.consent = after = after | WITHDRAWN
         # Whoever is given leave for the first time has nothing that must be lifted.
         if may_offer(before) != may_offer(after) and after & WITHDRAWN:
             ctx.emit(MarketingConsent(self.person(known, ctx.key), ctx.event_time, ctx.key, may_offer(after)))
-        if may_stitch(before) and not may_stitch(after):
+        own = next(step for step in steps if step.answer is said)
+        # Also where it has been given again since.
+        if may_stitch(own.before) and not may_stitch(own.after):
             self._unlink(identity, known, ctx)
         self.known.value = known
+
+    def _answered(self, step: Step, known: Known, ctx: Context) -> None:
+        known.book.revision += 1
+        answer = step.answer
+        row = ConsentChange(
+            answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),
+            names(step.after), bool(step.before & ~step.after), answer.at_ms, known.book.revision,
+        )  # fmt: skip
+        ctx.output(self.consents, row, revision=row.revision)
 
     def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""

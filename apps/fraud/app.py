@@ -80,7 +80,7 @@ app = App(
     models="apps.fraud.model_cli:app",
     rules="apps.fraud.app_rules:RULES",
     contracts={
-        "transaction.v1": Transaction,
+        "transaction.v2": Transaction,
         "label.v1": Label,
         "authorisation.v1": Authorisation,
         "control.v3": Control,

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from apps.fraud.backtest import Report, backtest, columns_of, count_rows, read_labels, read_table
+from apps.fraud.backtest import (
+    Report,
+    backtest,
+    columns_of,
+    count_rows,
+    read_declined,
+    read_labels,
+    read_table,
+)
 from apps.fraud.events import Control
 from apps.fraud.rulebook import LANGUAGE, check_reach
 from apps.fraud.settings import FraudSettings
@@ -53,6 +61,7 @@ def _what_if(rules: list[Rule], settings: FraudSettings, history: History) -> Wh
         rules,
         read,
         found,
+        declined=read_declined(Path(path).parent / "authorisations", rules),
         from_ms=_start(history.last_ms, read),
         progress=None if say is None else lambda done: say(done, count),
     )

@@ -14,21 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.fraud.card_history import counted, links_of
+from apps.fraud.card_history import CardLook, Steps, counted, links_of
 from apps.fraud.events import Transaction, to_cents
-from apps.fraud.history import DAY_MS, HORIZON_MS, MAX_KEPT, History
+from apps.fraud.history import DAY_MS, MAX_KEPT, MAX_KEPT_OF_CARD, History, look_of
 from apps.fraud.label_fields import NOTHING_SAID
-from apps.fraud.rulebook import (
-    ENTITIES,
-    FIELDS,
-    LANGUAGE,
-    Asked,
-    Windows,
-    asked,
-    compute,
-    entity_of,
-    text_of,
-)
+from apps.fraud.local_time import hour_of, weekday_of
+from apps.fraud.rulebook import FIELDS, LANGUAGE, Windows, text_of
+from apps.fraud.window_functions import ENTITIES, Asked, asked, compute, entity_of
 from millrace.errors import UserError
 from millrace.parts.lookback import Look, link_of
 from millrace.rules import Match, Rule, RuleSet
@@ -41,6 +33,10 @@ _TRANSACTION: Final = Transaction.__struct_fields__
 _NEEDED: Final = _TRANSACTION[:9]
 #: Columns that are records; rules read their fields.
 _RECORDS: Final = ("card", "card_labels", "terminal_labels")
+
+
+#: Card → time, ms, and identity of each declined payment.
+Declines = Mapping[str, Sequence[tuple[int, str]]]
 
 
 class BacktestError(UserError):
@@ -191,12 +187,35 @@ def _label_rows(path: Path) -> list[dict[str, Any]]:
         raise BacktestError(f"labels in {path} cannot be read: {error}") from None
 
 
+def read_declined(path: Path | str, rules: Iterable[Rule]) -> Declines:
+    """Return card → time and identity of each declined payment, where a rule asks for them.
+
+    Args:
+        path: The Delta table of authorisations; where there is none, nothing was declined.
+        rules: The rules.
+    """
+    import pyarrow.compute as pc
+
+    if not any(use.name == "declined" for rule in rules for use in LANGUAGE.condition(rule.when).uses):
+        return {}
+    try:
+        data = _dataset(path)
+    except BacktestError:
+        return {}
+    found: dict[str, list[tuple[int, str]]] = {}
+    columns = ["card_id", "event_time_ms", "transaction_id"]
+    for row in data.to_table(columns=columns, filter=pc.field("status") == "declined").to_pylist():
+        found.setdefault(row["card_id"], []).append((row["event_time_ms"], row["transaction_id"]))
+    return found
+
+
 def columns_of(rules: Iterable[Rule]) -> set[str]:
     """Return the columns of the table that rules read beside the transaction's own."""
     found = set()
     for rule in rules:
         for name in LANGUAGE.condition(rule.when).fields:
             group, _, column = (FIELDS[name].attribute or name).partition(".")
+            group = "card" if name == "home_country" else group
             if group in _RECORDS:
                 found.add(group)
             else:
@@ -204,11 +223,32 @@ def columns_of(rules: Iterable[Rule]) -> set[str]:
     return found
 
 
+class _Declined:
+    """The declined payments of a card, as its state has them.
+
+    Args:
+        found: Time and identity of each.
+    """
+
+    def __init__(self, found: Sequence[tuple[int, str]]) -> None:
+        self._found = found
+
+    @property
+    def value(self) -> Steps:
+        """Itself."""
+        return self
+
+    def declined(self, after: int, until: int) -> int:
+        """Return how many payments were declined in (after, until], ms."""
+        return len({payment for at, payment in self._found if after < at <= until})
+
+
 @dataclass
 class _Stages:
     """The histories of all entities that the rules' windows need."""
 
     asked: dict[str, Asked]
+    declined: Declines
     kept: dict[tuple[str, str], History] = field(default_factory=dict)
 
     def windows(self, tx: Transaction) -> dict[str, float]:
@@ -222,7 +262,11 @@ class _Stages:
                 continue
             key = (stage, name)
             history = self.kept.get(key)
-            compute(asks, found, Look(history, time), tx, cents)
+            if stage == "card":
+                look: Look = CardLook(history, time, _Declined(self.declined.get(name, ())))
+            else:
+                look = look_of(history, time)
+            compute(asks, found, look, tx, cents)
             if cents:
                 if stage == "card":
                     history = self.kept[key] = counted(history, tx, cents, links_of(tx))
@@ -230,7 +274,7 @@ class _Stages:
                     if history is None:
                         history = self.kept[key] = History(since=time)
                     history.add(time, cents, (link_of(tx.card_id),))
-                history.prune(time - HORIZON_MS, MAX_KEPT)
+                history.forget(time, MAX_KEPT_OF_CARD if stage == "card" else MAX_KEPT)
         return found
 
 
@@ -240,6 +284,7 @@ def backtest(
     labels: Mapping[str, bool] | None = None,
     *,
     lists: Mapping[str, Mapping[str, int]] | None = None,
+    declined: Declines | None = None,
     from_ms: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
@@ -250,6 +295,7 @@ def backtest(
         table: Transactions in order of time, as :func:`read_table` gives them.
         labels: Transaction → whether it is held to be a fraud.
         lists: What ``listed`` looks into.
+        declined: Card → its declined payments, as :func:`read_declined` gives them.
         from_ms: Count from this time on, ms; what is before fills the windows.
         progress: Called with the number of transactions done, now and then.
 
@@ -262,7 +308,7 @@ def backtest(
     for text, use in sorted(uses.items()):
         if stage := entity_of(use):
             asked_for.setdefault(stage, {})[text] = asked(use)
-    stages, book = _Stages(asked_for), RuleSet(ready)
+    stages, book = _Stages(asked_for, declined or {}), RuleSet(ready)
     tally = _Tally(rules, labels)
     facts = SimpleNamespace(lists=lists or {}, score=0.0, model_score=None, own=SimpleNamespace())
     for name in _RECORDS:
@@ -273,6 +319,8 @@ def backtest(
         if from_ms is None or tx.event_time_ms >= from_ms:
             facts.tx, facts.windows, facts.event_time_ms = tx, Windows(windows), tx.event_time_ms
             rest.fill(facts, done)
+            facts.hour, facts.weekday = hour_of(tx), weekday_of(tx)
+            facts.home_country = tx.home_country or facts.card.home_country
             tally.add(tx, rest.action(done), [match.rule.id for match in book.matches(facts)])
         if progress is not None and done % 10_000 == 0:
             progress(done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -11,15 +11,63 @@ from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures
 from apps.fraud.geo import Place, distance_km, speed_kmh
 from apps.fraud.history import DAY_MS, HORIZON_MS, History
+from apps.fraud.kinds import kind_of, purchase_of
 from millrace.parts.lookback import Look, link_of
 
 MINUTE_MS: Final = 60_000
 _TEN_MINUTES_MS: Final = 10 * MINUTE_MS
 _WEEK_MS: Final = 7 * DAY_MS
+_LONG: Final = {"10m": _TEN_MINUTES_MS, "7d": _WEEK_MS, "30d": HORIZON_MS}
 #: Places of a purchase's links in a card's history.
 TERMINALS, DEVICES, IPS = range(3)
 Links = tuple[int, int, int]
 NOBODY: Final[Links] = (0, 0, 0)
+
+
+class Steps(Protocol):
+    """Authorisations of a card."""
+
+    def declined(self, after: int, until: int) -> int:
+        """Return how many payments were declined in (after, until], ms."""
+
+
+class Authorised(Protocol):
+    """Where they are kept: a state, or anything like it."""
+
+    @property
+    def value(self) -> Steps | None:
+        """The authorisations; ``None``: there are none."""
+
+
+class CardLook(Look):
+    """What is seen of a card at one time: its purchases with their kinds, and its authorisations.
+
+    Args:
+        kept: The card's history.
+        at: The time, ms.
+        authorised: Its authorisations, read when a rule asks for them; ``None``: there are none.
+    """
+
+    __slots__ = ("authorised", "history")
+
+    def __init__(self, kept: History | None, at: int, authorised: Authorised | None = None) -> None:
+        super().__init__(kept, at, None if kept is None else kept.tail)
+        self.history, self.authorised = kept, authorised
+
+    def numbers_from(self, start: int) -> bytes:
+        """Return which of the known kinds the purchases from an index on are, a byte each."""
+        history = self.history
+        return b"" if history is None or not history.known else history.numbers[start : self.end]
+
+    @property
+    def known(self) -> list[int]:
+        """The kinds, by their numbers."""
+        return [] if self.history is None else self.history.known
+
+    def declined(self, window_ms: int) -> int:
+        """Return how many payments were declined in the window, and before this one."""
+        steps = None if self.authorised is None else self.authorised.value
+        return 0 if steps is None else steps.declined(self.at - window_ms, self.at - 1)
 
 
 def links_of(tx: Transaction) -> Links:
@@ -32,7 +80,9 @@ def links_of(tx: Transaction) -> Links:
     )
 
 
-def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, links: Links) -> CardFeatures:
+def card_features(
+    look: CardLook, tx: Transaction, cents: int, place: Place | None, links: Links
+) -> CardFeatures:
     """Return what is known of a card.
 
     Args:
@@ -78,7 +128,7 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
             start_10m = bisect_right(times, time - _TEN_MINUTES_MS, start_24h, end)
             if last > time - MINUTE_MS:
                 least = min(amounts[bisect_right(times, time - MINUTE_MS, start_10m, end) : end]) / 100
-    return CardFeatures(
+    features = CardFeatures(
         (time - last) / 1000,
         median,
         end - start_10m + this,
@@ -99,7 +149,39 @@ def card_features(look: Look, tx: Transaction, cents: int, place: Place | None, 
         km,
         kmh,
         fastest,
-        look.kept is not None and look.kept.dropped > 0,
+        look.history is not None and look.history.dropped > 0,
+        _home(look, start),
+    )
+    return features if look.tail is None else _busy(features, look, this, cents, links)
+
+
+def _home(look: CardLook, start: int) -> str | None:
+    """Return the country of most of a card's purchases from an index on."""
+    numbers, known = look.numbers_from(start), look.known
+    found: dict[str, int] = {}
+    for number in set(numbers):
+        country = purchase_of(known[number]).country
+        if country is not None:
+            found[country] = found.get(country, 0) + numbers.count(number)
+    return min(found, key=lambda country: (-found[country], country), default=None)
+
+
+def _busy(features: CardFeatures, look: Look, this: int, cents: int, links: Links) -> CardFeatures:
+    """Return the features of a card that has more purchases than are kept one by one."""
+    numbers: dict[str, float] = {}
+    for name, window in _LONG.items():
+        count, total = look.numbers(window)
+        numbers[f"count_{name}"] = count + this
+        numbers[f"sum_{name}"] = (total + cents) / 100
+    return msgspec.structs.replace(
+        features,
+        **numbers,
+        max_30d=look.largest(HORIZON_MS) / 100,
+        terminals_24h=look.different(DAY_MS, TERMINALS, links[TERMINALS]),
+        terminals_30d=look.different(HORIZON_MS, TERMINALS, links[TERMINALS]),
+        devices_30d=look.different(HORIZON_MS, DEVICES, links[DEVICES]),
+        ips_24h=look.different(DAY_MS, IPS, links[IPS]),
+        truncated=True,
     )
 
 
@@ -136,5 +218,5 @@ def counted(history: History | None, tx: Transaction, cents: int, links: Links) 
     """Return the card's history with a purchase more."""
     if history is None:
         history = History(since=tx.event_time_ms)
-    history.add(tx.event_time_ms, cents, links)
+    history.add_of_kind(tx.event_time_ms, cents, links, kind_of(tx))
     return history

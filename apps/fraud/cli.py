@@ -10,6 +10,8 @@ from apps.fraud.model_cli import app as models
 from apps.fraud.model_cli import older as older_models
 from apps.fraud.respond_cli import respond
 from apps.fraud.rules_cli import app as rules
+from apps.fraud.serve_cli import app as serve
+from apps.fraud.serve_cli import served
 
 app = typer.Typer(no_args_is_help=True, help="Fraud: rules, lists, cases, models.")
 app.add_typer(rules, name="rules")
@@ -17,4 +19,6 @@ app.add_typer(lists, name="lists")
 app.add_typer(cases, name="cases")
 app.add_typer(models, name="model")
 app.command()(respond)
+app.add_typer(serve)  # without a name: one command
+app.add_typer(served, name="served")
 app.add_typer(older_models)  # without a name: train, promote, … stand beside the others

@@ -28,6 +28,10 @@ BLOCKED: Final = "blocked"
 ALLOWED: Final = "allowed"
 #: So many fields of a transaction stand at the beginning of a decision.
 _TOLD_FIRST: Final = 9
+#: From here on its fields stand at the end.
+_TOLD_LAST: Final = 18
+#: What labels said, of what is known last: the entities of later versions stand at the end.
+_LABELS: Final = 2
 #: So many of the card's own features stand behind them; the others at the end.
 _OWN_FIRST: Final = 15
 _STRICTNESS: Final[dict[Action, int]] = {"approve": 0, "review": 1, "block": 2}
@@ -59,7 +63,7 @@ def decide(
         The decision, and the alert where somebody must look.
     """
     # This runs for every transaction, most of which have no reason, no rule that holds and no model.
-    tx, own, card, _, terminal, device, _, windows, _, _ = seen
+    tx, own, card, _, terminal, device, _, windows, *_ = seen
     purchase = tx.kind == "purchase"
     reasons: list[Reason] = []
     score = 0.0
@@ -215,7 +219,7 @@ def _decision(
 ) -> Decision:
     # By position, and in runs of fields that stand in the same order (a test holds them so): one by one, by
     # name, it takes twice as long.
-    tx, own, card, account, terminal, device, address, _, card_labels, terminal_labels = seen
+    tx, own, card, account, terminal, device, address, _, *rest = seen
     of_transaction = astuple(tx)
     return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
@@ -223,7 +227,7 @@ def _decision(
         score,
         action,
         reasons,
-        *of_transaction[_TOLD_FIRST:],
+        *of_transaction[_TOLD_FIRST:_TOLD_LAST],
         card,
         account,
         terminal,
@@ -239,10 +243,11 @@ def _decision(
         FEATURES_VERSION,
         None if challenger is None else challenger[0],
         None if challenger is None else challenger[1],
-        card_labels,
-        terminal_labels,
+        *rest[:_LABELS],
         control_group,
         own.excluded_1m,
         own.excluded_1h,
         own.excluded_24h,
+        *of_transaction[_TOLD_LAST:],
+        *rest[_LABELS:],
     )

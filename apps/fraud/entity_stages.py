@@ -14,20 +14,19 @@ from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity import look_at
 from apps.fraud.events import Decision, Label, Transaction, to_cents
 from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.handbook.habits import is_high
-from apps.fraud.history import HORIZON_MS, MAX_KEPT, History
+from apps.fraud.history import HORIZON_MS, MAX_KEPT, History, look_of
 from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
 from apps.fraud.profile import HALF_LIFE_DAYS
-from apps.fraud.rulebook import ENTITIES, compute
 from apps.fraud.scorer import Observed, Scorer, trained_until
 from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
+from apps.fraud.window_functions import ENTITIES, compute
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
-from millrace.parts.lookback import Look, link_of
+from millrace.parts.lookback import link_of
 
 
 class _Later(Stage):
@@ -47,10 +46,12 @@ class _Entity(_Later):
     Attributes:
         entity: Its name in rules.
         found: The field of the record that it fills.
+        of_card: The feature of a card that counts its purchases with the entity; empty: there is none.
     """
 
     entity: ClassVar[str] = ""
     found: ClassVar[str] = ""
+    of_card: ClassVar[str] = ""
 
     order = arrival(in_order_per_key=True)
     history = value_state(History, ttl=days(31))
@@ -79,7 +80,7 @@ class _Entity(_Later):
         history = self.history.value
         asked = self.rules_now().asked.get(self.entity)
         if asked:
-            compute(asked, event.windows, Look(history, ctx.event_time), tx, bought)
+            compute(asked, event.windows, look_of(history, ctx.event_time), tx, bought)
         if history is None:
             history = History(since=ctx.event_time)
         elif ctx.event_time < history.since:
@@ -88,9 +89,12 @@ class _Entity(_Later):
         card = link_of(tx.card_id)
         if bought:
             history.add(ctx.event_time, cents, (card,))
-        history.prune(ctx.watermark - HORIZON_MS, MAX_KEPT)
+        history.forget(ctx.watermark, MAX_KEPT)
         self.history.value = history
-        return look_at(history, ctx.event_time, card)
+        of_card = 0
+        if self.of_card and bought and not event.card.truncated:
+            of_card = (getattr(event.card, self.of_card) or 0) + 1
+        return look_at(history, ctx.event_time, card, of_card)
 
 
 class AccountStage(_Entity, KeyedProcess[Passed, Passed]):
@@ -108,6 +112,7 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
     """
 
     name, entity, found = "TerminalMonitor", "terminal", "terminal"
+    of_card = "terminal_before"
 
     # A label may speak of what is long past, and what it writes lives from that time on.
     labelled = value_state(TerminalLog, ttl=days(180))
@@ -121,8 +126,9 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         kept.settle(ctx.watermark)
         event.terminal_labels = kept.look(ctx.event_time, self._labels)
         if tx.kind == "purchase":
-            median = event.own.median_before
-            kept.add(ctx.event_time, high=is_high(tx.amount, tx.amount / median if median else 1.0))
+            count, cents = look_of(self.history.value, ctx.event_time).numbers(HORIZON_MS)
+            high = self._labels.is_high(tx.amount, event.own.median_before, count, cents / 100)
+            kept.add(ctx.event_time, high=high)
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
 
@@ -142,12 +148,26 @@ class DeviceStage(_Entity, KeyedProcess[Passed, Passed]):
     """The customer's device: who shares it."""
 
     name, entity, found = "DeviceMonitor", "device", "device"
+    of_card = "device_before"
 
 
 class AddressStage(_Entity, KeyedProcess[Passed, Passed]):
     """The IP address: who shares it."""
 
     name, entity, found = "AddressMonitor", "ip", "address"
+    of_card = "ip_before"
+
+
+class CustomerStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The customer: all cards and accounts of one person together."""
+
+    name, entity, found = "CustomerMonitor", "customer", "customer"
+
+
+class MerchantStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The merchant: all terminals of one together."""
+
+    name, entity, found = "MerchantMonitor", "merchant", "merchant"
 
 
 class Desk(_Later, KeyedProcess[Passed, Decision]):
@@ -249,6 +269,8 @@ _STAGES: dict[str, type[_Entity]] = {
     "terminal": TerminalStage,
     "device": DeviceStage,
     "ip": AddressStage,
+    "customer": CustomerStage,
+    "merchant": MerchantStage,
 }
 
 
@@ -265,7 +287,8 @@ def stages(
     """Return the first stage, and for each further one the field that is its key, and the stage.
 
     Args:
-        entities: Which entities have a stage, in this order: of account, terminal, device, ip.
+        entities: Which entities have a stage, in this order: of account, terminal, device, ip, customer,
+            merchant.
         scorer: A model; None: rules only.
         challenger: A model in shadow, beside the other.
         labels: How the terminal's stage reads labels.

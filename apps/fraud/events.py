@@ -1,6 +1,6 @@
 """Contracts of the fraud app: what comes in, what goes out, what changes it while it runs.
 
-The JSON Schema of the input, for producers in any language, is ``schemas/transaction.v1.schema.json``;
+The JSON Schema of the input, for producers in any language, is ``schemas/transaction.v2.schema.json``;
 a test holds it equal to :class:`Transaction`.
 """
 
@@ -73,6 +73,9 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         device_id: The customer's device; None at a terminal.
         ip: The device's address; None at a terminal.
         address_id: Where the goods go; None at a terminal.
+        utc_offset_min: How far the local time where it happened is ahead of UTC, minutes; None: not known,
+            its hour and weekday are those of UTC then.
+        home_country: Where the card's holder lives; None: not known, learned by the card's purchases then.
     """
 
     transaction_id: Identifier
@@ -93,6 +96,8 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     device_id: Identifier | None = None
     ip: Annotated[str, Meta(min_length=2, max_length=45)] | None = None
     address_id: Identifier | None = None
+    utc_offset_min: Annotated[int, Meta(ge=-720, le=840)] | None = None
+    home_country: Annotated[str, Meta(pattern="^[A-Z]{2}$")] | None = None
 
     def __post_init__(self) -> None:
         # The nearest double of a number with two decimals is what this division gives, exactly.
@@ -250,6 +255,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         control_group: Whether it would have been blocked, and is let through to learn what it is.
         excluded_1m: Purchases of the minute before that do not count in what is usual for the card: they were
             declined, paid back or found to be frauds; so for 1 h and 24 h.
+        utc_offset_min: As in the transaction, like ``home_country``.
+        customer: What is known of the customer; None where that stage is left out or there is none.
+        merchant: The same of the merchant.
     """
 
     transaction_id: str
@@ -309,6 +317,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     excluded_1m: int = 0
     excluded_1h: int = 0
     excluded_24h: int = 0
+    utc_offset_min: int | None = None
+    home_country: str | None = None
+    customer: EntityFeatures | None = None
+    merchant: EntityFeatures | None = None
 
 
 class Alert(msgspec.Struct, frozen=True, gc=False):

@@ -26,7 +26,10 @@ class CardFeatures(msgspec.Struct, frozen=True, gc=False):
         km: Distance from where the card was last.
         kmh: The least speed that this takes (see :mod:`apps.fraud.geo`).
         fastest_kmh: The fastest that the card was before.
-        truncated: Whether the card is so busy that part of its 30 days is left out.
+        truncated: Whether the card is so busy that ``…_before`` see only the newest purchases of its 30 days,
+            and what is older is counted in panes.
+        home_country: The country of most of its purchases in the 30 days before; of equally many the first by
+            its code.
     """
 
     gap_s: float | None
@@ -50,6 +53,7 @@ class CardFeatures(msgspec.Struct, frozen=True, gc=False):
     kmh: float | None
     fastest_kmh: float | None
     truncated: bool
+    home_country: str | None = None
 
 
 class EntityFeatures(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +68,8 @@ class EntityFeatures(msgspec.Struct, frozen=True, gc=False):
         pair_count_30d: Purchases of this card with this entity.
         age_s: Seconds since the entity was seen first (while it was seen at least every 31 days).
         balance: What has come in, less what has gone out.
-        truncated: Whether it is so busy that part of its 30 days is left out.
+        truncated: Whether it is so busy that ``cards_…`` are estimates, by a sample, or ``pair_count_30d``
+            sees its newest purchases only.
     """
 
     count_1h: int

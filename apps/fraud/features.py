@@ -22,7 +22,7 @@ HOUR_MS: Final = 3_600_000
 
 _WINDOWS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
 
-#: A purchase is large from this many times the card's median on.
+#: A purchase is large from this many times the card's median on, unless a threshold says otherwise.
 LARGE_TIMES: Final = 2.5
 
 
@@ -57,6 +57,7 @@ def observe(
     *,
     purchase: bool,
     known: Profile | None = None,
+    large_times: float = LARGE_TIMES,
 ) -> Features:
     """Return the features of a transaction, and count it.
 
@@ -67,6 +68,7 @@ def observe(
         cents: Amount, cents.
         purchase: True for a purchase, False for a refund or top-up.
         known: The profile as it was known at that time, where that is another; not changed.
+        large_times: A purchase is large from so many times the card's median on.
 
     Example:
         >>> from apps.fraud.profile import begun
@@ -115,11 +117,11 @@ def observe(
             small = 1
             if start_1m < end:
                 small += sum(map(past.is_small, recent.amounts(start_1m, end)))
-        elif median is not None and cents >= LARGE_TIMES * median:
+        elif median is not None and cents >= large_times * median:
             large = 1
             if start_1h < end:
                 start = bisect_right(times, time - FIVE_MINUTES_MS, start_1h, end)
-                large += sum(other >= LARGE_TIMES * median for other in recent.amounts(start, end))
+                large += sum(other >= large_times * median for other in recent.amounts(start, end))
     excluded_1m = excluded_1h = excluded_24h = 0
     if past.excluded:
         excluded_1m, excluded_1h, excluded_24h = map(past.left_out, (time,) * 3, _WINDOWS)

@@ -35,6 +35,10 @@ _AT_ONCE: Final = 256
 Taken = Literal["repeat", "conflict", "superseded", "interim", "newest"]
 
 
+#: From so many purchases on it is known what is usual at a terminal.
+KNOWN_FROM: Final = 5
+
+
 class LabelRules(msgspec.Struct, frozen=True):
     """How labels are read.
 
@@ -44,16 +48,40 @@ class LabelRules(msgspec.Struct, frozen=True):
             reported.
         maturity_ms: How long the slowest who would speak of it take, ms: silence says nothing before; 0: as
             long as ``delay_ms``.
+        high_ratio: An amount is high from above so many medians of its card on, unless it is usual at its
+            terminal.
+        high_amount: From above this amount on it is high in any case, currency units; None: there is none.
     """
 
     delay_ms: int = 7 * DAY_MS
     silence_is_genuine: bool = True
     maturity_ms: int = 0
+    high_ratio: float = 2.5
+    high_amount: float | None = None
 
     @property
     def mature_ms(self) -> int:
         """How long silence says nothing, ms."""
         return self.maturity_ms or self.delay_ms
+
+    def is_high(self, amount: float, median: float | None, count: int, total: float) -> bool:
+        """Return whether an amount says that a card was stolen, and nothing of the terminal.
+
+        Args:
+            amount: The amount, currency units.
+            median: Median of the card's purchases; None: not known.
+            count: How many purchases the terminal had in 30 days.
+            total: Their sum.
+
+        >>> rules = LabelRules()
+        >>> rules.is_high(60.0, 20.0, 100, 2_500.0), rules.is_high(600.0, 20.0, 100, 50_000.0)
+        (True, False)
+        """
+        if self.high_amount is not None and amount > self.high_amount:
+            return True
+        if median is None or amount <= self.high_ratio * median:
+            return False
+        return count < KNOWN_FROM or amount > self.high_ratio * total / count
 
 
 class Word(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from apps.fraud.authorised import CardSteps, Step
 from apps.fraud.card import DAY_MS, Account, Recent
-from apps.fraud.card_history import NOBODY, card_features, counted, links_of, moved
+from apps.fraud.card_history import NOBODY, CardLook, card_features, counted, links_of, moved
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.events import (
     Authorisation,
@@ -187,11 +187,15 @@ class _Cards(Stage):
             self._fates().apply(known, known.waiting[:passed])
         purchase = event.kind == "purchase"
         cents = to_cents(event.amount)
-        own = observe(profile, recent, ctx.event_time, cents, purchase=purchase, known=known)
+        large = self.overrides.view(thresholds_with).large_ratio
+        own = observe(
+            profile, recent, ctx.event_time, cents, purchase=purchase, known=known, large_times=large
+        )
         self.profile.value = profile  # its 90 days begin anew
         bought = cents if purchase else 0
         history, place = self.history.value, self.place.value
-        look, links = Look(history, ctx.event_time), links_of(event) if purchase else NOBODY
+        look = CardLook(history, ctx.event_time, self.authorised)
+        links = links_of(event) if purchase else NOBODY
         card = card_features(look, event, bought, place, links)
         asked = self.rules.view(rules_view).asked.get("card")
         windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
@@ -206,10 +210,12 @@ class _Cards(Stage):
             self.history.value = history
         words = self.labelled.value
         said = None if words is None else words.risk(ctx.event_time)
-        self.hand_on(new_observed((event, own, card, None, None, None, None, windows, said, None)), ctx)
+        self.hand_on(
+            new_observed((event, own, card, None, None, None, None, windows, said, None, None, None)), ctx
+        )
         if purchase and history is not None:
             # At last: rules look at what it removes.
-            history.prune(ctx.watermark - HORIZON_MS, MAX_KEPT_OF_CARD)
+            history.forget(ctx.watermark, MAX_KEPT_OF_CARD)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Decide, or hand on to the next stage."""
@@ -236,7 +242,12 @@ class _Cards(Stage):
         profile = copy.deepcopy(self._profile(ctx))
         purchase = event.kind == "purchase"
         own = observe(
-            profile, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
+            profile,
+            copy.deepcopy(recent),
+            ctx.event_time,
+            to_cents(event.amount),
+            purchase=purchase,
+            large_times=thresholds.large_ratio,
         )
         score, reasons = assess(own, event.amount, thresholds, purchase=purchase)
         look = Look(self.history.value, ctx.event_time)
@@ -347,13 +358,15 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
         """Hand a label on to the next stage."""
         if self._tells:
             card, none = label.card_id, f"-{label.card_id}"
-            ctx.emit(Labelled(card, none, label.terminal_id, none, none, label, newest), on_time=False)
+            told = Labelled(card, none, label.terminal_id, none, none, label, newest, none, none)
+            ctx.emit(told, on_time=False)
 
     def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
         """Hand a response on to the terminal, if it names one."""
         if self._responds and response.terminal_id is not None:
             card, none = response.card_id, f"-{response.card_id}"
-            ctx.emit(Responded(card, none, response.terminal_id, none, none, response), on_time=False)
+            told = Responded(card, none, response.terminal_id, none, none, response, none, none)
+            ctx.emit(told, on_time=False)
 
     def hand_on(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""
@@ -378,5 +391,7 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
                 windows,
                 card_labels=seen.card_labels,
                 is_fraud=None if said is None else said.verdict(tx.transaction_id),
+                customer_key=tx.customer_id or none,
+                merchant_key=tx.merchant_id or none,
             )
         )

@@ -20,6 +20,7 @@ import msgspec
 from apps.fraud.amounts import MIDDLES, SMALL_CENTS, SMALL_SHARE, bucket_of
 from apps.fraud.card import Account
 from apps.fraud.decay import DAY_MS, SPANS, decay_of
+from apps.fraud.totals import HALF, Totals, carried
 from millrace.parts.lookback import link_of
 
 #: A purchase that is so many times the median, and more, counts as if it were so many times: in buckets,
@@ -27,8 +28,6 @@ from millrace.parts.lookback import link_of
 _EXTREME: Final = 16
 #: So many purchases above ``SMALL_CENTS`` it takes to know what is large.
 _KNOWN_FROM: Final = 3
-# Squares of cents, and sums of weighted ones, outgrow the 64 bits of a stored integer: they are kept in two.
-_HALF: Final = 1 << 60
 #: Half-life of what is usual for a card unless told otherwise, days.
 HALF_LIFE_DAYS: Final = 30
 
@@ -54,105 +53,6 @@ class Change(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True)
     def link(self) -> int:
         """The link of the payment."""
         return link_of(self.transaction_id)
-
-
-class Totals(msgspec.Struct, array_like=True, gc=False):
-    """Sums over purchases, weighted.
-
-    Attributes:
-        count: How many.
-        weight: Their weights.
-        total_high: The sum of their amounts, cents, in units of 2^60.
-        total_low: The rest of it.
-        squares_high: The sum of their squares, cents², in units of 2^60.
-        squares_low: The rest of it.
-        small_total: The sum of those of at most ``SMALL_CENTS``, cents.
-        small_squares: The sum of their squares.
-        big_count: How many are above ``SMALL_CENTS``.
-        first_bucket: Bucket of ``buckets[0]``.
-        buckets: Weights of those above ``SMALL_CENTS`` by amount (see :func:`apps.fraud.amounts.bucket_of`).
-    """
-
-    count: int = 0
-    weight: int = 0
-    total_high: int = 0
-    total_low: int = 0
-    squares_high: int = 0
-    squares_low: int = 0
-    small_total: int = 0
-    small_squares: int = 0
-    big_count: int = 0
-    first_bucket: int = 0
-    buckets: list[int] = msgspec.field(default_factory=list)
-
-    def add(self, cents: int, sign: int, weight: int) -> None:
-        """Count a purchase (sign 1), or take it back (-1)."""
-        self.count += sign
-        self.weight += sign * weight
-        weighted = sign * weight * cents
-        self.total_high, self.total_low = _carried(self.total_high, self.total_low + weighted)
-        weighted *= cents
-        self.squares_high, self.squares_low = _carried(self.squares_high, self.squares_low + weighted)
-        if cents > SMALL_CENTS:
-            self.big_count += sign
-            self.weigh(bucket_of(cents), sign * weight)
-        else:
-            self.small_total += sign * weight * cents
-            self.small_squares += sign * weight * cents * cents
-
-    def weigh(self, bucket: int, weight: int) -> None:
-        """Add a weight to a bucket."""
-        self.put(bucket, weight)
-
-    def put(self, bucket: int, weight: int) -> int:
-        """Add a weight to a bucket; return how many buckets came in front of the others."""
-        buckets = self.buckets
-        if not buckets:
-            self.first_bucket = bucket
-        moved = max(0, self.first_bucket - bucket)
-        if moved:
-            buckets[:0] = [0] * moved
-            self.first_bucket = bucket
-        at = bucket - self.first_bucket
-        if at >= len(buckets):
-            buckets.extend([0] * (at + 1 - len(buckets)))
-        buckets[at] += weight
-        return moved
-
-    def merge(self, other: Totals, sign: int, times: int) -> None:
-        """Add all of another's, or take it away, its weights so many times as heavy."""
-        factor = sign * times
-        self.count += sign * other.count
-        self.weight += factor * other.weight
-        total = _whole(other.total_high, other.total_low)
-        self.total_high, self.total_low = _carried(self.total_high, self.total_low + factor * total)
-        squares = _whole(other.squares_high, other.squares_low)
-        self.squares_high, self.squares_low = _carried(self.squares_high, self.squares_low + factor * squares)
-        self.small_total += factor * other.small_total
-        self.small_squares += factor * other.small_squares
-        self.big_count += sign * other.big_count
-        for place, weight in enumerate(other.buckets):
-            if weight:
-                self.put(other.first_bucket + place, factor * weight)
-
-    def scale(self, up: int, down: int = 1) -> None:
-        """Make all weights ``up / down`` times as heavy, rounded down."""
-        self.weight = self.weight * up // down
-        total = _whole(self.total_high, self.total_low) * up // down
-        self.total_high, self.total_low = divmod(total, _HALF)
-        squares = _whole(self.squares_high, self.squares_low) * up // down
-        self.squares_high, self.squares_low = divmod(squares, _HALF)
-        self.small_total = self.small_total * up // down
-        self.small_squares = self.small_squares * up // down
-        self.buckets = [weight * up // down for weight in self.buckets]
-
-
-def _whole(high: int, low: int) -> int:
-    return high * _HALF + low
-
-
-def _carried(high: int, low: int) -> tuple[int, int]:
-    return (high, low) if 0 <= low < _HALF else (high + low // _HALF, low % _HALF)
 
 
 class Profile(Totals):
@@ -210,15 +110,15 @@ class Profile(Totals):
         self.weight += weight
         weighted = weight * cents
         low = self.total_low + weighted
-        if low < _HALF:
+        if low < HALF:
             self.total_low = low
         else:
-            self.total_high, self.total_low = _carried(self.total_high, low)
+            self.total_high, self.total_low = carried(self.total_high, low)
         low = self.squares_low + weighted * cents
-        if low < _HALF:
+        if low < HALF:
             self.squares_low = low
         else:
-            self.squares_high, self.squares_low = _carried(self.squares_high, low)
+            self.squares_high, self.squares_low = carried(self.squares_high, low)
         if cents > SMALL_CENTS:
             self.big_count += 1
             shift = cents.bit_length() - 4  # as bucket_of: it is above 16 cents
@@ -432,10 +332,10 @@ class Profile(Totals):
         beyond = self.middle + _EXTREME + 1
         extreme = sum(self.buckets[beyond:]) if len(self.buckets) > beyond else 0
         if not extreme:
-            total = self.total_low + self.total_high * _HALF
+            total = self.total_low + self.total_high * HALF
             if n < 2:
                 return total / weight, None, median
-            squares = self.squares_low + self.squares_high * _HALF
+            squares = self.squares_low + self.squares_high * HALF
             spread = (weight * squares - total * total) * n
             return total / weight, math.sqrt(spread / (weight * weight * (n - 1))), median
         # In half cents, which the middles of buckets are whole numbers of.
@@ -504,7 +404,7 @@ def begun(half_life: int, time: int, account: Account | None = None) -> Profile:
     made = Profile(
         account.count,
         account.count,
-        *divmod(account.total, _HALF),
+        *divmod(account.total, HALF),
         account.squares_high,
         account.squares_low,
         small,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from apps.fraud.card_history import DEVICES, IPS, TERMINALS
 from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.history import HORIZON_MS
+from apps.fraud.kinds import PURCHASE_FIELDS, TOLD_APART
 from apps.fraud.label_fields import NOTHING_SAID, TERMINAL_LABELS, NothingSaid, label_fields
 from apps.fraud.labels import LabelRisk, TerminalLabels
-from millrace.parts.lookback import Look, link_of
+from apps.fraud.local_time import hour_of, weekday_of
+from apps.fraud.window_functions import ENTITIES, PAIRS, Asked, asked, chosen_of, entity_of
+from millrace.parts.lookback import Look
 from millrace.rules import (
     Constant,
     Entry,
@@ -27,27 +27,14 @@ from millrace.rules import (
     Language,
     Rule,
     Use,
+    Where,
     Window,
     Word,
     listed,
     view_of,
 )
 
-#: Entities that have a stage of their own beside the card's: name → field of the transaction.
-ENTITIES: Final[Mapping[str, str]] = {
-    "account": "account_id",
-    "terminal": "terminal_id",
-    "device": "device_id",
-    "ip": "ip",
-}
-#: A card with one of these: computed where the card's history is.
-PAIRS: Final = {"card_terminal": TERMINALS, "card_device": DEVICES, "card_ip": IPS}
-_PAIRED: Final = {TERMINALS: "terminal_id", DEVICES: "device_id", IPS: "ip"}
-_COLUMNS: Final = {"terminal": TERMINALS, "device": DEVICES, "ip": IPS}
 _SMALLEST_BEFORE: Final = "smallest_before"
-
-#: What a stage computes for rules: text of the use → function of look, transaction and cents.
-Asked = dict[str, Callable[[Look, Transaction, int], float | None]]
 
 
 class Windows(dict[str, "float | None"]):
@@ -136,6 +123,21 @@ class Facts:
             NOTHING_SAID if terminal_labels is None else terminal_labels
         )
 
+    @property
+    def hour(self) -> int:
+        """The local hour."""
+        return hour_of(self.tx)
+
+    @property
+    def weekday(self) -> int:
+        """The local weekday."""
+        return weekday_of(self.tx)
+
+    @property
+    def home_country(self) -> str | None:
+        """The country of the card's holder: what the transaction says, else what its purchases do."""
+        return self.tx.home_country or self.card.home_country
+
 
 def text_of(use: Use) -> str:
     """Return a window function's text, by which its value is known.
@@ -156,7 +158,10 @@ def windows_of(uses: frozenset[Use]) -> tuple[str, ...]:
 
 def _bind(name: str) -> Callable[..., Callable[[Any], Any]]:
     def bind(*arguments: Any) -> Callable[[Facts], float | None]:
-        text = text_of(Use(name, arguments))
+        use = Use(name, arguments)
+        if chosen_of(use) is not None and "card" not in arguments:
+            raise ValueError("a condition can choose among the purchases of a card only")
+        text = text_of(use)
         return lambda facts: facts.windows[text]
 
     return bind
@@ -178,7 +183,8 @@ _ANY: Final = Word(("card", *ENTITIES, *PAIRS))
 _WHOLE: Final = Word(("card", *ENTITIES))
 _AMOUNT: Final = FieldName("number", ("amount",))
 _WINDOW: Final = Window(1_000, HORIZON_MS)
-_DISTINCT: Final = Word(("card", "terminal", "device", "ip"))
+_DISTINCT: Final = Word(("card", "terminal", "device", "ip", *TOLD_APART))
+_CHOSEN: Final = Where(PURCHASE_FIELDS)
 
 
 _OWN: Final = (
@@ -209,7 +215,7 @@ def _fields() -> dict[str, Field]:
     card = {
         name: Field("number", nullable=name in _CARD_MISSING, attribute=f"card.{name}")
         for name in CardFeatures.__struct_fields__
-        if name not in ("fastest_kmh", "truncated")
+        if name not in ("fastest_kmh", "truncated", "home_country")
     }
     texts = {name: name for name in ("mcc", "country", "kind", "currency")} | _TEXTS
     maybe = _MAYBE_TEXTS
@@ -217,6 +223,11 @@ def _fields() -> dict[str, Field]:
         "amount": Field("number", attribute="tx.amount", about="of the transaction, currency units"),
         **{name: Field("text", attribute=f"tx.{of}") for name, of in texts.items()},
         **{name: Field("text", nullable=True, attribute=f"tx.{of}") for name, of in maybe.items()},
+        "home_country": Field(
+            "text", nullable=True, about="of the holder; else of most of the card's purchases"
+        ),
+        "hour": Field("number", about="local, 0 to 23; of UTC without utc_offset_min"),
+        "weekday": Field("number", about="local, 1 (Monday) to 7"),
         "score": Field("number", about="of the built-in reasons, 0 to 1"),
         "model_score": Field("number", nullable=True, about="the model's probability of fraud"),
         **own,
@@ -226,22 +237,25 @@ def _fields() -> dict[str, Field]:
 
 
 FIELDS: Final = _fields()
-_DIFFERENT: Final = "different cards of an entity; terminals, devices, ips of a card"
+_DIFFERENT: Final = "different cards of an entity; of a card all the others"
 _TESTED: Final = "a purchase of at least the second after one of at most the first"
 
 
-def _window(name: str, *parameters: Word | FieldName, about: str) -> Function:
-    return Function(name, (*parameters, _WINDOW), "number", _bind(name), nullable=True, about=about)
+def _window(name: str, *parameters: Word | FieldName | Where, about: str) -> Function:
+    chosen = parameters[-1:] if isinstance(parameters[-1], Where) else ()
+    takes = (*parameters[: len(parameters) - len(chosen)], _WINDOW, *chosen)
+    return Function(name, takes, "number", _bind(name), nullable=True, about=about)
 
 
 LANGUAGE: Final = Language(
     FIELDS,
     (
-        _window("count", _ANY, about="purchases, this one included"),
-        _window("sum", _AMOUNT, _ANY, about="of purchases, this one included"),
-        _window("mean", _AMOUNT, _WHOLE, about="of purchases, this one included"),
-        _window("largest", _AMOUNT, _WHOLE, about="purchase"),
-        _window("smallest", _AMOUNT, _WHOLE, about="purchase"),
+        _window("count", _ANY, _CHOSEN, about="purchases, this one included"),
+        _window("sum", _AMOUNT, _ANY, _CHOSEN, about="of purchases, this one included"),
+        _window("mean", _AMOUNT, _WHOLE, _CHOSEN, about="of purchases, this one included"),
+        _window("largest", _AMOUNT, _WHOLE, _CHOSEN, about="purchase"),
+        _window("smallest", _AMOUNT, _WHOLE, _CHOSEN, about="purchase"),
+        _window("declined", Word(("card",)), about="payments that were declined, by their authorisations"),
         _window("distinct", _DISTINCT, _WHOLE, about=_DIFFERENT),
         Function(
             "small_then_large",
@@ -256,118 +270,6 @@ LANGUAGE: Final = Language(
     actions=("review", "block", "approve"),
     two_person=frozenset({"block"}),
 )
-
-
-def entity_of(use: Use) -> str:
-    """Return the stage that computes a use: ``card`` or one of :data:`ENTITIES`; empty: none does."""
-    if use.name == "small_then_large":
-        return "card"
-    if use.name not in ("count", "sum", "mean", "largest", "smallest", "distinct"):
-        return ""
-    entity = str(use.arguments[-2])
-    return "card" if entity in PAIRS else entity
-
-
-def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
-    """Return what computes a use: of the look before a purchase, the purchase, its cents (or 0)."""
-    *_, entity, window = use.arguments
-    name = use.name
-    if name == "small_then_large":
-        return lambda look, tx, cents: _units(look.smallest(window))
-    if entity in PAIRS:
-        return _of_pair(name, PAIRS[entity], window)
-    if name == "count":
-        return _count(window)
-    if name == "sum":
-        return _sum(window)
-    if name == "mean":
-        return _mean(window)
-    if name == "largest":
-        return _largest(window)
-    if name == "smallest":
-        return lambda look, tx, cents: _units(_least(look.smallest(window), cents))
-    what = use.arguments[0]
-    if entity == "card":
-        if what == "card":
-            return lambda look, tx, cents: 1.0
-        column, of = _COLUMNS[what], attrgetter(ENTITIES[what])
-        return lambda look, tx, cents: _different(
-            look.link(look.start(window), column), link_of(of(tx)) if cents else 0
-        )
-    if what == "card":
-        return lambda look, tx, cents: _different(
-            look.links(look.start(window)), link_of(tx.card_id) if cents else 0
-        )
-    return lambda look, tx, cents: None
-
-
-# These are not put together of what Look can do: rules ask for them more than for all else, each for a
-# window of its own.
-
-
-def _count(window: int) -> Callable[[Look, Transaction, int], float]:
-    def compute(look: Look, tx: Transaction, cents: int) -> float:
-        end = look.end
-        return end - bisect_right(look.times, look.at - window, 0, end) + (cents > 0)
-
-    return compute
-
-
-def _sum(window: int) -> Callable[[Look, Transaction, int], float]:
-    def compute(look: Look, tx: Transaction, cents: int) -> float:
-        end, totals = look.end, look.totals
-        return (totals[end] - totals[bisect_right(look.times, look.at - window, 0, end)] + cents) / 100
-
-    return compute
-
-
-def _mean(window: int) -> Callable[[Look, Transaction, int], float | None]:
-    def compute(look: Look, tx: Transaction, cents: int) -> float | None:
-        end, totals = look.end, look.totals
-        start = bisect_right(look.times, look.at - window, 0, end)
-        n = end - start + (cents > 0)
-        return (totals[end] - totals[start] + cents) / n / 100 if n else None
-
-    return compute
-
-
-def _largest(window: int) -> Callable[[Look, Transaction, int], float]:
-    def compute(look: Look, tx: Transaction, cents: int) -> float:
-        end = look.end
-        start = bisect_right(look.times, look.at - window, 0, end)
-        return max(max(look.amounts[start:end], default=0), cents) / 100
-
-    return compute
-
-
-def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction, int], float | None]:
-    of = attrgetter(_PAIRED[column])
-
-    def compute(look: Look, tx: Transaction, cents: int) -> float | None:
-        link = link_of(of(tx))
-        if not link:
-            return None
-        start = look.start(window)
-        links = look.link(start, column)
-        if name == "count":
-            return links.count(link) + (cents > 0)
-        same = (a for a, of in zip(look.amounts_from(start), links, strict=True) if of == link)
-        return (sum(same) + cents) / 100
-
-    return compute
-
-
-def _different(links: list[int], this: int) -> float:
-    found = {*links, this}
-    return float(len(found) - (0 in found))
-
-
-def _least(before: int | None, cents: int) -> int | None:
-    return min(v for v in (before, cents or None) if v is not None) if before or cents else None
-
-
-def _units(cents: int | None) -> float | None:
-    return None if cents is None else cents / 100
 
 
 class Rules(NamedTuple):
@@ -411,15 +313,6 @@ def rules_view(entries: Iterable[tuple[str, Entry]]) -> Rules:
             _made.clear()
         found = _made[id(in_force)] = (in_force, make_rules(in_force, kept))
     return found[1]
-
-
-def compute(asked: Asked | None, windows: dict[str, float], look: Look, tx: Transaction, cents: int) -> None:
-    """Add to ``windows`` what rules ask of a stage."""
-    if asked:
-        for text, function in asked.items():
-            value = function(look, tx, cents)
-            if value is not None:
-                windows[text] = float(value)
 
 
 def check_reach(rule: Rule, entities: Iterable[str]) -> list[str]:

@@ -26,6 +26,8 @@ class Observed(NamedTuple):
         windows: What the rules' window functions gave, as far as a stage before this one computed them.
         card_labels: What was known of the card's transactions by labels; None: nothing.
         terminal_labels: The same of the terminal's, if that stage runs.
+        customer: The customer, if that stage runs and the transaction names one.
+        merchant: The merchant.
     """
 
     tx: Transaction
@@ -38,6 +40,8 @@ class Observed(NamedTuple):
     windows: Mapping[str, float | None]
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
+    customer: EntityFeatures | None = None
+    merchant: EntityFeatures | None = None
 
 
 # As Observed(...), which goes through a function in Python: one is made for every transaction.

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from apps.fraud.events import Action, Reason
-from apps.fraud.features import Features
+from apps.fraud.features import LARGE_TIMES, Features
 
 #: How much each reason adds: the score is 1 - Π(1 - weight).
 WEIGHTS: Final[dict[str, float]] = {
@@ -42,6 +42,7 @@ class Thresholds(msgspec.Struct, frozen=True):
         deviation_sigmas: An amount is suspicious so many deviations above the card's mean …
         deviation_ratio: … if it is also so many times the mean.
         testing_count: Small purchases in a minute that look like card testing.
+        large_ratio: A purchase is large from so many times the card's median on.
         spree_count: Large purchases in five minutes that look like a spree …
         spree_busy: … and one more for every so many that the card makes usually in that time.
         velocity_sigmas: A count is suspicious so many deviations (of a Poisson count) above usual …
@@ -69,6 +70,7 @@ class Thresholds(msgspec.Struct, frozen=True):
     deviation_sigmas: float = 5
     deviation_ratio: float = 4
     testing_count: float = 5
+    large_ratio: float = LARGE_TIMES
     spree_count: float = 4
     spree_busy: float = 150
     velocity_sigmas: float = 5

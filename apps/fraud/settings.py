@@ -33,7 +33,11 @@ ENTITY_STAGES: Final = {
     "terminal": "TerminalMonitor",
     "device": "DeviceMonitor",
     "ip": "AddressMonitor",
+    "customer": "CustomerMonitor",
+    "merchant": "MerchantMonitor",
 }
+#: Those that a new checkpoint of a station has unless it is told.
+USUAL_ENTITIES: Final = ("account", "terminal", "device", "ip")
 
 
 class FeatureSettings(Section):
@@ -42,8 +46,9 @@ class FeatureSettings(Section):
     entities: str = Field(
         default="auto",
         description="entities with a stage of their own beside the card's, with commas, in this order: "
-        "account, terminal, device, ip; none. auto: those of the checkpoint; a new one has all of them as a "
-        "station, and none as a chain, where each adds a shuffle. Part of the checkpoint",
+        "account, terminal, device, ip, customer, merchant; none. auto: those of the checkpoint; a new one "
+        "has the first four as a station, and none as a chain, where each adds a shuffle. Part of the "
+        "checkpoint",
     )
 
     half_life: Duration = Field(
@@ -89,7 +94,7 @@ class FeatureSettings(Section):
         if self.entities != "auto":
             return self
         if links is None:
-            named = list(ENTITY_STAGES) if plan == "station" else []
+            named = list(USUAL_ENTITIES) if plan == "station" else []
         else:
             named = [entity for link in links for entity, stage in ENTITY_STAGES.items() if stage == link]
         return self.model_copy(update={"entities": ",".join(named) or "none"})
@@ -113,6 +118,19 @@ class LabelSettings(Section):
         "scores of a day are judged after it; default: labels.delay",
     )
 
+    high_ratio: float = Field(
+        default=2.5,
+        ge=1,
+        le=1_000,
+        description="a purchase is high from above so many medians of its card on, unless it is usual at its "
+        "terminal: a known fraud of a high amount says that a card was stolen, and makes no run there",
+    )
+    high_amount: float | None = Field(
+        default=None,
+        gt=0,
+        description="from above this amount on a purchase is high in any case; in the Handbook's world 220",
+    )
+
     @field_validator("delay", "maturity_chargeback")
     @classmethod
     def _bounded(cls, value: timedelta | None) -> timedelta | None:
@@ -123,7 +141,13 @@ class LabelSettings(Section):
     def rules(self) -> LabelRules:
         """Return these settings as the stages take them."""
         mature = self.maturity_chargeback
-        return LabelRules(to_ms(self.delay), self.silence_is_genuine, 0 if mature is None else to_ms(mature))
+        return LabelRules(
+            to_ms(self.delay),
+            self.silence_is_genuine,
+            0 if mature is None else to_ms(mature),
+            self.high_ratio,
+            self.high_amount,
+        )
 
 
 class DecisionSettings(Section):

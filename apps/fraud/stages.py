@@ -50,6 +50,10 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
         terminal_labels: The same of the terminal's.
         is_fraud: Whether a label that came before the transaction says that it is one; None: there is no such
             label. Only who judges scores may look at it.
+        customer_key: The key of the customer's stage.
+        merchant_key: The key of the merchant's stage.
+        customer: What the customer's stage found.
+        merchant: What the merchant's stage found.
     """
 
     card_key: str
@@ -68,6 +72,10 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
     is_fraud: bool | None = None
+    customer_key: str = ""
+    merchant_key: str = ""
+    customer: EntityFeatures | None = None
+    merchant: EntityFeatures | None = None
 
     def observed(self) -> Observed:
         """Return all that is known of a transaction."""
@@ -82,6 +90,8 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
             self.windows,
             self.card_labels,
             self.terminal_labels,
+            self.customer,
+            self.merchant,
         )
 
 
@@ -96,6 +106,8 @@ class Labelled(msgspec.Struct, frozen=True, gc=False, tag="labelled"):
         ip_key: The key by which it passes the address's stage.
         label: The label.
         newest: Whether nothing later has been said of its transaction.
+        customer_key: The key by which it passes the customer's stage.
+        merchant_key: The key by which it passes the merchant's stage.
     """
 
     card_key: str
@@ -105,6 +117,8 @@ class Labelled(msgspec.Struct, frozen=True, gc=False, tag="labelled"):
     ip_key: str
     label: Label
     newest: bool
+    customer_key: str = ""
+    merchant_key: str = ""
 
 
 class Responded(msgspec.Struct, frozen=True, gc=False, tag="responded"):
@@ -117,6 +131,8 @@ class Responded(msgspec.Struct, frozen=True, gc=False, tag="responded"):
         device_key: The key by which it passes the device's stage.
         ip_key: The key by which it passes the address's stage.
         response: The authorisation: ``declined``, or ``captured``.
+        customer_key: The key by which it passes the customer's stage.
+        merchant_key: The key by which it passes the merchant's stage.
     """
 
     card_key: str
@@ -125,6 +141,8 @@ class Responded(msgspec.Struct, frozen=True, gc=False, tag="responded"):
     device_key: str
     ip_key: str
     response: Authorisation
+    customer_key: str = ""
+    merchant_key: str = ""
 
 
 #: What goes from one stage to the next.

@@ -14,7 +14,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from apps.fraud.events import Transaction
-from apps.fraud.rulebook import PAIRS, Windows, asked, entity_of, text_of
+from apps.fraud.rulebook import Windows, text_of
+from apps.fraud.window_functions import PAIRS, asked, chosen_of, entity_of
 from millrace.parts.lookback import Look
 from millrace.rules import Use
 
@@ -42,7 +43,12 @@ class Plan:
 
     def __init__(self, uses: Sequence[Use]) -> None:
         self.texts = tuple(map(text_of, uses))
-        together = [use for use in uses if use.name in _PARTS and use.arguments[-2] not in PAIRS]
+        self._each = tuple(map(asked, uses))
+        together = [
+            use
+            for use in uses
+            if use.name in _PARTS and chosen_of(use) is None and use.arguments[-2] not in PAIRS
+        ]
         #: Lengths of the windows, ms, the longest first.
         self._lengths = sorted({use.arguments[-1] for use in together}, reverse=True)
         #: What is asked of the windows, and of which of them.
@@ -69,6 +75,9 @@ class Plan:
             tx: The transaction.
             cents: Its amount if it is a purchase, else 0.
         """
+        if look.tail is not None:
+            return [float(v) if (v := compute(look, tx, cents)) is not None else None
+                    for compute in self._each]  # fmt: skip
         times, time, start, end = look.times, look.at, 0, look.end
         starts = []
         for length in self._lengths:

@@ -47,6 +47,9 @@ def tables(root: Path) -> None:
     nobody = pa.array([None] * rows, pa.struct([("count_1h", pa.int64())]))
     known = {name: pa.array(values) for name, values in columns.items()}
     known |= dict.fromkeys(("card", *ENTITIES, "card_labels", "terminal_labels"), nobody)
+    known |= {"mcc": pa.array(["5411"] * rows), "country": pa.array(["DE"] * rows)}
+    known |= dict.fromkeys(("channel", "home_country"), pa.array([None] * rows, pa.string()))
+    known["utc_offset_min"] = pa.array([None] * rows, pa.int64())
     write_deltalake(
         str(root / "tables" / "transactions"), pa.table({name: known[name] for name in LIVE_COLUMNS})
     )

@@ -27,6 +27,7 @@ from tests.mutants import (
     generators,
     operations,
     security,
+    serving,
 )
 from tests.mutants.mutant import Mutant
 
@@ -54,4 +55,5 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "generators": generators.MUTANTS,
     "operations": operations.MUTANTS,
     "security": security.MUTANTS,
+    "serving": serving.MUTANTS,
 }

@@ -6,7 +6,8 @@ Written without the app's code: every window is a scan over all transactions tha
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,10 @@ FIELD = {
     "terminal": "terminal_id",
     "device": "device_id",
     "ip": "ip",
+    "customer": "customer_id",
+    "merchant": "merchant_id",
+    "mcc": "mcc",
+    "country": "country",
 }
 
 
@@ -88,8 +93,39 @@ def entity_features(seen: Sequence[Any], tx: Any, entity: str) -> dict[str, Any]
     }
 
 
-def window(seen: Sequence[Any], tx: Any, name: str, *arguments: Any) -> float | None:
-    """Return what a rule's window function gives."""
+def home_country(seen: Sequence[Any], tx: Any) -> str | None:
+    """Return where the card is at home: said, or where most of its purchases of 30 days before were."""
+    if tx.home_country is not None:
+        return str(tx.home_country)
+    countries = [o.country for o in within(seen, tx, "card", MONTH) if o is not tx]
+    return max(sorted(set(countries)), key=countries.count, default=None)
+
+
+def local_time(tx: Any) -> tuple[int, int]:
+    """Return hour (0 to 23) and weekday (Monday is 1) where a transaction happened."""
+    minutes = 0 if tx.utc_offset_min is None else tx.utc_offset_min
+    there = timezone(timedelta(minutes=minutes))
+    at = datetime.fromtimestamp(tx.event_time_ms / 1000, there)
+    return at.hour, at.isoweekday()
+
+
+def declined(responses: Sequence[Any], tx: Any, width: int) -> int:
+    """Return how many payments of the card were declined in (t - width, t), by the responses that came."""
+    return len(
+        {
+            r.transaction_id
+            for r in responses
+            if r.status == "declined"
+            and r.card_id == tx.card_id
+            and tx.event_time_ms - width < r.event_time_ms < tx.event_time_ms
+        }
+    )
+
+
+def window(
+    seen: Sequence[Any], tx: Any, name: str, *arguments: Any, chosen: Callable[[Any], bool] | None = None
+) -> float | None:
+    """Return what a rule's window function gives, over the purchases that are chosen."""
     *_, entity, width = arguments
     if entity.startswith("card_"):
         field = FIELD[entity.removeprefix("card_")]
@@ -98,6 +134,8 @@ def window(seen: Sequence[Any], tx: Any, name: str, *arguments: Any) -> float | 
         inside = [o for o in within(seen, tx, "card", width) if getattr(o, field) == getattr(tx, field)]
     else:
         inside = within(seen, tx, entity, width)
+    if chosen is not None:
+        inside = [o for o in inside if chosen(o)]
     amounts: list[float] = [o.amount for o in inside]
     if name == "distinct":
         return len({getattr(o, FIELD[arguments[0]]) for o in inside} - {None})

@@ -26,7 +26,7 @@ from apps.fraud.loop.world import BEGIN_MS, DAY_MS, HOUR_MS, Size, Town
 from apps.fraud.model.estimator import ModelSpec
 from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS
 from apps.fraud.model.live import (
-    LATER_COLUMNS,
+    DECIDED_COLUMNS,
     LIVE_COLUMNS,
     LIVE_INPUTS,
     LIVE_MODEL,
@@ -295,7 +295,7 @@ class Loop:
             record.authorisations, columns=list(AUTHORISATION_COLUMNS)
         )
         if self.arm.genuine:
-            features, answers = features.drop(columns=["action", *LATER_COLUMNS]), None
+            features, answers = features.drop(columns=["action", *DECIDED_COLUMNS]), None
         known = examples(
             features, now, MATURITY_MS, labels=labels, authorisations=answers, days=LEARNED_DAYS,
             inputs=LIVE_INPUTS,
@@ -348,7 +348,7 @@ def _table(seen: list[_Seen]) -> pd.DataFrame:
     """Return decisions as the table ``transactions`` gives them to training."""
     import pandas as pd
 
-    wanted = (*LIVE_COLUMNS, *LATER_COLUMNS)
+    wanted = (*LIVE_COLUMNS, *DECIDED_COLUMNS)
     rows = [{name: msgspec.to_builtins(getattr(one.decision, name)) for name in wanted} for one in seen]
     return flat(pd.DataFrame(rows, columns=list(wanted)))
 

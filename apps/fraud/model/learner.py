@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from apps.fraud.model.estimator import FEATURES_VERSION, MODEL
 from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS
 from apps.fraud.model.live import (
+    DECIDED_COLUMNS,
     LATER_COLUMNS,
     LIVE_COLUMNS,
     LIVE_MODEL,
@@ -99,7 +100,7 @@ def read_tables(model: AppModel, tables: TrainingTables) -> Read:
     if not _is_live(model):
         return Read(read_features(tables))
     return Read(
-        flat(tables.read("transactions", LIVE_COLUMNS, optional=LATER_COLUMNS)),
+        flat(tables.read("transactions", LIVE_COLUMNS, optional=(*LATER_COLUMNS, *DECIDED_COLUMNS))),
         tables.read("labels", LABEL_COLUMNS),
         tables.find("authorisations", AUTHORISATION_COLUMNS),
     )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from apps.fraud.desk import FEATURES_VERSION as DECIDED_BY
+from apps.fraud.events import Channel
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
+from apps.fraud.local_time import hour_of, weekday_of
 from apps.fraud.model.estimator import ModelSpec
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
@@ -29,14 +31,47 @@ ENTITIES: Final = ("account", "terminal", "device", "address")
 #: Stands for what is not known: below all that is.
 UNKNOWN: Final = -1.0
 
-#: Features of the live stream: a name of its own, or with a point the field of a column.
+
+class _Payment(NamedTuple):
+    """Where and when a payment was made, by the names of the transaction's fields."""
+
+    event_time_ms: int
+    mcc: str
+    country: str
+    channel: Channel | None
+    utc_offset_min: int | None
+    home_country: str | None
+
+
+_CHANNELS: Final = {"terminal": 0.0, "online": 1.0}
+
+
+def _abroad(tx: Any, home: str | None) -> float | None:
+    home = tx.home_country or home
+    return None if home is None else float(tx.country != home)
+
+
+#: Where and when a payment was made, as numbers: of the transaction, and its card's home by its purchases.
+#: Categories that are alike have codes near to each other, so a tree cuts them into ranges.
+_PLACE_AND_TIME: Final[dict[str, Callable[[Any, str | None], float | None]]] = {
+    "mcc": lambda tx, home: float(tx.mcc),
+    "abroad": _abroad,
+    "channel": lambda tx, home: _CHANNELS.get(tx.channel),
+    "hour": lambda tx, home: float(hour_of(tx)),
+    "weekday": lambda tx, home: float(weekday_of(tx)),
+}
+_CARD: Final = tuple(name for name in CardFeatures.__struct_fields__ if name != "home_country")
+
+#: Features of the live stream: a name of its own, or with a point the field of a column. A model says which
+#: it takes: one that was trained before some came goes on with its own.
 LIVE_INPUTS: Final = (
     "amount",
     *Features.__struct_fields__,
-    *(f"card.{name}" for name in CardFeatures.__struct_fields__),
+    *(f"card.{name}" for name in _CARD),
     *(f"{entity}.{name}" for entity in ENTITIES for name in EntityFeatures.__struct_fields__),
     *(f"card_labels.{name}" for name in LabelRisk.__struct_fields__),
     *(f"terminal_labels.{name}" for name in TerminalLabels.__struct_fields__),
+    *_PLACE_AND_TIME,
 )
 #: Decisions carry the version of the definitions of their features: a model is trained on those of this one.
 LIVE_MODEL: Final = ModelSpec("live", LIVE_INPUTS, 100, int(DECIDED_BY))
@@ -55,9 +90,12 @@ LIVE_COLUMNS: Final = (
     *ENTITIES,
     "card_labels",
     "terminal_labels",
+    *_Payment._fields[1:],
 )
-#: Columns that tables of earlier versions have not.
-LATER_COLUMNS: Final = ("control_group", "features_version")
+#: Of these, those that a table of an earlier version may lack.
+LATER_COLUMNS: Final = ("utc_offset_min", "home_country")
+#: What else is read where a table has it.
+DECIDED_COLUMNS: Final = ("control_group", "features_version")
 
 
 def flat(decisions: pd.DataFrame) -> pd.DataFrame:
@@ -66,7 +104,7 @@ def flat(decisions: pd.DataFrame) -> pd.DataFrame:
     Those that rest on features of another version are left out: a model would be asked about other numbers.
 
     Args:
-        decisions: Columns :data:`LIVE_COLUMNS` of the table ``transactions``, and :data:`LATER_COLUMNS`.
+        decisions: Columns :data:`LIVE_COLUMNS` of the table ``transactions``, and :data:`DECIDED_COLUMNS`.
     """
     import pandas as pd
 
@@ -82,14 +120,34 @@ def flat(decisions: pd.DataFrame) -> pd.DataFrame:
         "alerted": purchases["action"] != "approve",
         "action": purchases["action"],
     }
-    found |= {name: purchases[name] for name in LATER_COLUMNS if name in purchases}
+    found |= {name: purchases[name] for name in DECIDED_COLUMNS if name in purchases}
+    found |= _place_and_time(purchases)
     for name in LIVE_INPUTS:
+        if name in _PLACE_AND_TIME:
+            continue
         column, _, inside = name.partition(".")
         values = purchases[column]
         if inside:
             values = pd.Series([UNKNOWN if v is None else v.get(inside) for v in values], dtype=object)
         found[name] = pd.to_numeric(values, errors="coerce").fillna(UNKNOWN).astype("float32")
     return pd.DataFrame(found)
+
+
+def _place_and_time(purchases: pd.DataFrame) -> dict[str, Any]:
+    """Return columns of where and when payments were made."""
+    import pandas as pd
+
+    columns = [
+        [None if value is None or value != value else value for value in purchases[name].tolist()]
+        for name in _Payment._fields
+    ]
+    payments = [_Payment(*values) for values in zip(*columns, strict=True)]
+    homes = [None if card is None else card.get("home_country") for card in purchases["card"]]
+    found = {}
+    for name, of in _PLACE_AND_TIME.items():
+        values = [of(tx, home) for tx, home in zip(payments, homes, strict=True)]
+        found[name] = pd.Series([UNKNOWN if v is None else v for v in values], dtype="float32")
+    return found
 
 
 def row_of(observed: Observed, inputs: Sequence[str]) -> list[float]:
@@ -108,6 +166,9 @@ def _getter(name: str) -> Callable[[Any], Any]:
         return of_entity
     if name == "amount":
         return lambda observed: observed.tx.amount
+    if name in _PLACE_AND_TIME:
+        of = _PLACE_AND_TIME[name]
+        return lambda observed: of(observed.tx, observed.card.home_country)
     return lambda observed: getattr(observed.own, name)
 
 

@@ -56,6 +56,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "rules": ("millrace.cli.rules:app", "Rules of a running app: check, try, publish, approve, look."),
     "tables": ("millrace.cli.tables:app", "Delta tables of an app: few files of many, old ones removed."),
     "dashboard": ("millrace.cli.dashboard:app", "What the apps do, live in a browser."),
+    "serve": ("millrace.cli.serve:app", "What an app has committed, by key over HTTP."),
     "evaluate": ("millrace.cli.evaluate:app", "Hold an app to data whose right answers are known."),
     "models": ("millrace.cli.models:app", "What an app has learned: train, compare, promote, roll back."),
     "demo": ("millrace.cli.demo:app", "Broker, generator and app in one command, checked against the truth."),

@@ -107,15 +107,23 @@ def show(
         raise UserError("state show gives a table or JSON; `millrace state export` writes Parquet")
     checkpoint = locate(target)
 
+    from millrace.inspect.committed import CommittedState
     from millrace.inspect.entries import as_json
-    from millrace.inspect.reading import view_of
-    from millrace.inspect.session import tool_session
+    from millrace.inspect.sorted_table import StateFormatUnknown
 
-    with (
-        tool_session() as spark,
-        view_of(spark, checkpoint, batch=batch, process=process, key_file=key_file) as view,
-    ):
-        found, at, stage = view.entry(tuple(key)), view.batch, view.stage
+    try:
+        only = process, tuple(key)
+        read = CommittedState(checkpoint, batch=batch, key_file=key_file, only=only)
+        found, at, stage = read.entry(*only), read.batch, read.stage(process)
+    except StateFormatUnknown:  # files that another version of Spark's has written: Spark reads them
+        from millrace.inspect.reading import view_of
+        from millrace.inspect.session import tool_session
+
+        with (
+            tool_session() as spark,
+            view_of(spark, checkpoint, batch=batch, process=process, key_file=key_file) as view,
+        ):
+            found, at, stage = view.entry(tuple(key)), view.batch, view.stage
     if found is None:
         typer.echo(f"{stage.process} keeps nothing for {'|'.join(key)} (batch {at})", err=True)
         raise typer.Exit(1)

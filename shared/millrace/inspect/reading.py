@@ -14,18 +14,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from millrace.host.groups import encode_key, group_labels, key_group, station_of
+from millrace.host.groups import encode_key, group_labels
 from millrace.host.station import BROADCAST, HEADER, SHARED, TOKEN, VARIABLE, place_of, read_head
 from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.entries import KeptEntry, reader_of, whole_entries
+from millrace.inspect.entries import KeptEntry
 from millrace.inspect.groups import StoredGroup
+from millrace.inspect.lookup import entry_in
 from millrace.inspect.reshape import Shared
 from millrace.inspect.stages import Stage, keys_for, stage_of
-from millrace.state.backend import CommitMetrics
-from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, read_clock, read_header
+from millrace.state.cells import CLOCK_PAGE, read_clock
 from millrace.state.keyring import KeyReference
-from millrace.state.page_index import PageIndex
-from millrace.state.paged import part_text
 from millrace.state.sealing import Place, unseal
 from millrace.time.clock import ClockState
 
@@ -178,54 +176,20 @@ class StateView:
             StateCorrupted: It cannot be read.
         """
         text = encode_key(key)
-        number = key_group(text, self.stage.key_groups)
-        label = group_labels(self.stage.key_groups)[number]
-        station = 0 if self.stage.stations == 1 else station_of(text, self.stage.stations)
+        station, label = self.stage.place(text)
         of_group = (F.col("station") == station) & (F.col("label") == label)
-        of_header = self.stored(of_group, F.lit(False)).filter(F.col("number") == HEADER).collect()
-        headers = [row.data for row in of_header]
-        if not headers:
-            return None
         ring = None if self.keys is None else self.keys.ring()
-        stored = unseal(bytes(headers[0]), place_of(self.stage.process, label, HEADER, station), ring)
-        header = read_header(stored, older=True)
-        group = StoredGroup(stored)
 
-        def read(wanted: Sequence[int]) -> list[bytes]:
-            """Return pages, reading those that are not at hand yet."""
-            missing = [number for number in wanted if number not in group.pages]
-            for row in self.stored(of_group, F.col("number").isin(*missing)).collect() if missing else ():
-                if row.number >= 0:
-                    place = place_of(self.stage.process, label, row.number, station)
-                    group.pages[row.number] = unseal(bytes(row.data), place, ring)
-            return [group.bytes_of(number) for number in wanted]
+        def values(numbers: Sequence[int]) -> dict[int, bytes]:
+            return {
+                row.number: unseal(
+                    bytes(row.data), place_of(self.stage.process, label, row.number, station), ring
+                )
+                for row in self.stored(of_group, F.col("number").isin(*numbers)).collect()
+                if row.number in numbers
+            }
 
-        def read_pages_of(texts: Sequence[str]) -> None:
-            numbers = {info.number for info in index.of_keys(texts)} if header.inline is None else set()
-            read([SCHEMA_PAGE, *numbers])
-
-        def found(wanted: str) -> tuple[KeptEntry, int] | None:
-            info = index.of_key(wanted)
-            cell = (group.page(info.number) if header.inline is None else header.inline).get(wanted)
-            if cell is None:
-                return None
-            schema = group.schemas()[info.schema]
-            extents.extend(reader_of(schema).extents(cell.body))
-            return reader_of(schema).read(cell.body), len(bytes(cell.body))
-
-        extents: list[tuple[int, int, str]] = []
-        index = PageIndex(header, read, CommitMetrics())
-        read_pages_of([text])
-        own = found(text)
-        if own is None:
-            return None
-        parts = [
-            part_text(text, name, number) for first, end, name in extents for number in range(first, end)
-        ]
-        read_pages_of(parts)
-        kept = [(text, *own), *((part, *one) for part in parts if (one := found(part)) is not None)]
-        ((_, entry, size),) = whole_entries(kept)
-        return entry, size
+        return entry_in(text, values)
 
 
 class _PerGroup:

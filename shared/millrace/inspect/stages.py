@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.host.groups import group_labels, key_group, station_of
 from millrace.host.station import VARIABLE
 from millrace.inspect.checkpoint import Checkpoint, CheckpointError
 from millrace.process import KeyedProcess
@@ -36,6 +37,11 @@ class Stage:
     has_broadcast: bool
     link: int | None = None
     stations: int = 1
+
+    def place(self, key_text: str) -> tuple[int, int]:
+        """Return the station of a key, and the label of its key group."""
+        label = group_labels(self.key_groups)[key_group(key_text, self.key_groups)]
+        return 0 if self.stations == 1 else station_of(key_text, self.stations), label
 
 
 def stages_of(checkpoint: Checkpoint, batch: int) -> list[Stage]:
@@ -86,7 +92,15 @@ def stage_of(checkpoint: Checkpoint, batch: int, process: str | None) -> Stage:
     Raises:
         CheckpointError: There is none of that name, or several and none is named.
     """
-    stages = stages_of(checkpoint, batch)
+    return named_stage(stages_of(checkpoint, batch), process)
+
+
+def named_stage(stages: Sequence[Stage], process: str | None) -> Stage:
+    """Return the one of some processes that has a name; of one, it need not be named.
+
+    Raises:
+        CheckpointError: There is none of that name, or several and none is named.
+    """
     chosen = [s for s in stages if process in (None, s.process)]
     if len(chosen) != 1:
         names = ", ".join(s.process for s in stages)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import struct
 import zipfile
 from functools import cached_property
 from pathlib import Path
 
+from millrace.inspect.changelogs import read_lineage
+
 _STATE_FILE = re.compile(r"(\d+)(?:_([0-9a-f-]{36}))?\.(zip|changelog|delta|snapshot)(\.crc)?")
-_BLOCK = struct.Struct("<8sBiii")
 
 
 class PartitionFiles:
@@ -82,30 +82,3 @@ class PartitionFiles:
             found |= {f"SSTs/{table['dfsSstFileName']}" for table in about.get("sstFiles", ())}
         sums = {f"{name}.crc" for name in found if (self._folder / f"{name}.crc").exists()}
         return sorted(found | sums)
-
-
-def read_lineage(changelog: bytes) -> list[tuple[int, str]] | None:
-    """Return the versions that a changelog stands on, back to a snapshot.
-
-    Args:
-        changelog: The file's bytes: blocks of LZ4, at their head a version and a JSON list.
-
-    Returns:
-        (version, unique id) of each, or ``None`` where the file is packed in another way.
-    """
-    import pyarrow as pa
-
-    head, at = b"", 0
-    while at + _BLOCK.size <= len(changelog) and len(head) < 2**16 + 8:
-        magic, token, packed, plain, _ = _BLOCK.unpack_from(changelog, at)
-        if magic != b"LZ4Block":
-            return None
-        block = changelog[at + _BLOCK.size : at + _BLOCK.size + packed]
-        if token & 0xF0 == 0x20:
-            block = pa.decompress(block, decompressed_size=plain, codec="lz4_raw").to_pybytes()
-        head += block
-        at += _BLOCK.size + packed
-    if head[:4] not in (b"\x00\x02v3", b"\x00\x02v4"):
-        return None
-    (length,) = struct.unpack_from(">H", head, 4)
-    return [(int(i["version"]), str(i["checkpointUniqueId"])) for i in json.loads(head[6 : 6 + length])]

@@ -85,24 +85,29 @@ def entries_of(view: StateView) -> DataFrame:
         processing_timers (JSON), waiting (events), expires_at (JSON) and states, a struct with a
         column per state: of its own kind for text, numbers, times and bools, else JSON.
     """
-    types = state_types(view.checkpoint.contract(), view.stage.process)
-    fields = [t.StructField(name, kind) for name, kind in types.items()]
-    states = [t.StructField("states", t.StructType(fields))] if fields else []
-    schema = t.StructType([*_KEY_FIELDS, *states])
-    return view.by_group(_EntryRows(types, schema, view.numbers()), schema)
+    made = EntryRows(view)
+    return view.by_group(made, made.schema)
 
 
-class _EntryRows:
-    """Makes rows of a key group's entries in a worker."""
+class EntryRows:
+    """Makes rows of a key group's entries in a worker.
 
-    def __init__(
-        self, types: Mapping[str, t.DataType], schema: t.StructType, numbers: Mapping[int, int]
-    ) -> None:
-        self._types = dict(types)
-        self._schema = schema
-        self._numbers = dict(numbers)
+    Args:
+        view: The state whose rows they are.
+
+    Attributes:
+        schema: Their columns.
+    """
+
+    def __init__(self, view: StateView) -> None:
+        self._types = state_types(view.checkpoint.contract(), view.stage.process)
+        fields = [t.StructField(name, kind) for name, kind in self._types.items()]
+        states = [t.StructField("states", t.StructType(fields))] if fields else []
+        self.schema = t.StructType([*_KEY_FIELDS, *states])
+        self._numbers = view.numbers()
 
     def __call__(self, label: int, group: StoredGroup) -> pa.Table:
+        """Return the rows of a key group."""
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -115,7 +120,7 @@ class _EntryRows:
         )
         for key, entry, size in whole_entries(found):
             rows.append(self._row(key, self._numbers[label], entry, size))
-        return pa.Table.from_pylist(rows, schema=to_arrow_schema(self._schema, timezone="UTC"))
+        return pa.Table.from_pylist(rows, schema=to_arrow_schema(self.schema, timezone="UTC"))
 
     def _row(self, key: str, number: int, entry: KeptEntry, size: int) -> dict[str, Any]:
         data = entry.as_data()

@@ -39,8 +39,9 @@ class TrainingTables:
 
         Args:
             name: The table.
-            columns: Its columns.
-            optional: Columns that are read, too, where the table has them.
+            columns: Names of its columns.
+            optional: Columns that a table of an earlier version may lack: of ``columns`` they are all
+                ``None`` then, others are left out.
 
         Raises:
             CannotTrain: There is no such table or version, or it lacks a column.
@@ -78,7 +79,8 @@ def read_table(
         folder: The table.
         columns: Names of the columns.
         version: The version to read; ``None``: the newest.
-        optional: Columns that are read, too, where the table has them.
+        optional: Columns that may not be there: of ``columns`` they are all ``None`` then, others are left
+            out.
 
     Raises:
         CannotTrain: There is no such table or version, or it lacks a column.
@@ -95,10 +97,14 @@ def read_table(
             raise
         raise CannotTrain(f"the table {folder} has no version {version}, or no longer") from error
     names = {f.name for f in table.schema().fields}
-    if missing := [name for name in columns if name not in names]:
+    there = [name for name in columns if name in names]
+    if missing := [name for name in columns if name not in names and name not in optional]:
         raise CannotTrain(f"the table {folder} has no column {', '.join(missing[:5])}")
-    chosen = [*columns, *(name for name in optional if name in names and name not in columns)]
-    return table.to_pyarrow_table(columns=chosen).to_pandas(), int(table.version())
+    there = [*there, *(name for name in optional if name in names and name not in columns)]
+    found = table.to_pyarrow_table(columns=there).to_pandas()
+    for name in set(columns) - set(there):
+        found[name] = None
+    return found[[*columns, *(n for n in there if n not in columns)]], int(table.version())
 
 
 def parse_versions(texts: Sequence[str]) -> dict[str, int]:

@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from millrace.parts.tail import Tail
+
 #: The gaps that somebody's usual gap is the median of.
 GAPS: Final = 64
 
@@ -57,7 +59,7 @@ class Columns:
         width: How many links an event has.
     """
 
-    __slots__ = ("_gaps", "amounts", "links", "times", "totals", "width")
+    __slots__ = ("_gaps", "_largest", "_seen", "amounts", "links", "times", "totals", "width")
 
     def __init__(self, kept: LookBack | None) -> None:
         self.times: list[int] = []
@@ -67,6 +69,9 @@ class Columns:
         self.width = 0
         #: The last :data:`GAPS` gaps between the events, ms, by size; made when they are first asked for.
         self._gaps: list[int] | None = None
+        #: Place of a link → who → when they were last seen, ms, and those times sorted; made as the gaps are.
+        self._seen: dict[int, tuple[dict[int, int], list[int]]] = {}
+        self._largest: int | None = None
         if kept is None or not kept.times:
             return
         self.times = memoryview(kept.times).cast("q").tolist()
@@ -93,13 +98,51 @@ class Columns:
             gaps = self._gaps
         return gaps[(len(gaps) - 1) >> 1]
 
+    def largest(self, end: int) -> int:
+        """Return the largest amount before an index; 0 if there is none."""
+        if end < len(self.amounts):
+            return max(self.amounts[:end], default=0)
+        if self._largest is None:
+            self._largest = max(self.amounts, default=0)
+        return self._largest
+
+    def seen(self, place: int) -> tuple[dict[int, int], list[int]]:
+        """Return when those who are linked to at a place were last seen: by who, and sorted, ms."""
+        found = self._seen.get(place)
+        if found is None:
+            known = dict(zip(self.links[place :: self.width or 1], self.times, strict=True))
+            known.pop(0, None)
+            found = self._seen[place] = (known, sorted(known.values()))
+        return found
+
+    def last_links(self, place: int, rest: int) -> list[int]:
+        """Return the links of an event; 0 for those that the events from index ``rest`` on have, too."""
+        width, found, times = self.width, [], self.times
+        last_gone = times[rest - 1]
+        of_one_time = rest < len(times) and times[rest] == last_gone
+        for n, who in enumerate(self.links[place * width : (place + 1) * width]):
+            again = who and self.seen(n)[0][who] > last_gone
+            if of_one_time and not again:
+                again = who in self.links[rest * width + n :: width]
+            found.append(0 if again else who)
+        return found
+
     def append(self, at: int, amount: int, links: tuple[int, ...]) -> None:
         """Add an event that is not before the others."""
+        for place, (known, lasts) in self._seen.items():
+            if who := links[place]:
+                before = known.get(who)
+                if before is not None:
+                    del lasts[bisect_left(lasts, before)]
+                known[who] = at
+                lasts.append(at)
         times, totals, gaps = self.times, self.totals, self._gaps
         if gaps is not None and times:
             insort(gaps, at - times[-1])
             if len(gaps) > GAPS:
                 del gaps[bisect_left(gaps, times[-GAPS] - times[-GAPS - 1])]
+        if self._largest is not None and amount > self._largest:
+            self._largest = amount
         times.append(at)
         self.amounts.append(amount)
         totals.append(totals[-1] + amount)
@@ -107,7 +150,8 @@ class Columns:
 
     def insert(self, place: int, at: int, amount: int, links: tuple[int, ...]) -> None:
         """Insert an event at index ``place``."""
-        self._gaps = None
+        self._gaps = self._largest = None
+        self._seen.clear()
         totals = self.totals
         self.times.insert(place, at)
         self.amounts.insert(place, amount)
@@ -118,12 +162,26 @@ class Columns:
     def remove(self, first: int) -> None:
         """Remove the first so many."""
         times, gaps = self.times, self._gaps
+        if self._seen:
+            self._unsee(first)
+        if self._largest in self.amounts[:first]:
+            self._largest = None
         if gaps:
             for at in range(len(times) - 1 - len(gaps), min(first, len(times) - 1)):
                 del gaps[bisect_left(gaps, times[at + 1] - times[at])]
         del self.links[: first * self.width]
         for column in (self.times, self.amounts, self.totals):
             del column[:first]
+
+    def _unsee(self, first: int) -> None:
+        """Forget who is linked to by the first so many events only."""
+        last_gone, width = self.times[first - 1], self.width
+        if first < len(self.times) and self.times[first] == last_gone:
+            self._seen.clear()  # whom events of that time had to do with may be seen in one that stays
+        for place, (known, lasts) in self._seen.items():
+            for who in self.links[place : first * width : width]:
+                if who and known.get(who, last_gone + 1) <= last_gone:
+                    del lasts[bisect_left(lasts, known.pop(who))]
 
 
 def _gaps(times: list[int]) -> list[int]:
@@ -236,12 +294,13 @@ class LookBack(msgspec.Struct, array_like=True, dict=True):
         self.since = min(self.since, other.since)
         self.dropped += other.dropped
 
-    def prune(self, until: int, most: int | None = None) -> None:
+    def prune(self, until: int, most: int | None = None, tail: Tail | None = None) -> None:
         """Remove the events up to a time, and of what is left the oldest, if that is too many.
 
         Args:
             until: Nobody looks back to this time (ms) any more: the watermark less the longest window.
-            most: How many are kept; what goes because of it is counted in ``dropped``. ``None``: all.
+            most: How many are kept one by one. ``None``: all.
+            tail: Takes what goes because of that; without one it is counted in ``dropped``.
         """
         columns = self.columns
         times = columns.times
@@ -250,8 +309,12 @@ class LookBack(msgspec.Struct, array_like=True, dict=True):
             return
         gone = bisect_right(times, until)
         if most is not None and size - gone > most:
-            self.dropped += size - gone - most
-            gone = size - most
+            first, gone = gone, size - most
+            if tail is None:
+                self.dropped += gone - first
+            else:
+                for place in range(first, gone):
+                    tail.add(times[place], columns.amounts[place], columns.last_links(place, gone), times[-1])
         self.links = self.links[gone * columns.width * 4 :]
         self.amounts = self.amounts[gone * (8 if self.wide else 4) :]
         self.times = self.times[gone * 8 :]
@@ -283,9 +346,10 @@ class Look:
     Args:
         kept: The look-back; ``None``: nothing yet.
         at: The time, ms.
+        tail: What went out of the look-back since there was too much, which windows count; ``None``: nothing.
 
     Attributes:
-        times: The events' times, ms, also of later ones.
+        times: The events' times, ms, also of later ones, of those that are kept one by one.
         amounts: Their amounts.
         totals: Running totals: one more.
         end: Index after the last event that is not later.
@@ -296,11 +360,12 @@ class Look:
         (0, 0, None, None)
     """
 
-    __slots__ = ("_columns", "_links", "amounts", "at", "end", "kept", "times", "totals")
+    __slots__ = ("_columns", "_links", "amounts", "at", "end", "kept", "tail", "times", "totals")
 
-    def __init__(self, kept: LookBack | None, at: int) -> None:
+    def __init__(self, kept: LookBack | None, at: int, tail: Tail | None = None) -> None:
         self.kept = kept
         self.at = at
+        self.tail = tail
         self._columns = columns = _NOTHING if kept is None else kept.columns
         self.times = columns.times
         self.amounts, self.totals, self._links = columns.amounts, columns.totals, columns.links
@@ -313,13 +378,22 @@ class Look:
             return end
         return bisect_right(self.times, self.at - window_ms, 0, end)
 
+    def numbers(self, window_ms: int) -> tuple[int, int]:
+        """Return the number of events in the window, and the sum of their amounts."""
+        start, end = self.start(window_ms), self.end
+        count, total = end - start, self.totals[end] - self.totals[start]
+        if start or self.tail is None:
+            return count, total
+        older = self.tail.older(self.at, window_ms)
+        return count + older[0], total + older[1]
+
     def count(self, window_ms: int) -> int:
         """Return the number of events in the window."""
-        return self.end - self.start(window_ms)
+        return self.numbers(window_ms)[0]
 
     def total(self, window_ms: int) -> int:
         """Return the sum of their amounts."""
-        return self.total_from(self.start(window_ms))
+        return self.numbers(window_ms)[1]
 
     def total_from(self, start: int) -> int:
         """Return the sum of the amounts from an index on."""
@@ -331,11 +405,34 @@ class Look:
 
     def largest(self, window_ms: int) -> int:
         """Return the largest amount in the window; 0 if there is none."""
-        return max(self.amounts_from(self.start(window_ms)), default=0)
+        start = self.start(window_ms)
+        if start or self.tail is None:
+            return max(self.amounts_from(start), default=0)
+        largest = self._columns.largest(self.end)
+        return max(largest, self.tail.largest_in(self.at, window_ms))
 
     def smallest(self, window_ms: int) -> int | None:
         """Return the smallest amount in the window."""
-        return min(self.amounts_from(self.start(window_ms)), default=None)
+        start = self.start(window_ms)
+        least = min(self.amounts_from(start), default=None)
+        if start or self.tail is None:
+            return least
+        older = self.tail.smallest_in(self.at, window_ms)
+        return least if older is None or (least is not None and least < older) else older
+
+    def different(self, window_ms: int, place: int, this: int = 0) -> int:
+        """Return how many the events of the window are linked to at this place, ``this`` one counted, too."""
+        start, columns = self.start(window_ms), self._columns
+        if self.tail is not None and columns.times and self.end == len(columns.times):
+            known, lasts = columns.seen(place)
+            edge = self.at - window_ms
+            number = len(lasts) - bisect_right(lasts, edge) + (this != 0 and known.get(this, edge) <= edge)
+        else:
+            found = {*self.link(start, place), this}
+            number = len(found) - (0 in found)
+        if start or self.tail is None:
+            return number
+        return number + self.tail.different(self.at, window_ms, place, this)
 
     def usual_gap(self) -> int | None:
         """Return the (lower) median of the last :data:`GAPS` gaps between the events, ms; None without."""

@@ -26,11 +26,12 @@ from millrace.rules.model import (
     State,
     Version,
 )
-from millrace.rules.words import Constant, Field, FieldName, Function, Pure, Window, Word
+from millrace.rules.words import Chosen, Constant, Field, FieldName, Function, Pure, Where, Window, Word
 
 __all__ = [
     "ApproveRule",
     "Audit",
+    "Chosen",
     "Condition",
     "Constant",
     "Entry",
@@ -55,6 +56,7 @@ __all__ = [
     "State",
     "Use",
     "Version",
+    "Where",
     "Window",
     "Word",
     "apply_list",

@@ -28,6 +28,7 @@ from millrace.rules.closures import (
 from millrace.rules.errors import RuleError
 from millrace.rules.parser import MAX_PARTS, parse
 from millrace.rules.words import (
+    Chosen,
     Constant,
     FieldName,
     Getter,
@@ -35,6 +36,7 @@ from millrace.rules.words import (
     Pure,
     Type,
     Vocabulary,
+    Where,
     Window,
     Word,
     nearest,
@@ -343,14 +345,19 @@ class _Compiler:
         if isinstance(function, Pure):
             return self._pure(node, function)
         wanted = function.parameters
+        if isinstance(wanted[-1], Where) and len(node.arguments) == len(wanted) - 1:
+            wanted = wanted[:-1]
         if len(node.arguments) != len(wanted):
-            takes = ", ".join(map(str, wanted))
+            takes = ", ".join(map(str, function.parameters))
             _refuse(node, f"{node.name} takes ({takes}), not {len(node.arguments)} arguments")
         values = tuple(self._argument(p, a) for p, a in zip(wanted, node.arguments, strict=True))
         use = Use(node.name, values)
         self.uses.add(use)
-        shown = ", ".join(map(repr, values))
-        run = function.bind(*values)
+        shown = ", ".join(str(v) if isinstance(v, Chosen) else repr(v) for v in values)
+        try:
+            run = function.bind(*values)
+        except ValueError as error:
+            _refuse(node, str(error))
         code = Code(function.result, function.nullable, run, f"{node.name}({shown})", use=use)
         if function.implies is None:
             return self._noted(node, code)
@@ -362,6 +369,8 @@ class _Compiler:
         self._parts += 1
         if isinstance(wanted, Window):
             return _window(wanted, node)
+        if isinstance(wanted, Where):
+            return self._chosen(wanted, node)
         if isinstance(wanted, Constant):
             code = self.code(node)
             if not code.is_constant or code.type != wanted.type:
@@ -375,6 +384,16 @@ class _Compiler:
                         + nearest(node.name, wanted.choices))  # fmt: skip
             return node.name
         return self._field_name(wanted, node)
+
+    def _chosen(self, wanted: Where, node: syntax.Node) -> Chosen:
+        """Compile a condition on what a function looks at, by a language of its own."""
+        inner = _Compiler(Vocabulary(wanted.fields))
+        inner._parts = self._parts
+        code = inner.boolean(node, "this condition")
+        if code.is_constant or inner.uses:
+            _refuse(node, f"this condition is on {', '.join(wanted.fields)}")
+        self._parts = inner._parts
+        return Chosen(code.key, code.run, frozenset(inner.fields))
 
     def _field_name(self, wanted: FieldName, node: syntax.Name) -> str:
         code = self._name(node)

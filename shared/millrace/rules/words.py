@@ -78,7 +78,44 @@ class Constant:
         return f"constant {self.type}"
 
 
-Parameter = Word | FieldName | Window | Constant
+@dataclass(frozen=True)
+class Where:
+    """A last parameter that may be left out: a condition on each of the things that a function looks at.
+
+    It is written as any condition, over fields of its own, and has constants only beside them.
+
+    Attributes:
+        fields: What the condition can speak of: name → field.
+    """
+
+    fields: Mapping[str, Field]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.fields))
+
+    def __str__(self) -> str:
+        return f"condition on {'|'.join(self.fields)}, or nothing"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The condition that was written for a :class:`Where`; equal texts mean equal conditions.
+
+    Attributes:
+        text: The condition, in one form.
+        run: Gives true, false or ``None`` (unknown) of a thing with the fields as attributes.
+        fields: The fields that it reads.
+    """
+
+    text: str
+    run: Getter = field(compare=False, repr=False)
+    fields: frozenset[str] = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Parameter = Word | FieldName | Window | Constant | Where
 
 
 @dataclass(frozen=True)
@@ -90,7 +127,8 @@ class Function:
         parameters: What it takes.
         result: Type of its values.
         bind: ``bind(*arguments)`` gives the function of what the rule is asked about. A window comes as
-            milliseconds, a field as its name.
+            milliseconds, a field as its name, a condition as :class:`Chosen`. It raises ``ValueError`` where
+            the arguments do not go together.
         nullable: Whether it may have no value (``None``).
         about: What it is, in a few words.
         implies: Of a function that is true or false: ``implies(*arguments)`` gives a field of numbers and a

@@ -97,6 +97,8 @@ class App:
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
         rules: ``module:attribute`` of what ``millrace rules <name>`` goes by, if it has rules that change
             while it runs: an :class:`~millrace.operations.app_rules.AppRules`.
+        serve: ``module:attribute`` of the questions that it adds to ``millrace serve <name>``, if any: name →
+            :class:`~millrace.serving.questions.Question`.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
         narrowed: Contract → why it refuses some of what the version before it allowed: its bounds are
@@ -117,6 +119,7 @@ class App:
     begin: Callable[[Any], None] | None = None
     dashboard: str | None = None
     rules: str | None = None
+    serve: str | None = None
     contracts: Mapping[str, Any] = field(default_factory=dict)
     narrowed: Mapping[str, str] = field(default_factory=dict)
 

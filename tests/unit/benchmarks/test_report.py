@@ -257,6 +257,13 @@ def test_parts_and_what_apps_keep_of_their_own_say_the_same(tmp_path: Path) -> N
     assert found["labels_of_a_terminal"]["bytes"]["own"] < found["labels_of_a_terminal"]["bytes"]["part"]
 
 
+def test_a_busy_terminal_is_counted_right_while_it_is_measured(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = CliRunner().invoke(app, ["busy", "--quick", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(out.read_text())["correct"] is True
+
+
 def test_more_due_timers_than_there_are_is_refused_in_one_line() -> None:
     from millrace.errors import UserError
 

@@ -15,7 +15,7 @@ from generators.engine import Generated
 from generators.fraud import FIELDS, FraudProfile, fraud_events, simulate
 from millrace.errors import UserError
 
-SCHEMA = Path(__file__).parents[3] / "apps/fraud/schemas/transaction.v1.schema.json"
+SCHEMA = Path(__file__).parents[3] / "apps/fraud/schemas/transaction.v2.schema.json"
 
 
 @pytest.fixture(scope="module")

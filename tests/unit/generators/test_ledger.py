@@ -16,7 +16,7 @@ from generators.ledger_records import Ledger, LedgerError, read_ledger
 from generators.run import run
 from generators.sinks import LineSink
 
-SCHEMA = Path(__file__).parents[3] / "apps/fraud/schemas/transaction.v1.schema.json"
+SCHEMA = Path(__file__).parents[3] / "apps/fraud/schemas/transaction.v2.schema.json"
 PROFILE = FraudProfile(
     seed=21,
     events=8_000,

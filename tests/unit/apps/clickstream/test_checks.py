@@ -66,7 +66,7 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "profiles": ("Entities.profiles", ("person",)),
     "boards": ("boards", ("board", "window_end_ms", "rank")),
     "attributions": ("orders", ("order_id",)),
-    "consents": ("Visitors.consents", ()),
+    "consents": ("Visitors.consents", ("visitor_id", "consent_id")),
     "erasures": ("Visitors.erasures", ()),
     "abandonments": ("Entities.abandonments", ()),
     "offers": ("offers", ()),

@@ -6,11 +6,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.fraud.card_history import card_features, counted, links_of
+from apps.fraud.card_history import CardLook, card_features, counted, links_of
+from apps.fraud.desk import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
 from apps.fraud.events import Decision, Transaction
 from apps.fraud.features import Features
 from apps.fraud.history import History
-from apps.fraud.rulebook import NO_WINDOWS, Windows, asked
+from apps.fraud.rulebook import NO_WINDOWS, Windows
+from apps.fraud.window_functions import asked
 from millrace.parts.lookback import Look
 from millrace.rules import Use
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
@@ -39,7 +41,7 @@ def test_a_look_stays_the_same_when_its_own_purchase_is_added(times: list[int], 
         history = counted(history, before, 100 * (place + 1), links_of(before))
     assert history is not None
     tx = transaction(now, 70, terminal="t-1")
-    look = Look(history, tx.event_time_ms)
+    look = CardLook(history, tx.event_time_ms)
     wanted = [asked(use)(look, tx, 7000) for use in uses]
     features = card_features(look, tx, 7000, None, links_of(tx))
     counted(history, tx, 7000, links_of(tx))
@@ -54,7 +56,7 @@ def test_a_card_without_purchases_of_30_days_still_has_its_usual_gap() -> None:
         before = transaction(hour * HOUR, 10)
         history = counted(history, before, 1000, links_of(before))
     tx = transaction(40 * DAY, 10)
-    features = card_features(Look(history, tx.event_time_ms), tx, 1000, None, links_of(tx))
+    features = card_features(CardLook(history, tx.event_time_ms), tx, 1000, None, links_of(tx))
     assert (features.gap_s, features.gap_median_s, features.count_30d) == (None, 3600.0, 1)
     assert (features.max_30d, features.terminals_30d, features.terminal_before) == (None, 1, 0)
 
@@ -64,18 +66,20 @@ def test_the_smallest_of_the_minute_before_is_told_only_while_it_lasts() -> None
     history = counted(None, before, 50, links_of(before))
     for wait, wanted in ((MINUTE - 1, 0.5), (MINUTE, None)):
         tx = transaction(wait, 10)
-        features = card_features(Look(history, tx.event_time_ms), tx, 1000, None, links_of(tx))
+        features = card_features(CardLook(history, tx.event_time_ms), tx, 1000, None, links_of(tx))
         assert (features.min_1m, features.count_10m) == (wanted, 2)
 
 
 def test_a_decision_has_the_fields_that_it_takes_over_in_their_order() -> None:
     of_transaction, names = Transaction.__struct_fields__, Decision.__struct_fields__
-    first = len(of_transaction) // 2
+    first, last = _TOLD_FIRST, _TOLD_LAST
     assert names[:first] == of_transaction[:first]
     own = Features.__struct_fields__
-    assert names[first : first + len(own)] == own
-    after = first + len(own) + len(("score", "action", "reasons"))
-    assert names[after : after + len(of_transaction) - first] == of_transaction[first:]
+    assert names[first : first + _OWN_FIRST] == own[:_OWN_FIRST]
+    after = first + _OWN_FIRST + len(("score", "action", "reasons"))
+    assert names[after : after + last - first] == of_transaction[first:last]
+    rest = ("card_labels", "terminal_labels", "control_group", *own[_OWN_FIRST:], *of_transaction[last:])
+    assert names[-len(rest) - 2 :] == (*rest, "customer", "merchant")
 
 
 def test_windows_that_nobody_computes_are_missing_and_leave_nothing() -> None:

@@ -217,6 +217,36 @@ def test_silence_says_nothing_before_the_holders_have_had_the_time() -> None:
         FraudSettings.model_validate({"labels": {"maturity_chargeback": "46d"}})
 
 
+@pytest.mark.parametrize(
+    ("usual", "rules", "run"),
+    [
+        (600.0, LabelRules(), 3),
+        (20.0, LabelRules(), 0),
+        (600.0, LabelRules(high_amount=220.0), 0),
+        (20.0, LabelRules(high_ratio=40.0), 3),
+    ],
+    ids=["a jeweller's", "a grocer's", "as the Handbook has it", "by the setting"],
+)
+def test_frauds_of_amounts_that_are_usual_at_the_terminal_are_a_run_of_it(
+    usual: float, rules: LabelRules, run: int
+) -> None:
+    """Three frauds of 600 on cards of 20: what they say of the terminal hangs on its other purchases (F8)."""
+    chain = Chain(("terminal",), labels=rules)
+    cards = [f"card-{n}" for n in range(3)]
+    for n in range(24):
+        chain.send(transaction(n * HOUR, 20.0, card=cards[n % 3], terminal="elsewhere"))
+        chain.send(transaction(n * HOUR + 1, usual, card=f"other-{n}"))
+    for n, card in enumerate(cards):
+        stolen = transaction(DAY + n * HOUR, 600.0, card=card)
+        chain.send(stolen)
+        chain.send(label(stolen, DAY + n * HOUR + MINUTE))
+    last = transaction(2 * DAY, 20.0)
+    chain.send(last)
+    known = decided(chain)[last.transaction_id].terminal_labels
+    assert known is not None
+    assert (known.fraud_run, known.frauds, known.frauds_high) == (run, run, 3 - run)
+
+
 def test_labels_pass_the_stages_that_do_not_want_them() -> None:
     t0, t2 = (transaction(at * DAY, 10, account_id="a", device_id="d", ip="10.0.0.1") for at in (0, 2))
     for entities in (("account", "terminal", "device", "ip"), ("device", "terminal"), ("account", "device")):

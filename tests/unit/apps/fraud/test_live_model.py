@@ -15,6 +15,7 @@ from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
 from apps.fraud.model.live import (
+    LATER_COLUMNS,
     LIVE_COLUMNS,
     LIVE_INPUTS,
     LIVE_MODEL,
@@ -30,7 +31,7 @@ from apps.fraud.settings import FraudSettings
 from millrace.models.exports import Found
 from millrace.models.forest import Forest
 from millrace.models.loading import LoadedModel
-from millrace.models.manifest import Manifest
+from millrace.models.manifest import BrokenModel, Manifest
 from millrace.models.serving import ModelHolder
 from millrace.models.tables import matrix
 from tests.unit.apps.fraud.cases import transaction
@@ -41,6 +42,9 @@ def filled(struct: Any, rng: np.random.Generator, *, holes: bool) -> Any:
     """A struct of random numbers, some missing where that may be."""
     values = []
     for field in msgspec.structs.fields(struct):
+        if field.type == str | None:
+            values.append(rng.choice(["DE", "FR", None]))
+            continue
         may_miss = "None" in str(field.type)
         missing = holes and may_miss and rng.random() < 0.5
         values.append(None if missing else float(np.float32(rng.normal())))
@@ -51,7 +55,14 @@ def observed(seed: int) -> Observed:
     rng = np.random.default_rng(seed)
     own, card = filled(Features, rng, holes=True), filled(CardFeatures, rng, holes=True)
     entities = [filled(EntityFeatures, rng, holes=True) if rng.random() < 0.5 else None for _ in range(4)]
-    tx = transaction(seed, round(float(rng.uniform(1, 99)), 2), id=f"tx-{seed}")
+    tx = transaction(
+        seed * 7_000_000,
+        round(float(rng.uniform(1, 99)), 2),
+        id=f"tx-{seed}",
+        channel=[None, "terminal", "online"][seed % 3],
+        utc_offset_min=[None, -480, 330][seed % 3],
+        home_country=[None, None, "DE", "US"][seed % 4],
+    )
     labels = [
         filled(tp, rng, holes=True) if rng.random() < 0.5 else None for tp in (LabelRisk, TerminalLabels)
     ]
@@ -62,6 +73,7 @@ def decision(seen: Observed) -> dict[str, Any]:
     """The columns of a decision that training reads, as the table gives them."""
     tx = msgspec.to_builtins(seen.tx)
     row = {name: tx[name] for name in ("transaction_id", "event_time_ms", "card_id", "kind", "amount")}
+    row |= {name: getattr(seen.tx, name) for name in ("mcc", "country", "channel", *LATER_COLUMNS)}
     row |= {"action": "review", **msgspec.to_builtins(seen.own)}
     for name in ("card", "account", "terminal", "device", "address", "card_labels", "terminal_labels"):
         row[name] = msgspec.to_builtins(getattr(seen, name))
@@ -76,6 +88,44 @@ def test_training_and_scoring_see_the_same_numbers() -> None:
     asked = np.array([row_of(one, LIVE_INPUTS) for one in seen], dtype=np.float32)
     np.testing.assert_array_equal(trained_on, asked)
     assert (asked == UNKNOWN).any()
+
+
+def test_place_and_time_are_numbers_that_say_what_happened_where() -> None:
+    """F8: category, home or abroad, channel, local hour and weekday."""
+    names = ("mcc", "abroad", "channel", "hour", "weekday")
+    card = filled(CardFeatures, np.random.default_rng(1), holes=False)
+    own = filled(Features, np.random.default_rng(2), holes=False)
+
+    def row(home: str | None, **more: Any) -> list[float]:
+        at_home = msgspec.structs.replace(card, home_country=home)
+        tx = transaction(0, 20, **more)  # a Thursday, midnight UTC
+        return row_of(Observed(tx, own, at_home, None, None, None, None, {}), names)
+
+    assert row(None) == [5411, UNKNOWN, UNKNOWN, 0, 4]
+    assert row("DE", channel="terminal", utc_offset_min=-60) == [5411, 0, 0, 23, 3]
+    assert row("FR", channel="online") == [5411, 1, 1, 0, 4]
+    assert row("FR", home_country="DE")[1] == 0, "what is said counts"
+
+
+def test_a_table_of_before_is_learned_from_and_a_model_of_before_goes_on() -> None:
+    later = ("mcc", "abroad", "channel", "hour", "weekday")
+    before = tuple(name for name in LIVE_INPUTS if name not in later)
+    seen = [observed(seed) for seed in range(4)]
+    rows = [decision(one) | dict.fromkeys(LATER_COLUMNS) for one in seen]
+    for one in rows:
+        one["card"].pop("home_country")
+    table = flat(pd.DataFrame(rows))
+    assert set(table["abroad"]) == {UNKNOWN}
+    asked = np.array([row_of(one, before) for one in seen], dtype=np.float32)
+    np.testing.assert_array_equal(matrix(table, before), asked)
+    assert asked.shape[1] == len(LIVE_INPUTS) - 5
+    old = Manifest(name="fraud", version="3", size=1, sha256="0" * 64, inputs=before)
+    with pytest.raises(BrokenModel) as refused:
+        LIVE_READER.read(old, b"x")
+    assert "takes" not in str(refused.value), "its inputs are known: what is wrong is the file"
+    new = Manifest(name="fraud", version="9", size=1, sha256="0" * 64, inputs=(*LIVE_INPUTS, "moon"))
+    with pytest.raises(BrokenModel, match="takes moon, which the stream has not"):
+        LIVE_READER.read(new, b"x")
 
 
 def test_refunds_are_not_learned_from() -> None:

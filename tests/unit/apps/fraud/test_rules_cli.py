@@ -83,14 +83,14 @@ def test_a_window_that_no_stage_computes_is_told(tmp_path: Path) -> None:
     path.write_text("- {id: a, when: 'count(device, 1 h) > 3', action: review}")
     chain = ("-s", "stream.plan=chain")
     assert "the stage 'device' does not run" in run("rules", "validate", str(path), *chain)
-    assert "warning" not in run("rules", "validate", str(path)), "as a station it has all stages"
+    assert "warning" not in run("rules", "validate", str(path)), "as a station it has this stage"
     assert "warning" not in run("rules", "validate", str(path), "-s", "features.entities=device")
 
 
-@pytest.mark.parametrize("entities", ["merchant", "device,device"])
+@pytest.mark.parametrize("entities", ["shop", "device,device"])
 def test_entities_that_do_not_exist_are_refused(rules: str, entities: str) -> None:
     said = run("rules", "validate", rules, "-s", f"features.entities={entities}")
-    assert "name each of account, terminal, device, ip at most once" in said
+    assert "name each of account, terminal, device, ip, customer, merchant at most once" in said
 
 
 def test_a_rule_is_published_approved_changed_and_rolled_back(rules: str, topic: Topic) -> None:

@@ -14,11 +14,11 @@ from apps.fraud.desk import decide
 from apps.fraud.entity_stages import stages
 from apps.fraud.events import Decision
 from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.history import HORIZON_MS, MAX_KEPT, History
+from apps.fraud.history import MAX_KEPT_OF_CARD, History
 from apps.fraud.rulebook import LANGUAGE, make_rules, text_of
 from apps.fraud.scorer import Observed
 from millrace.host.memory_chain import MemoryChain
-from millrace.parts.lookback import Look, link_of
+from millrace.parts.lookback import Look
 from millrace.rules import (
     ApproveRule,
     InForce,
@@ -378,13 +378,53 @@ def _packed(host: Any) -> list[Any]:
     return [cell for cell in host.store.cells.values() if cell.body]
 
 
-def test_a_history_is_bounded_and_says_so() -> None:
-    history = History(since=0)
-    for n in range(MAX_KEPT + 10):
-        history.add(n, 100, (link_of("c"),))
-        history.prune(-(10**15) - HORIZON_MS, MAX_KEPT)
-    assert (len(history), history.dropped) == (MAX_KEPT, 10)
-    assert Look(history, MAX_KEPT + 9).total(DAY) == MAX_KEPT * 100
+def test_a_rule_on_a_busy_terminal_holds_where_it_is_true() -> None:
+    """9,000 purchases in a day: of the newest 500 one by one, of all others in panes (F5)."""
+    chain = Chain(("terminal",))
+    chain.control(
+        publish("count(terminal, 24 h) > 4500", id="busy"),
+        publish("sum(amount, terminal, 24 h) > 50000 and largest(amount, terminal, 24 h) >= 99", id="sum"),
+        publish("mean(amount, terminal, 24 h) > 10 and smallest(amount, terminal, 24 h) < 2", id="mean"),
+        publish("distinct(card, terminal, 24 h) > 200", id="cards"),
+    )
+    life = [
+        transaction(n * 9_600, 99.0 if n == 7 else 1.0 if n == 8 else 10.0, card=f"c-{n % 250}")
+        for n in range(9_000)
+    ]
+    for place in range(0, len(life), 100):
+        chain.send(*life[place : place + 100])
+        if place % 3_000 == 0:
+            chain.restart()
+    found = sorted(chain.decisions, key=lambda d: d.event_time_ms)
+    held = {
+        rule: [n for n, d in enumerate(found) if f"{rule}@1" in d.rules] for rule in ("busy", "sum", "cards")
+    }
+    assert held["busy"] == list(range(4_500, 9_000))
+    assert held["sum"] == list(range(4_992, 9_000))
+    assert held["cards"] == list(range(200, 9_000))
+    assert all("mean@1" in d.rules for d in found[9:])
+    last = found[-1].terminal
+    assert last is not None
+    assert (last.count_24h, last.cards_24h, last.cards_30d, last.max_24h) == (9_000, 250, 250, 99.0)
+    assert (last.pair_count_30d, last.truncated) == (36, False)
+
+
+def test_a_busy_card_counts_older_purchases_in_panes_and_says_so() -> None:
+    chain = Chain(())
+    chain.control(publish("count(card, 30 d) > 1500 and distinct(terminal, card, 30 d) >= 7", id="busy"))
+    for start in range(0, 1_600, 100):
+        chain.send(
+            *(transaction(n * 10 * MINUTE, 10, terminal=f"t-{n % 7}") for n in range(start, start + 100))
+        )
+        chain.restart()
+    found = sorted(chain.decisions, key=lambda d: d.event_time_ms)
+    assert [n for n, d in enumerate(found) if d.rules] == list(range(1_500, 1_600))
+    assert [n for n, d in enumerate(found) if d.card.truncated][:1] == [MAX_KEPT_OF_CARD + 1]
+    assert (found[-1].card.count_30d, found[-1].card.sum_30d, found[-1].card.terminals_30d) == (
+        1_600,
+        16_000.0,
+        7,
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -435,6 +475,19 @@ def test_thresholds_hold_for_the_stage_that_decides() -> None:
     assert [r.code for r in chain.decisions[0].reasons if r.weight] == ["SHARED_DEVICE", "OVERDRAWN"]
     assert chain.decisions[0].action == "review"
     assert len(chain.dead) == 1
+
+
+def test_what_is_large_is_a_threshold() -> None:
+    """Two purchases of twice the median in five minutes are large from 1.5 times on, not from 2.5 (F8)."""
+    found = []
+    for ratio in (None, 1.5):
+        chain = Chain(())
+        if ratio is not None:
+            chain.control(SetThreshold("large_ratio", ratio))
+        chain.send(*(transaction(n * DAY, 20.0) for n in range(12)))
+        chain.send(transaction(20 * DAY, 40.0), transaction(20 * DAY + MINUTE, 40.0))
+        found.append([d.large_count_5m for d in chain.decisions][-2:])
+    assert found == [[0, 0], [1, 2]]
 
 
 def test_pausing_a_rule_ends_it() -> None:

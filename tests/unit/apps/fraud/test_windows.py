@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from apps.fraud.history import HORIZON_MS, History
-from apps.fraud.rulebook import LANGUAGE, Windows, asked, entity_of, text_of
+from apps.fraud.rulebook import LANGUAGE, Windows, text_of
+from apps.fraud.window_functions import asked, entity_of
 from apps.fraud.windows import CardWindows, Plan
 from millrace.parts.lookback import GAPS, Look
 from millrace.rules import Match, Rule, RuleSet, Use

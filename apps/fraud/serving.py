@@ -1,0 +1,213 @@
+"""A payment decided on while the customer waits: from the newest committed state, and what was seen since.
+
+The processes of the stream decide, on the state that the stream has committed. The payment goes on to the
+stream, which decides on it again and stays the record; what was answered stands in a journal, so that the two
+can be compared.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+from apps.fraud.events import Transaction
+from millrace.dead_letters import NOT_JSON
+from millrace.host.rows import Emission
+from millrace.serving.ahead import AheadOfQuery, Seen
+from millrace.serving.handing import HandingOn, NotHandedOn, Place
+from millrace.serving.journal import Journal
+from millrace.serving.server import Answer
+from millrace.topology import Topology
+from millrace.topology.sinks import each_table, table_name
+
+#: Input of the payments.
+INPUT: Final = "transactions"
+#: Answers that are remembered: a payment that is asked about again gets the same one.
+_REMEMBERED: Final = 100_000
+#: Of a decision, what an answer tells and a comparison looks at.
+TOLD: Final = (
+    "action", "score", "reasons", "rules", "rules_version", "model_score", "model_version",
+)  # fmt: skip
+
+WhenDown = Literal["refuse", "answer"]
+
+
+def outputs_of(topology: Topology) -> dict[str, str]:
+    """Return output → the table that it goes to."""
+    return {
+        output: table_name(table)
+        for output, tables in topology.tables.items()
+        for table in each_table(tables)
+    }
+
+
+def found_in(emitted: Iterable[Emission], outputs: Mapping[str, str]) -> dict[str, Any]:
+    """Return what came of a payment.
+
+    Args:
+        emitted: All that came out.
+        outputs: Output → table.
+    """
+    of_table: dict[str, Any] = {}
+    for one in emitted:
+        of_table.setdefault(outputs.get(one.output, ""), msgspec.json.decode(one.payload))
+    if (decision := of_table.get("transactions")) is not None:
+        return {"status": "decided", **{name: decision.get(name) for name in TOLD}}
+    if (late := of_table.get("corrections")) is not None:
+        kept = {"score": late["score"], "reasons": late["reasons"]}
+        return {"status": "late", "action": late["would_be"], **kept}
+    dead: Mapping[str, Any] = next((v for t, v in of_table.items() if t.startswith("dead_letters")), {})
+    return {"status": dead.get("reason", "unknown"), "error": dead.get("error", "nothing was decided")}
+
+
+@dataclass
+class _Asked:
+    """A payment that was asked about.
+
+    Attributes:
+        body: What it was.
+        lock: Held while it is answered for the first time.
+        seen: How it was run; ``None``: not yet.
+        told: What the answer says, as long as the broker is not looked at.
+        sent: Where it has arrived.
+    """
+
+    body: bytes
+    lock: threading.Lock
+    seen: Seen | None = None
+    told: dict[str, Any] | None = None
+    sent: Future[Place] | None = None
+
+
+class Decider:
+    """Decides on payments.
+
+    Args:
+        ahead: The topology, ahead of its query.
+        hand_on: Hands payments to the stream.
+        journal: Where answers are written down.
+        ack_s: How long an answer waits for the broker, seconds.
+        when_down: Where it has not taken the payment by then: ``refuse`` to answer (503), or ``answer`` and
+            go on trying.
+        future_ms: Payments further ahead of the clock are refused, ms; so does the stream.
+        tokens: Replaces what must not be kept, such as card numbers.
+        now_ms: Now, UTC milliseconds.
+    """
+
+    def __init__(
+        self,
+        ahead: AheadOfQuery,
+        hand_on: HandingOn,
+        journal: Journal,
+        *,
+        ack_s: float = 1.0,
+        when_down: WhenDown = "refuse",
+        future_ms: int = 60_000,
+        tokens: Callable[[bytes], bytes] = bytes,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._ahead = ahead
+        self._hand_on, self._journal = hand_on, journal
+        self._ack_s, self._when_down = ack_s, when_down
+        self._future_ms, self._tokens, self._now_ms = future_ms, tokens, now_ms
+        self._read = msgspec.json.Decoder(Transaction).decode
+        self._asked: OrderedDict[tuple[str, str], _Asked] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def decide(self, body: bytes) -> Answer:
+        """Answer a payment, as JSON of the contract ``transaction``."""
+        body = self._tokens(body)
+        try:
+            tx = self._read(body)
+        except NOT_JSON as error:
+            return _refused(400, f"this is no transaction: {error}")
+        if tx.event_time_ms > self._now_ms() + self._future_ms:
+            return _refused(400, "event_time_ms is further in the future than the stream takes it")
+        asked, is_new = self._ask(tx, body)
+        with asked.lock:
+            if not is_new and asked.body != body and self._read(asked.body) != tx:
+                return _refused(
+                    409, f"transaction {tx.transaction_id} has come before, and said something else"
+                )
+            if asked.told is None:
+                self._answer(asked, tx, body)
+            return self._handed_on(asked, tx, body, again=not is_new)
+
+    def _ask(self, tx: Transaction, body: bytes) -> tuple[_Asked, bool]:
+        # The same identity on another card is another payment, as in the stream.
+        key = tx.card_id, tx.transaction_id
+        with self._lock:
+            found = self._asked.get(key)
+            if found is not None:
+                return found, False
+            made = self._asked[key] = _Asked(body, threading.Lock())
+            while len(self._asked) > _REMEMBERED:
+                self._asked.popitem(last=False)
+            return made, True
+
+    def _answer(self, asked: _Asked, tx: Transaction, body: bytes) -> None:
+        """Decide, and send the payment on its way."""
+        seen = self._ahead.seen_of(tx, body, tx.event_time_ms, tx.transaction_id)
+        emitted, batch, waiting = self._ahead.take(seen)
+        asked.seen = seen
+        asked.told = {
+            "transaction_id": tx.transaction_id,
+            "card_id": tx.card_id,
+            **found_in(emitted, outputs_of(self._ahead.topology)),
+            "batch": batch,
+            "seen_since": waiting,
+        }
+
+    def _handed_on(self, asked: _Asked, tx: Transaction, body: bytes, *, again: bool) -> Answer:
+        told = dict(asked.told or {})
+        if told["status"] in ("duplicate", "conflict") or "action" not in told:
+            # The stream has it, or would put it aside as well: it is not sent once more.
+            return Answer(409 if told["status"] in ("duplicate", "conflict") else 422, told)
+        if asked.sent is None or (asked.sent.done() and asked.sent.exception() is not None):
+            asked.sent = self._hand_on.send(tx.card_id.encode(), body)
+        place: Place | None = None
+        why = ""
+        try:
+            place = asked.sent.result(self._ack_s)
+        except NotInTime:
+            why = f"the broker has not answered within {self._ack_s:g} s"
+        except NotHandedOn as error:
+            why = str(error)
+        if place is not None and asked.seen is not None:
+            asked.seen.place = place
+        elif asked.seen is not None:
+            self._when_sent(asked.sent, asked.seen)
+        told |= {"handed_on": place is not None, **({"repeated": True} if again else {})}
+        refused = place is None and self._when_down == "refuse"
+        if not again or place is not None:
+            now = self._now_ms()
+            line = {**told, "event_time_ms": tx.event_time_ms, "served_at_ms": now, "refused": refused}
+            self._journal.write(line, now)
+        if refused:
+            retry = (("retry-after", "1"),)
+            return Answer(503, {"error": f"the payment is not in the stream: {why}; ask again"}, retry)
+        return Answer(200, told)
+
+    @staticmethod
+    def _when_sent(sent: Future[Place], seen: Seen) -> None:
+        def done(found: Future[Place]) -> None:
+            if found.exception() is None:
+                seen.place = found.result()
+
+        sent.add_done_callback(done)
+
+    def health(self) -> dict[str, Any]:
+        """Return how many payments the committed batch does not have yet."""
+        return {"seen_since": self._ahead.waiting}
+
+
+def _refused(status: int, why: str) -> Answer:
+    return Answer(status, {"error": why})

@@ -1,0 +1,150 @@
+"""Mutants of serving: files of a state store, what was seen since, who may ask."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_INSPECT: Final = "shared/millrace/inspect"
+_SERVING: Final = "shared/millrace/serving"
+_FRAUD: Final = "apps/fraud"
+_FILES: Final = "tests/unit/millrace/inspect/test_partition.py"
+_VERSIONS: Final = f"{_FILES}::test_what_is_read_is_what_was_written_at_every_version"
+_TABLES: Final = f"{_FILES}::test_a_table_finds_every_key_and_no_other_and_one_that_is_torn_is_refused"
+_TORN: Final = f"{_FILES}::test_a_changelog_that_is_not_whole_is_refused_and_never_half_read"
+_SERVER: Final = "tests/unit/millrace/serving/test_server.py"
+_DECISIONS: Final = "tests/unit/apps/fraud/test_serving.py"
+_ALIKE: Final = f"{_DECISIONS}::test_what_is_answered_is_what_the_stream_decides_wherever_batches_are_cut"
+
+MUTANTS: Final = (
+    Mutant(
+        "serving: of two tables the older value holds",
+        f"{_INSPECT}/partition.py",
+        "found.sequence > newest.sequence",
+        "found.sequence < newest.sequence",
+        "reading a snapshot: the newest entry of a key",
+        (_VERSIONS,),
+    ),
+    Mutant(
+        "serving: what was removed since the snapshot is there",
+        f"{_INSPECT}/partition.py",
+        "            if value is None:\n                places[key] = None\n                continue\n",
+        "            if value is None:\n                continue\n",
+        "reading changelogs: removals",
+        (_VERSIONS,),
+    ),
+    Mutant(
+        "serving: of several changelogs the oldest holds",
+        f"{_INSPECT}/partition.py",
+        "            found = own | found\n",
+        "            found = found | own\n",
+        "reading changelogs: their order",
+        (_VERSIONS,),
+    ),
+    Mutant(
+        "serving: a reader goes on from a version that is not below",
+        f"{_INSPECT}/partition.py",
+        "            since = before[before.index(self.version) + 1 :]\n",
+        "            since = []\n",
+        "following: all batches between",
+        (_VERSIONS,),
+    ),
+    Mutant(
+        "serving: a changelog without its end is taken",
+        f"{_INSPECT}/changelogs.py",
+        '        raise StateCorrupted(f"a changelog is not whole: {error}") from error\n',
+        "        return\n",
+        "torn changelogs are refused",
+        (_TORN,),
+    ),
+    Mutant(
+        "serving: the block before is looked into",
+        f"{_INSPECT}/sorted_table.py",
+        "            if self._separator(self._restarts[middle]) < key:\n",
+        "            if self._separator(self._restarts[middle]) <= key:\n",
+        "finding the block of a key",
+        (_TABLES,),
+    ),
+    Mutant(
+        "serving: values stay remembered when they have changed",
+        f"{_INSPECT}/committed.py",
+        '                    self._kept -= len(self._values.pop((operator, number, key), b""))\n',
+        "                    pass\n",
+        "following: what is remembered is of the batch",
+        (f"{_SERVER}::test_all_that_is_kept_of_a_key_with_the_batch_it_is_from",),
+        hangs=True,
+    ),
+    Mutant(
+        "serving: what was seen since is forgotten with every batch",
+        f"{_SERVING}/ahead.py",
+        "            new.run(one for one in since if id(one) not in old)\n",
+        "            new.run(())\n",
+        "decisions know what was seen since the batch",
+        (_ALIKE,),
+    ),
+    Mutant(
+        "serving: what came while a station was made is left out",
+        f"{_SERVING}/ahead.py",
+        "                self._seen = [one for one in self._seen if id(one) not in old]\n",
+        "                self._seen = []\n",
+        "decisions know what was seen since the batch",
+        (_ALIKE,),
+    ),
+    Mutant(
+        "serving: what the stream has read is waited for",
+        f"{_SERVING}/ahead.py",
+        "            return offset < offsets.get(partition, 0)\n",
+        "            return offset < offsets.get(partition, 0) - 1\n",
+        "what was seen is dropped when the batch has it",
+        (_ALIKE,),
+    ),
+    Mutant(
+        "serving: answers wait for acknowledgements",
+        "shared/millrace/dashboard/serve.py",
+        "socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)",
+        "socket.socket(family, socket.SOCK_STREAM)",
+        "answers are not held back by 40 ms",
+        (f"{_SERVER}::test_answers_do_not_wait_for_acknowledgements",),
+    ),
+    Mutant(
+        "serving: any token will do",
+        f"{_SERVING}/gate.py",
+        '        return same and scheme.lower() == "bearer"\n',
+        '        return scheme.lower() == "bearer"\n',
+        "the token",
+        (f"{_SERVER}::test_the_token_is_asked_for_everywhere_and_limits_hold_before_it",),
+    ),
+    Mutant(
+        "serving: nobody has to wait",
+        f"{_SERVING}/gate.py",
+        "        if late > 1e-9:\n",
+        "        if late > 1e9:\n",
+        "so many questions a second",
+        (f"{_SERVER}::test_the_token_is_asked_for_everywhere_and_limits_hold_before_it",),
+    ),
+    Mutant(
+        "serving: a reader may see one process of this batch and one of the next",
+        f"{_INSPECT}/committed.py",
+        "        return self._lock\n",
+        "        return threading.RLock()\n",
+        "reads that belong together are of one batch",
+        (f"{_SERVER}::test_readers_and_the_one_who_goes_on_never_see_half_a_batch",),
+    ),
+    Mutant(
+        "serving: a payment that is asked again is decided again",
+        f"{_FRAUD}/serving.py",
+        "            if asked.told is None:\n",
+        "            if True:\n",
+        "a repeat gets the same answer",
+        (f"{_DECISIONS}::test_a_payment_that_is_asked_again_gets_the_same_answer_and_goes_on_once",),
+    ),
+    Mutant(
+        "serving: without a broker a payment is answered as if it were in the stream",
+        f"{_FRAUD}/serving.py",
+        '        refused = place is None and self._when_down == "refuse"\n',
+        "        refused = False\n",
+        "what is not in the stream is not answered",
+        (f"{_DECISIONS}::test_where_the_broker_is_away_nothing_is_taken_for_handed_on",),
+    ),
+)
