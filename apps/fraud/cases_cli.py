@@ -24,11 +24,11 @@ from apps.fraud.cases_options import (
     open_data,
     settings_of,
 )
+from apps.fraud.economics_cli import economics
 from millrace.cli.options import By, Format, Shape
 
 if TYPE_CHECKING:
     from apps.fraud.cases_live import Ranked
-    from apps.fraud.economics import Outcome, Scored
 
 app = typer.Typer(no_args_is_help=True, help="Cases: the day's queue, one case, decisions, thresholds.")
 
@@ -39,9 +39,6 @@ class VerdictName(StrEnum):
     fraud = "fraud"
     genuine = "genuine"
     unclear = "unclear"
-
-
-Out = Annotated[Path | None, typer.Option(help="Write the result here as JSON.")]
 
 
 @app.command("list")
@@ -165,36 +162,7 @@ def labels(
     typer.echo(f"{len(lines):,} labels in {out}")
 
 
-@app.command()
-def economics(
-    capacity: Annotated[int, typer.Option(min=0, help="Cards that can be looked at on a day.")] = 100,
-    review: Annotated[float, typer.Option(help="Cost of looking at one card.")] = 5.0,
-    false_block: Annotated[float, typer.Option(help="Cost of blocking one genuine payment.")] = 10.0,
-    margin: Annotated[float, typer.Option(help="Share of a genuine amount lost when it is blocked.")] = 0.02,
-    review_saves: Annotated[float, typer.Option(help="Share of a fraud saved by looking.")] = 0.7,
-    most_false_blocks: Annotated[
-        float | None, typer.Option(help="Largest share of genuine payments blocked, e.g. 0.001.")
-    ] = None,
-    scores: Annotated[
-        Path | None,
-        typer.Option(help="Parquet with time_ms, card, amount, score, fraud; default the app's own tables."),
-    ] = None,
-    out: Out = None,
-    root: Root = None,
-    overrides: Overrides = None,
-) -> None:
-    """Thresholds of review and block with the smallest cost whose reviews fit the day."""
-    from apps.fraud.economics import Costs, as_report, choose
-    from millrace.operations.report import write
-
-    costs = Costs(review, false_block, margin, review_saves)
-    scored = _scored_file(scores) if scores else _scored_tables(root, overrides)
-    best, curve = choose(scored, costs, capacity, most_false_blocks=most_false_blocks)
-    write(out, as_report(best, curve, costs, capacity))
-    _print_outcomes(best, curve)
-    typer.echo(
-        f"{len(scored.score):,} labelled transactions, {int(scored.fraud.sum()):,} frauds, {scored.days} days"
-    )
+app.command()(economics)
 
 
 @app.command()
@@ -227,35 +195,6 @@ def run(
 # -- what the commands share -----------------------------------------------------------------------
 
 
-def _scored_file(path: Path) -> Scored:
-    import pyarrow.parquet as pq
-
-    from apps.fraud.economics import EconomicsError, Scored
-
-    wanted = ["time_ms", "card", "amount", "score", "fraud"]
-    try:
-        rows = pq.read_table(path, columns=wanted).to_pydict()
-    except (OSError, ValueError) as error:  # not a Parquet file, or columns are missing
-        raise EconomicsError(f"{path} has not the columns {', '.join(wanted)}: {error}") from error
-    return Scored.of(
-        [(int(t), str(c), float(a), float(s), bool(f)) for t, c, a, s, f in zip(*rows.values(), strict=True)]
-    )
-
-
-def _scored_tables(root: Path | None, overrides: list[str] | None) -> Scored:
-    from apps.fraud.dashboard_data import labelled_scores
-    from apps.fraud.economics import EconomicsError, Scored
-
-    data, settings = open_data(root, None, overrides)
-    rows = labelled_scores(data, settings)
-    if not rows:
-        raise EconomicsError(
-            f"{data.root} has no labelled transactions: dispositions or the table labels make them, "
-            "or give --scores FILE"
-        )
-    return Scored.of(rows)
-
-
 def print_cases(chosen: list[Ranked], now_ms: int) -> None:
     """Print cases, a line each, so that no id is cut off: one that is could not be decided on.
 
@@ -281,26 +220,6 @@ def print_cases(chosen: list[Ranked], now_ms: int) -> None:
             f"{state:<7}  {case.alerts:>6}  {case.amount:>10,.2f}  {case.score:>5.2f}  "
             f"{case.priority:>10,.2f}  {why}{f'  [{case.claimed_by}]' if claimed else ''}"
         )
-
-
-def _print_outcomes(best: Outcome, curve: list[Outcome]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "block", "review", "cost", "saved", "caught", "precision", "wrongly", "looks/day"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(4, len(name)))
-    step = max(1, len(curve) // 10)
-    for o in sorted(
-        {best.block_from: best, **{c.block_from: c for c in curve[::step]}}.values(),
-        key=lambda c: c.block_from,
-    ):
-        table.add_row(
-            "best" if o == best else "", f"{o.block_from:.4f}", f"{o.review_from:.4f}", f"{o.cost:,.0f}",
-            f"{o.saved:,.0f}", f"{o.caught_share:.1%}", f"{o.precision:.1%}", f"{o.false_block_rate:.3%}",
-            f"{o.reviews_per_day:.1f}",
-        )  # fmt: skip
-    Console(highlight=False).print(table)
 
 
 def _case_data(r: Ranked) -> dict[str, Any]:

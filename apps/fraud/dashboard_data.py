@@ -247,20 +247,3 @@ def summed(kept: dict[int, Counts], steps: Sequence[int]) -> Counts | None:
     """Return the sum of the histograms of some steps, ``None`` of none."""
     parts = [kept[step] for step in steps if step in kept]
     return sum(parts[1:], parts[0]) if parts else None
-
-
-def labelled_scores(
-    data: AppData, settings: FraudCasesSettings, *, most: int = 200_000
-) -> list[tuple[int, str, float, float, bool]]:
-    """Return the latest transactions that have a label: time (ms), card, amount, score, fraud."""
-    table = data.table("transactions")
-    if table is None:
-        return []
-    known = labels(data, settings)
-    columns = ["transaction_id", "event_time_ms", "card_id", "amount", "score"]
-    rows = table.latest(most, columns).to_pylist()
-    return [
-        (r["event_time_ms"], r["card_id"], r["amount"], r["score"], known[r["transaction_id"]].is_fraud)
-        for r in rows
-        if r["transaction_id"] in known
-    ]

@@ -1,9 +1,13 @@
-"""What thresholds cost and save: from labelled scores to the thresholds of review and block.
+"""What thresholds cost and save: from scored payments to the thresholds of review and block.
 
 A transaction below both thresholds passes; from the review threshold on its card is looked at, from the block
 threshold on it is blocked. Looking costs an analyst's time and there is a fixed number of looks a day;
 blocking a genuine payment costs the customer's good will and the sale. What is chosen here is the pair of
-thresholds with the smallest cost over labelled days, among those whose reviews fit the day.
+thresholds with the smallest cost, among those whose reviews fit the day.
+
+Looks and blocks are counted over all payments, whether or not it is known what they are; what they save and
+cost beyond a look over those of which it is known. Payments left out of both would make every threshold look
+as good as on those that somebody has looked at, which were suspicious to begin with.
 
 Choose on earlier days than those that are judged: on the same days the figures flatter.
 """
@@ -57,14 +61,16 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """Labelled transactions, a value per transaction in each array.
+    """Payments with their scores, a value per payment in each array.
 
     Attributes:
         time_ms: When, UTC milliseconds.
         card: The card, as a number.
         amount: Amount, currency units.
         score: Probability of fraud, 0 to 1.
-        fraud: Whether it was one.
+        fraud: Whether it was one; of no meaning where that is not known.
+        weight: For how many payments it stands where it counts what it was; 0: it is not known what it was.
+            ``None``: 1 of all.
     """
 
     time_ms: Ints
@@ -72,10 +78,11 @@ class Scored(msgspec.Struct, frozen=True):
     amount: Floats
     score: Floats
     fraud: npt.NDArray[np.bool_]
+    weight: Floats | None = None
 
     @staticmethod
-    def of(rows: Sequence[tuple[int, str, float, float, bool]]) -> Scored:
-        """Return scored transactions of tuples (time in ms, card, amount, score, fraud)."""
+    def of(rows: Sequence[tuple[int, str, float, float, bool | None]]) -> Scored:
+        """Return scored payments of tuples (time in ms, card, amount, score, fraud; ``None``: not known)."""
         numbers: dict[str, int] = {}
         cards = [numbers.setdefault(card, len(numbers)) for _, card, _, _, _ in rows]
         return Scored(
@@ -83,12 +90,18 @@ class Scored(msgspec.Struct, frozen=True):
             np.array(cards, np.int64),
             np.array([r[2] for r in rows], np.float64),
             np.array([r[3] for r in rows], np.float64),
-            np.array([r[4] for r in rows], np.bool_),
+            np.array([bool(r[4]) for r in rows], np.bool_),
+            np.array([r[4] is not None for r in rows], np.float64),
         )
 
     @property
+    def weights(self) -> Floats:
+        """For how many payments each stands, 0 where it is not known what it was."""
+        return np.ones(len(self.score)) if self.weight is None else self.weight
+
+    @property
     def days(self) -> int:
-        """Number of days between the first and the last transaction, both counted."""
+        """Number of days between the first and the last payment, both counted."""
         if not len(self.time_ms):
             return 0
         return int(self.time_ms.max() // _DAY_MS - self.time_ms.min() // _DAY_MS) + 1
@@ -105,11 +118,12 @@ class Outcome(msgspec.Struct, frozen=True):
         saved: Fraud that was saved, currency units.
         caught_share: Share of the fraud's amount that was saved.
         recall: Share of frauds that were looked at or blocked.
-        precision: Share of frauds among what was looked at or blocked.
+        precision: Share of frauds among what was looked at or blocked and is known.
         false_block_rate: Share of genuine payments that were blocked.
         reviews_per_day: Cards looked at, mean per day.
         reviews_most: The same, on the busiest day.
         blocks_per_day: Payments blocked, mean per day.
+        unknown_share: Share of what was looked at or blocked of which it is not known what it was.
     """
 
     review_from: float
@@ -124,13 +138,14 @@ class Outcome(msgspec.Struct, frozen=True):
     reviews_per_day: float
     reviews_most: int
     blocks_per_day: float
+    unknown_share: float = 0.0
 
 
 def outcome(scored: Scored, review_from: float, block_from: float, costs: Costs) -> Outcome:
-    """Return what a pair of thresholds does to labelled transactions.
+    """Return what a pair of thresholds does to payments.
 
     Args:
-        scored: The transactions.
+        scored: The payments.
         review_from: Score from which a card is looked at: once a day, whatever it does on it.
         block_from: Score from which a payment is blocked; not below ``review_from``.
         costs: What things cost.
@@ -148,22 +163,24 @@ def outcome(scored: Scored, review_from: float, block_from: float, costs: Costs)
         raise EconomicsError(f"blocking from {block_from} on is below reviewing from {review_from} on")
     if not len(scored.score):
         raise EconomicsError("there is no labelled transaction to judge by")
+    weight = scored.weights
     blocked = scored.score >= block_from
     reviewed = (scored.score >= review_from) & ~blocked
-    fraud, genuine, amount = scored.fraud, ~scored.fraud, scored.amount
+    fraud, genuine, amount = scored.fraud, ~scored.fraud, weight * scored.amount
     saved = float(amount[blocked & fraud].sum() + costs.review_saves * amount[reviewed & fraud].sum())
     total = float(amount[fraud].sum())
     false_blocks = blocked & genuine
+    blocked_wrongly = float(weight[false_blocks].sum())
     per_day = _cards_per_day(scored, reviewed)
     reviews = int(per_day.sum())
     cost = (
         (total - saved)
         + costs.review * reviews
-        + costs.false_block * int(false_blocks.sum())
+        + costs.false_block * blocked_wrongly
         + costs.margin * float(amount[false_blocks].sum())
     )
-    flagged = int(blocked.sum() + reviewed.sum())
-    hits = int(((blocked | reviewed) & fraud).sum())
+    flagged = blocked | reviewed
+    hits = float(weight[flagged & fraud].sum())
     days = scored.days
     return Outcome(
         review_from,
@@ -172,12 +189,13 @@ def outcome(scored: Scored, review_from: float, block_from: float, costs: Costs)
         round(total - saved, 2),
         round(saved, 2),
         _share(saved, total),
-        _share(hits, int(fraud.sum())),
-        _share(hits, flagged),
-        _share(int(false_blocks.sum()), int(genuine.sum())),
+        _share(hits, float(weight[fraud].sum())),
+        _share(hits, float(weight[flagged].sum())),
+        _share(blocked_wrongly, float(weight[genuine].sum())),
         reviews / days,
         int(per_day.max(initial=0)),
         int(blocked.sum()) / days,
+        _share(int((weight[flagged] == 0).sum()), int(flagged.sum())),
     )
 
 
@@ -190,7 +208,7 @@ def choose(
     cards on a mean day; a fuller day leaves the rest of its queue for the next.
 
     Args:
-        scored: Labelled transactions, of days before those that will be judged.
+        scored: Payments of days before those that will be judged.
         costs: What things cost.
         capacity: Cards that can be looked at on a day.
         most_false_blocks: Largest share of genuine payments that may be blocked; ``None``: any.
@@ -203,7 +221,7 @@ def choose(
     """
     if capacity < 0:
         raise EconomicsError("the capacity is not negative")
-    if not scored.fraud.any():
+    if not (scored.fraud & (scored.weights > 0)).any():
         raise EconomicsError("no labelled fraud: thresholds cannot be chosen from genuine payments alone")
     ranked = _Ranked(scored, costs)
     per_block: list[Outcome] = []
@@ -215,7 +233,7 @@ def choose(
 
 
 class _Ranked:
-    """Transactions in order of score, highest first, with sums over those above each place."""
+    """Payments in order of score, highest first, with sums over those above each place."""
 
     def __init__(self, scored: Scored, costs: Costs) -> None:
         order = np.argsort(-scored.score, kind="stable")
@@ -223,7 +241,7 @@ class _Ranked:
         self._score = scored.score[order]
         days = scored.time_ms[order] // _DAY_MS
         self._card_day = (days - days.min()) * (int(scored.card.max()) + 1) + scored.card[order]
-        frauds = np.where(scored.fraud[order], scored.amount[order], 0.0)
+        frauds = np.where(scored.fraud, scored.weights * scored.amount, 0.0)[order]
         self._fraud_above = np.concatenate([[0.0], np.cumsum(frauds)])
 
     def best_review(self, block_from: float, most: int) -> float:
@@ -294,11 +312,18 @@ def block_pays(probability: float, amount: float, costs: Costs) -> bool:
     return probability * amount > (1 - probability) * (costs.false_block + costs.margin * amount)
 
 
-def as_report(best: Outcome, curve: Sequence[Outcome], costs: Costs, capacity: int) -> dict[str, Any]:
-    """Return a choice as plain data, as the command writes it."""
+def as_report(
+    best: Outcome,
+    curve: Sequence[Outcome],
+    costs: Costs,
+    capacity: int,
+    basis: msgspec.Struct | None = None,
+) -> dict[str, Any]:
+    """Return a choice as plain data, as the command writes it, with what it rests on."""
     return {
         "capacity": capacity,
         "costs": msgspec.to_builtins(costs),
         "best": msgspec.to_builtins(best),
         "curve": [msgspec.to_builtins(o) for o in curve],
+        **({} if basis is None else {"basis": msgspec.to_builtins(basis)}),
     }

@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _APP: Final = "apps/fraud"
 _TESTS: Final = "tests/unit/apps/fraud"
 _AUTHORISATIONS: Final = f"{_TESTS}/test_authorisations.py"
+_ECONOMICS: Final = f"{_TESTS}/test_economics_data.py"
 #: The checks of the demo over the stages in memory.
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
@@ -309,6 +310,48 @@ MUTANTS: Final = (
         ),
     ),
     # -- the checks of the demo
+    Mutant(
+        "fraud: thresholds are chosen by the payments that somebody has spoken of",
+        f"{_APP}/economics_data.py",
+        "    scored = chosen[chosen[names[0]].notna()]\n",
+        '    scored = chosen[chosen["transaction_id"].isin(labels["transaction_id"])]\n',
+        "thresholds are chosen over all decisions",
+        (f"{_ECONOMICS}::test_payments_that_nobody_has_spoken_of_are_not_recommended_to_be_blocked",),
+    ),
+    Mutant(
+        "fraud: thresholds take what was stopped for genuine",
+        f"{_APP}/economics_data.py",
+        'np.where(unknown, 0.0, found["weight"])',
+        'found["weight"].to_numpy()',
+        "what nobody has looked at is neither",
+        (f"{_ECONOMICS}::test_what_was_stopped_and_nobody_looked_at_is_counted_and_not_known",),
+    ),
+    Mutant(
+        "fraud: thresholds of a model are chosen by the score of the rules",
+        f"{_APP}/economics_data.py",
+        "    names = _SCORES[score]\n",
+        "    names = _SCORES[ScoreName.rules]\n",
+        "thresholds are chosen for any score",
+        (f"{_ECONOMICS}::test_each_score_is_judged_by_the_decisions_that_have_it",),
+    ),
+    Mutant(
+        "fraud: young payments are judged by the frauds that were quick",
+        f"{_APP}/economics_data.py",
+        "    chosen = paid if early else paid[old]\n",
+        "    chosen = paid\n",
+        "only what is old enough is judged",
+        (f"{_ECONOMICS}::test_young_payments_are_left_out_and_what_became_known_later_is_not_used",),
+    ),
+    Mutant(
+        "fraud: a look at what is not known costs nothing",
+        f"{_APP}/economics.py",
+        "    reviewed = (scored.score >= review_from) & ~blocked\n",
+        "    reviewed = (scored.score >= review_from) & ~blocked & (weight > 0)\n",
+        "looks are those of all decisions",
+        (
+            f"{_TESTS}/test_economics.py::test_looks_count_of_all_payments_and_what_they_were_of_the_known_by_weight",
+        ),
+    ),
     Mutant(
         "fraud's checks: transactions that stand twice are not seen",
         f"{_APP}/demo.py",

@@ -19,7 +19,7 @@ from apps.fraud.cases_cli import app as cases_app
 from apps.fraud.cases_live import alerts_of
 from apps.fraud.cases_store import CaseView, NoCase, case_view, dispose, journal
 from apps.fraud.dashboard_card import card
-from apps.fraud.dashboard_data import judged, labelled_scores
+from apps.fraud.dashboard_data import judged
 from apps.fraud.dashboard_model import drift_of, lines_of
 from apps.fraud.events import Label
 from millrace.dashboard.data import AppData
@@ -277,14 +277,6 @@ def test_a_decision_on_a_stream_of_the_past_is_dated_by_the_stream(
     case_id = view_of(data).ranked[0].case.case_id
     assert dispose(data, SETTINGS, case_id, "genuine", by="eva").at_ms == newest + 1
     assert view_of(data).find(case_id).case.status == "genuine"
-
-
-def test_labelled_scores_are_the_transactions_with_a_label(world: tuple[AppData, Rows, Clock]) -> None:
-    data, rows, _ = world
-    found = labelled_scores(data, SETTINGS)
-    half = sum(r["action"] != "approve" for r in rows) // 2
-    assert len(found) == half + 1
-    assert {type(x) for x in found[0]} == {int, str, float, bool}
 
 
 def test_alerts_with_little_in_them_are_taken() -> None:

@@ -79,6 +79,72 @@ def test_the_choice_is_the_cheapest_of_all_pairs_that_fit_the_day(seed: int, cap
     assert all(o.reviews_per_day <= capacity for o in curve)
 
 
+def some_known(seed: int) -> tuple[list[Row], list[float]]:
+    """Random payments, and for how many each stands: 0 where it is not known what it was."""
+    random, found = Random(seed + 1_000), rows(seed)
+    weight = [random.choice([0.0, 1.0, 2.5]) for _ in found]
+    weight[0] = 1.0
+    return found, weight
+
+
+def weighted(found: list[Row], weight: list[float]) -> Scored:
+    return Scored(*(getattr(Scored.of(found), n) for n in Scored.__struct_fields__[:5]), np.array(weight))
+
+
+def cost_of_known(
+    found: list[Row], weight: list[float], review_from: float, block_from: float, costs: Costs
+) -> tuple[float, int]:
+    """As :func:`cost_by_hand`, where a look costs whatever it shows, and the rest of what is known only."""
+    cost, looked = 0.0, set()
+    for (at, card, amount, score, fraud), stands_for in zip(found, weight, strict=True):
+        if review_from <= score < block_from:
+            looked.add((at // DAY, card))
+        one, _ = cost_by_hand(
+            [(at, card, amount, score, fraud)], review_from, block_from,
+            Costs(0.0, costs.false_block, costs.margin, costs.review_saves),
+        )  # fmt: skip
+        cost += stands_for * one
+    return cost + costs.review * len(looked), len(looked)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_looks_count_of_all_payments_and_what_they_were_of_the_known_by_weight(seed: int) -> None:
+    (found, weight), costs = some_known(seed), Costs(3.0, 7.0, 0.05, 0.6)
+    for review_from, block_from in itertools.combinations_with_replacement([0.2, 0.5, 0.75, NEVER], 2):
+        result = outcome(weighted(found, weight), review_from, block_from, costs)
+        cost, looks = cost_of_known(found, weight, review_from, block_from, costs)
+        assert result.cost == pytest.approx(cost, abs=0.006)
+        assert result.reviews_per_day * 3 == pytest.approx(looks)
+        assert result.blocks_per_day * 3 == pytest.approx(sum(r[3] >= block_from for r in found))
+        flagged = [(r[4], w) for r, w in zip(found, weight, strict=True) if r[3] >= review_from]
+        if hits := sum(w for fraud, w in flagged if fraud):
+            assert result.precision == pytest.approx(hits / sum(w for _, w in flagged))
+        if flagged:
+            assert result.unknown_share == pytest.approx(sum(w == 0 for _, w in flagged) / len(flagged))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("capacity", [0, 2, 100])
+def test_the_choice_over_partly_known_payments_is_the_cheapest_of_all_pairs(seed: int, capacity: int) -> None:
+    (found, weight), costs = some_known(seed), Costs(4.0, 15.0, 0.02, 0.7)
+    scores = [*sorted({r[3] for r in found}), NEVER]
+    cheapest = min(
+        cost
+        for review_from, block_from in itertools.combinations_with_replacement(scores, 2)
+        for cost, looks in [cost_of_known(found, weight, review_from, block_from, costs)]
+        if looks <= capacity * 3
+    )
+    best, _ = choose(weighted(found, weight), costs, capacity)
+    assert best.cost == pytest.approx(cheapest, abs=0.006)
+
+
+def test_a_payment_that_is_not_known_is_neither() -> None:
+    found = Scored.of([(0, "a", 9.0, 0.9, True), (1, "b", 9.0, 0.9, None)])
+    assert found.weights.tolist() == [1.0, 0.0]
+    with pytest.raises(EconomicsError, match="no labelled fraud"):
+        choose(weighted([(0, "a", 1.0, 0.5, True)], [0.0]), Costs(), 1)
+
+
 def test_a_limit_on_false_blocks_is_kept() -> None:
     found = Scored.of(rows(1))
     free, _ = choose(found, Costs(false_block=0.1), 1)

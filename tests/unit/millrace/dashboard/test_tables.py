@@ -298,7 +298,7 @@ MODULES = [
     *(f"millrace.dashboard.{m.name}" for m in pkgutil.iter_modules(millrace.dashboard.__path__)),
     *(f"apps.fraud.{name}" for name in (
         "cases", "cases_live", "cases_store", "dashboard_card", "dashboard_data", "dashboard_model",
-        "economics",
+        "economics", "economics_data",
     )),
     "apps.clickstream.dashboard_data",
     "apps.iot_maintenance.dashboard_data",
