@@ -83,9 +83,9 @@ app = App(
         "transaction.v2": Transaction,
         "label.v1": Label,
         "authorisation.v1": Authorisation,
-        "control.v3": Control,
+        "control.v4": Control,
         "decision.v2": Decision,
-        "alert.v1": Alert,
+        "alert.v2": Alert,
         "correction.v1": Correction,
     },
     narrowed=dict.fromkeys(

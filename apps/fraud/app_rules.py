@@ -17,6 +17,7 @@ from apps.fraud.backtest import (
     read_table,
 )
 from apps.fraud.events import Control
+from apps.fraud.governed_book import book_of
 from apps.fraud.rulebook import LANGUAGE, check_reach
 from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
@@ -53,7 +54,7 @@ def _what_if(rules: list[Rule], settings: FraudSettings, history: History) -> Wh
     path = history.table or settings.storage.path("tables", "transactions")
     history.check(count_rows(path))
     read = read_table(path, sorted(columns_of(rules)), from_ms=None, until_ms=None)
-    known = history.labels or _own_labels(settings)
+    known = history.labels or own_labels(settings)
     # A table of its own without a label says nothing, so also not that there was no fraud.
     found = (None if known is None else read_labels(known)) or (None if history.labels is None else {})
     say, count = history.say, len(read)
@@ -69,7 +70,8 @@ def _what_if(rules: list[Rule], settings: FraudSettings, history: History) -> Wh
     return _shown(report)
 
 
-def _own_labels(settings: FraudSettings) -> Path | None:
+def own_labels(settings: FraudSettings) -> Path | None:
+    """Return where the app's table of labels is; ``None``: there is none."""
     path = Path(settings.storage.path("tables", "labels"))
     return path if path.is_dir() else None
 
@@ -96,7 +98,8 @@ RULES: Final = AppRules(
     app="fraud",
     settings=FraudSettings,
     control=Control,
-    language=lambda settings: LANGUAGE,
+    language=lambda settings: settings.governance.law().language(),
+    book=book_of,
     read=_read,
     words=_words,
     backtest=_what_if,

@@ -280,7 +280,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         if said.verdict == "fraud":
             self._block(case, said, ctx)
         elif said.at_ms < (case.blocked_until_ms or 0):
-            self._unblock(case, said, said.disposition_id, ctx)
+            self._take_back(case, said, ctx)
         case.status = said.verdict
         case.verdict_by, case.verdict_ms, case.note = said.by, said.at_ms, said.note
         case.dispositions.append(said.disposition_id)
@@ -322,7 +322,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
             entry = PutListEntry("allowed", f"card:{ctx.key}", until, act.by, act.at_ms, note)
             self._propose(entry, act.case_id, act.act_id, ctx)
         elif act.what == "unblock":
-            self._unblock(case, act, act.act_id, ctx)
+            self._unblock(case, act, ctx)
         if act.what != "release":
             case.look(act.by, act.at_ms)
         case.tell(act.what, act.by, act.at_ms, act.note)
@@ -340,16 +340,35 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         if not self.rules.block_ms:
             return
         until = said.at_ms + self.rules.block_ms
-        if until <= (case.blocked_until_ms or 0):
-            return
-        case.blocked_until_ms = until
-        note = f"case {said.case_id} is fraud"
-        ctx.output(self.control, PutListEntry("blocked", f"card:{ctx.key}", until, said.by, said.at_ms, note))
+        listed_until = max(kept.blocked_until_ms or 0 for kept in self.cases.values())
+        case.blocked_until_ms = max(case.blocked_until_ms or 0, until)
+        if until > listed_until:
+            note = f"case {said.case_id} is fraud"
+            ctx.output(self.control, _blocked(until, said, note))
 
-    def _unblock(self, case: KeptCase, said: Disposition | CaseAct, of: str, ctx: Context) -> None:
+    def _take_back(self, case: KeptCase, said: Disposition, ctx: Context) -> None:
+        """Ask for the card to be unblocked, as far as no other case of it is fraud."""
         case.blocked_until_ms = None
-        entry = RemoveListEntry("blocked", f"card:{ctx.key}", said.by, said.at_ms)
-        self._propose(entry, said.case_id, of, ctx)
+        others = [
+            (kept.blocked_until_ms or 0, case_id)
+            for case_id, kept in self.cases.items()
+            if case_id != said.case_id
+        ]
+        until, other = max(others, default=(0, ""))
+        change: Change = RemoveListEntry("blocked", f"card:{ctx.key}", said.by, said.at_ms)
+        if until > said.at_ms:
+            change = _blocked(until, said, f"case {other} is fraud")
+        self._propose(change, said.case_id, said.disposition_id, ctx)
+
+    def _unblock(self, case: KeptCase, act: CaseAct, ctx: Context) -> None:
+        """Ask for the card to be unblocked, whichever of its cases blocks it."""
+        case.blocked_until_ms = None
+        for case_id, kept in list(self.cases.items()):
+            if case_id != act.case_id and kept.blocked_until_ms is not None:
+                kept.blocked_until_ms = None
+                self._emit(case_id, kept, ctx, act.at_ms)
+        change = RemoveListEntry("blocked", f"card:{ctx.key}", act.by, act.at_ms)
+        self._propose(change, act.case_id, act.act_id, ctx)
 
     def _propose(self, change: Change, case_id: str, of: str, ctx: Context) -> None:
         """Ask for what lets payments pass."""
@@ -413,6 +432,10 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         )
         ctx.emit(now)
         ctx.output(self.book, now)
+
+
+def _blocked(until_ms: int, said: Disposition, note: str) -> PutListEntry:
+    return PutListEntry("blocked", f"card:{said.card_id}", until_ms, said.by, said.at_ms, note)
 
 
 def _refuse_claimed(case_id: str, case: KeptCase, by: str, at_ms: int) -> None:

@@ -188,11 +188,11 @@ app = App(
     topology=topology,
     topics=topics,
     contracts={
-        "alert.v1": AlertSeen,
+        "alert.v2": AlertSeen,
         "disposition.v1": Disposition,
         "case-act.v1": CaseAct,
         "case.v1": Case,
         "label.v1": CaseLabel,
-        "control.v3": Control,
+        "control.v4": Control,
     },
 )

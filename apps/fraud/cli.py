@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from apps.fraud.cases_cli import app as cases
+from apps.fraud.changes_cli import app as changes
 from apps.fraud.lists_cli import app as lists
 from apps.fraud.model_cli import app as models
 from apps.fraud.model_cli import older as older_models
@@ -16,6 +17,7 @@ from apps.fraud.serve_cli import served
 app = typer.Typer(no_args_is_help=True, help="Fraud: rules, lists, cases, models.")
 app.add_typer(rules, name="rules")
 app.add_typer(lists, name="lists")
+app.add_typer(changes, name="changes")
 app.add_typer(cases, name="cases")
 app.add_typer(models, name="model")
 app.command()(respond)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from millrace.cli.options import Bootstrap, By, Overrides, Root
-
-if TYPE_CHECKING:
-    from millrace.operations.control_topic import ControlTopic
 
 app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
 
@@ -36,20 +33,21 @@ def put(
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """Put a value on a list; it is off again by itself."""
-    from apps.fraud.desk import ALLOWED, BLOCKED
-    from millrace.errors import UserError
+    """Put a value on a list; it is off again by itself. Where a second person must agree it is a proposal."""
+    from apps.fraud.changes_cli import change_or_propose, open_topic
+    from apps.fraud.governed_book import check_value
     from millrace.operations.sending import now_ms, who
     from millrace.rules import PutListEntry
     from millrace.time.durations import to_ms
     from millrace.time.moments import show_time, to_time_ms
 
-    if name in (BLOCKED, ALLOWED) and value.partition(":")[0] not in _KINDS:
-        raise UserError(f"{value}: on {name} write kind:value, with one of {', '.join(_KINDS)} before it")
-    until = (now_ms() if from_ is None else to_time_ms(from_)) + to_ms(for_)
-    event = PutListEntry(name, value, until, who(by), now_ms(), note)
-    _topic(bootstrap, root, overrides).change(lambda book: [event])
-    typer.echo(f"{value} is on {name} until {show_time(until)}")
+    check_value(name, value)
+    by_whom, now = who(by), now_ms()
+    until = (now if from_ is None else to_time_ms(from_)) + to_ms(for_)
+    event = PutListEntry(name, value, until, by_whom, now, note)
+    _, topic = open_topic(bootstrap, root, overrides)
+    if change_or_propose(topic, event, by_whom, now, note):
+        typer.echo(f"{value} is on {name} until {show_time(until)}")
 
 
 @app.command()
@@ -61,21 +59,26 @@ def remove(
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """Take a value off a list."""
+    """Take a value off a list. Where a second person must agree it is a proposal."""
+    from apps.fraud.changes_cli import change_or_propose, open_topic
     from millrace.operations.sending import now_ms, who
     from millrace.rules import RemoveListEntry
 
-    event = RemoveListEntry(name, value, who(by), now_ms())
-    _topic(bootstrap, root, overrides).change(lambda book: [event])
-    typer.echo(f"{value} is off {name}")
+    by_whom, now = who(by), now_ms()
+    event = RemoveListEntry(name, value, by_whom, now)
+    _, topic = open_topic(bootstrap, root, overrides)
+    if change_or_propose(topic, event, by_whom, now, ""):
+        typer.echo(f"{value} is off {name}")
 
 
 @app.command()
 def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
     """What is on the lists, by the control topic; what has ended since is shown with its end."""
+    from apps.fraud.changes_cli import open_topic, read
     from millrace.time.moments import show_time
 
-    for name, values in sorted(_topic(bootstrap, root, overrides).read().lists.items()):
+    _, topic = open_topic(bootstrap, root, overrides)
+    for name, values in sorted(read(topic).lists.items()):
         for value, until in sorted(values.items()):
             typer.echo(f"{name:<16} {value:<40} until {show_time(until)}")
 
@@ -89,16 +92,3 @@ def token(
     from apps.fraud.tokens import Tokens, read_key
 
     typer.echo(Tokens(read_key(key_file)).replaced(number.encode()).decode())
-
-
-def _topic(bootstrap: str | None, root: Path | None, overrides: list[str] | None) -> ControlTopic:
-    from apps.fraud.app_rules import RULES
-    from millrace.operations.control_topic import ControlTopic
-    from millrace.runtime.commands import command_settings
-
-    return ControlTopic(
-        RULES, command_settings(RULES.settings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
-    )
-
-
-_KINDS = ("card", "terminal", "device", "ip", "account")

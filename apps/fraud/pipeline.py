@@ -35,6 +35,9 @@ def topology(settings: FraudSettings) -> Topology:
         control_group=settings.decisions.control(),
         half_life=settings.features.half_life.days,
     )
+    law = settings.governance.law()
+    for stage in (first, *(stage for _, stage in rest)):
+        stage.governance = law
     names = settings.topics
     inputs = {
         "transactions": Input(names.transactions, "card_id"),

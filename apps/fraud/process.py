@@ -23,13 +23,14 @@ from apps.fraud.events import (
 from apps.fraud.fates import Fates, change_of, counts_at
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
+from apps.fraud.governance import UnknownThreshold
 from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
 from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.profile import HALF_LIFE_DAYS, Change, Profile, begun, restated
 from apps.fraud.rulebook import NO_WINDOWS, rules_view
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
-from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage, UnknownThreshold
+from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
 from apps.fraud.windows import CardWindows
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 from millrace.parts.contents import digest_of

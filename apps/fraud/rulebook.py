@@ -268,7 +268,7 @@ LANGUAGE: Final = Language(
         listed(FIELDS),
     ),
     actions=("review", "block", "approve"),
-    two_person=frozenset({"block"}),
+    two_person=frozenset({"block", "approve"}),
 )
 
 

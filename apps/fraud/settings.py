@@ -10,6 +10,7 @@ from typing import Final, Literal
 from pydantic import Field, field_validator
 
 from apps.fraud.control_group import ControlGroup
+from apps.fraud.governance import BY_DEFAULT, COVERED, Governance
 from apps.fraud.known_labels import LabelRules
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
@@ -191,6 +192,32 @@ class ModelSettings(Section):
     )
 
 
+class GovernanceSettings(Section):
+    """Who must agree with what."""
+
+    two_person: str = Field(
+        default=",".join(BY_DEFAULT),
+        description="what a second person must agree with, with commas: block_rules, approve_rules, "
+        "thresholds (to where more passes), allowed (entries on it), unblock (off the list blocked, or "
+        "earlier), blocked (entries on it); none. The stream refuses what lacks one",
+    )
+
+    @field_validator("two_person")
+    @classmethod
+    def _covered(cls, value: str) -> str:
+        named = names_of(value)
+        if named == ["none"]:
+            return "none"
+        if set(named) - set(COVERED) or len(set(named)) < len(named):
+            raise ValueError(f"name each of {', '.join(COVERED)} at most once, or none")
+        return ",".join(named) or "none"
+
+    def law(self) -> Governance:
+        """Return these settings as the stages take them."""
+        named = [] if self.two_person == "none" else names_of(self.two_person)
+        return Governance(frozenset(named))
+
+
 class PrivacySettings(Section):
     """How card numbers are kept out of tables, topics, dead letters and logs."""
 
@@ -218,6 +245,7 @@ class FraudSettings(AppSettings):
     labels: LabelSettings = LabelSettings()
     decisions: DecisionSettings = DecisionSettings()
     model: ModelSettings = ModelSettings()
+    governance: GovernanceSettings = GovernanceSettings()
     privacy: PrivacySettings = PrivacySettings()
 
     @property

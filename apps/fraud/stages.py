@@ -7,25 +7,20 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from apps.fraud.control_events import ResetThreshold, SetThreshold
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.desk import decide
 from apps.fraud.events import Alert, Authorisation, Control, Decision, Label, Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
+from apps.fraud.governance import Governance, Kept, Proposal, take_control
 from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.rulebook import LANGUAGE, Rules, rules_view
+from apps.fraud.rulebook import Rules, rules_view
 from apps.fraud.scorer import Observed, Scorer
-from apps.fraud.scoring import THRESHOLD_NAMES, thresholds_with
+from apps.fraud.scoring import thresholds_with
 from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, side_output
-from millrace.errors import UserError
-from millrace.rules import Entry, PutListEntry, RemoveListEntry, apply_list, apply_rule
+from millrace.rules import Entry
 
 Scored = tuple[float, str] | None
-
-
-class UnknownThreshold(UserError):
-    """A control event names a threshold that does not exist."""
 
 
 class Enriched(msgspec.Struct, gc=False, tag="enriched"):
@@ -159,10 +154,13 @@ class Stage(KeyedProcess[Any, Any]):
     """
 
     control_type: ClassVar[object] = Control
+    #: What needs two persons.
+    governance = Governance()
 
     overrides = broadcast_state(str, float)
     rules = broadcast_state(str, Entry)
     lists = broadcast_state(str, dict[str, int])
+    proposals = broadcast_state(str, Proposal)
     alerts = side_output(Alert)
 
     def __init__(
@@ -174,22 +172,9 @@ class Stage(KeyedProcess[Any, Any]):
         self._scorer, self._challenger, self._control_group = scorer, challenger, control_group
 
     def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
-        """Set or reset a threshold, change a rule or a list, for all keys."""
-        if isinstance(control, SetThreshold | ResetThreshold):
-            self._set_threshold(control)
-        elif isinstance(control, PutListEntry | RemoveListEntry):
-            apply_list(control, self.lists, now_ms=ctx.watermark)
-        else:
-            apply_rule(LANGUAGE, control, self.rules)
-
-    def _set_threshold(self, control: SetThreshold | ResetThreshold) -> None:
-        if control.name not in THRESHOLD_NAMES:
-            known = ", ".join(sorted(THRESHOLD_NAMES))
-            raise UnknownThreshold(f"there is no threshold '{control.name}'; there are {known}")
-        if isinstance(control, SetThreshold):
-            self.overrides.put(control.name, control.value)
-        else:
-            self.overrides.remove(control.name)
+        """Set or reset a threshold, change a rule or a list, take what is proposed, for all keys."""
+        kept = Kept(self.overrides, self.lists, self.rules, self.proposals)
+        take_control(control, kept, self.governance, ctx.watermark)
 
     def rules_now(self) -> Rules:
         """Return the rules that are kept, ready to be asked."""

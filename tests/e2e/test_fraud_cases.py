@@ -13,8 +13,9 @@ from deltalake import DeltaTable
 
 from apps.fraud.cases import CaseBook
 from apps.fraud.cases_app import CaseSettings
-from apps.fraud.cases_events import AlertSeen, Case, CaseLabel, Disposition, QueueEntry
+from apps.fraud.cases_events import AlertSeen, Case, CaseAct, CaseLabel, Disposition, QueueEntry
 from apps.fraud.cases_queue import ReviewQueue
+from apps.fraud.events import Control
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing.kafka import TopicFactory, consume_all, produce
 from tests.e2e.fraud_runs import MILLRACE, Command
@@ -38,11 +39,12 @@ def rows(folder: Path, table: str) -> list[dict[str, Any]]:
 
 
 def in_memory(
-    alerts: Iterable[AlertSeen], dispositions: Iterable[Disposition]
+    alerts: Iterable[AlertSeen], dispositions: Iterable[Disposition], acts: Iterable[CaseAct]
 ) -> tuple[dict[str, Case], dict[str, QueueEntry], dict[str, CaseLabel]]:
     chain = MemoryChain(CaseBook(CaseSettings().rules()), ("queue", ReviewQueue(CAPACITY)))
     events = [(a.card_id, a.event_time_ms, a, "alerts") for a in alerts]
     events += [(d.card_id, d.at_ms, d, "dispositions") for d in dispositions]  # type: ignore[misc]
+    events += [(a.card_id, a.at_ms, a, "acts") for a in acts]  # type: ignore[misc]
     emissions = chain.run_batch(sorted(events, key=lambda e: e[1])) + chain.drain()
 
     def last(output: str, tp: Any, key: str) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def test_alerts_become_cases_and_a_disposition_comes_back_as_labels(
     kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:
     """Alerts in, a run; an analyst decides by the command; another run to the end."""
-    names = ("alerts", "dispositions", "control", "labels", "dead_letters")
+    names = ("alerts", "dispositions", "acts", "control", "labels", "decisions", "dead_letters")
     topics = {name: topic_factory(prefix=f"cases-{name}") for name in names}
     sets = [f"topics.{name}={topic}" for name, topic in topics.items()]
     sets += ["stream.out_of_orderness=1h", f"cases.capacity={CAPACITY}", "spark.shuffle_partitions=2"]
@@ -75,12 +77,14 @@ def test_alerts_become_cases_and_a_disposition_comes_back_as_labels(
     run(tmp_path, "run", "--until-end", "--no-drain", *shared)
     still_open = [row for row in rows(tmp_path, "cases") if row["status"] == "open"]
     chosen = max(still_open, key=lambda row: row["priority"])["case_id"]
+    run(tmp_path, "claim", chosen, "--by", "eva", *shared)
     said = run(tmp_path, "dispose", chosen, "--verdict", "fraud", "--by", "eva", *shared)
     assert "the topic and the journal" in said
     run(tmp_path, "run", "--until-end", *shared)
 
     (disposition,) = [msgspec.convert(r, Disposition) for r in rows(tmp_path, "dispositions")]
-    cases, entries, labels = in_memory(alerts, [disposition])
+    (claim,) = [msgspec.convert(r, CaseAct) for r in rows(tmp_path, "case_acts")]
+    cases, entries, labels = in_memory(alerts, [disposition], [claim])
     assert {r["case_id"]: r["status"] for r in rows(tmp_path, "cases")} == {
         i: c.status for i, c in cases.items()
     }
@@ -101,4 +105,8 @@ def test_alerts_become_cases_and_a_disposition_comes_back_as_labels(
         == {r["label_id"] for r in rows(tmp_path, "case_labels")}
     )
     assert all(x["is_fraud"] for x in on_topic)
+    (block,) = {m.value() for m in consume_all(kafka_bootstrap, topics["decisions"])}
+    taken = msgspec.json.decode(block or b"", type=Control)
+    assert (taken.list, taken.entry, taken.by) == ("blocked", f"card:{disposition.card_id}", "eva")
+    assert [h["what"] for h in found[chosen]["history"]] == ["claim", "fraud"]
     assert {r["reason"] for r in rows(tmp_path, "dead_letters")} == {"duplicate"}

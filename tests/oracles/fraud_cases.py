@@ -152,12 +152,18 @@ def cases_of(
                     about.labels[alert.transaction_id] = what == "fraud"
             if what == "fraud":
                 until = event.at_ms + rules.block_ms
-                if rules.block_ms and until > (about.blocked_until or 0):
-                    about.blocked_until = until
-                    found.control.append(("put", "blocked", card, until, event.by))
+                if rules.block_ms:
+                    if not any((c.blocked_until or 0) >= until for c in found.cases.values()):
+                        found.control.append(("put", "blocked", card, until, event.by))
+                    if not about.blocked_until or about.blocked_until < until:
+                        about.blocked_until = until
             elif event.at_ms < (about.blocked_until or 0):
                 about.blocked_until = None
-                found.control.append(("propose", "remove", "blocked", card, event.by))
+                ends = sorted(c.blocked_until for c in found.cases.values() if c.blocked_until)
+                if ends and ends[-1] > event.at_ms:
+                    found.control.append(("propose", "put", "blocked", card, ends[-1], event.by))
+                else:
+                    found.control.append(("propose", "remove", "blocked", card, event.by))
             about.status, about.verdict = what, (event.by, event.at_ms)
             about.ends = max(event.at_ms + rules.kept_ms, about.blocked_until or 0)
         elif what == "claim":
@@ -169,7 +175,8 @@ def cases_of(
                 ("propose", "put", "allowed", card, event.at_ms + rules.verified_ms, event.by)
             )
         elif what == "unblock":
-            about.blocked_until = None
+            for case in found.cases.values():
+                case.blocked_until = None
             found.control.append(("propose", "remove", "blocked", card, event.by))
     pass_time(end)
     found.cases |= gone

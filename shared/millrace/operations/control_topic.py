@@ -94,7 +94,7 @@ class Book:
             return
         try:
             self.apply(event)
-        except RuleError as error:
+        except UserError as error:
             self.said.append(Said(event, str(error), offset))
         else:
             self.said.append(Said(event, offset=offset))
@@ -103,7 +103,7 @@ class Book:
         """Do what an event says; one that is of neither rules nor lists changes nothing here.
 
         Raises:
-            RuleError: It is refused.
+            UserError: It is refused.
         """
         if isinstance(event, RuleEvent):
             apply_rule(self.language, event, self.rules)
@@ -147,6 +147,9 @@ class ControlTopic:
 
     def empty(self) -> Book:
         """Return what a topic says that has no messages."""
+        if self._rules.book is not None:
+            made: Book = self._rules.book(self._settings)
+            return made
         return Book(self._rules.language(self._settings), self._rules.control)
 
     def read(self) -> Book:

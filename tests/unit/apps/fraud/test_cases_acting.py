@@ -98,6 +98,30 @@ def test_a_verdict_that_is_taken_back_asks_for_the_card_to_be_unblocked() -> Non
     assert the_case(target).blocked_until_ms is None
 
 
+def two_frauds(*more: Event) -> TestDriver:
+    """A card with two cases that are fraud, decided after an hour and after a day, and what comes then."""
+    events = [
+        alert(0, "a"), said(HOUR, "a", "fraud"), alert(2 * HOUR, "b"), said(DAY, "b", "fraud"), *more,
+    ]  # fmt: skip
+    return settle(driver(*events), 2 * DAY)
+
+
+def test_a_card_stays_blocked_where_another_of_its_cases_is_fraud() -> None:
+    target = two_frauds(said(DAY + HOUR, "b", "genuine"))
+    asked = target.values("control")[-1]
+    note = f"case {case_id_of('card-1', 'a')} is fraud"
+    until, at = START_MS + HOUR + 5 * DAY, START_MS + DAY + HOUR
+    assert asked.changes == [PutListEntry("blocked", "card:card-1", until, "eva", at, note)]
+    assert (the_case(target).blocked_until_ms, the_case(target, "b").blocked_until_ms) == (until, None)
+
+
+def test_unblocking_a_card_ends_the_blocks_of_all_its_cases() -> None:
+    target = two_frauds(act(DAY + HOUR, "b", "unblock"))
+    assert [case.blocked_until_ms for case in cases(target).values()] == [None, None]
+    asked = target.values("control")[-1]
+    assert asked.changes == [RemoveListEntry("blocked", "card:card-1", "eva", START_MS + DAY + HOUR)]
+
+
 # -- alerts of a card whose case is closed -------------------------------------------------------------
 
 

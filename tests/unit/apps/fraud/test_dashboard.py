@@ -345,12 +345,12 @@ def test_the_list_is_shown_page_by_page(world: tuple[AppData, Rows, Clock]) -> N
     data, _, _ = world
     every = json.loads(run(data.root, "list", "--all", "--limit", "1000", "--format", "json"))
     pages = [
-        json.loads(run(data.root, "list", "--all", "--limit", "4", "--page", str(n), "--format", "json"))
-        for n in range(1, len(every) // 4 + 3)
+        json.loads(run(data.root, "list", "--all", "--limit", "2", "--page", str(n), "--format", "json"))
+        for n in range(1, len(every) // 2 + 3)
     ]
     assert [c for page in pages for c in page] == every
     assert [len(page) for page in pages][-1] == 0
-    assert "page 2 of" in run(data.root, "list", "--all", "--limit", "4", "--page", "2")
+    assert "page 2 of" in run(data.root, "list", "--all", "--limit", "2", "--page", "2")
 
 
 def test_the_command_chooses_thresholds_from_the_tables(

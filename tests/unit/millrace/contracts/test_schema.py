@@ -147,7 +147,7 @@ def named(schema: StructType) -> str:
 def test_ddl_of_a_union_has_the_columns_of_all_its_members() -> None:
     assert (
         spark_ddl(json_schema(SetThreshold | ResetThreshold))
-        == "`kind` STRING, `name` STRING, `value` DOUBLE"
+        == "`kind` STRING, `name` STRING, `value` DOUBLE, `by` STRING, `at_ms` BIGINT, `reason` STRING"
     )
 
 
@@ -285,7 +285,7 @@ def test_what_the_fraud_app_puts_out_keeps_its_contracts() -> None:
     for number in range(30):
         send(target, transaction(DAY + number * HOUR, 20 + number % 3))
     send(target, transaction(3 * DAY, 9_000))
-    for output, name in (("main", "decision.v2"), ("alerts", "alert.v1")):
+    for output, name in (("main", "decision.v2"), ("alerts", "alert.v2")):
         validator = jsonschema.Draft202012Validator(load_schema("fraud", name))
         found = [json.loads(msgspec.json.encode(value)) for value in target.values(output)]
         assert found
@@ -334,9 +334,9 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
     assert result.exit_code == 0, result.output
     assert "ok  fraud: " in result.output
     assert [str(c.name) for c in contracts_of(load_app("fraud"))] == [
-        "alert.v1",
+        "alert.v2",
         "authorisation.v1",
-        "control.v3",
+        "control.v4",
         "correction.v1",
         "decision.v2",
         "label.v1",

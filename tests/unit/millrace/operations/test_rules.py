@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from apps.fraud.app_rules import RULES as FRAUD
 from apps.fraud.events import Control
 from apps.fraud.rulebook import LANGUAGE
+from apps.fraud.settings import FraudSettings
 from millrace.cli import build
 from millrace.errors import UserError
 from millrace.kafka import detached
@@ -464,4 +465,4 @@ def test_a_topic_takes_no_event_that_the_stream_would_refuse(fraud: Desk, rules:
     assert "no other version has been active" in fraud("rollback", "big")
     assert len(fraud.sent()) == 2
     with pytest.raises(RuleError):
-        Book(FRAUD.language(None), Control).entry("big")
+        Book(FRAUD.language(FraudSettings()), Control).entry("big")

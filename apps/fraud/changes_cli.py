@@ -1,0 +1,391 @@
+"""`millrace fraud changes …`: thresholds and lists by proposal, with a look ahead, a second person, undo."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
+
+if TYPE_CHECKING:
+    from apps.fraud.control_events import Change
+    from apps.fraud.governed_book import GovernedBook
+    from apps.fraud.settings import FraudSettings
+    from apps.fraud.what_if import Difference
+    from millrace.operations.control_topic import ControlTopic
+
+app = typer.Typer(
+    no_args_is_help=True, help="Changes of thresholds and lists: propose, look ahead, agree, undo."
+)
+
+Id = Annotated[str, typer.Argument(metavar="PROPOSAL", help="Its name.")]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold", metavar="NAME=VALUE", help="A threshold; may be repeated. NAME=: its default."
+    ),
+]
+Puts = Annotated[
+    list[str] | None,
+    typer.Option("--put", metavar="LIST=VALUE", help="On a list, e.g. allowed=card:c-1; may be repeated."),
+]
+Removes = Annotated[
+    list[str] | None, typer.Option("--remove", metavar="LIST=VALUE", help="Off a list; may be repeated.")
+]
+For = Annotated[str, typer.Option("--for", help="How long entries stand, e.g. 12h or 30d.")]
+Last = Annotated[str, typer.Option("--last", help="Decisions of the last so long, by event time.")]
+Why = Annotated[str, typer.Option("--reason", help="Why; stands in the proposal and in the audit.")]
+Out = Annotated[Path | None, typer.Option(help="Write the report here as JSON.")]
+
+
+@app.command()
+def propose(
+    thresholds: Thresholds = None,
+    puts: Puts = None,
+    removes: Removes = None,
+    for_: For = "30d",
+    reason: Why = "",
+    last: Last = "7d",
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Propose changes that hold together; shown first is what they would have done.
+
+    They hold at once where nobody has to agree (governance.two_person), else when a second person approves.
+
+    Example: millrace fraud changes propose --threshold block_score=0.9 --reason "too many wrong blocks"
+    """
+    from millrace.errors import UserError
+    from millrace.operations.sending import now_ms, who
+
+    settings, topic = open_topic(bootstrap, root, overrides)
+    name, now = who(by), now_ms()
+    changes = _changes(thresholds, puts, removes, for_, name, now, reason)
+    try:
+        show_difference(difference(changes, settings, topic, last))
+    except UserError as error:
+        typer.echo(f"what it would have done is not known: {error}")
+    send_proposal(topic, changes, name, now, reason)
+
+
+@app.command("what-if")
+def what_if_(
+    thresholds: Thresholds = None,
+    puts: Puts = None,
+    removes: Removes = None,
+    last: Last = "7d",
+    out: Out = None,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """What changes would have done, over all decisions of a time. Nothing is sent.
+
+    Example: millrace fraud changes what-if --threshold block_score=0.9 --last 30d --out report.json
+    """
+    from millrace.operations.report import write
+
+    settings, topic = open_topic(bootstrap, root, overrides)
+    changes = _changes(thresholds, puts, removes, "36500d", "-", 0, "")
+    found = difference(changes, settings, topic, last)
+    write(out, found)
+    show_difference(found)
+
+
+@app.command()
+def approve(
+    proposal: Id,
+    reason: Why = "",
+    last: Last = "7d",
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Agree, as a second person, with a proposal or with its undoing; shown first is what it would have done.
+
+    Example: millrace fraud changes approve c-1f0a --by bob
+    """
+    from apps.fraud.control_events import ApproveChange
+    from millrace.errors import UserError
+    from millrace.operations.sending import now_ms, who
+
+    settings, topic = open_topic(bootstrap, root, overrides)
+    book = read(topic)
+    if (found := book.proposals.get(proposal)) is not None and found.status == "waiting":
+        _show(proposal, book)
+        try:
+            show_difference(difference(found.each(), settings, topic, last, book))
+        except UserError as error:
+            typer.echo(f"what it would have done is not known: {error}")
+    _settle(topic, ApproveChange(proposal, who(by), now_ms(), reason))
+
+
+@app.command()
+def reject(
+    proposal: Id,
+    reason: Why = "",
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Refuse a proposal that waits, or its undoing; who asked for it may take it back.
+
+    Example: millrace fraud changes reject c-1f0a --reason "ask fraud desk first"
+    """
+    from apps.fraud.control_events import RejectChange
+    from millrace.operations.sending import now_ms, who
+
+    _, topic = open_topic(bootstrap, root, overrides)
+    _settle(topic, RejectChange(proposal, who(by), now_ms(), reason))
+
+
+@app.command()
+def undo(
+    proposal: Id,
+    reason: Why = "",
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Bring back what was before a proposal; where that lets more pass, a second person must agree.
+
+    Example: millrace fraud changes undo c-1f0a --reason "missed a ring"
+    """
+    from apps.fraud.control_events import UndoChange
+    from millrace.operations.sending import now_ms, who
+
+    _, topic = open_topic(bootstrap, root, overrides)
+    _settle(topic, UndoChange(proposal, who(by), now_ms(), reason))
+
+
+@app.command("list")
+def list_(
+    everything: Annotated[bool, typer.Option("--all", help="Those that are settled too.")] = False,
+    shape: Shape = Format.table,
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Proposals that wait, and thresholds that are not their defaults, by the control topic."""
+    from apps.fraud.governance import waiting
+    from millrace.operations.report import as_json
+
+    _, topic = open_topic(bootstrap, root, overrides)
+    book = read(topic)
+    chosen = dict(book.proposals) if everything else dict(waiting(book.proposals))
+    if shape is Format.json:
+        typer.echo(as_json({"proposals": chosen, "thresholds": book.overrides, "refused": book.refused}))
+        return
+    for name in chosen:
+        _show(name, book)
+    for name, value in sorted(book.overrides.items()):
+        typer.echo(f"threshold {name} = {value:g}")
+    typer.echo(f"{len(chosen)} proposals; {len(book.refused)} control events were refused")
+
+
+# -- what other commands use too -------------------------------------------------------------------
+
+
+def open_topic(
+    bootstrap: str | None, root: Path | None, overrides: list[str] | None
+) -> tuple[FraudSettings, ControlTopic]:
+    """Return the app's settings, and its control topic."""
+    from apps.fraud.app_rules import RULES
+    from apps.fraud.settings import FraudSettings
+    from millrace.operations.control_topic import ControlTopic
+    from millrace.runtime.commands import command_settings
+
+    settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
+    return settings, ControlTopic(RULES, settings)
+
+
+def read(topic: ControlTopic) -> GovernedBook:
+    """Return what the control topic says."""
+    book: Any = topic.read()
+    found: GovernedBook = book
+    return found
+
+
+def name_of(changes: Sequence[Change], by: str, now_ms: int) -> str:
+    """Return a name for a proposal that nobody has named."""
+    import msgspec
+
+    text = msgspec.json.encode((list(changes), by, now_ms))
+    return "c-" + hashlib.blake2b(text, digest_size=6).hexdigest()
+
+
+def send_proposal(topic: ControlTopic, changes: Sequence[Change], by: str, now_ms: int, reason: str) -> None:
+    """Send a proposal, and print what became of it."""
+    from apps.fraud.control_events import Propose
+
+    event = Propose(name_of(changes, by, now_ms), list(changes), by, now_ms, reason)
+    book: Any
+    book, _ = topic.change(lambda _: [event])
+    _tell(event.id, book)
+
+
+def change_or_propose(topic: ControlTopic, change: Change, by: str, now_ms: int, reason: str) -> bool:
+    """Send a change, or propose it where a second person must agree; return whether it holds already."""
+    from apps.fraud.control_events import Propose
+
+    named = name_of([change], by, now_ms)
+
+    def events(book: Any) -> list[Any]:
+        if not book.law.why_two(change, book.kept, 0):
+            return [change]
+        return [Propose(named, [change], by, now_ms, reason)]
+
+    book: Any
+    book, (sent,) = topic.change(events)
+    if isinstance(sent, Propose):
+        _tell(named, book)
+        return False
+    return True
+
+
+def difference(
+    changes: Sequence[Change],
+    settings: FraudSettings,
+    topic: ControlTopic,
+    last: str,
+    book: GovernedBook | None = None,
+) -> Difference:
+    """Return what changes would have done over the app's own table of decisions.
+
+    Args:
+        changes: The changes.
+        settings: The app's settings.
+        topic: Its control topic, which says what holds now.
+        last: Decisions of the last so long.
+        book: What the topic says, where that was read already.
+    """
+    from apps.fraud.app_rules import own_labels
+    from apps.fraud.backtest import read_labels
+    from apps.fraud.what_if import what_if
+    from millrace.time.durations import to_ms
+
+    now = read(topic) if book is None else book
+    labels = own_labels(settings)
+    frauds = [] if labels is None else [name for name, is_fraud in read_labels(labels).items() if is_fraud]
+    approving = {
+        f"{name}@{version.number}"
+        for name, entry in now.rules.items()
+        for version in entry.versions
+        if version.rule.action == "approve"
+    }
+    table = settings.storage.path("tables", "transactions")
+    return what_if(changes, now.kept, table, frauds, approving=approving, last_ms=to_ms(last))
+
+
+def show_difference(found: Difference) -> None:
+    """Print what changes would have done."""
+    now, then = found.now, found.then
+    typer.echo(f"{found.decisions:,} decisions of {found.days:.1f} days        now       then  difference")
+    lines = (
+        ("blocked", now.blocks, then.blocks), ("looked at", now.reviews, then.reviews),
+        ("amount blocked", now.block_amount, then.block_amount),
+        ("amount looked at", now.review_amount, then.review_amount),
+        ("known frauds blocked", now.frauds_blocked, then.frauds_blocked),
+        ("known frauds looked at", now.frauds_reviewed, then.frauds_reviewed),
+        ("known frauds passed", now.frauds_passed, then.frauds_passed),
+    )  # fmt: skip
+    for what, before, after in lines:
+        digits = "" if isinstance(before, int) else ".2f"
+        typer.echo(f"  {what:<24} {before:>14,{digits}} {after:>14,{digits}} {after - before:>+14,{digits}}")
+    if found.left_out:
+        typer.echo(f"  {found.left_out:,} decisions by features of another version are left out")
+
+
+# -- of these commands alone -----------------------------------------------------------------------
+
+
+def _changes(
+    thresholds: list[str] | None,
+    puts: list[str] | None,
+    removes: list[str] | None,
+    for_: str,
+    by: str,
+    now_ms: int,
+    reason: str,
+) -> list[Change]:
+    from apps.fraud.control_events import ResetThreshold, SetThreshold
+    from apps.fraud.governance import check_threshold
+    from apps.fraud.governed_book import check_value
+    from millrace.errors import UserError
+    from millrace.operations.sending import now_ms as clock_ms
+    from millrace.rules import PutListEntry, RemoveListEntry
+    from millrace.time.durations import to_ms
+
+    found: list[Change] = []
+    for text in thresholds or ():
+        name, _, value = text.partition("=")
+        try:
+            made: Change = (
+                SetThreshold(name, float(value), by, now_ms, reason)
+                if value
+                else ResetThreshold(name, by, now_ms, reason)
+            )
+        except ValueError:
+            raise UserError(f"{text}: write NAME=VALUE with a number, e.g. block_score=0.9") from None
+        check_threshold(made)  # type: ignore[arg-type] # one of the two
+        found.append(made)
+    for text in (*(puts or ()), *(removes or ())):
+        name, sign, value = text.partition("=")
+        if not (name and sign and value):
+            raise UserError(f"{text}: write LIST=VALUE, e.g. allowed=card:c-1")
+        check_value(name, value)
+    until = clock_ms() + to_ms(for_) if for_ != "36500d" else 253_402_300_799_999
+    for text in puts or ():
+        name, _, value = text.partition("=")
+        found.append(PutListEntry(name, value, until, by, now_ms, reason))
+    for text in removes or ():
+        name, _, value = text.partition("=")
+        found.append(RemoveListEntry(name, value, by, now_ms))
+    if not found:
+        raise UserError("nothing is changed: give --threshold, --put or --remove")
+    return found
+
+
+def _settle(topic: ControlTopic, event: Any) -> None:
+    book: Any
+    book, _ = topic.change(lambda _: [event])
+    _tell(event.id, book)
+
+
+def _tell(name: str, book: GovernedBook) -> None:
+    """Print what has become of a proposal."""
+    found = book.proposals[name]
+    then = f": millrace fraud changes approve {name}" if found.status in ("waiting", "undoing") else ""
+    said = {"waiting": "waits for a second person", "undoing": "its undoing waits for a second person"}
+    typer.echo(f"{name} {said.get(found.status, 'is ' + found.status)}{then}")
+
+
+def _show(name: str, book: GovernedBook) -> None:
+    from apps.fraud.control_events import ResetThreshold, SetThreshold
+    from apps.fraud.scoring import DEFAULTS
+    from millrace.rules import PutListEntry
+    from millrace.time.moments import show_time
+
+    found = book.proposals[name]
+    why = f": {found.reason}" if found.reason else ""
+    agreed = f", agreed by {found.agreed_by}" if found.agreed_by else ""
+    typer.echo(f"{name}  {found.status}  by {found.by} at {show_time(found.at_ms)}{agreed}{why}")
+    for change in found.each():
+        if isinstance(change, SetThreshold | ResetThreshold):
+            default = getattr(DEFAULTS, change.name, 0.0)
+            now = book.overrides.get(change.name, default)
+            new = change.value if isinstance(change, SetThreshold) else default
+            typer.echo(f"    {change.name}: {now:g} now, {new:g} proposed")
+        elif isinstance(change, PutListEntry):
+            typer.echo(f"    {change.entry} on {change.list} until {show_time(change.until_ms)}")
+        else:
+            typer.echo(f"    {change.entry} off {change.list}")
