@@ -117,14 +117,23 @@ def some_payments(rng: Random) -> list[Transaction | Label]:
 def test_what_is_answered_is_what_the_stream_decides_wherever_batches_are_cut(
     seed: int, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """All payments are asked here; batches are cut anywhere, planned and not committed, followed or not."""
+    """All payments are asked here; batches are cut anywhere, planned and not committed, followed or not.
+
+    A label says what is usual for its card, and the server knows of it when it is committed: the query goes on
+    that far before the next payment.
+    """
     rng, world = Random(seed), World(tmp_path, stack)
     world.batch()
     assert world.ahead.follow()
     planned = False
     for event in some_payments(rng):
         if isinstance(event, Label):
+            if planned:
+                world.query.settle()
+                planned = False
             world.topic.say(event)
+            world.batch()
+            world.ahead.follow()
         else:
             world.topic.is_slow = rng.random() < 0.1
             status, told = world.ask(event)
