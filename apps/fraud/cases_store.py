@@ -19,6 +19,7 @@ from apps.fraud.cases_events import ActKind, Case, CaseAct, CaseLabel, Dispositi
 from apps.fraud.cases_live import ALERT_COLUMNS, LiveCases, Ranked, alerts_of, ranked
 from apps.fraud.events import Control, Label
 from millrace.dashboard.data import AppData
+from millrace.dashboard.progress import read_progress
 from millrace.errors import UserError
 from millrace.operations.control_topic import AUDIT, KEY, append_audit
 from millrace.operations.sending import NotSent, send
@@ -142,7 +143,13 @@ def _from_tables(data: AppData, rows: list[dict[str, Any]]) -> CaseView:
     queue, labels = data.table("queue"), data.table("case_labels")
     entries = [] if queue is None else queue.all(["case_id", "place"]).to_pylist()
     said = [] if labels is None else [msgspec.convert(r, CaseLabel) for r in labels.all().to_pylist()]
-    newest = max((c.updated_ms for c in cases.values()), default=0)
+    # What is said next is later than what was said here and the stream has not taken yet, and than the
+    # watermark: before that it would be late.
+    times = [*(said.at_ms for said in journal(data)), *(done.at_ms for done in acts(data))]
+    standing = read_progress(data.root / FOLDER)
+    if standing is not None and 0 < (standing.watermark_ms or 0) <= data.now_ms():
+        times.append(standing.watermark_ms or 0)
+    newest = max((*times, *(c.updated_ms for c in cases.values())), default=0)
     places = {e["case_id"]: e["place"] for e in entries}
     return CaseView(ranked(cases, places), said, newest, streamed=True)
 

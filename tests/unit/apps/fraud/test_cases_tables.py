@@ -16,7 +16,7 @@ from apps.fraud.cases import CaseBook
 from apps.fraud.cases_app import FraudCasesSettings, topology
 from apps.fraud.cases_live import LiveCases
 from apps.fraud.cases_queue import ReviewQueue
-from apps.fraud.cases_store import TABLES, case_view, dispose
+from apps.fraud.cases_store import TABLES, act, case_view, dispose
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.dashboard.data import AppData
@@ -24,9 +24,9 @@ from millrace.errors import UserError
 from millrace.host.chunks import encode_emissions
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
-from millrace.runtime.settings import AppSettings
+from millrace.runtime.settings import AppSettings, load_settings
 from tests.unit.apps.fraud.case_book_cases import DAY, START_MS, event, history
-from tests.unit.millrace.dashboard.cases import Clock
+from tests.unit.millrace.dashboard.cases import Clock, put_checkpoint
 
 SETTINGS = FraudCasesSettings(cases={"capacity": 3})
 
@@ -101,3 +101,24 @@ def test_while_the_stream_runs_a_decision_needs_the_broker(tmp_path: Path) -> No
     with pytest.raises(UserError, match="no broker is named"):
         dispose(data, SETTINGS, view.ranked[0].case.case_id, "fraud", by="eva")
     assert data.table("dispositions") is None
+
+
+def test_what_is_said_of_a_stream_of_the_past_is_later_than_what_was_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one time the order of a claim and a decision were open; before the watermark both would be late."""
+    chain = MemoryChain(CaseBook(), ("queue", ReviewQueue(3)))
+    key, at, what = event(history(3)[0])
+    emissions = chain.run_batch([(key, at, what, "alerts")]) + chain.advance_watermark(at)
+    writer_of(tmp_path).write(Batch(emissions), 0)  # type: ignore[arg-type]
+    put_checkpoint(tmp_path / "cases", {"fraud.alerts": {"0": 5}}, batch=2, watermark=at + DAY)
+    monkeypatch.setattr("apps.fraud.cases_store._send", lambda data, topic, events, what: None)
+    settings = load_settings(fraud.settings, app="fraud", overrides=["kafka.bootstrap=127.0.0.1:9"], env={})
+    data = AppData(fraud, settings, tmp_path, Clock(START_MS + 21 * DAY), (TABLES,))
+    view = case_view(data, SETTINGS)
+    assert view is not None
+    case_id = view.ranked[0].case.case_id
+    claimed = act(data, SETTINGS, case_id, "claim", by="eva")
+    data.now_ms.later()  # type: ignore[attr-defined] # tables are looked at anew
+    said = dispose(data, SETTINGS, case_id, "fraud", by="eva")
+    assert at + DAY < claimed.at_ms < said.at_ms

@@ -255,7 +255,7 @@ def test_a_bad_rule_is_one_dead_letter_with_its_place_and_the_others_go_on() -> 
 def test_a_rule_that_approves_takes_back_built_in_reasons_only() -> None:
     chain = Chain(())
     burst = [transaction(n * SECOND, 1.0) for n in range(6)]
-    chain.control(publish("card == 'card-1'", id="vip", action="approve"))
+    chain.control(publish("card == 'card-1'", id="vip", action="approve"), ApproveRule("vip", 1, "eve", 0))
     chain.send(*burst)
     assert {d.action for d in chain.decisions} == {"approve"}
     assert chain.decisions[-1].score > 0.85
