@@ -11,8 +11,7 @@ from apps.fraud.settings import FraudSettings
 from millrace.runtime.apps import App, Topic, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+    from millrace.privacy.records import CardNumbers
     from millrace.topology import Topology
 
 
@@ -45,22 +44,23 @@ def settle(
     return settings.model_copy(update={"features": settings.features.settled(plan, links)})
 
 
-def begin(settings: FraudSettings) -> None:
-    """Have the models of a registry exported that has never been, e.g. one of before there were exports."""
+def begin(settings: FraudSettings) -> str | None:
+    """Make a key for tokens, and have the models of a registry exported, where that has never been done."""
+    from apps.fraud.tokens import make_key
+
     registry, folder = settings.model.registry, settings.exports
     if registry and folder is not None:
         from millrace.models.beginning import export_first
 
         export_first("fraud", "transactions", settings.model.name, registry, Path(folder))
+    return make_key(settings)
 
 
-def prepare(records: DataFrame, settings: FraudSettings) -> DataFrame:
-    """Return the records with tokens in place of card numbers, where a key for tokens is set."""
-    if settings.privacy.token_key_file is None:
-        return records
-    from apps.fraud.tokens import read_key, tokenised
+def masking(settings: FraudSettings) -> CardNumbers | None:
+    """Return what replaces card numbers by tokens, unless that is off."""
+    from apps.fraud.tokens import card_numbers
 
-    return tokenised(records, read_key(settings.privacy.token_key_file))
+    return card_numbers(settings, [Transaction, Label, Authorisation, Control])
 
 
 app = App(
@@ -70,7 +70,7 @@ app = App(
     topology=topology,
     topics=topics,
     settle=settle,
-    prepare=prepare,
+    masking=masking,
     begin=begin,
     demo="apps.fraud.demo:spec",
     dashboard="apps.fraud.dashboard:page",

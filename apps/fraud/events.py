@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace.privacy.fields import CARD_NUMBER, IDENTITY
 from millrace.rules import (
     ApproveRule,
     PublishRule,
@@ -33,6 +34,10 @@ MAX_AMOUNT: Final = 1_000_000_000
 MAX_TIME_MS: Final = 253_402_300_799_999
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
+#: What identifies an event, and what refers to it: never taken for a card number.
+EventId = Annotated[str, Meta(min_length=1, max_length=128, extra_json_schema=IDENTITY)]
+#: A card: its number becomes a token where it is read, a token stays as it is.
+CardId = Annotated[str, Meta(min_length=1, max_length=128, extra_json_schema=CARD_NUMBER)]
 
 
 def to_cents(amount: float) -> int:
@@ -68,8 +73,8 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         address_id: Where the goods go; None at a terminal.
     """
 
-    transaction_id: Identifier
-    card_id: Identifier
+    transaction_id: EventId
+    card_id: CardId
     terminal_id: Identifier
     mcc: Annotated[str, Meta(pattern="^[0-9]{4}$")]
     country: Annotated[str, Meta(pattern="^[A-Z]{2}$")]
@@ -110,15 +115,15 @@ class Label(msgspec.Struct, frozen=True, gc=False):
         corrects: The label that a correction reverses; None otherwise.
     """
 
-    label_id: Identifier
+    label_id: EventId
     event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    transaction_id: Identifier
+    transaction_id: EventId
     transaction_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    card_id: Identifier
+    card_id: CardId
     terminal_id: Identifier
     is_fraud: bool
     source: LabelSource
-    corrects: Identifier | None = None
+    corrects: EventId | None = None
 
     def __post_init__(self) -> None:
         if self.event_time_ms < self.transaction_time_ms:
@@ -146,11 +151,11 @@ class Authorisation(msgspec.Struct, frozen=True, gc=False):
             None: all of it.
     """
 
-    authorisation_id: Identifier
+    authorisation_id: EventId
     event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    transaction_id: Identifier
+    transaction_id: EventId
     transaction_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    card_id: Identifier
+    card_id: CardId
     status: AuthorisationStatus
     amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)]
     settled_amount: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)] | None = None

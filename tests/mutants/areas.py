@@ -26,6 +26,7 @@ from tests.mutants import (
     core_windows,
     generators,
     operations,
+    privacy,
     security,
 )
 from tests.mutants.mutant import Mutant
@@ -53,5 +54,6 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "app_ridesharing": app_ridesharing.MUTANTS,
     "generators": generators.MUTANTS,
     "operations": operations.MUTANTS,
+    "privacy": privacy.MUTANTS,
     "security": security.MUTANTS,
 }

@@ -115,7 +115,7 @@ def meaning(schema: Mapping[str, Any]) -> Any:
             return [walk(part) for part in node]
         if not isinstance(node, dict):
             return node
-        found = {k: walk(v) for k, v in node.items() if k not in ANNOTATIONS and k != "properties"}
+        found = {k: walk(v) for k, v in node.items() if not _is_annotation(k) and k != "properties"}
         if "properties" in node:  # names, not keywords: a field may be called title
             found["properties"] = {name: walk(v) for name, v in node["properties"].items()}
         if "const" in found:
@@ -130,6 +130,11 @@ def meaning(schema: Mapping[str, Any]) -> Any:
         return found
 
     return walk(resolved(schema))
+
+
+def _is_annotation(keyword: str) -> bool:
+    """Return whether a keyword says nothing of which events are valid, as none does that begins with x-."""
+    return keyword in ANNOTATIONS or keyword.startswith("x-")
 
 
 def _references(node: Any, defs: Mapping[str, Any], seen: tuple[str, ...] = ()) -> Iterator[str]:
