@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apps.fraud.tokens_cli import show as show_token
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 
 if TYPE_CHECKING:
@@ -80,15 +81,8 @@ def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = 
             typer.echo(f"{name:<16} {value:<40} until {show_time(until)}")
 
 
-@app.command()
-def token(
-    number: Annotated[str, typer.Argument(help="A card number.")],
-    key_file: Annotated[Path, typer.Option(help="The key, as in privacy.token_key_file.")],
-) -> None:
-    """Print the token under which a card number stands in tables, lists and cases."""
-    from apps.fraud.tokens import Tokens, read_key
-
-    typer.echo(Tokens(read_key(key_file)).replaced(number.encode()).decode())
+# As it was called before.
+app.command("token", hidden=True)(show_token)
 
 
 def _topic(bootstrap: str | None, root: Path | None, overrides: list[str] | None) -> ControlTopic:

@@ -10,6 +10,7 @@ _PRIVACY: Final = "shared/millrace/privacy"
 _NUMBERS: Final = "tests/unit/millrace/privacy/test_card_numbers.py"
 _KEYS: Final = "tests/unit/millrace/privacy/test_token_keys.py"
 _PACKING: Final = "tests/unit/millrace/host/test_packing.py"
+_TOKENS: Final = "tests/unit/apps/fraud/test_tokens.py"
 _OF_10000: Final = f"{_NUMBERS}::test_of_10000_messages_all_numbers_go_and_nothing_else_changes"
 _WRITTEN: Final = f"{_NUMBERS}::test_a_number_goes_however_it_is_written"
 
@@ -95,11 +96,19 @@ MUTANTS: Final = (
         (f"{_KEYS}::test_of_10000_numbers_over_five_keys_each_keeps_the_token_that_it_had_first",),
     ),
     Mutant(
+        "privacy: only what one table names keeps its token",
+        "apps/fraud/tokens_cli.py",
+        'for column in ("card_id", "event"):',
+        'for column in ("card_id",):',
+        "late transactions keep their tokens",
+        (f"{_TOKENS}::test_a_cards_history_goes_on_over_a_new_key_and_new_cards_have_tokens_of_it",),
+    ),
+    Mutant(
         "privacy: a key that is gone is made anew",
         "apps/fraud/tokens.py",
         "    if path.parent.is_dir():\n",
         "    if path.parent.is_file():\n",
         "histories do not end unseen",
-        ("tests/unit/apps/fraud/test_tokens.py::test_a_key_that_is_gone_is_not_replaced_by_another",),
+        (f"{_TOKENS}::test_a_key_that_is_gone_is_not_replaced_by_another",),
     ),
 )  # fmt: skip

@@ -78,6 +78,8 @@ class TokenRing:
     def __init__(self, keys: Sequence[TokenKey], known: Sequence[bytes] = ()) -> None:
         self.keys = tuple(keys)
         self._known = tuple(known)
+        #: How many tokens each of the older keys had made when it was replaced.
+        self.known = tuple(len(one) // _TOKEN_BYTES for one in known)
         #: Number → token.
         self.token = lru_cache(maxsize=65_536)(self._made)
 

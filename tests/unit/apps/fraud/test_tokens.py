@@ -5,18 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from typer.testing import CliRunner
 
 from apps.fraud.app import app, begin
-from apps.fraud.events import Label, Transaction
+from apps.fraud.events import Decision, Label, Transaction
 from apps.fraud.settings import FraudSettings
 from apps.fraud.tokens import key_file
+from millrace.cli import build
 from millrace.contracts.schema import json_schema
-from millrace.privacy.keys import TokenKeyError
+from millrace.privacy.keys import TokenKeyError, read_ring
 from millrace.privacy.masking import Masker
-from tests.unit.apps.fraud.cases import transaction
+from millrace.runtime.contract import owned
+from millrace.testing import TestDriver
+from tests.unit.apps.fraud.cases import MINUTE, driver, send, transaction
 
-CARD = "4111111111111111"
+CARD, OTHER, LATE = "4111111111111111", "5500005555555559", "378282246310005"
 
 
 def settings_in(root: Path, **privacy: object) -> FraudSettings:
@@ -81,6 +87,55 @@ def test_a_key_that_is_gone_is_not_replaced_by_another(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(TokenKeyError, match="is gone"):
         begin(settings)
+
+
+def seen(settings: FraudSettings, number: str, at: int, cards: TestDriver) -> Decision:
+    """Send a payment as the stream would take it; return what was decided."""
+    made = masker(settings)
+    assert made is not None
+    raw = made.message(msgspec.json.encode(transaction(at, 10, card=number)))
+    send(cards, msgspec.json.decode(raw, type=Transaction))
+    decided: Decision = cards.values()[-1]
+    return decided
+
+
+def test_a_cards_history_goes_on_over_a_new_key_and_new_cards_have_tokens_of_it(tmp_path: Path) -> None:
+    settings, cards = settings_in(tmp_path), driver()
+    first = seen(settings, CARD, 0, cards)
+    begun = seen(settings, CARD, MINUTE, cards)
+    write_deltalake(
+        str(tmp_path / "tables" / "transactions"), pa.table({"card_id": [first.card_id, "card-7"]})
+    )
+    event = pa.array([{"card_id": Masker(read_ring(tmp_path / "privacy" / "token.keys").token).text(LATE)}])
+    write_deltalake(str(tmp_path / "tables" / "late"), pa.table({"event": event}))
+    done = CliRunner().invoke(build(), ["fraud", "tokens", "rotate", "--root", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "2 cards keep their tokens" in done.output
+    after = seen(settings, CARD, 2 * MINUTE, cards)
+    assert (after.card_id, after.purchases_before) == (begun.card_id, 2)
+    new = seen(settings, OTHER, 3 * MINUTE, cards)
+    ids = [key.id for key in read_ring(tmp_path / "privacy" / "token.keys").keys]
+    assert [one.card_id.split("-")[1] for one in (new, after)] == ids
+    assert new.purchases_before == 0
+    listed = CliRunner().invoke(build(), ["fraud", "tokens", "list", "--root", str(tmp_path)])
+    assert listed.output.splitlines() == [f"{ids[0]}    makes tokens", f"{ids[1]}    2 cards keep its tokens"]
+    for command in (["tokens", "show"], ["lists", "token"]):
+        shown = CliRunner().invoke(build(), ["fraud", *command, CARD, "--root", str(tmp_path)])
+        assert shown.output.strip() == after.card_id
+
+
+def test_a_key_is_not_replaced_under_a_job_that_runs_or_has_not_finished_its_batch(tmp_path: Path) -> None:
+    command = ["fraud", "tokens", "rotate", "--root", str(tmp_path)]
+    begin(settings_in(tmp_path))
+    with owned(tmp_path):
+        done = CliRunner().invoke(build(), command)
+    assert "in use by" in str(done.exception)
+    for name, batches in (("offsets", 2), ("commits", 1)):
+        (tmp_path / "checkpoint" / name).mkdir(parents=True)
+        for batch in range(batches):
+            (tmp_path / "checkpoint" / name / str(batch)).write_text("v1\n{}\n{}\n")
+    done = CliRunner().invoke(build(), command)
+    assert "was not finished" in str(done.exception)
 
 
 def test_contracts_name_the_fields_that_hold_card_numbers() -> None:
