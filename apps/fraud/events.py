@@ -35,9 +35,9 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 #: What identifies an event, and what refers to it: never taken for a card number.
-EventId = Annotated[str, Meta(min_length=1, max_length=128, extra_json_schema=IDENTITY)]
+EventId = Annotated[str, Meta(min_length=1, max_length=128), IDENTITY]
 #: A card: its number becomes a token where it is read, a token stays as it is.
-CardId = Annotated[str, Meta(min_length=1, max_length=128, extra_json_schema=CARD_NUMBER)]
+CardId = Annotated[str, Meta(min_length=1, max_length=128), CARD_NUMBER]
 
 
 def to_cents(amount: float) -> int:

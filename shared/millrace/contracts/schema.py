@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from millrace.errors import UserError
+from millrace.privacy.fields import marks_of, structs_in
 
 #: The dialect of the schemas.
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -55,6 +56,9 @@ def json_schema(tp: Any, *, identity: str | None = None) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{getattr(tp, '__name__', tp)} has no JSON Schema: {error}") from error
     defs = {name: _described(found) for name, found in raw.pop("$defs", {}).items()}
+    for struct in structs_in(tp):
+        for field, mark in marks_of(struct).items():
+            defs[struct.__name__]["properties"][field][str(mark)] = True
     top = str(raw.get("$ref", ""))
     if top.startswith(_REF) and len(raw) == 1:
         raw = defs[top.removeprefix(_REF)]
