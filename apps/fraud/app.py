@@ -78,12 +78,12 @@ app = App(
     models="apps.fraud.model_cli:app",
     rules="apps.fraud.app_rules:RULES",
     contracts={
-        "transaction.v1": Transaction,
+        "transaction.v2": Transaction,
         "label.v1": Label,
         "authorisation.v1": Authorisation,
         "control.v3": Control,
         "decision.v2": Decision,
-        "alert.v1": Alert,
+        "alert.v2": Alert,
         "correction.v1": Correction,
     },
     narrowed=dict.fromkeys(

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from apps.fraud.events import MAX_AMOUNT
+from apps.fraud.currencies import MAX_AMOUNT
 from millrace.parts.contents import DIGEST_BYTES
 
 DAY_MS: Final = 86_400_000

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import astuple
 
+from apps.fraud.billing import billed
 from apps.fraud.events import Action, Alert, Decision, Reason, Transaction
 from apps.fraud.reasons import comparisons, entity_reasons, score_of
 from apps.fraud.rulebook import Facts, Rules, Windows, windows_of
@@ -25,8 +26,9 @@ FEATURES_VERSION: Final = "2"
 #: Lists that need no rule; their values are ``kind:value``, for example ``card:card-1``.
 BLOCKED: Final = "blocked"
 ALLOWED: Final = "allowed"
-#: So many fields of a transaction stand at the beginning of a decision.
+#: So many fields of a transaction stand at the beginning of a decision, and so many in its two runs together.
 _TOLD_FIRST: Final = 9
+_TOLD: Final = 18
 _STRICTNESS: Final[dict[Action, int]] = {"approve": 0, "review": 1, "block": 2}
 
 Lists = Mapping[str, Mapping[str, int]]
@@ -60,7 +62,7 @@ def decide(
     score = 0.0
     action: Action = "approve"
     if purchase:
-        reasons = own_reasons(own, tx.amount, thresholds)
+        reasons = own_reasons(own, billed(tx) or 0.0, thresholds)
         reasons += entity_reasons(tx, own, card, terminal, device, thresholds)
         if reasons:
             reasons.sort(key=_by_weight)
@@ -151,7 +153,7 @@ def _by_list(tx: Transaction, lists: Lists, action: Action) -> tuple[Action, lis
 
 def _rule_reason(match: Match, tx: Transaction) -> Reason:
     limit = next((t.constant for t in match.condition.tests if t.sign in (">", ">=")), 0.0)
-    return Reason(f"RULE:{match.rule.reason or match.rule.id}", tx.amount, 0.0, float(limit), 0.0)
+    return Reason(f"RULE:{match.rule.reason or match.rule.id}", billed(tx) or 0.0, 0.0, float(limit), 0.0)
 
 
 def _alert(d: Decision, thresholds: Thresholds) -> Alert:
@@ -173,6 +175,8 @@ def _alert(d: Decision, thresholds: Thresholds) -> Alert:
         d.terminal_id,
         d.device_id,
         d.ip,
+        d.billing_amount,
+        d.billing_currency,
     )
 
 
@@ -206,13 +210,14 @@ def _decision(
     # name, it takes twice as long.
     tx, own, card, account, terminal, device, address, _, card_labels, terminal_labels = seen
     of_transaction = astuple(tx)
-    return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
+    amount, rate = (tx.billing_amount, tx.billing_rate) if tx.billing_currency else (tx.amount, 1.0)
+    return Decision(  # type: ignore[call-arg,misc] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
         *astuple(own),
         score,
         action,
         reasons,
-        *of_transaction[_TOLD_FIRST:],
+        *of_transaction[_TOLD_FIRST:_TOLD],
         card,
         account,
         terminal,
@@ -230,4 +235,7 @@ def _decision(
         None if challenger is None else challenger[1],
         card_labels,
         terminal_labels,
+        billing_amount=amount,
+        billing_currency=tx.billing_currency or tx.currency,
+        billing_rate=rate,
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from apps.fraud.billing import billed, cents_of
 from apps.fraud.entity import look_at
-from apps.fraud.events import Decision, Label, Transaction, to_cents
+from apps.fraud.events import Decision, Label, Transaction
 from apps.fraud.feature_types import EntityFeatures
 from apps.fraud.handbook.habits import is_high
 from apps.fraud.history import HORIZON_MS, MAX_KEPT, History
@@ -19,7 +20,7 @@ from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
 from apps.fraud.known_labels import LabelRules, TerminalLog, Word
 from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
-from apps.fraud.rulebook import ENTITIES, compute
+from apps.fraud.rulebook import ENTITIES, compute, without_amounts
 from apps.fraud.scorer import Observed, Scorer, trained_until
 from apps.fraud.stages import Enriched, Labelled, Passed, Stage
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
@@ -72,19 +73,21 @@ class _Entity(_Later):
         ctx.emit(event)
 
     def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
-        cents = to_cents(tx.amount)
-        bought = cents if tx.kind == "purchase" else 0
+        cents, purchase = cents_of(tx), tx.kind == "purchase"
+        bought = cents if purchase else 0
         history = self.history.value
         asked = self.rules_now().asked.get(self.entity)
         if asked:
+            if purchase and not cents:
+                asked, bought = without_amounts(asked), 1
             compute(asked, event.windows, Look(history, ctx.event_time), tx, bought)
         if history is None:
             history = History(since=ctx.event_time)
         elif ctx.event_time < history.since:
             history.since = ctx.event_time
-        history.balance += -cents if bought else cents
+        history.balance += -cents if purchase else cents
         card = link_of(tx.card_id)
-        if bought:
+        if purchase:
             history.add(ctx.event_time, cents, (card,))
         history.prune(ctx.watermark - HORIZON_MS, MAX_KEPT)
         self.history.value = history
@@ -120,7 +123,8 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         event.terminal_labels = kept.look(ctx.event_time, self._labels)
         if tx.kind == "purchase":
             median = event.own.median_before
-            kept.add(ctx.event_time, high=is_high(tx.amount, tx.amount / median if median else 1.0))
+            amount = billed(tx) or 0.0
+            kept.add(ctx.event_time, high=is_high(amount, amount / median if median else 1.0))
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
 

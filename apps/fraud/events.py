@@ -1,6 +1,6 @@
 """Contracts of the fraud app: what comes in, what goes out, what changes it while it runs.
 
-The JSON Schema of the input, for producers in any language, is ``schemas/transaction.v1.schema.json``;
+The JSON Schema of the input, for producers in any language, is ``schemas/transaction.v2.schema.json``;
 a test holds it equal to :class:`Transaction`.
 """
 
@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from apps.fraud.currencies import MAX_AMOUNT, check_decimals
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.labels import LabelRisk, TerminalLabels
 from millrace.privacy.fields import CARD_NUMBER, IDENTITY
@@ -28,12 +29,14 @@ Channel = Literal["terminal", "online"]
 Action = Literal["approve", "review", "block"]
 LabelSource = Literal["feedback", "chargeback", "correction"]
 AuthorisationStatus = Literal["approved", "declined", "captured", "reversed"]
-#: Amounts above this are refused; squares and sums of smaller ones fit the integers of the state.
-MAX_AMOUNT: Final = 1_000_000_000
 #: The end of the year 9999, UTC.
 MAX_TIME_MS: Final = 253_402_300_799_999
 
+#: Units of one currency that one of another may be worth.
+MAX_RATE: Final = 1_000_000
+
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
+Currency = Annotated[str, Meta(pattern="^[A-Z]{3}$")]
 #: What identifies an event, and what refers to it: never taken for a card number.
 EventId = Annotated[str, Meta(min_length=1, max_length=128), IDENTITY]
 #: A card: its number becomes a token where it is read, a token stays as it is.
@@ -58,7 +61,7 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         terminal_id: Where it happened.
         mcc: Merchant category code, ISO 18245.
         country: Country of the terminal, ISO 3166-1 alpha-2.
-        amount: Amount in currency units, at most two decimals.
+        amount: Amount in currency units, with no more decimals than the currency has.
         currency: ISO 4217 code.
         kind: A purchase takes from the card's balance, a refund or top-up adds to it.
         event_time_ms: When it happened, UTC milliseconds.
@@ -71,6 +74,9 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         device_id: The customer's device; None at a terminal.
         ip: The device's address; None at a terminal.
         address_id: Where the goods go; None at a terminal.
+        billing_amount: What the holder is billed, in units of ``billing_currency``, where the issuer says so.
+        billing_currency: ISO 4217 code; with an amount, or not at all.
+        billing_rate: Units of it that one unit of ``currency`` was billed at, where the issuer says so.
     """
 
     transaction_id: EventId
@@ -79,7 +85,7 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     mcc: Annotated[str, Meta(pattern="^[0-9]{4}$")]
     country: Annotated[str, Meta(pattern="^[A-Z]{2}$")]
     amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)]
-    currency: Literal["EUR"]
+    currency: Currency
     kind: Kind
     event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
     customer_id: Identifier | None = None
@@ -91,12 +97,16 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     device_id: Identifier | None = None
     ip: Annotated[str, Meta(min_length=2, max_length=45)] | None = None
     address_id: Identifier | None = None
+    billing_amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)] | None = None
+    billing_currency: Currency | None = None
+    billing_rate: Annotated[float, Meta(gt=0, le=MAX_RATE)] | None = None
 
     def __post_init__(self) -> None:
-        # The nearest double of a number with two decimals is what this division gives, exactly.
-        amount = self.amount
-        if round(amount * 100) / 100 != amount:
-            raise ValueError(f"amount has at most two decimals, not {amount!r}")
+        check_decimals("amount", self.amount, self.currency)
+        if self.billing_amount is not None:
+            if self.billing_currency is None:
+                raise ValueError("billing_amount needs billing_currency")
+            check_decimals("billing_amount", self.billing_amount, self.billing_currency)
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
@@ -241,6 +251,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         card_labels: What was known of the card's transactions; None: nothing.
         terminal_labels: What was known of the terminal's; None where that stage is left out.
         control_group: Whether it would have been blocked, and is let through to learn what it is.
+        billing_amount: Amount in the app's currency, by which all features go; None: not known, and nothing
+            that hangs on it was looked at.
+        billing_currency: The app's currency; empty in decisions of before there were several.
+        billing_rate: Units of it per unit of ``currency``; None: not told, or not known.
     """
 
     transaction_id: str
@@ -297,6 +311,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     card_labels: LabelRisk | None = None
     terminal_labels: TerminalLabels | None = None
     control_group: bool = False
+    billing_amount: float | None = None
+    billing_currency: str = ""
+    billing_rate: float | None = None
 
 
 class Alert(msgspec.Struct, frozen=True, gc=False):
@@ -320,6 +337,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
         terminal_id: As in the transaction, like the two that follow.
         device_id: None at a terminal.
         ip: None at a terminal.
+        billing_amount: Amount in the app's currency; None: not known.
+        billing_currency: The app's currency; empty in alerts of before there were several.
     """
 
     card_id: str
@@ -339,6 +358,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
     terminal_id: str
     device_id: str | None
     ip: str | None
+    billing_amount: float | None = None
+    billing_currency: str = ""
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -349,7 +370,7 @@ class Correction(msgspec.Struct, frozen=True):
         card_id: Its card.
         event_time_ms: When it happened, UTC milliseconds.
         lateness_ms: How far it was behind the watermark.
-        amount: Amount in currency units.
+        amount: Amount in units of its currency.
         kind: Purchase, refund or top-up.
         would_be: What the card's own history would have said at its time.
         score: The score of that.
@@ -394,9 +415,28 @@ class ResetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_t
     name: Identifier
 
 
+class SetRate(msgspec.Struct, frozen=True, tag_field="kind", tag="set_rate"):
+    """Control event: what one unit of a currency is worth, for payments from a time on.
+
+    Attributes:
+        currency: ISO 4217 code.
+        rate: Units of the app's currency.
+        from_ms: Event time from which on, UTC milliseconds; another of the same time replaces it.
+        by: Who says so.
+        at_ms: When, UTC milliseconds.
+    """
+
+    currency: Currency
+    rate: Annotated[float, Meta(gt=0, le=MAX_RATE)]
+    from_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    by: Annotated[str, Meta(max_length=128)] = ""
+    at_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)] = 0
+
+
 Control = (
     SetThreshold
     | ResetThreshold
+    | SetRate
     | PublishRule
     | SetRuleState
     | ApproveRule

@@ -49,7 +49,7 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
         account: The card's totals; changed.
         recent: The card's last 24 hours; changed.
         time: Event time, ms.
-        cents: Amount, cents.
+        cents: Amount, cents; 0: it is not known, so the purchase counts and its amount does not.
         purchase: True for a purchase, False for a refund or top-up.
 
     Example:
@@ -91,12 +91,12 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
     if purchase:
         this, added = 1, cents
         upto += cents
-        if std and mean is not None:
+        if std and mean is not None and cents:
             zscore = (cents - mean) / std
-        if cents <= SMALL_CENTS and past.is_small(cents):
+        if 0 < cents <= SMALL_CENTS and past.is_small(cents):
             small = 1
             if start_1m < end:
-                small += sum(map(past.is_small, recent.amounts(start_1m, end)))
+                small += sum(map(past.is_small, filter(None, recent.amounts(start_1m, end))))
         elif median is not None and cents >= LARGE_TIMES * median:
             large = 1
             if start_1h < end:
@@ -125,7 +125,8 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
             totals.append(upto)
         else:
             recent.add_purchase(end, time, cents)
-        account.add_purchase(time, cents)
+        if cents:
+            account.add_purchase(time, cents)
     else:
         recent.add_credit(time, cents)
         account.balance += cents
@@ -135,5 +136,6 @@ def observe(account: Account, recent: Recent, time: int, cents: int, *, purchase
 def _past(account: Account, recent: Recent, time: int, end: int) -> Account:
     """Return the totals without what is later than ``time``: ``account`` itself but for disorder."""
     later = recent.amounts(end, len(recent.times)) if end < len(recent.times) else []
+    later = list(filter(None, later))
     credited = sum(cents for at, cents in recent.credits if at > time)
     return account.without(later, credited) if later or credited else account

@@ -28,6 +28,7 @@ def topology(settings: FraudSettings) -> Topology:
     """
     measures, labels = settings.model.measure, settings.labels.rules()
     first, rest = stages(settings.features.stages, *_models(settings), labels, measures=measures)
+    first.currency = settings.currency.billing
     names = settings.topics
     inputs = {
         "transactions": Input(names.transactions, "card_id"),

@@ -7,19 +7,30 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from apps.fraud.billing import billed, cents_of, in_currency
 from apps.fraud.card import DAY_MS, Account, Recent
 from apps.fraud.card_history import NOBODY, card_features, counted, links_of, moved
-from apps.fraud.events import Correction, Decision, Label, LateTransaction, Transaction, to_cents
+from apps.fraud.currencies import Rate, put_rate
+from apps.fraud.events import Correction, Decision, Label, LateTransaction, SetRate, Transaction
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
 from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
 from apps.fraud.known_labels import CardWords, Word
-from apps.fraud.rulebook import NO_WINDOWS, rules_view
+from apps.fraud.rulebook import NO_WINDOWS, Windows, rules_view, without_amounts
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
 from apps.fraud.stages import Enriched, Labelled, Passed, Stage, UnknownThreshold
 from apps.fraud.windows import CardWindows
-from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace import (
+    Context,
+    KeyedProcess,
+    Timer,
+    arrival,
+    broadcast_state,
+    days,
+    side_output,
+    value_state,
+)
 from millrace.parts.contents import digest_of
 from millrace.parts.lookback import Look
 
@@ -52,9 +63,20 @@ class _Cards(Stage):
     place = value_state(Place, ttl=days(90))
     # What is said of a transaction, as late as half a year after it.
     labelled = value_state(CardWords, ttl=days(240))
+    rates = broadcast_state(str, list[Rate])
     corrections = side_output(Correction)
     late_transactions = side_output(LateTransaction)
     labels = side_output(Label)
+
+    def _set_rate(self, control: SetRate) -> None:
+        known = self.rates.get(control.currency) or []
+        self.rates.put(control.currency, put_rate(known, Rate(control.from_ms, control.rate)))
+
+    def _billed(self, event: Transaction) -> Transaction:
+        """Return a transaction with its amount in the app's currency, as far as it is known."""
+        if event.currency == self.currency and event.billing_currency is None:
+            return event
+        return in_currency(event, self.currency, self.rates.view(dict))
 
     def process(self, event: Transaction | Label, ctx: Context) -> None:
         """Find out what is known of the card at one transaction, or learn what one was."""
@@ -86,9 +108,10 @@ class _Cards(Stage):
         recent = self._recent(event, ctx)
         if recent is None:
             return
+        event = self._billed(event)
         account = self.account.value or Account()
         purchase = event.kind == "purchase"
-        cents = to_cents(event.amount)
+        cents = cents_of(event)
         own = observe(account, recent, ctx.event_time, cents, purchase=purchase)
         self.account.value = account  # its 90 days begin anew
         bought = cents if purchase else 0
@@ -96,7 +119,9 @@ class _Cards(Stage):
         look, links = Look(history, ctx.event_time), links_of(event) if purchase else NOBODY
         card = card_features(look, event, bought, place, links)
         asked = self.rules.view(rules_view).asked.get("card")
-        windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
+        windows: Windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
+        if asked and purchase and not cents:
+            windows = Windows({}, without_amounts(asked), look, event, 1)
         if purchase:
             history = self.history.value = counted(history, event, cents, links)
             if event.latitude is not None:
@@ -129,14 +154,13 @@ class _Cards(Stage):
             return
         lateness = ctx.watermark - ctx.event_time
         ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))
+        event = self._billed(event)
         thresholds = self.overrides.view(thresholds_with)
         # On copies: an issued decision must not change, nor the features of those to come.
         account = copy.deepcopy(self.account.value) or Account()
         purchase = event.kind == "purchase"
-        own = observe(
-            account, copy.deepcopy(recent), ctx.event_time, to_cents(event.amount), purchase=purchase
-        )
-        score, reasons = assess(own, event.amount, thresholds, purchase=purchase)
+        own = observe(account, copy.deepcopy(recent), ctx.event_time, cents_of(event), purchase=purchase)
+        score, reasons = assess(own, billed(event) or 0.0, thresholds, purchase=purchase)
         look = Look(self.history.value, ctx.event_time)
         last = bisect_right(look.times, ctx.event_time + DAY_MS)
         ctx.output(

@@ -9,6 +9,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from apps.fraud.billing import billed
 from apps.fraud.card_history import DEVICES, IPS, TERMINALS
 from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
@@ -95,6 +96,7 @@ class Facts:
 
     Attributes:
         tx: The transaction.
+        billed: Its amount in the app's currency; None: it is not known.
         own: The card's totals and last 24 hours.
         card: The card's last 30 days.
         account: The account; None where there is none, or its stage is left out. So for the others.
@@ -111,8 +113,8 @@ class Facts:
     """
 
     __slots__ = (
-        "account", "address", "card", "card_labels", "device", "event_time_ms", "lists", "model_score",
-        "own", "score", "terminal", "terminal_labels", "tx", "windows",
+        "account", "address", "billed", "card", "card_labels", "device", "event_time_ms", "lists",
+        "model_score", "own", "score", "terminal", "terminal_labels", "tx", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +131,7 @@ class Facts:
         terminal_labels: TerminalLabels | None = None,
     ) -> None:
         self.tx, self.own, self.card, self.windows, self.lists = tx, own, card, windows, lists
+        self.billed = billed(tx)
         self.account, self.terminal, self.device, self.address = entities
         self.event_time_ms, self.score, self.model_score = tx.event_time_ms, score, model_score
         self.card_labels: LabelRisk | NothingSaid = NOTHING_SAID if card_labels is None else card_labels
@@ -166,7 +169,8 @@ def _small_then_large(small: float, large: float, window_ms: int) -> Callable[[F
     text = text_of(Use("small_then_large", (small, large, window_ms)))
 
     def holds(facts: Facts) -> bool:
-        if facts.tx.amount < large or facts.tx.kind != "purchase":
+        amount = billed(facts.tx)
+        if amount is None or amount < large or facts.tx.kind != "purchase":
             return False
         least = facts.windows[text]
         return least is not None and least <= small
@@ -203,6 +207,11 @@ _MAYBE_TEXTS: Final = {
 }
 
 
+_BILLED: Final = Field(
+    "number", nullable=True, attribute="billed", about="in the app's currency; missing where it is not known"
+)
+
+
 def _fields() -> dict[str, Field]:
     own = {name: Field("number", attribute=f"own.{name}") for name in _OWN}
     own |= {name: Field("number", nullable=True, attribute=f"own.{name}") for name in _OWN_OR_MISSING}
@@ -214,7 +223,8 @@ def _fields() -> dict[str, Field]:
     texts = {name: name for name in ("mcc", "country", "kind", "currency")} | _TEXTS
     maybe = _MAYBE_TEXTS
     return {
-        "amount": Field("number", attribute="tx.amount", about="of the transaction, currency units"),
+        **dict.fromkeys(("amount", "billing_amount"), _BILLED),
+        "original_amount": Field("number", attribute="tx.amount", about="in units of `currency`"),
         **{name: Field("text", attribute=f"tx.{of}") for name, of in texts.items()},
         **{name: Field("text", nullable=True, attribute=f"tx.{of}") for name, of in maybe.items()},
         "score": Field("number", about="of the built-in reasons, 0 to 1"),
@@ -273,7 +283,7 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
     *_, entity, window = use.arguments
     name = use.name
     if name == "small_then_large":
-        return lambda look, tx, cents: _units(look.smallest(window))
+        return lambda look, tx, cents: _units(_least_known(look, window))
     if entity in PAIRS:
         return _of_pair(name, PAIRS[entity], window)
     if name == "count":
@@ -285,7 +295,7 @@ def asked(use: Use) -> Callable[[Look, Transaction, int], float | None]:
     if name == "largest":
         return _largest(window)
     if name == "smallest":
-        return lambda look, tx, cents: _units(_least(look.smallest(window), cents))
+        return lambda look, tx, cents: _units(_least(_least_known(look, window), cents))
     what = use.arguments[0]
     if entity == "card":
         if what == "card":
@@ -360,6 +370,16 @@ def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction
 def _different(links: list[int], this: int) -> float:
     found = {*links, this}
     return float(len(found) - (0 in found))
+
+
+def _least_known(look: Look, window: int) -> int | None:
+    """Return the smallest amount in a window, cents; those that are not known are 0 in it."""
+    return look.smallest(window) or min(filter(None, look.amounts_from(look.start(window))), default=None)
+
+
+def without_amounts(asked: Asked) -> Asked:
+    """Return what rules ask of a purchase whose amount is not known: all but what hangs on it is missing."""
+    return {text: of for text, of in asked.items() if text.startswith(("count(", "distinct("))}
 
 
 def _least(before: int | None, cents: int) -> int | None:

@@ -126,6 +126,17 @@ class ModelSettings(Section):
     )
 
 
+class CurrencySettings(Section):
+    """What amounts are reckoned in."""
+
+    billing: str = Field(
+        default="EUR",
+        pattern="^[A-Z]{3}$",
+        description="the currency of balances, features, thresholds and rules (ISO 4217); others are turned "
+        "by what the issuer has billed, or by a rate. Part of the checkpoint: another one is another job",
+    )
+
+
 class PrivacySettings(Section):
     """How card numbers are kept out of tables, topics, dead letters and logs, and how long what is kept."""
 
@@ -164,6 +175,7 @@ class FraudSettings(AppSettings):
     features: FeatureSettings = FeatureSettings()
     labels: LabelSettings = LabelSettings()
     model: ModelSettings = ModelSettings()
+    currency: CurrencySettings = CurrencySettings()
     privacy: PrivacySettings = PrivacySettings()
 
     @property

@@ -8,7 +8,16 @@ from typing import Any, ClassVar
 import msgspec
 
 from apps.fraud.desk import decide
-from apps.fraud.events import Alert, Control, Decision, Label, ResetThreshold, SetThreshold, Transaction
+from apps.fraud.events import (
+    Alert,
+    Control,
+    Decision,
+    Label,
+    ResetThreshold,
+    SetRate,
+    SetThreshold,
+    Transaction,
+)
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
@@ -119,6 +128,9 @@ class Stage(KeyedProcess[Any, Any]):
 
     control_type: ClassVar[object] = Control
 
+    #: The currency that amounts are reckoned in.
+    currency = "EUR"
+
     overrides = broadcast_state(str, float)
     rules = broadcast_state(str, Entry)
     lists = broadcast_state(str, dict[str, int])
@@ -131,10 +143,15 @@ class Stage(KeyedProcess[Any, Any]):
         """Set or reset a threshold, change a rule or a list, for all keys."""
         if isinstance(control, SetThreshold | ResetThreshold):
             self._set_threshold(control)
+        elif isinstance(control, SetRate):
+            self._set_rate(control)
         elif isinstance(control, PutListEntry | RemoveListEntry):
             apply_list(control, self.lists, now_ms=ctx.watermark)
         else:
             apply_rule(LANGUAGE, control, self.rules)
+
+    def _set_rate(self, control: SetRate) -> None:
+        """Take a rate, where amounts are turned: at the card's stage, whose payments go on with it."""
 
     def _set_threshold(self, control: SetThreshold | ResetThreshold) -> None:
         if control.name not in THRESHOLD_NAMES:

@@ -67,7 +67,9 @@ def expected_decisions(transactions: Iterable[Mapping[str, Any]]) -> dict[str, d
             continue
         decided[card, identity] = time
         this = Handled(time, int(Decimal(str(tx["amount"])) * 100), tx["kind"] == "purchase")
-        rows[identity] = {**tx, **_features(cards[card], this)}
+        # All that the tests pay is paid in the app's currency; of other ones test_currencies has an oracle.
+        billed = {"billing_amount": tx["amount"], "billing_currency": tx["currency"], "billing_rate": 1.0}
+        rows[identity] = {**tx, **billed, **_features(cards[card], this)}
         cards[card].append(this)
     return rows
 

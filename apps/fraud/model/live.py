@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from apps.fraud.billing import billed
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.labels import LabelRisk, TerminalLabels
@@ -96,7 +97,7 @@ def _getter(name: str) -> Callable[[Any], Any]:
 
         return of_entity
     if name == "amount":
-        return lambda observed: observed.tx.amount
+        return lambda observed: billed(observed.tx)
     return lambda observed: getattr(observed.own, name)
 
 

@@ -139,7 +139,7 @@ def test_a_key_is_not_replaced_under_a_job_that_runs_or_has_not_finished_its_bat
 
 
 def test_contracts_name_the_fields_that_hold_card_numbers() -> None:
-    for tp in (app.contracts["transaction.v1"], Label, app.contracts["authorisation.v1"]):
+    for tp in (app.contracts["transaction.v2"], Label, app.contracts["authorisation.v1"]):
         properties = json_schema(tp)["properties"]
         assert [name for name, said in properties.items() if said.get("x-card-number")] == ["card_id"]
         assert properties["transaction_id"]["x-identity"] is True

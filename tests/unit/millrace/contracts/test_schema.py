@@ -333,13 +333,13 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
     assert result.exit_code == 0, result.output
     assert "ok  fraud: " in result.output
     assert [str(c.name) for c in contracts_of(load_app("fraud"))] == [
-        "alert.v1",
+        "alert.v2",
         "authorisation.v1",
         "control.v3",
         "correction.v1",
         "decision.v2",
         "label.v1",
-        "transaction.v1",
+        "transaction.v2",
     ]
 
 
@@ -348,14 +348,14 @@ def test_the_command_ends_with_1_on_findings_and_shows_every_form(tmp_path: Path
     assert run(command, ["check", "fraud", "--folder", str(tmp_path)]).exit_code == 1
     assert run(command, ["generate", "fraud", "--folder", str(tmp_path)]).exit_code == 0
     assert run(command, ["check", "fraud", "--folder", str(tmp_path)]).exit_code == 0
-    assert "transaction.v1" in run(command, ["show", "fraud"]).output
-    assert "`amount` DOUBLE" in run(command, ["show", "fraud", "transaction.v1", "--as", "ddl"]).output
+    assert "transaction.v2" in run(command, ["show", "fraud"]).output
+    assert "`amount` DOUBLE" in run(command, ["show", "fraud", "transaction.v2", "--as", "ddl"]).output
     assert (
         "optional double amount = 6;"
-        in run(command, ["show", "fraud", "transaction.v1", "--as", "proto"]).output
+        in run(command, ["show", "fraud", "transaction.v2", "--as", "proto"]).output
     )
     assert (
-        json.loads(run(command, ["show", "fraud", "transaction.v1", "--as", "avro"]).output)["name"]
+        json.loads(run(command, ["show", "fraud", "transaction.v2", "--as", "avro"]).output)["name"]
         == "Transaction"
     )
     assert isinstance(run(command, ["show", "fraud", "transaction.v7"]).exception, ContractError)
