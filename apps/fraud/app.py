@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from apps.fraud.events import Alert, Authorisation, Control, Correction, Decision, Label, Transaction
+from apps.fraud.events import (
+    Alert,
+    Authorisation,
+    CardErasure,
+    Control,
+    Correction,
+    Decision,
+    Label,
+    Transaction,
+)
 from apps.fraud.settings import FraudSettings
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -24,6 +33,8 @@ def topics(settings: FraudSettings) -> Topics:
             # A label has the time of its transaction.
             Topic(names.labels, partitions, event_time="transaction_time_ms", clock=False),
             Topic(names.control, 1),
+            # What is asked for now is no clock for payments.
+            Topic(names.erasures, 1, event_time="event_time_ms", clock=False),
         ),
         writes=(Topic(names.alerts, partitions), Topic(names.dead_letters, 1)),
         control=names.control,
@@ -60,7 +71,7 @@ def masking(settings: FraudSettings) -> CardNumbers | None:
     """Return what replaces card numbers by tokens, unless that is off."""
     from apps.fraud.tokens import card_numbers
 
-    return card_numbers(settings, [Transaction, Label, Authorisation, Control])
+    return card_numbers(settings, [Transaction, Label, Authorisation, CardErasure, Control])
 
 
 app = App(
@@ -80,6 +91,7 @@ app = App(
     contracts={
         "transaction.v2": Transaction,
         "label.v1": Label,
+        "erasure.v1": CardErasure,
         "authorisation.v1": Authorisation,
         "control.v3": Control,
         "decision.v2": Decision,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from apps.fraud.cases_cli import app as cases
+from apps.fraud.forget_cli import forget
 from apps.fraud.lists_cli import app as lists
 from apps.fraud.model_cli import app as models
 from apps.fraud.model_cli import older as older_models
@@ -16,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Fraud: rules, lists, rates, tokens
 app.add_typer(rules, name="rules")
 app.add_typer(lists, name="lists")
 app.add_typer(rates, name="rates")
+app.command()(forget)
 app.add_typer(tokens, name="tokens")
 app.add_typer(cases, name="cases")
 app.add_typer(models, name="model")

@@ -22,7 +22,7 @@ from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
 from apps.fraud.rulebook import ENTITIES, compute, without_amounts
 from apps.fraud.scorer import Observed, Scorer, trained_until
-from apps.fraud.stages import Enriched, Labelled, Passed, Stage
+from apps.fraud.stages import Enriched, Forgotten, Labelled, Passed, Stage
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
@@ -58,6 +58,9 @@ class _Entity(_Later):
         """Find out what is known of the entity at one transaction."""
         if isinstance(event, Labelled):
             self.tell(event, ctx)
+            return
+        if isinstance(event, Forgotten):
+            ctx.emit(event)
             return
         tx = event.tx
         if getattr(tx, ENTITIES[self.entity]) is not None:
@@ -175,6 +178,9 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
         if isinstance(event, Labelled):
             self._judge(event.label, ctx, newest=event.newest)
             return
+        if isinstance(event, Forgotten):
+            self.forget_key()
+            return
         seen = event.observed()
         decision, alert = self.decided(*next(self.scored([seen])))
         ctx.emit(decision)
@@ -227,8 +233,9 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
             if isinstance(event, Labelled):
                 outcomes += issued.say(event.label) if event.newest else []
                 continue
-            observed, decision = decided[row]
-            if decision.kind == "purchase":
+            # What is to be forgotten comes as a correction does, and so never in a batch.
+            if isinstance(event, Enriched) and decided[row][1].kind == "purchase":
+                observed, decision = decided[row]
                 outcomes += issued.issue(decision, observed, until, is_fraud=event.is_fraud)
         parts = counted(outcomes)
         batch.output(self.outcomes, parts, [len(batch) - 1] * len(parts))

@@ -180,6 +180,32 @@ class Authorisation(msgspec.Struct, frozen=True, gc=False):
             raise ValueError("only what is captured or reversed has a settled_amount")
 
 
+class CardErasure(msgspec.Struct, frozen=True, gc=False):
+    """All that is kept of a card is to be forgotten: JSON on ``fraud.erasures`` with the card as its key.
+
+    Attributes:
+        erasure_id: Its identity.
+        event_time_ms: When it was asked for, UTC milliseconds.
+        card_id: The card.
+    """
+
+    erasure_id: EventId
+    event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    card_id: CardId
+
+
+class Erased(msgspec.Struct, frozen=True, gc=False):
+    """That the state of a card is gone.
+
+    Attributes:
+        erasure_id: By which request.
+        event_time_ms: When that was asked for, UTC milliseconds.
+    """
+
+    erasure_id: str
+    event_time_ms: int
+
+
 class LateTransaction(msgspec.Struct, frozen=True, gc=False):
     """A transaction behind the watermark.
 

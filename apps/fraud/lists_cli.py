@@ -48,8 +48,10 @@ def put(
     if name in (BLOCKED, ALLOWED) and value.partition(":")[0] not in _KINDS:
         raise UserError(f"{value}: on {name} write kind:value, with one of {', '.join(_KINDS)} before it")
     until = (now_ms() if from_ is None else to_time_ms(from_)) + to_ms(for_)
+    topic = _topic(bootstrap, root, overrides)
+    value = _tokenised(value, root, overrides)
     event = PutListEntry(name, value, until, who(by), now_ms(), note)
-    _topic(bootstrap, root, overrides).change(lambda book: [event])
+    topic.change(lambda book: [event])
     typer.echo(f"{value} is on {name} until {show_time(until)}")
 
 
@@ -66,6 +68,7 @@ def remove(
     from millrace.operations.sending import now_ms, who
     from millrace.rules import RemoveListEntry
 
+    value = _tokenised(value, root, overrides)
     event = RemoveListEntry(name, value, who(by), now_ms())
     _topic(bootstrap, root, overrides).change(lambda book: [event])
     typer.echo(f"{value} is off {name}")
@@ -83,6 +86,15 @@ def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = 
 
 # As it was called before.
 app.command("token", hidden=True)(show_token)
+
+
+def _tokenised(value: str, root: Path | None, overrides: list[str] | None) -> str:
+    """Return a value as the stream will have it: a card by its token, so that the topic has no number."""
+    from apps.fraud.settings import FraudSettings
+    from apps.fraud.tokens import without_numbers
+    from millrace.runtime.commands import command_settings
+
+    return without_numbers(command_settings(FraudSettings, "fraud", root=root, overrides=overrides), value)
 
 
 def _topic(bootstrap: str | None, root: Path | None, overrides: list[str] | None) -> ControlTopic:

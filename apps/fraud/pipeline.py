@@ -35,6 +35,7 @@ def topology(settings: FraudSettings) -> Topology:
         # A label has the time of its transaction, long ago: it says nothing of how far time is.
         "labels": Input(names.labels, "card_id", "transaction_time_ms", clock=False),
     }
+    inputs["erasures"] = Input(names.erasures, "card_id", "event_time_ms", clock=False)
     made = read(inputs, control=names.control).process(first)
     for key, stage in rest:
         made = made.key_by(key).process(stage)
@@ -65,6 +66,7 @@ def _tables(names: Sequence[str], *, measures: bool) -> dict[str, str | Upsert]:
         of(desk, "main"): "transactions",
         of(desk, "alerts"): "alerts",
         of(first, "labels"): "labels",
+        of(first, "erased"): "erasures",
         of(first, "late_transactions"): "late",
         of(first, "corrections"): "corrections",
         of(first, "dead_letters"): "dead_letters",

@@ -11,7 +11,16 @@ from apps.fraud.billing import billed, cents_of, in_currency
 from apps.fraud.card import DAY_MS, Account, Recent
 from apps.fraud.card_history import NOBODY, card_features, counted, links_of, moved
 from apps.fraud.currencies import Rate, put_rate
-from apps.fraud.events import Correction, Decision, Label, LateTransaction, SetRate, Transaction
+from apps.fraud.events import (
+    CardErasure,
+    Correction,
+    Decision,
+    Erased,
+    Label,
+    LateTransaction,
+    SetRate,
+    Transaction,
+)
 from apps.fraud.features import observe
 from apps.fraud.geo import Place
 from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
@@ -19,7 +28,7 @@ from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.rulebook import NO_WINDOWS, Windows, rules_view, without_amounts
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
-from apps.fraud.stages import Enriched, Labelled, Passed, Stage, UnknownThreshold
+from apps.fraud.stages import Enriched, Forgotten, Labelled, Passed, Stage, UnknownThreshold
 from apps.fraud.windows import CardWindows
 from millrace import (
     Context,
@@ -55,7 +64,11 @@ class _Cards(Stage):
     # seen by nobody else than the transactions that it concerns (see DISCUSSION.md).
     order = arrival(in_order_per_key=True)
     # Of one millisecond the transaction goes first: a label speaks of it.
-    inputs: ClassVar[Mapping[str, Any]] = {"transactions": Transaction, "labels": Label}
+    inputs: ClassVar[Mapping[str, Any]] = {
+        "transactions": Transaction,
+        "labels": Label,
+        "erasures": CardErasure,
+    }
 
     account = value_state(Account, ttl=days(90))
     recent = value_state(Recent)
@@ -67,6 +80,7 @@ class _Cards(Stage):
     corrections = side_output(Correction)
     late_transactions = side_output(LateTransaction)
     labels = side_output(Label)
+    erased = side_output(Erased)
 
     def _set_rate(self, control: SetRate) -> None:
         known = self.rates.get(control.currency) or []
@@ -78,12 +92,24 @@ class _Cards(Stage):
             return event
         return in_currency(event, self.currency, self.rates.view(dict))
 
-    def process(self, event: Transaction | Label, ctx: Context) -> None:
+    def process(self, event: Transaction | Label | CardErasure, ctx: Context) -> None:
         """Find out what is known of the card at one transaction, or learn what one was."""
         if type(event) is Transaction:
             self._observe(event, ctx)
         elif type(event) is Label:
             self._learn(event, ctx)
+        elif type(event) is CardErasure:
+            self._erase(event, ctx)
+
+    def _erase(self, event: CardErasure, ctx: Context) -> None:
+        """Forget the card, and say so."""
+        self.forget_key()
+        ctx.timers.delete(_EXPIRE)  # with it the card's key would be kept
+        ctx.output(self.erased, Erased(event.erasure_id, event.event_time_ms), on_time=False)
+        self.hand_on_erasure(event, ctx)
+
+    def hand_on_erasure(self, event: CardErasure, ctx: Context) -> None:
+        """Hand on that a card is to be forgotten, where a later stage keeps something of it."""
 
     def _learn(self, label: Label, ctx: Context) -> None:
         """Take a label, once; it changes no decision that was issued."""
@@ -140,12 +166,14 @@ class _Cards(Stage):
         """Decide, or hand on to the next stage."""
         raise NotImplementedError
 
-    def on_late(self, event: Transaction | Label, ctx: Context) -> None:
+    def on_late(self, event: Transaction | Label | CardErasure, ctx: Context) -> None:
         """Learn a label, whose transaction is long past; put a late transaction aside."""
         if type(event) is Label:
             self._learn(event, ctx)
         elif type(event) is Transaction:
             self._correct(event, ctx)
+        elif type(event) is CardErasure:
+            self._erase(event, ctx)
 
     def _correct(self, event: Transaction, ctx: Context) -> None:
         """Put a late transaction aside, once, with what it would have been."""
@@ -234,6 +262,11 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
     def __init__(self, *, tells: bool = False) -> None:
         super().__init__()
         self._tells = tells
+
+    def hand_on_erasure(self, event: CardErasure, ctx: Context) -> None:
+        """Hand on to the desk, through all stages, that a card is to be forgotten."""
+        none = f"-{event.card_id}"
+        ctx.emit(Forgotten(event.card_id, none, none, none, none), on_time=False)
 
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on to the next stage."""

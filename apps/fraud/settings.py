@@ -20,6 +20,7 @@ class FraudTopics(Section):
     transactions: str = "fraud.transactions"
     labels: str = "fraud.labels"
     control: str = "fraud.control"
+    erasures: str = "fraud.erasures"
     alerts: str = "fraud.alerts"
     dead_letters: str = "fraud.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")

@@ -114,8 +114,26 @@ class Labelled(msgspec.Struct, frozen=True, gc=False, tag="labelled"):
     newest: bool
 
 
+class Forgotten(msgspec.Struct, frozen=True, gc=False, tag="forgotten"):
+    """That a card is to be forgotten, on its way through the stages to the desk.
+
+    Attributes:
+        card_key: The card.
+        account_key: The key by which it passes the account's stage; so for the others.
+        terminal_key: The key by which it passes the terminal's stage.
+        device_key: The key by which it passes the device's stage.
+        ip_key: The key by which it passes the address's stage.
+    """
+
+    card_key: str
+    account_key: str
+    terminal_key: str
+    device_key: str
+    ip_key: str
+
+
 #: What goes from one stage to the next.
-Passed = Enriched | Labelled
+Passed = Enriched | Labelled | Forgotten
 
 
 class Stage(KeyedProcess[Any, Any]):
@@ -161,6 +179,12 @@ class Stage(KeyedProcess[Any, Any]):
             self.overrides.put(control.name, control.value)
         else:
             self.overrides.remove(control.name)
+
+    def forget_key(self) -> None:
+        """Clear all that is kept of the key."""
+        for state in self.states:
+            if state.kind != "broadcast":
+                getattr(self, state.name).clear()
 
     def rules_now(self) -> Rules:
         """Return the rules that are kept, ready to be asked."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.privacy.fields import treatments
-from millrace.privacy.keys import TokenKeyError, keys_in, make_key_file
+from millrace.privacy.keys import TokenKeyError, keys_in, make_key_file, read_ring
+from millrace.privacy.masking import Masker
 from millrace.privacy.records import CardNumbers
 
 if TYPE_CHECKING:
@@ -61,3 +62,15 @@ def card_numbers(settings: FraudSettings, types: Sequence[Any]) -> CardNumbers |
     make_key(settings)
     path = key_file(settings)
     return None if path is None else CardNumbers(keys_in(path), treatments(types))
+
+
+def without_numbers(settings: FraudSettings, text: str) -> str:
+    """Return a text that an operator gave with tokens in place of card numbers, as far as there is a key.
+
+    Raises:
+        TokenKeyError: The keys cannot be used.
+    """
+    path = key_file(settings)
+    if path is None or not path.exists():
+        return text
+    return Masker(read_ring(path).token).text(text)

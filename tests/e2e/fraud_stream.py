@@ -39,6 +39,7 @@ class FraudTopics(NamedTuple):
     alerts: str
     dead_letters: str
     labels: str = "fraud.labels"
+    erasures: str = "fraud.erasures"
 
     @classmethod
     def make(cls, topic_factory: TopicFactory) -> FraudTopics:
@@ -51,6 +52,7 @@ class FraudTopics(NamedTuple):
             topic(PARTITIONS, "alerts"),
             topic(1, "dlq"),
             topic(1, "labels"),
+            topic(1, "erasures"),
         )
 
     def with_new_outputs(self, topic_factory: TopicFactory) -> FraudTopics:

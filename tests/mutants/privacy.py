@@ -10,6 +10,8 @@ _PRIVACY: Final = "shared/millrace/privacy"
 _NUMBERS: Final = "tests/unit/millrace/privacy/test_card_numbers.py"
 _KEYS: Final = "tests/unit/millrace/privacy/test_token_keys.py"
 _PACKING: Final = "tests/unit/millrace/host/test_packing.py"
+_ERASURE: Final = "tests/unit/millrace/privacy/test_erasure.py"
+_FORGET: Final = "tests/unit/apps/fraud/test_forget.py"
 _TOKENS: Final = "tests/unit/apps/fraud/test_tokens.py"
 _OF_10000: Final = f"{_NUMBERS}::test_of_10000_messages_all_numbers_go_and_nothing_else_changes"
 _WRITTEN: Final = f"{_NUMBERS}::test_a_number_goes_however_it_is_written"
@@ -46,6 +48,14 @@ MUTANTS: Final = (
         "85 if b >= 128 else 32",
         "a first look tells escapes",
         (_WRITTEN,),
+    ),
+    Mutant(
+        "privacy: among many messages those with escapes are clean",
+        f"{_PRIVACY}/masking.py",
+        r"|[\\\x80-\xff]",
+        r"|[\x80-\xff]",
+        "a first look at many tells escapes",
+        (_OF_10000,),
     ),
     Mutant(
         "privacy: identities are looked through",
@@ -102,6 +112,55 @@ MUTANTS: Final = (
         'for column in ("card_id",):',
         "late transactions keep their tokens",
         (f"{_TOKENS}::test_a_cards_history_goes_on_over_a_new_key_and_new_cards_have_tokens_of_it",),
+    ),
+    Mutant(
+        "privacy: a name is found within others",
+        f"{_PRIVACY}/erasure.py",
+        'rb"(?<![\\w-])(?:" + named + rb")(?![\\w-])"',
+        "named",
+        "names are found exactly",
+        (f"{_ERASURE}::test_of_10000_rows_those_that_name_42_go_and_no_other",),
+    ),
+    Mutant(
+        "privacy: only whole columns are looked at afterwards",
+        f"{_PRIVACY}/erasure.py",
+        "        return any(_names(one, names) for one in (*value.keys(), *value.values()))\n",
+        "        return False\n",
+        "what the app forgot to say is found",
+        (f"{_ERASURE}::test_of_10000_rows_those_that_name_42_go_and_no_other",
+         f"{_FORGET}::test_what_the_app_forgot_to_say_is_found"),
+    ),
+    Mutant(
+        "privacy: the desk keeps what it knows of a card that is forgotten",
+        "apps/fraud/process.py",
+        "        ctx.emit(Forgotten(event.card_id, none, none, none, none), on_time=False)\n",
+        "        pass\n",
+        "all stages forget a card",
+        (f"{_FORGET}::test_all_stages_that_know_a_card_by_its_key_forget_it",),
+    ),
+    Mutant(
+        "privacy: a timer keeps the key of a card that is forgotten",
+        "apps/fraud/process.py",
+        "        ctx.timers.delete(_EXPIRE)",
+        "        pass",
+        "nothing of a card stays",
+        (f"{_FORGET}::test_all_stages_that_know_a_card_by_its_key_forget_it",),
+    ),
+    Mutant(
+        "privacy: the card's histories outlive it",
+        "apps/fraud/stages.py",
+        '            if state.kind != "broadcast":\n',
+        '            if state.kind != "broadcast" and state.name != "history":\n',
+        "a forgotten card is a new one",
+        (f"{_FORGET}::test_of_10000_events_what_comes_after_an_erasure_is_as_of_a_new_card",),
+    ),
+    Mutant(
+        "privacy: rows expire when they are as old as may be",
+        "shared/millrace/connectors/upkeep.py",
+        "{_TIME} < '{before.isoformat()}'",
+        "{_TIME} <= '{before.isoformat()}'",
+        "rows expire exactly",
+        ("tests/unit/millrace/connectors/test_upkeep.py::test_rows_expire_by_their_event_time_and_others_stay",),
     ),
     Mutant(
         "privacy: a key that is gone is made anew",

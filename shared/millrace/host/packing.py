@@ -148,8 +148,8 @@ class ClockNow(Protocol):
 class Masks(Protocol):
     """What replaces something in messages, such as card numbers, before anything keeps it."""
 
-    def messages(self, values: list[bytes]) -> list[bytes]:
-        """Return messages without it."""
+    def messages(self, values: list[bytes], column: pa.Array | None = None) -> list[bytes]:
+        """Return messages without it; ``column`` has the same ones, as Arrow has them."""
 
     def value(self, value: Any) -> Any:
         """Return texts and bytes, and lists and dicts of them, without it."""
@@ -247,7 +247,7 @@ class Packer:
         control = batch["_control"].to_pylist() if "_control" in names else None
         given = {name: batch[name].to_pylist() for reader in readers for name in reader.given}
         if masks is not None:
-            values = _masked(values, control, masks)
+            values = _masked(values, batch["_value"], control, masks)
             given = masks.value(given)
         inputs = batch["_input"].to_pylist() if "_input" in names else None
         if inputs is None:
@@ -366,9 +366,9 @@ def keep_out_of_collection() -> None:
 _frozen_modules = 0
 
 
-def _masked(values: list[bytes], control: list[bool] | None, masks: Masks) -> list[bytes]:
+def _masked(values: list[bytes], column: pa.Array, control: list[bool] | None, masks: Masks) -> list[bytes]:
     """Return messages as they may be kept; those of the engine stay as they are."""
-    masked = masks.messages(values)
+    masked = masks.messages(values, column)
     if control is None or masked is values or not any(control):
         return masked
     return [

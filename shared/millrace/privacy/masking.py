@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from millrace.privacy.fields import Treatment
 from millrace.privacy.numbers import LONGEST, SHORTEST, digits_of, is_card_number, replaced
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: How a token begins.
 PREFIX: Final = "card-"
@@ -31,6 +34,8 @@ _BETWEEN: Final = bytes(b for b in range(128) if b not in _LETTERS)
 _NOT_ASCII: Final = bytes(range(128, 256))
 _suspicious = re.compile(rb"U|A[A0]{%d}" % (SHORTEST - 1)).search
 _long_enough = re.compile(rb"A[A0]{%d}" % (SHORTEST - 1)).search
+#: The same as an expression over the bytes as they are.
+_SUSPICIOUS: Final = rf'[2-689](?:[^0-9A-Za-z"]*[0-9]){{{SHORTEST - 1}}}|[\\\x80-\xff]'
 _other_digit = re.compile(r"(?![0-9])\d").search
 
 _PARTS: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|(-?\d[-+.0-9eE]*)|([{}\[\]])', re.DOTALL)
@@ -82,14 +87,25 @@ class Masker:
             text = rf'("(?:{names})"\s*:\s*")([0-9]{{{SHORTEST},{LONGEST}}})(?=")'
             self._plain_card = re.compile(text.encode())
 
-    def messages(self, values: list[bytes]) -> list[bytes]:
-        """Return messages without card numbers: the same list where there are none."""
-        doubtful = [at for at, value in enumerate(values) if may_have_number(value)]
+    def messages(self, values: list[bytes], column: pa.Array | None = None) -> list[bytes]:
+        """Return messages without card numbers: the same list where there are none.
+
+        Args:
+            values: The messages.
+            column: The same as Arrow has them.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if column is None:
+            column = pa.array(values, pa.binary())
+        # One pass of Arrow over all of them takes a quarter of what a look at each takes here.
+        doubtful = pc.indices_nonzero(pc.match_substring_regex(column, _SUSPICIOUS)).to_pylist()
         if not doubtful:
             return values
         made = list(values)
         for at in doubtful:
-            made[at] = self._read(values[at])
+            made[at] = self.message(values[at])
         return made
 
     def message(self, value: bytes) -> bytes:

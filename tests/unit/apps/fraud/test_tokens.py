@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from apps.fraud.app import app, begin
 from apps.fraud.events import Decision, Label, Transaction
 from apps.fraud.settings import FraudSettings
-from apps.fraud.tokens import key_file
+from apps.fraud.tokens import key_file, without_numbers
 from millrace.cli import build
 from millrace.contracts.schema import json_schema
 from millrace.privacy.keys import TokenKeyError, read_ring
@@ -136,6 +136,17 @@ def test_a_key_is_not_replaced_under_a_job_that_runs_or_has_not_finished_its_bat
             (tmp_path / "checkpoint" / name / str(batch)).write_text("v1\n{}\n{}\n")
     done = CliRunner().invoke(build(), command)
     assert "was not finished" in str(done.exception)
+
+
+def test_a_card_is_put_on_a_list_by_its_token(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    assert without_numbers(settings, f"card:{CARD}") == f"card:{CARD}"  # there is no key yet
+    begin(settings)
+    made = masker(settings)
+    assert made is not None
+    assert without_numbers(settings, "card:4111 1111 1111 1111") == f"card:{made.text(CARD)}"
+    assert without_numbers(settings, "device:d-7") == "device:d-7"
+    assert without_numbers(settings_in(tmp_path, tokens="off"), CARD) == CARD
 
 
 def test_contracts_name_the_fields_that_hold_card_numbers() -> None:

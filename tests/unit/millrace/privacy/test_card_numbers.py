@@ -167,6 +167,7 @@ def message(random_: random.Random, planted: list[str]) -> str:
 @pytest.mark.parametrize("seed", range(10))
 def test_of_10000_messages_all_numbers_go_and_nothing_else_changes(seed: int) -> None:
     random_ = random.Random(seed)
+    both: list[tuple[bytes, bytes]] = []
     for _ in range(1_000):
         planted: list[str] = []
         raw = message(random_, planted)
@@ -180,6 +181,9 @@ def test_of_10000_messages_all_numbers_go_and_nothing_else_changes(seed: int) ->
         if not [number for text in texts(before) for number in numbers_in(text)]:
             assert made == raw
         assert MASKER.message(made.encode()) == made.encode()
+        both.append((raw.encode(errors="surrogatepass"), made.encode(errors="surrogatepass")))
+    # All at once, behind a first look by another expression, it is the same.
+    assert MASKER.messages([raw for raw, _ in both]) == [made for _, made in both]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -276,3 +280,4 @@ def test_clean_messages_are_told_by_a_first_look() -> None:
     assert not may_have_number('{"note":"Müller · 12"}'.encode())
     values = [clean, clean]
     assert MASKER.messages(values) is values
+    assert MASKER.messages([*values, b"\xff4111111111111111", b"4\x80111111111111111"])[2] != values[0]

@@ -394,7 +394,7 @@ class TestDeclarations:
             app = load_app(name)
             past |= {t.name for t in app.topics(app.settings()).reads if t.event_time and not t.clock}
         assert past == {
-            "fraud.labels", "iot.equipment", "iot.maintenance", "iot.actions", "clickstream.forget",
+            "fraud.erasures", "fraud.labels", "iot.equipment", "iot.maintenance", "iot.actions", "clickstream.forget",
             "ridesharing.commands", "ridesharing.handovers",
         }  # fmt: skip
 
