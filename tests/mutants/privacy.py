@@ -55,7 +55,7 @@ MUTANTS: Final = (
         r"|[\\\x80-\xff]",
         r"|[\x80-\xff]",
         "a first look at many tells escapes",
-        (_OF_10000,),
+        (_WRITTEN,),
     ),
     Mutant(
         "privacy: identities are looked through",

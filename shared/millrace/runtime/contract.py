@@ -293,6 +293,8 @@ def _differences(kept: Any, now: Any, at: str = "") -> list[str]:
             else:
                 found += _differences(kept[name], now[name], place)
         return found
+    if at.rpartition(".")[2] == "inputs" and isinstance(kept, list) and now[: len(kept)] == kept:
+        return []  # those that were are told by their places, so that others may come behind them
     if isinstance(kept, list) and isinstance(now, list) and len(kept) == len(now):
         pairs = list(zip(kept, now, strict=True))
         if all(isinstance(one, dict) for pair in pairs for one in pair):  # the links of a chain

@@ -394,8 +394,8 @@ class TestDeclarations:
             app = load_app(name)
             past |= {t.name for t in app.topics(app.settings()).reads if t.event_time and not t.clock}
         assert past == {
-            "fraud.erasures", "fraud.labels", "iot.equipment", "iot.maintenance", "iot.actions", "clickstream.forget",
-            "ridesharing.commands", "ridesharing.handovers",
+            "fraud.erasures", "fraud.labels", "iot.equipment", "iot.maintenance", "iot.actions",
+            "clickstream.forget", "ridesharing.commands", "ridesharing.handovers",
         }  # fmt: skip
 
     def test_a_simulated_world_keeps_its_times_but_for_control(self) -> None:
