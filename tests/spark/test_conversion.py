@@ -77,6 +77,11 @@ CASES = [
         "fraud",
         same_ids=("transactions", "alerts", "labels", "late", "corrections", "dead_letters"),
         timers=("CardMonitor",),
+        # What a decision says since then.
+        changed={
+            "transactions": ("control_group", "billing_amount", "billing_currency", "billing_rate"),
+            "alerts": ("billing_amount", "billing_currency"),
+        },
     ),
     Case(
         "iot",
