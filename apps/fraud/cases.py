@@ -184,7 +184,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition, Case]):
         told = CaseTransaction(
             alert.transaction_id,
             alert.event_time_ms,
-            alert.amount,
+            alert.worth,
             self.rules.suspicion(alert),
             alert.action,
             alert.terminal_id or "",

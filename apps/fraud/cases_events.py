@@ -55,6 +55,8 @@ class AlertSeen(msgspec.Struct, frozen=True):
         terminal_id: Where, if the alert says so.
         customer_id: Holder of the card, if the alert says so.
         model_score: A model's probability of fraud, if there was a model.
+        billing_amount: Amount in the app's currency, if it is known.
+        billing_currency: That currency; without it the alert is of before there were several.
     """
 
     card_id: Identifier
@@ -67,6 +69,13 @@ class AlertSeen(msgspec.Struct, frozen=True):
     terminal_id: str | None = None
     customer_id: str | None = None
     model_score: Annotated[float, Meta(ge=0, le=1)] | None = None
+    billing_amount: float | None = None
+    billing_currency: str | None = None
+
+    @property
+    def worth(self) -> float:
+        """Its amount in the app's currency; 0: it is not known."""
+        return (self.billing_amount or 0.0) if self.billing_currency else self.amount
 
 
 class Disposition(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,8 @@ _label = msgspec.json.Decoder(CaseLabel).decode
 
 #: Columns of the alerts table that a case is made of.
 ALERT_COLUMNS = ("card_id", "transaction_id", "event_time_ms", "amount", "score", "action", "reasons",
-                 "terminal_id", "customer_id", "model_score")  # fmt: skip
+                 "terminal_id", "customer_id", "model_score",
+                 "billing_amount", "billing_currency")  # fmt: skip
 
 
 class Ranked(NamedTuple):
@@ -156,6 +157,8 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[AlertSeen]:
                 row.get("terminal_id"),
                 row.get("customer_id"),
                 row.get("model_score"),
+                row.get("billing_amount"),
+                row.get("billing_currency"),
             )
         )
     return found

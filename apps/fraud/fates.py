@@ -59,7 +59,7 @@ class Fates:
         self._history, self._steps, self._words = history, steps, words
 
     def cents(self, change: Change) -> int | None:
-        """Return the amount of a payment, cents; None: it is not among the purchases."""
+        """Return the amount of a payment, cents; None: it is not among the purchases, or it is not known."""
         if self._history is None:
             return None
         columns = self._history.columns
@@ -70,7 +70,7 @@ class Fates:
             terminals = columns.links[TERMINALS :: columns.width]
             alike = [p for p in places if change.cents in (0, amounts[p])] or places
             places = [p for p in alike if terminals[p] == change.terminal] or alike  # type: ignore[assignment]
-        return amounts[places[0]] if places else None
+        return amounts[places[0]] or None if places else None
 
     def paid(self, change: Change, until: int) -> int:
         """Return what was paid for a payment, cents, by what was known at a time (ms); 0: it is unknown."""

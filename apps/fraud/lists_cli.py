@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apps.fraud.tokens_cli import show as show_token
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ def put(
     if name in (BLOCKED, ALLOWED) and value.partition(":")[0] not in _KINDS:
         raise UserError(f"{value}: on {name} write kind:value, with one of {', '.join(_KINDS)} before it")
     until = (now_ms() if from_ is None else to_time_ms(from_)) + to_ms(for_)
+    topic = _topic(bootstrap, root, overrides)
+    value = _tokenised(value, root, overrides)
     event = PutListEntry(name, value, until, who(by), now_ms(), note)
-    _topic(bootstrap, root, overrides).change(lambda book: [event])
+    topic.change(lambda book: [event])
     typer.echo(f"{value} is on {name} until {show_time(until)}")
 
 
@@ -65,6 +68,7 @@ def remove(
     from millrace.operations.sending import now_ms, who
     from millrace.rules import RemoveListEntry
 
+    value = _tokenised(value, root, overrides)
     event = RemoveListEntry(name, value, who(by), now_ms())
     _topic(bootstrap, root, overrides).change(lambda book: [event])
     typer.echo(f"{value} is off {name}")
@@ -80,15 +84,17 @@ def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = 
             typer.echo(f"{name:<16} {value:<40} until {show_time(until)}")
 
 
-@app.command()
-def token(
-    number: Annotated[str, typer.Argument(help="A card number.")],
-    key_file: Annotated[Path, typer.Option(help="The key, as in privacy.token_key_file.")],
-) -> None:
-    """Print the token under which a card number stands in tables, lists and cases."""
-    from apps.fraud.tokens import Tokens, read_key
+# As it was called before.
+app.command("token", hidden=True)(show_token)
 
-    typer.echo(Tokens(read_key(key_file)).replaced(number.encode()).decode())
+
+def _tokenised(value: str, root: Path | None, overrides: list[str] | None) -> str:
+    """Return a value as the stream will have it: a card by its token, so that the topic has no number."""
+    from apps.fraud.settings import FraudSettings
+    from apps.fraud.tokens import without_numbers
+    from millrace.runtime.commands import command_settings
+
+    return without_numbers(command_settings(FraudSettings, "fraud", root=root, overrides=overrides), value)
 
 
 def _topic(bootstrap: str | None, root: Path | None, overrides: list[str] | None) -> ControlTopic:

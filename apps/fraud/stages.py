@@ -16,6 +16,7 @@ from apps.fraud.events import (
     Decision,
     Label,
     ResetThreshold,
+    SetRate,
     SetThreshold,
     Transaction,
 )
@@ -153,8 +154,30 @@ class Responded(msgspec.Struct, frozen=True, gc=False, tag="responded"):
     merchant_key: str = ""
 
 
+class Forgotten(msgspec.Struct, frozen=True, gc=False, tag="forgotten"):
+    """That a card is to be forgotten, on its way through the stages to the desk.
+
+    Attributes:
+        card_key: The card.
+        account_key: The key by which it passes the account's stage; so for the others.
+        terminal_key: The key by which it passes the terminal's stage.
+        device_key: The key by which it passes the device's stage.
+        ip_key: The key by which it passes the address's stage.
+        customer_key: The key by which it passes the customer's stage.
+        merchant_key: The key by which it passes the merchant's stage.
+    """
+
+    card_key: str
+    account_key: str
+    terminal_key: str
+    device_key: str
+    ip_key: str
+    customer_key: str = ""
+    merchant_key: str = ""
+
+
 #: What goes from one stage to the next.
-Passed = Enriched | Labelled | Responded
+Passed = Enriched | Labelled | Responded | Forgotten
 
 
 class Stage(KeyedProcess[Any, Any]):
@@ -167,6 +190,9 @@ class Stage(KeyedProcess[Any, Any]):
     """
 
     control_type: ClassVar[object] = Control
+
+    #: The currency that amounts are reckoned in.
+    currency = "EUR"
 
     overrides = broadcast_state(str, float)
     rules = broadcast_state(str, Entry)
@@ -185,10 +211,15 @@ class Stage(KeyedProcess[Any, Any]):
         """Set or reset a threshold, change a rule or a list, for all keys."""
         if isinstance(control, SetThreshold | ResetThreshold):
             self._set_threshold(control)
+        elif isinstance(control, SetRate):
+            self._set_rate(control)
         elif isinstance(control, PutListEntry | RemoveListEntry):
             apply_list(control, self.lists, now_ms=ctx.watermark)
         else:
             apply_rule(LANGUAGE, control, self.rules)
+
+    def _set_rate(self, control: SetRate) -> None:
+        """Take a rate, where amounts are turned: at the card's stage, whose payments go on with it."""
 
     def _set_threshold(self, control: SetThreshold | ResetThreshold) -> None:
         if control.name not in THRESHOLD_NAMES:
@@ -198,6 +229,12 @@ class Stage(KeyedProcess[Any, Any]):
             self.overrides.put(control.name, control.value)
         else:
             self.overrides.remove(control.name)
+
+    def forget_key(self) -> None:
+        """Clear all that is kept of the key."""
+        for state in self.states:
+            if state.kind != "broadcast":
+                getattr(self, state.name).clear()
 
     def rules_now(self) -> Rules:
         """Return the rules that are kept, ready to be asked."""

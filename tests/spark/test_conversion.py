@@ -78,7 +78,8 @@ CASES = [
         same_ids=("transactions", "alerts", "labels", "late", "corrections", "dead_letters"),
         timers=("CardMonitor",),
         # What is usual for a card leaves out what labels call a fraud, and holds an extreme purchase for a
-        # large one; what comes of it (score, action, balance, windows) is the same here.
+        # large one; what comes of it (score, action, balance, windows) is the same here. Amounts that are
+        # billed are told.
         changed={
             "transactions": (
                 *(
@@ -97,8 +98,9 @@ CASES = [
                     "features_version",
                     "reasons",
                 ),
+                *("billing_amount", "billing_currency", "billing_rate"),
             ),
-            "alerts": ("features_version", "reasons"),
+            "alerts": ("features_version", "reasons", "billing_amount", "billing_currency"),
         },
     ),
     Case(

@@ -333,11 +333,12 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
     assert result.exit_code == 0, result.output
     assert "ok  fraud: " in result.output
     assert [str(c.name) for c in contracts_of(load_app("fraud"))] == [
-        "alert.v1",
+        "alert.v2",
         "authorisation.v1",
         "control.v3",
         "correction.v1",
         "decision.v2",
+        "erasure.v1",
         "label.v1",
         "transaction.v2",
     ]
