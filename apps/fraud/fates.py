@@ -100,7 +100,10 @@ class Fates:
         is_fraud = self._words is not None and self._words.verdict(change.transaction_id, until)
         profile.balance += before - pays
         payment = (change.at, cents, change.link)
-        profile.count_payment(payment, self._history.columns.times, counts=pays > 0 and not is_fraud)
+        times = columns.times
+        if 0 in columns.amounts:  # purchases whose amount is not known do not count
+            times = [at for at, amount in zip(times, columns.amounts, strict=True) if amount]
+        profile.count_payment(payment, times, counts=pays > 0 and not is_fraud)
 
     def apply(self, profile: Profile, changes: Iterable[Change]) -> None:
         """Have a profile know what became known of payments, one time after the other.

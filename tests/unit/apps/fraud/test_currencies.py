@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from random import Random
@@ -11,15 +12,29 @@ import msgspec
 import pytest
 
 from apps.fraud.billing import billed, cents_of, in_currency
+from apps.fraud.card_history import CardLook, counted, links_of
 from apps.fraud.currencies import MAX_AMOUNT, MOST_RATES, Rate, put_rate, rate_at, turned
 from apps.fraud.events import Control, Decision, SetRate, Transaction
 from apps.fraud.pipeline import topology
 from apps.fraud.process import CardMonitor
+from apps.fraud.rulebook import LANGUAGE, text_of
 from apps.fraud.settings import FraudSettings
+from apps.fraud.window_functions import asked, without_amounts
 from millrace.rules import PublishRule, Rule
 from millrace.testing import TestDriver
-from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, START_MS, driver, send, transaction
-from tests.unit.apps.fraud.chain import Chain
+from tests.unit.apps.fraud.cases import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    START_MS,
+    authorisations,
+    driver,
+    label,
+    send,
+    transaction,
+)
+from tests.unit.apps.fraud.chain import Chain, time_of
 
 UNKNOWN = "XTS"
 
@@ -181,6 +196,84 @@ def test_what_is_not_known_counts_as_a_purchase_and_changes_no_amount(seed: int)
             assert getattr(one, name) == getattr(without, name), name
         assert (one.card.sum_30d, one.card.max_30d or 0) == (without.card.sum_30d, without.card.max_30d or 0)
         assert one.card.min_1m == without.card.min_1m
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_becomes_known_of_an_unknown_amount_changes_none(seed: int) -> None:
+    """Declined, captured, reversed or a fraud: the others' decisions are those of a world without it."""
+    random = Random(seed)
+    events: list[tuple[bool, Any]] = []
+    for tx in world(seed, 300):
+        unknown = random.random() < 0.3
+        kept = msgspec.structs.replace(tx, currency=UNKNOWN if unknown else "EUR", amount=round(tx.amount, 2))
+        said = [kept, *authorisations(kept)]
+        if kept.kind == "purchase" and random.random() < 0.1:
+            said.append(label(kept, kept.event_time_ms - START_MS + random.randrange(HOUR)))
+        events += [(unknown, event) for event in said]
+
+    def decisions(chosen: list[Any]) -> dict[str, Decision]:
+        target = driver(out_of_orderness_ms=HOUR)
+        for start in range(0, len(chosen), 7):
+            batch = chosen[start : start + 7]
+            target.send_batch([(e.card_id, time_of(e), e) for e in batch])
+        return {decision.transaction_id: decision for decision in target.values()}
+
+    found = decisions([event for _, event in events])
+    without = decisions([event for unknown, event in events if not unknown])
+    assert len(without) > 150
+    assert any(d.excluded_24h for d in without.values())
+    for name, expected in without.items():
+        for of in ("mean_before", "std_before", "median_before", "zscore", "balance", "purchases_before",
+                   "excluded_1m", "excluded_1h", "excluded_24h", "per_hour_before"):  # fmt: skip
+            assert getattr(found[name], of) == getattr(expected, of), (name, of)
+
+
+@pytest.mark.parametrize("most", [5, 1_000])
+def test_windows_of_rules_hold_what_is_not_known_for_no_amount(most: int) -> None:
+    """A thousand histories, with panes and without: the same of a list that is looked through."""
+
+    def least(cents: list[int]) -> float | None:
+        return min(c for c in cents if c) / 100 if any(cents) else None
+
+    texts: dict[str, Callable[[list[int]], float | None]] = {
+        "count(card, 30 d)": len,
+        "sum(amount, card, 30 d)": lambda cents: sum(cents) / 100,
+        "mean(amount, card, 30 d)": lambda cents: sum(cents) / len(cents) / 100,
+        "largest(amount, card, 30 d)": lambda cents: max(cents) / 100,
+        "smallest(amount, card, 30 d)": least,
+        "small_then_large(1, 2, 30 d)": least,
+    }
+    chosen: dict[str, Callable[[list[int]], float | None]] = {
+        "count(card, 30 d, amount < 5)": lambda cents: sum(0 < c < 500 for c in cents),
+        "count(card, 30 d, not (amount >= 5))": lambda cents: sum(0 < c < 500 for c in cents),
+        "count(card, 30 d, amount is missing)": lambda cents: cents.count(0),
+        "count(card, 30 d, amount > 5 or mcc == '5411')": len,
+        "smallest(amount, card, 30 d, mcc == '5411')": least,
+    }
+    random = Random(most)
+    for number in range(500):
+        history, cents, at = None, [], 0
+        for _ in range(random.randrange(1, 12)):
+            at += random.randrange(1, HOUR)
+            cents.append(random.choice([0, 0, 120, 499, 500, 7_000]))
+            tx = transaction(at, 1.0)
+            history = counted(history, tx, cents[-1], links_of(tx))
+            history.forget(tx.event_time_ms, most)
+        look, now = CardLook(history, START_MS + at + 1), transaction(at + 1, 1.0, kind="refund")
+        for text, of in (texts if number % 2 or most < 10 else texts | chosen).items():
+            (use,) = LANGUAGE.condition(f"{text} > 0" if "then" not in text else text).uses
+            assert asked(use)(look, now, 0) == of(cents), (text, cents)
+
+
+def test_what_is_asked_of_a_purchase_of_unknown_amount_is_what_hangs_on_none() -> None:
+    texts = (
+        *("count(card, 1 h)", "count(card, 1 h, mcc == '5411')"),
+        *("distinct(mcc, card, 1 h)", "declined(card, 1 h)"),
+        *("count(card, 1 h, amount > 1)", "sum(amount, card, 1 h)", "smallest(amount, card, 1 h)"),
+    )
+    uses = [use for text in texts for use in LANGUAGE.condition(f"{text} > 0").uses]
+    left = without_amounts({text_of(use): asked(use) for use in uses})
+    assert list(left) == [text_of(use) for use in uses[:4]]
 
 
 def test_rules_and_reasons_that_need_no_amount_hold_where_none_is_known() -> None:

@@ -32,8 +32,8 @@ def erasure(at: int, card: str = GONE, id: str = "e-1") -> CardErasure:
 
 
 def test_all_stages_that_know_a_card_by_its_key_forget_it() -> None:
-    chain = Chain(ALL, measures=True, out_of_orderness_ms=DAY)
-    fields: dict[str, Any] = {"account_id": "a", "device_id": "d", "ip": "10.0.0.1"}
+    chain = Chain((*ALL, "customer", "merchant"), measures=True, out_of_orderness_ms=DAY)
+    fields: dict[str, Any] = {"account_id": "a", "device_id": "d", "ip": "10.0.0.1", "customer_id": "c"}
     first = [transaction(at * MINUTE, 10, card=card, **fields) for at in range(6) for card in (GONE, OTHER)]
     chain.send(*first)
     chain.send(label(first[0], HOUR))
