@@ -85,11 +85,13 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         base: What is allowed before the first of ``answers``, as bits.
         settled: When what ``base`` has of each purpose was said, in the order of :data:`BITS`, UTC ms.
         answers: The last answers, in order of when they were said.
+        revision: Counts the rows that were told of them.
     """
 
     base: int = 0
     settled: list[int] = []
     answers: list[Answer] = []
+    revision: int = 0
 
     @property
     def in_force(self) -> int:

@@ -488,7 +488,8 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
         said = Answer(ctx.event_time, identity, bits_of(event.purposes), event.granted, event.user_id or None)
         steps = answers.take(said, ctx.watermark - self._rules.repeats_ms)
         for step in steps:
-            self._answered(step, known, ctx)
+            answers.revision += 1
+            self._answered(step, answers.revision, ctx, again=step.answer is not said)
         known.answers = answers
         known.consent = after = answers.in_force | before & WITHDRAWN
         if may_offer(before) and not may_offer(after):
@@ -502,14 +503,13 @@ class Visitors(KeyedProcess[ShopEvent, ToPerson]):
             self._unlink(identity, known, ctx)
         self.known.value = known
 
-    def _answered(self, step: Step, known: Known, ctx: Context) -> None:
-        known.book.revision += 1
+    def _answered(self, step: Step, revision: int, ctx: Context, *, again: bool) -> None:
         answer = step.answer
         row = ConsentChange(
             answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),
-            names(step.after), bool(step.before & ~step.after), answer.at_ms, known.book.revision,
+            names(step.after), bool(step.before & ~step.after), answer.at_ms, revision,
         )  # fmt: skip
-        ctx.output(self.consents, row, revision=row.revision)
+        ctx.output(self.consents, row, revision=revision if again else 0)
 
     def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""

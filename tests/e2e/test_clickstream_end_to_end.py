@@ -26,7 +26,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sessions": ("VisitorsInOrder.sessions", ("session_id",)),
     "funnels": ("VisitorsInOrder.funnels", ("funnel", "session_id")),
     "identities": ("VisitorsInOrder.identities", ("visitor_id",)),
-    "consents": ("VisitorsInOrder.consents", ()),
+    "consents": ("VisitorsInOrder.consents", ("visitor_id", "consent_id")),
     "abandonments": ("Entities.abandonments", ()),
     "profiles": ("Entities.profiles", ("person",)),
     "items": ("Entities.items", ("item_id",)),

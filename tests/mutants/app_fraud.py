@@ -163,8 +163,8 @@ MUTANTS: Final = (
     Mutant(
         "fraud: a late transaction changes the features of those to come",
         f"{_APP}/process.py",
-        "            copy.deepcopy(recent),\n",
-        "            recent,\n",
+        "            copy.deepcopy(recent),\n            ctx.event_time,",
+        "            recent,\n            ctx.event_time,",
         "issued decisions stand",
         (f"{_TESTS}/test_process.py::test_a_late_transaction_goes_to_late_once_and_changes_no_feature",),
     ),

@@ -75,6 +75,7 @@ class Case:
 CASES = [
     Case(
         "fraud",
+        changed={"transactions": ("control_group",)},
         same_ids=("transactions", "alerts", "labels", "late", "corrections", "dead_letters"),
         timers=("CardMonitor",),
         # What is usual for a card leaves out what labels call a fraud, and holds an extreme purchase for a
@@ -125,6 +126,7 @@ CASES = [
             # The end of a session that two events set for one time has the time of the first of them.
             "sessions": ("_event_time",),
             "funnels": ("_event_time",),
+            "consents": ("revision",),
             # Of processes with several inputs the event is text.
             "late_entities": ("event", "input"),
             "late_results": ("event", "input"),
