@@ -66,6 +66,14 @@ MUTANTS: Final = (
         (_OF_10000,),
     ),
     Mutant(
+        "privacy: a message that is no UTF-8 ends the stream",
+        f"{_PRIVACY}/masking.py",
+        "        except NOT_JSON:\n",
+        "        except (msgspec.DecodeError, RecursionError):\n",
+        "what cannot be read is put aside",
+        (f"{_NUMBERS}::test_of_10000_broken_messages_none_is_too_much_and_numbers_go",),
+    ),
+    Mutant(
         "privacy: escapes in messages that cannot be read are not seen through",
         f"{_PRIVACY}/masking.py",
         "            if without != plain:\n                made = without\n",

@@ -75,7 +75,6 @@ class Case:
 CASES = [
     Case(
         "fraud",
-        changed={"transactions": ("control_group",)},
         same_ids=("transactions", "alerts", "labels", "late", "corrections", "dead_letters"),
         timers=("CardMonitor",),
         # What is usual for a card leaves out what labels call a fraud, and holds an extreme purchase for a

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.privacy.fields import Treatment
 from millrace.privacy.numbers import LONGEST, SHORTEST, digits_of, is_card_number, replaced
 
@@ -141,7 +142,7 @@ class Masker:
                 return message
         try:
             msgspec.json.decode(message)
-        except (msgspec.DecodeError, RecursionError):
+        except NOT_JSON:
             return self._unreadable(message)
         return self._json(message)
 

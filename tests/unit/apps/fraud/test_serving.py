@@ -119,8 +119,8 @@ def test_what_is_answered_is_what_the_stream_decides_wherever_batches_are_cut(
 ) -> None:
     """All payments are asked here; batches are cut anywhere, planned and not committed, followed or not.
 
-    A label says what is usual for its card, and the server knows of it when it is committed: the query goes on
-    that far before the next payment.
+    A label says what is usual for its card, and the server knows of it when it is committed: the query goes
+    on that far before the next payment.
     """
     rng, world = Random(seed), World(tmp_path, stack)
     world.batch()

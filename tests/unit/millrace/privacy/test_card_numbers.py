@@ -253,6 +253,35 @@ def test_what_is_no_card_number_stays(given: bytes) -> None:
     assert MASKER.message(given) == given
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_of_10000_broken_messages_none_is_too_much_and_numbers_go(seed: int) -> None:
+    """Bytes are changed, put in and taken out anywhere but in the number: no UTF-8, no JSON, or still some."""
+    rng = random.Random(seed)
+    strange = (
+        b"\xff",
+        b"\xc3",
+        b"\xed\xa0\x80",
+        b"\x00",
+        b'"',
+        b"\\",
+        b"\\u",
+        b"\\ud800",
+        b"{",
+        b"]",
+        b"\xef\xbb\xbf",
+    )
+    masker = Masker(lambda number: "card-x", FIELDS)
+    for _ in range(2_000):
+        parts = [b'{"card_id": "', CARD.encode(), '", "where": "Köln, 17", "at_ms": 1767225600000}'.encode()]
+        for _ in range(rng.randrange(1, 4)):
+            place = rng.choice((0, 2))
+            at = rng.randrange(1, len(parts[place]) - 1) if len(parts[place]) > 2 else 0
+            gone = rng.choice((0, 0, 1, 2))
+            parts[place] = parts[place][:at] + rng.choice(strange) + parts[place][at + gone :]
+        parts[0] += b'"'
+        assert CARD.encode() not in masker.message(b"".join(parts)), parts
+
+
 def test_what_can_be_read_in_two_ways_has_both_tokens() -> None:
     """Of 17 digits in groups the first 16 are a number, and so are the last 16."""
     both = "4 616857607530848 0"
