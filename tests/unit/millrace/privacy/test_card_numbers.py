@@ -255,7 +255,7 @@ def test_what_is_no_card_number_stays(given: bytes) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_of_10000_broken_messages_none_is_too_much_and_numbers_go(seed: int) -> None:
-    """Bytes are changed, put in and taken out anywhere but in the number: no UTF-8, no JSON, or still some."""
+    """Bytes are changed, put in and taken out anywhere but in the number: no UTF-8, no JSON, or some."""
     rng = random.Random(seed)
     strange = (
         b"\xff",
