@@ -98,7 +98,7 @@ CASES = [
                     "features_version",
                     "reasons",
                 ),
-                *("billing_amount", "billing_currency", "billing_rate"),
+                *("billing_amount", "billing_currency", "billing_rate", "card.home_country"),
             ),
             "alerts": ("features_version", "reasons", "billing_amount", "billing_currency"),
         },
@@ -201,14 +201,21 @@ def unpacked(name: str, root: Path) -> Left:
 
 
 def bare(rows: Iterable[dict[str, Any]], but: Sequence[str]) -> Counter[str]:
-    """Return rows as texts, less what is not compared; a column that is new is empty in rows of before."""
+    """Return rows as texts, less what is not compared; a column that is new is empty in rows of before.
+
+    Args:
+        rows: The rows.
+        but: What is not compared: columns, and fields of columns (``card.home_country``).
+    """
     gone = {*NOT_COMPARED, *but}
-    return Counter(
-        json.dumps(
-            {k: v for k, v in row.items() if k not in gone and v is not None}, sort_keys=True, default=str
-        )
-        for row in rows
-    )
+
+    def of(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            return value
+        named = ((name, f"{path}.{name}" if path else name, v) for name, v in value.items())
+        return {name: of(v, at) for name, at, v in named if at not in gone and v is not None}
+
+    return Counter(json.dumps(of(row, ""), sort_keys=True, default=str) for row in rows)
 
 
 def ids(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
