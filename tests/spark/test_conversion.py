@@ -100,7 +100,10 @@ CASES = [
                 ),
                 *("billing_amount", "billing_currency", "billing_rate", "card.home_country"),
             ),
-            "alerts": ("features_version", "reasons", "billing_amount", "billing_currency"),
+            "alerts": (
+                *("features_version", "reasons", "billing_amount", "billing_currency"),
+                "thresholds.large_ratio",
+            ),
         },
     ),
     Case(
@@ -205,17 +208,23 @@ def bare(rows: Iterable[dict[str, Any]], but: Sequence[str]) -> Counter[str]:
 
     Args:
         rows: The rows.
-        but: What is not compared: columns, and fields of columns (``card.home_country``).
+        but: What is not compared: columns, and fields or keys of columns (``card.home_country``).
     """
     gone = {*NOT_COMPARED, *but}
 
     def of(value: Any, path: str) -> Any:
+        if isinstance(value, list) and value and all(map(_is_entry, value)):
+            value = dict(value)  # a map
         if not isinstance(value, dict):
             return value
         named = ((name, f"{path}.{name}" if path else name, v) for name, v in value.items())
         return {name: of(v, at) for name, at, v in named if at not in gone and v is not None}
 
     return Counter(json.dumps(of(row, ""), sort_keys=True, default=str) for row in rows)
+
+
+def _is_entry(one: Any) -> bool:
+    return isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[0], str)
 
 
 def ids(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
