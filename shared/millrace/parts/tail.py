@@ -131,12 +131,18 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
         """Return whether all of it is older than what windows that end at ``at`` (ms) or later can see."""
         return not self.starts or self.starts[-1] + self.sizes[-1] <= at - self.levels[-1][1]
 
-    def seen_again(self, links: Sequence[int]) -> None:
-        """Forget of these when they were last seen: they are among the events one by one."""
+    def seen_again(self, at: int, links: Sequence[int]) -> None:
+        """Forget of these when they were last seen: they are among the events one by one.
+
+        Args:
+            at: Time of their event, ms; those who were seen after it stay, since it is the first to be put here.
+            links: Who; 0: nobody.
+        """
         lasts = self.sums.lasts
         for place, known in enumerate(self.links):
-            last = known.pop(links[place], None)
-            if last is not None:
+            last = known.get(links[place])
+            if last is not None and last <= at:
+                del known[links[place]]
                 del lasts[place][bisect_left(lasts[place], last)]
 
     def older(self, at: int, window_ms: int) -> tuple[int, int]:
