@@ -135,7 +135,7 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
         """Forget of these when they were last seen: they are among the events one by one.
 
         Args:
-            at: Time of their event, ms; those who were seen after it stay, since it is the first to be put here.
+            at: Time of their event, ms; who was seen after it stays, since it is the first to be put here.
             links: Who; 0: nobody.
         """
         lasts = self.sums.lasts
