@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from apps.clickstream.rows import digest_of
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.operations.report import write
 from millrace.operations.sending import send, who
+from millrace.privacy.erasure import Names, count_left, quoted
 from millrace.runtime.commands import command_settings
 from millrace.time.moments import to_time_ms
 
@@ -85,7 +86,7 @@ class Subject:
         for column, kind in _COLUMNS[table].items():
             values = self.names(kind)
             if values:
-                parts.append(f"{column} IN ({_quoted(values)})")
+                parts.append(f"{column} IN ({quoted(values)})")
         return " OR ".join(parts)
 
     def is_named(self, event: str, fields: Mapping[str, str]) -> bool:
@@ -139,48 +140,20 @@ def delete_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, in
         if table is not None:
             rows = table.to_pyarrow_table(columns=["_event_id", "event"]).to_pylist()
             ids = [row["_event_id"] for row in rows if subject.is_named(row["event"], fields)]
-            found = table.delete(f"_event_id IN ({_quoted(ids)})") if ids else {"num_deleted_rows": 0}
+            found = table.delete(f"_event_id IN ({quoted(ids)})") if ids else {"num_deleted_rows": 0}
             gone[name] = int(found["num_deleted_rows"])
     return gone
 
 
-def _quoted(values: Iterable[str]) -> str:
-    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-
-
 def left_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, int]:
-    """Count what still names a person, by looking at the text of every row of every table.
+    """Count what still names a person, by looking at every text of every row of every table.
 
     That is another way than the deletion's, so that it can find what that has missed.
     """
     root = Path(settings.storage.path("tables"))
-    needles = [subject.user, *subject.visitors, *subject.carts]
-    left = {}
-    for folder in sorted(root.iterdir()) if root.is_dir() else []:
-        table = open_table(settings, folder.name)
-        if table is not None:
-            left[folder.name] = sum(
-                any(needle in text for needle in needles)
-                for text in (_text(row) for row in table.to_pyarrow_table().to_pylist())
-            )
-    return left
-
-
-def _text(row: Any) -> str:
-    return " ".join(_parts(row))
-
-
-def _parts(value: Any) -> Iterable[str]:
-    if isinstance(value, dict):
-        for part in value.values():
-            yield from _parts(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _parts(part)
-    elif isinstance(value, bytes):
-        yield value.decode(errors="replace")
-    else:
-        yield str(value)
+    names = Names((subject.user, *subject.visitors, *subject.carts))
+    tables = sorted(log.parent for log in root.glob("*/_delta_log"))
+    return {path.name: count_left(path, names) for path in tables}
 
 
 def requests(subject: Subject, request_id: str, at_ms: int) -> list[Forget]:

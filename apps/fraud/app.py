@@ -6,13 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from apps.fraud.events import Alert, Authorisation, Control, Correction, Decision, Label, Transaction
+from apps.fraud.events import (
+    Alert,
+    Authorisation,
+    CardErasure,
+    Control,
+    Correction,
+    Decision,
+    Label,
+    Transaction,
+)
 from apps.fraud.settings import FraudSettings
 from millrace.runtime.apps import App, Topic, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+    from millrace.privacy.records import CardNumbers
     from millrace.topology import Topology
 
 
@@ -26,6 +34,8 @@ def topics(settings: FraudSettings) -> Topics:
             Topic(names.labels, partitions, event_time="transaction_time_ms", clock=False),
             Topic(names.authorisations, partitions, event_time="transaction_time_ms", clock=False),
             Topic(names.control, 1),
+            # What is asked for now is no clock for payments.
+            Topic(names.erasures, 1, event_time="event_time_ms", clock=False),
         ),
         writes=(Topic(names.alerts, partitions), Topic(names.dead_letters, 1)),
         control=names.control,
@@ -46,22 +56,23 @@ def settle(
     return settings.model_copy(update={"features": settings.features.settled(plan, links)})
 
 
-def begin(settings: FraudSettings) -> None:
-    """Have the models of a registry exported that has never been, e.g. one of before there were exports."""
+def begin(settings: FraudSettings) -> str | None:
+    """Make a key for tokens, and have the models of a registry exported, where that has never been done."""
+    from apps.fraud.tokens import make_key
+
     registry, folder = settings.model.registry, settings.exports
     if registry and folder is not None:
         from millrace.models.beginning import export_first
 
         export_first("fraud", "transactions", settings.model.name, registry, Path(folder))
+    return make_key(settings)
 
 
-def prepare(records: DataFrame, settings: FraudSettings) -> DataFrame:
-    """Return the records with tokens in place of card numbers, where a key for tokens is set."""
-    if settings.privacy.token_key_file is None:
-        return records
-    from apps.fraud.tokens import read_key, tokenised
+def masking(settings: FraudSettings) -> CardNumbers | None:
+    """Return what replaces card numbers by tokens, unless that is off."""
+    from apps.fraud.tokens import card_numbers
 
-    return tokenised(records, read_key(settings.privacy.token_key_file))
+    return card_numbers(settings, [Transaction, Label, Authorisation, CardErasure, Control])
 
 
 app = App(
@@ -71,7 +82,7 @@ app = App(
     topology=topology,
     topics=topics,
     settle=settle,
-    prepare=prepare,
+    masking=masking,
     begin=begin,
     demo="apps.fraud.demo:spec",
     dashboard="apps.fraud.dashboard:page",
@@ -82,6 +93,7 @@ app = App(
     contracts={
         "transaction.v2": Transaction,
         "label.v1": Label,
+        "erasure.v1": CardErasure,
         "authorisation.v1": Authorisation,
         "control.v4": Control,
         "decision.v2": Decision,

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from apps.fraud.billing import billed, cents_of
 from apps.fraud.card_history import CardLook, Steps, counted, links_of
-from apps.fraud.events import Transaction, to_cents
+from apps.fraud.events import Transaction
 from apps.fraud.history import DAY_MS, MAX_KEPT, MAX_KEPT_OF_CARD, History, look_of
 from apps.fraud.label_fields import NOTHING_SAID
 from apps.fraud.local_time import hour_of, weekday_of
 from apps.fraud.rulebook import FIELDS, LANGUAGE, Windows, text_of
-from apps.fraud.window_functions import ENTITIES, Asked, asked, compute, entity_of
+from apps.fraud.window_functions import ENTITIES, Asked, asked, compute, entity_of, without_amounts
 from millrace.errors import UserError
 from millrace.parts.lookback import Look, link_of
 from millrace.rules import Match, Rule, RuleSet
@@ -254,8 +255,8 @@ class _Stages:
     def windows(self, tx: Transaction) -> dict[str, float]:
         """Return the windows at a transaction, and count it."""
         found: dict[str, float] = {}
-        cents = to_cents(tx.amount) if tx.kind == "purchase" else 0
-        time = tx.event_time_ms
+        cents = cents_of(tx) if tx.kind == "purchase" else 0
+        time, unknown = tx.event_time_ms, tx.kind == "purchase" and not cents
         for stage, asks in self.asked.items():
             name = tx.card_id if stage == "card" else getattr(tx, ENTITIES[stage])
             if name is None:
@@ -266,8 +267,11 @@ class _Stages:
                 look: Look = CardLook(history, time, _Declined(self.declined.get(name, ())))
             else:
                 look = look_of(history, time)
-            compute(asks, found, look, tx, cents)
-            if cents:
+            if unknown:
+                compute(without_amounts(asks), found, look, tx, 1)
+            else:
+                compute(asks, found, look, tx, cents)
+            if tx.kind == "purchase":
                 if stage == "card":
                     history = self.kept[key] = counted(history, tx, cents, links_of(tx))
                 else:
@@ -318,6 +322,7 @@ def backtest(
         windows = stages.windows(tx)
         if from_ms is None or tx.event_time_ms >= from_ms:
             facts.tx, facts.windows, facts.event_time_ms = tx, Windows(windows), tx.event_time_ms
+            facts.billed = billed(tx)
             rest.fill(facts, done)
             facts.hour, facts.weekday = hour_of(tx), weekday_of(tx)
             facts.home_country = tx.home_country or facts.card.home_country
@@ -399,7 +404,7 @@ class _Tally:
 
     def _count(self, outcome: Outcome, tx: Transaction, action: str, label: bool | None) -> None:
         outcome.alerts += 1
-        outcome.amount = round(outcome.amount + tx.amount, 2)
+        outcome.amount = round(outcome.amount + cents_of(tx) / 100, 2)
         outcome.new += action == "approve"
         self._cards[outcome.rule].add(tx.card_id)
         if len(outcome.examples) < 5:
@@ -407,7 +412,7 @@ class _Tally:
         if label is not None:
             if label:
                 outcome.frauds = (outcome.frauds or 0) + 1
-                outcome.fraud_amount = round((outcome.fraud_amount or 0.0) + tx.amount, 2)
+                outcome.fraud_amount = round((outcome.fraud_amount or 0.0) + cents_of(tx) / 100, 2)
             else:
                 outcome.genuine = (outcome.genuine or 0) + 1
 

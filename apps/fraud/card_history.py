@@ -88,13 +88,13 @@ def card_features(
     Args:
         look: The card's history before the transaction.
         tx: The transaction.
-        cents: Its amount, cents; 0 for a refund or top-up.
+        cents: Its amount, cents; 0 for a refund or top-up, and where it is not known.
         place: Where the card was last.
         links: Of a purchase whom it has to do with (see :func:`links_of`), else nobody.
     """
     # This runs for every transaction: where a comparison tells the answer nothing is searched or copied.
-    this, end, times, time = 1 if cents else 0, look.end, look.times, look.at
     terminal, device, ip = links
+    this, end, times, time = 1 if terminal else 0, look.end, look.times, look.at
     km = kmh = fastest = None
     if place is not None:
         fastest = place.fastest_kmh
@@ -127,7 +127,9 @@ def card_features(
         if last > time - _TEN_MINUTES_MS:
             start_10m = bisect_right(times, time - _TEN_MINUTES_MS, start_24h, end)
             if last > time - MINUTE_MS:
-                least = min(amounts[bisect_right(times, time - MINUTE_MS, start_10m, end) : end]) / 100
+                start_1m = bisect_right(times, time - MINUTE_MS, start_10m, end)
+                smallest = min(filter(None, amounts[start_1m:end]), default=None)
+                least = None if smallest is None else smallest / 100
     features = CardFeatures(
         (time - last) / 1000,
         median,

@@ -201,7 +201,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         told = CaseTransaction(
             alert.transaction_id,
             alert.event_time_ms,
-            alert.amount,
+            alert.worth,
             max(self.rules.suspicion(alert), least),
             alert.action,
             alert.terminal_id or "",

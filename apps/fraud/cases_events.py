@@ -59,6 +59,8 @@ class AlertSeen(msgspec.Struct, frozen=True):
         customer_id: Holder of the card, if the alert says so.
         model_score: A model's probability of fraud, if there was a model.
         country: Country of the terminal, if the alert says so.
+        billing_amount: Amount in the app's currency, if it is known.
+        billing_currency: That currency; without it the alert is of before there were several.
     """
 
     card_id: Identifier
@@ -72,11 +74,18 @@ class AlertSeen(msgspec.Struct, frozen=True):
     customer_id: str | None = None
     model_score: Annotated[float, Meta(ge=0, le=1)] | None = None
     country: str | None = None
+    billing_amount: float | None = None
+    billing_currency: str | None = None
 
     @property
     def codes(self) -> set[str]:
         """What was suspicious, comparisons left out."""
         return {reason.code for reason in self.reasons if not reason.beside}
+
+    @property
+    def worth(self) -> float:
+        """Its amount in the app's currency; 0: it is not known."""
+        return (self.billing_amount or 0.0) if self.billing_currency else self.amount
 
 
 class Disposition(msgspec.Struct, frozen=True, gc=False):

@@ -34,7 +34,8 @@ _control = msgspec.json.Decoder(Control).decode
 
 #: Columns of the alerts table that a case is made of.
 ALERT_COLUMNS = ("card_id", "transaction_id", "event_time_ms", "amount", "score", "action", "reasons",
-                 "terminal_id", "customer_id", "model_score", "country")  # fmt: skip
+                 "terminal_id", "customer_id", "model_score", "country",
+                 "billing_amount", "billing_currency")  # fmt: skip
 
 
 class Ranked(NamedTuple):
@@ -182,6 +183,8 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[AlertSeen]:
                 row.get("customer_id"),
                 row.get("model_score"),
                 row.get("country") or None,
+                row.get("billing_amount"),
+                row.get("billing_currency"),
             )
         )
     return found

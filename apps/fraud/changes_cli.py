@@ -66,7 +66,7 @@ def propose(
 
     settings, topic = open_topic(bootstrap, root, overrides)
     name, now = who(by), now_ms()
-    changes = _changes(thresholds, puts, removes, for_, name, now, reason)
+    changes = _changes(settings, thresholds, puts, removes, for_, name, now, reason)
     try:
         show_difference(difference(changes, settings, topic, last))
     except UserError as error:
@@ -92,7 +92,7 @@ def what_if_(
     from millrace.operations.report import write
 
     settings, topic = open_topic(bootstrap, root, overrides)
-    changes = _changes(thresholds, puts, removes, "36500d", "-", 0, "")
+    changes = _changes(settings, thresholds, puts, removes, "36500d", "-", 0, "")
     found = difference(changes, settings, topic, last)
     write(out, found)
     show_difference(found)
@@ -309,6 +309,7 @@ def show_difference(found: Difference) -> None:
 
 
 def _changes(
+    settings: FraudSettings,
     thresholds: list[str] | None,
     puts: list[str] | None,
     removes: list[str] | None,
@@ -320,6 +321,7 @@ def _changes(
     from apps.fraud.control_events import ResetThreshold, SetThreshold
     from apps.fraud.governance import check_threshold
     from apps.fraud.governed_book import check_value
+    from apps.fraud.tokens import without_numbers
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms as clock_ms
     from millrace.rules import PutListEntry, RemoveListEntry
@@ -346,10 +348,10 @@ def _changes(
     until = clock_ms() + to_ms(for_) if for_ != "36500d" else 253_402_300_799_999
     for text in puts or ():
         name, _, value = text.partition("=")
-        found.append(PutListEntry(name, value, until, by, now_ms, reason))
+        found.append(PutListEntry(name, without_numbers(settings, value), until, by, now_ms, reason))
     for text in removes or ():
         name, _, value = text.partition("=")
-        found.append(RemoveListEntry(name, value, by, now_ms))
+        found.append(RemoveListEntry(name, without_numbers(settings, value), by, now_ms))
     if not found:
         raise UserError("nothing is changed: give --threshold, --put or --remove")
     return found

@@ -6,18 +6,24 @@ import typer
 
 from apps.fraud.cases_cli import app as cases
 from apps.fraud.changes_cli import app as changes
+from apps.fraud.forget_cli import forget
 from apps.fraud.lists_cli import app as lists
 from apps.fraud.model_cli import app as models
 from apps.fraud.model_cli import older as older_models
+from apps.fraud.rates_cli import app as rates
 from apps.fraud.respond_cli import respond
 from apps.fraud.rules_cli import app as rules
 from apps.fraud.serve_cli import app as serve
 from apps.fraud.serve_cli import served
+from apps.fraud.tokens_cli import app as tokens
 
-app = typer.Typer(no_args_is_help=True, help="Fraud: rules, lists, cases, models.")
+app = typer.Typer(no_args_is_help=True, help="Fraud: rules, lists, rates, tokens, cases, models.")
 app.add_typer(rules, name="rules")
 app.add_typer(lists, name="lists")
 app.add_typer(changes, name="changes")
+app.add_typer(rates, name="rates")
+app.command()(forget)
+app.add_typer(tokens, name="tokens")
 app.add_typer(cases, name="cases")
 app.add_typer(models, name="model")
 app.command()(respond)

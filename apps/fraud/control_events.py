@@ -7,11 +7,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from apps.fraud.currencies import MAX_AMOUNT
 from millrace.rules import PutListEntry, RemoveListEntry
 from millrace.rules.model import Identifier, Person, Reason, TimeMs
 
-#: Amounts above this are refused; squares and sums of smaller ones fit the integers of the state.
-MAX_AMOUNT: Final = 1_000_000_000
 #: Most changes of one proposal.
 MAX_CHANGES: Final = 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +27,8 @@ STEP_MS: Final = 300_000
 _MOST_STEPS: Final = 4_032
 _MOST_ALERTS: Final = 50_000
 _MOST_LABELS: Final = 500_000
+#: What was billed; tables of before there were several currencies have it not.
+_BILLED: Final = ("billing_amount", "billing_currency")
 #: Bins of the score, 0 to 1, and of the logarithm of the amount.
 _BINS: Final = 10
 _LARGEST_LOG: Final = 10.0
@@ -119,6 +121,12 @@ class LabelFigures(NamedTuple):
     delay_ms: int
 
 
+def _worth(row: Mapping[str, Any]) -> float:
+    """Return a row's amount in the app's currency; 0: it is not known."""
+    amount = row.get("billing_amount") if row.get("billing_currency") else row["amount"]
+    return float(amount or 0.0)
+
+
 def decided(data: AppData) -> Decided | None:
     """Return what was decided, ``None`` before there is a table."""
     table = data.table("transactions")
@@ -131,7 +139,8 @@ def decided(data: AppData) -> Decided | None:
 def alerts(data: AppData) -> dict[str, AlertFigures]:
     """Return the latest alerts by transaction."""
     table = data.table("alerts")
-    columns = ["transaction_id", "card_id", "event_time_ms", "amount", "score", "action", "reasons", "rules"]
+    columns = ["transaction_id", "card_id", "event_time_ms", "amount", "score", "action", "reasons", "rules",
+               *_BILLED]  # fmt: skip
     return {} if table is None else table.fold("alerts", columns, dict, _add_alerts)
 
 
@@ -142,7 +151,7 @@ def _add_alerts(kept: dict[str, AlertFigures], rows: pa.Table) -> dict[str, Aler
         kept[row["transaction_id"]] = AlertFigures(
             row["card_id"],
             row["event_time_ms"],
-            row["amount"],
+            alert.worth,
             row["action"],
             codes,
             tuple(row.get("rules") or ()),

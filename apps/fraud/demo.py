@@ -33,7 +33,7 @@ _decode_alert = msgspec.json.Decoder(Alert).decode
 def settings(run_id: str) -> list[str]:
     """Return settings for the run: topics of its own on a broker that others use."""
     names = FraudSettings().topics
-    topics = ("transactions", "labels", "authorisations", "control", "alerts", "dead_letters")
+    topics = ("transactions", "labels", "authorisations", "control", "alerts", "dead_letters", "erasures")
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
     # An hour of event time passes in a minute: two minutes are two seconds between a topic's partitions.
     return [*own, "stream.out_of_orderness=2m"]

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import astuple
 
+from apps.fraud.billing import billed
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.events import Action, Alert, Decision, Reason, Transaction
 from apps.fraud.reasons import comparisons, entity_reasons, score_of
@@ -28,8 +29,10 @@ BLOCKED: Final = "blocked"
 ALLOWED: Final = "allowed"
 #: So many fields of a transaction stand at the beginning of a decision.
 _TOLD_FIRST: Final = 9
-#: From here on its fields stand at the end.
+#: From here on its fields stand near the end …
 _TOLD_LAST: Final = 18
+#: … up to here: what was billed stands at the very end, as far as it is known.
+_TOLD: Final = 20
 #: What labels said, of what is known last: the entities of later versions stand at the end.
 _LABELS: Final = 2
 #: So many of the card's own features stand behind them; the others at the end.
@@ -69,7 +72,7 @@ def decide(
     score = 0.0
     action: Action = "approve"
     if purchase:
-        reasons = own_reasons(own, tx.amount, thresholds)
+        reasons = own_reasons(own, billed(tx) or 0.0, thresholds)
         reasons += entity_reasons(tx, own, card, terminal, device, thresholds)
         if reasons:
             reasons.sort(key=_by_weight)
@@ -164,7 +167,7 @@ def _by_list(tx: Transaction, lists: Lists, action: Action) -> tuple[Action, lis
 
 def _rule_reason(match: Match, tx: Transaction) -> Reason:
     limit = next((t.constant for t in match.condition.tests if t.sign in (">", ">=")), 0.0)
-    return Reason(f"RULE:{match.rule.reason or match.rule.id}", tx.amount, 0.0, float(limit), 0.0)
+    return Reason(f"RULE:{match.rule.reason or match.rule.id}", billed(tx) or 0.0, 0.0, float(limit), 0.0)
 
 
 def _alert(d: Decision, thresholds: Thresholds) -> Alert:
@@ -187,6 +190,8 @@ def _alert(d: Decision, thresholds: Thresholds) -> Alert:
         d.device_id,
         d.ip,
         country=d.country,
+        billing_amount=d.billing_amount,
+        billing_currency=d.billing_currency,
     )
 
 
@@ -221,7 +226,8 @@ def _decision(
     # name, it takes twice as long.
     tx, own, card, account, terminal, device, address, _, *rest = seen
     of_transaction = astuple(tx)
-    return Decision(  # type: ignore[call-arg] # mypy does not know how many the starred ones are
+    amount, rate = (tx.billing_amount, tx.billing_rate) if tx.billing_currency else (tx.amount, 1.0)
+    return Decision(  # type: ignore[call-arg,misc] # mypy does not know how many the starred ones are
         *of_transaction[:_TOLD_FIRST],
         *astuple(own)[:_OWN_FIRST],
         score,
@@ -248,6 +254,9 @@ def _decision(
         own.excluded_1m,
         own.excluded_1h,
         own.excluded_24h,
-        *of_transaction[_TOLD_LAST:],
+        *of_transaction[_TOLD_LAST:_TOLD],
         *rest[_LABELS:],
+        billing_amount=amount,
+        billing_currency=tx.billing_currency or tx.currency,
+        billing_rate=rate,
     )

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from apps.fraud.billing import billed, cents_of
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity import look_at
-from apps.fraud.events import Decision, Label, Transaction, to_cents
+from apps.fraud.events import Decision, Label, Transaction
 from apps.fraud.feature_types import EntityFeatures
 from apps.fraud.history import HORIZON_MS, MAX_KEPT, History, look_of
 from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
@@ -21,8 +22,8 @@ from apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from apps.fraud.process import CardMonitor, CardStage
 from apps.fraud.profile import HALF_LIFE_DAYS
 from apps.fraud.scorer import Observed, Scorer, trained_until
-from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
-from apps.fraud.window_functions import ENTITIES, compute
+from apps.fraud.stages import Enriched, Forgotten, Labelled, Passed, Responded, Stage
+from apps.fraud.window_functions import ENTITIES, compute, without_amounts
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
@@ -58,6 +59,9 @@ class _Entity(_Later):
 
     def process(self, event: Passed, ctx: Context) -> None:
         """Find out what is known of the entity at one transaction."""
+        if isinstance(event, Forgotten):
+            ctx.emit(event)
+            return
         if not isinstance(event, Enriched):
             self.tell(event, ctx)
             return
@@ -75,24 +79,26 @@ class _Entity(_Later):
         ctx.emit(event)
 
     def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
-        cents = to_cents(tx.amount)
-        bought = cents if tx.kind == "purchase" else 0
+        cents, purchase = cents_of(tx), tx.kind == "purchase"
+        bought = cents if purchase else 0
         history = self.history.value
         asked = self.rules_now().asked.get(self.entity)
         if asked:
+            if purchase and not cents:
+                asked, bought = without_amounts(asked), 1
             compute(asked, event.windows, look_of(history, ctx.event_time), tx, bought)
         if history is None:
             history = History(since=ctx.event_time)
         elif ctx.event_time < history.since:
             history.since = ctx.event_time
-        history.balance += -cents if bought else cents
+        history.balance += -cents if purchase else cents
         card = link_of(tx.card_id)
-        if bought:
+        if purchase:
             history.add(ctx.event_time, cents, (card,))
         history.forget(ctx.watermark, MAX_KEPT)
         self.history.value = history
         of_card = 0
-        if self.of_card and bought and not event.card.truncated:
+        if self.of_card and purchase and not event.card.truncated:
             of_card = (getattr(event.card, self.of_card) or 0) + 1
         return look_at(history, ctx.event_time, card, of_card)
 
@@ -127,7 +133,7 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         event.terminal_labels = kept.look(ctx.event_time, self._labels)
         if tx.kind == "purchase":
             count, cents = look_of(self.history.value, ctx.event_time).numbers(HORIZON_MS)
-            high = self._labels.is_high(tx.amount, event.own.median_before, count, cents / 100)
+            high = self._labels.is_high(billed(tx) or 0.0, event.own.median_before, count, cents / 100)
             kept.add(ctx.event_time, high=high)
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
@@ -202,6 +208,8 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
         if not isinstance(event, Enriched):
             if isinstance(event, Labelled):
                 self._judge(event.label, ctx, newest=event.newest)
+            elif isinstance(event, Forgotten):
+                self.forget_key()
             return
         seen = event.observed()
         decision, alert = self.decided(*next(self.scored([seen])))
@@ -252,6 +260,7 @@ class Desk(_Later, KeyedProcess[Passed, Decision]):
         outcomes: list[Outcome] = []
         for row, event in enumerate(batch.events):
             issued = kept[of_key[row]]
+            # What is to be forgotten comes as a correction does, and so never in a batch.
             if not isinstance(event, Enriched):
                 if isinstance(event, Labelled) and event.newest:
                     outcomes += issued.say(event.label)

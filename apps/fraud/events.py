@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from apps.fraud.control_events import (
-    MAX_AMOUNT,
     ApproveChange,
     Propose,
     RejectChange,
@@ -20,8 +19,10 @@ from apps.fraud.control_events import (
     SetThreshold,
     UndoChange,
 )
+from apps.fraud.currencies import MAX_AMOUNT, check_decimals
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace.privacy.fields import CARD_NUMBER, IDENTITY
 from millrace.rules import (
     ApproveRule,
     PublishRule,
@@ -39,7 +40,15 @@ AuthorisationStatus = Literal["approved", "declined", "captured", "reversed"]
 #: The end of the year 9999, UTC.
 MAX_TIME_MS: Final = 253_402_300_799_999
 
+#: Units of one currency that one of another may be worth.
+MAX_RATE: Final = 1_000_000
+
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
+Currency = Annotated[str, Meta(pattern="^[A-Z]{3}$")]
+#: What identifies an event, and what refers to it: never taken for a card number.
+EventId = Annotated[str, Meta(min_length=1, max_length=128), IDENTITY]
+#: A card: its number becomes a token where it is read, a token stays as it is.
+CardId = Annotated[str, Meta(min_length=1, max_length=128), CARD_NUMBER]
 
 
 def to_cents(amount: float) -> int:
@@ -60,7 +69,7 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         terminal_id: Where it happened.
         mcc: Merchant category code, ISO 18245.
         country: Country of the terminal, ISO 3166-1 alpha-2.
-        amount: Amount in currency units, at most two decimals.
+        amount: Amount in currency units, with no more decimals than the currency has.
         currency: ISO 4217 code.
         kind: A purchase takes from the card's balance, a refund or top-up adds to it.
         event_time_ms: When it happened, UTC milliseconds.
@@ -76,15 +85,18 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         utc_offset_min: How far the local time where it happened is ahead of UTC, minutes; None: not known,
             its hour and weekday are those of UTC then.
         home_country: Where the card's holder lives; None: not known, learned by the card's purchases then.
+        billing_amount: What the holder is billed, in units of ``billing_currency``, where the issuer says so.
+        billing_currency: ISO 4217 code; with an amount, or not at all.
+        billing_rate: Units of it that one unit of ``currency`` was billed at, where the issuer says so.
     """
 
-    transaction_id: Identifier
-    card_id: Identifier
+    transaction_id: EventId
+    card_id: CardId
     terminal_id: Identifier
     mcc: Annotated[str, Meta(pattern="^[0-9]{4}$")]
     country: Annotated[str, Meta(pattern="^[A-Z]{2}$")]
     amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)]
-    currency: Literal["EUR"]
+    currency: Currency
     kind: Kind
     event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
     customer_id: Identifier | None = None
@@ -98,12 +110,16 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     address_id: Identifier | None = None
     utc_offset_min: Annotated[int, Meta(ge=-720, le=840)] | None = None
     home_country: Annotated[str, Meta(pattern="^[A-Z]{2}$")] | None = None
+    billing_amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)] | None = None
+    billing_currency: Currency | None = None
+    billing_rate: Annotated[float, Meta(gt=0, le=MAX_RATE)] | None = None
 
     def __post_init__(self) -> None:
-        # The nearest double of a number with two decimals is what this division gives, exactly.
-        amount = self.amount
-        if round(amount * 100) / 100 != amount:
-            raise ValueError(f"amount has at most two decimals, not {amount!r}")
+        check_decimals("amount", self.amount, self.currency)
+        if self.billing_amount is not None:
+            if self.billing_currency is None:
+                raise ValueError("billing_amount needs billing_currency")
+            check_decimals("billing_amount", self.billing_amount, self.billing_currency)
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
@@ -122,15 +138,15 @@ class Label(msgspec.Struct, frozen=True, gc=False):
         corrects: The label that a correction reverses; None otherwise.
     """
 
-    label_id: Identifier
+    label_id: EventId
     event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    transaction_id: Identifier
+    transaction_id: EventId
     transaction_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    card_id: Identifier
+    card_id: CardId
     terminal_id: Identifier
     is_fraud: bool
     source: LabelSource
-    corrects: Identifier | None = None
+    corrects: EventId | None = None
 
     def __post_init__(self) -> None:
         if self.event_time_ms < self.transaction_time_ms:
@@ -153,17 +169,17 @@ class Authorisation(msgspec.Struct, frozen=True, gc=False):
         card_id: Its card.
         status: ``approved`` or ``declined`` is the response that the customer got; ``captured``: the merchant
             was paid; ``reversed``: money came back, before or after that.
-        amount: The transaction's amount, currency units.
+        amount: The transaction's amount in the app's currency; as it came where that is not known.
         settled_amount: Of ``captured``: how much was paid in all; of ``reversed``: how much came back;
             None: all of it.
         terminal_id: Its terminal; None: that one does not learn that a payment was declined.
     """
 
-    authorisation_id: Identifier
+    authorisation_id: EventId
     event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    transaction_id: Identifier
+    transaction_id: EventId
     transaction_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-    card_id: Identifier
+    card_id: CardId
     status: AuthorisationStatus
     amount: Annotated[float, Meta(gt=0, le=MAX_AMOUNT)]
     settled_amount: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)] | None = None
@@ -177,6 +193,32 @@ class Authorisation(msgspec.Struct, frozen=True, gc=False):
                 raise ValueError(f"{name} has at most two decimals, not {amount!r}")
         if self.settled_amount is not None and self.status not in ("captured", "reversed"):
             raise ValueError("only what is captured or reversed has a settled_amount")
+
+
+class CardErasure(msgspec.Struct, frozen=True, gc=False):
+    """All that is kept of a card is to be forgotten: JSON on ``fraud.erasures`` with the card as its key.
+
+    Attributes:
+        erasure_id: Its identity.
+        event_time_ms: When it was asked for, UTC milliseconds.
+        card_id: The card.
+    """
+
+    erasure_id: EventId
+    event_time_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    card_id: CardId
+
+
+class Erased(msgspec.Struct, frozen=True, gc=False):
+    """That the state of a card is gone.
+
+    Attributes:
+        erasure_id: By which request.
+        event_time_ms: When that was asked for, UTC milliseconds.
+    """
+
+    erasure_id: str
+    event_time_ms: int
 
 
 class LateTransaction(msgspec.Struct, frozen=True, gc=False):
@@ -258,6 +300,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         utc_offset_min: As in the transaction, like ``home_country``.
         customer: What is known of the customer; None where that stage is left out or there is none.
         merchant: The same of the merchant.
+        billing_amount: Amount in the app's currency, by which all features go; None: not known, and nothing
+            that hangs on it was looked at.
+        billing_currency: The app's currency; empty in decisions of before there were several.
+        billing_rate: Units of it per unit of ``currency``; None: not told, or not known.
     """
 
     transaction_id: str
@@ -321,6 +367,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     home_country: str | None = None
     customer: EntityFeatures | None = None
     merchant: EntityFeatures | None = None
+    billing_amount: float | None = None
+    billing_currency: str = ""
+    billing_rate: float | None = None
 
 
 class Alert(msgspec.Struct, frozen=True, gc=False):
@@ -345,6 +394,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
         device_id: None at a terminal.
         ip: None at a terminal.
         country: As in the transaction.
+        billing_amount: Amount in the app's currency; None: not known.
+        billing_currency: The app's currency; empty in alerts of before there were several.
     """
 
     card_id: str
@@ -365,6 +416,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
     device_id: str | None
     ip: str | None
     country: str = ""
+    billing_amount: float | None = None
+    billing_currency: str = ""
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -375,7 +428,7 @@ class Correction(msgspec.Struct, frozen=True):
         card_id: Its card.
         event_time_ms: When it happened, UTC milliseconds.
         lateness_ms: How far it was behind the watermark.
-        amount: Amount in currency units.
+        amount: Amount in units of its currency.
         kind: Purchase, refund or top-up.
         would_be: What the card's own history would have said at its time.
         score: The score of that.
@@ -398,9 +451,28 @@ class Correction(msgspec.Struct, frozen=True):
     until_ms: int
 
 
+class SetRate(msgspec.Struct, frozen=True, tag_field="kind", tag="set_rate"):
+    """Control event: what one unit of a currency is worth, for payments from a time on.
+
+    Attributes:
+        currency: ISO 4217 code.
+        rate: Units of the app's currency.
+        from_ms: Event time from which on, UTC milliseconds; another of the same time replaces it.
+        by: Who says so.
+        at_ms: When, UTC milliseconds.
+    """
+
+    currency: Currency
+    rate: Annotated[float, Meta(gt=0, le=MAX_RATE)]
+    from_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+    by: Annotated[str, Meta(max_length=128)] = ""
+    at_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)] = 0
+
+
 Control = (
     SetThreshold
     | ResetThreshold
+    | SetRate
     | Propose
     | ApproveChange
     | RejectChange

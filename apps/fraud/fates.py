@@ -59,7 +59,7 @@ class Fates:
         self._history, self._steps, self._words = history, steps, words
 
     def cents(self, change: Change) -> int | None:
-        """Return the amount of a payment, cents; None: it is not among the purchases."""
+        """Return the amount of a payment, cents; None: it is not among the purchases, or it is not known."""
         if self._history is None:
             return None
         columns = self._history.columns
@@ -70,7 +70,7 @@ class Fates:
             terminals = columns.links[TERMINALS :: columns.width]
             alike = [p for p in places if change.cents in (0, amounts[p])] or places
             places = [p for p in alike if terminals[p] == change.terminal] or alike  # type: ignore[assignment]
-        return amounts[places[0]] if places else None
+        return amounts[places[0]] or None if places else None
 
     def paid(self, change: Change, until: int) -> int:
         """Return what was paid for a payment, cents, by what was known at a time (ms); 0: it is unknown."""
@@ -100,7 +100,10 @@ class Fates:
         is_fraud = self._words is not None and self._words.verdict(change.transaction_id, until)
         profile.balance += before - pays
         payment = (change.at, cents, change.link)
-        profile.count_payment(payment, self._history.columns.times, counts=pays > 0 and not is_fraud)
+        times = columns.times
+        if 0 in columns.amounts:  # purchases whose amount is not known do not count
+            times = [at for at, amount in zip(times, columns.amounts, strict=True) if amount]
+        profile.count_payment(payment, times, counts=pays > 0 and not is_fraud)
 
     def apply(self, profile: Profile, changes: Iterable[Change]) -> None:
         """Have a profile know what became known of payments, one time after the other.

@@ -65,7 +65,7 @@ def observe(
         profile: The card's profile; changed.
         recent: The card's last 24 hours; changed.
         time: Event time, ms.
-        cents: Amount, cents.
+        cents: Amount, cents; 0: it is not known, so the purchase counts and its amount does not.
         purchase: True for a purchase, False for a refund or top-up.
         known: The profile as it was known at that time, where that is another; not changed.
         large_times: A purchase is large from so many times the card's median on.
@@ -111,12 +111,12 @@ def observe(
     if purchase:
         this, added = 1, cents
         upto += cents
-        if std and mean is not None:
+        if std and mean is not None and cents:
             zscore = (cents - mean) / std
-        if cents <= SMALL_CENTS and past.is_small(cents):
+        if 0 < cents <= SMALL_CENTS and past.is_small(cents):
             small = 1
             if start_1m < end:
-                small += sum(map(past.is_small, recent.amounts(start_1m, end)))
+                small += sum(map(past.is_small, filter(None, recent.amounts(start_1m, end))))
         elif median is not None and cents >= large_times * median:
             large = 1
             if start_1h < end:
@@ -151,7 +151,8 @@ def observe(
             totals.append(upto)
         else:
             recent.add_purchase(end, time, cents)
-        profile.buy(time, cents)
+        if cents:
+            profile.buy(time, cents)
     else:
         recent.add_credit(time, cents)
         profile.balance += cents
@@ -161,7 +162,8 @@ def observe(
 def _past(profile: Profile, recent: Recent, time: int, end: int) -> Profile:
     """Return the profile without what is later than ``time``: itself but for disorder."""
     later = recent.amounts(end, len(recent.times)) if end < len(recent.times) else []
+    known = [(at, cents) for at, cents in zip(recent.times[end:], later, strict=True) if cents]
     credited = sum(cents for at, cents in recent.credits if at > time)
-    if not later and not credited:
+    if not known and not credited:
         return profile
-    return profile.without(zip(recent.times[end:], later, strict=True), credited, time)
+    return profile.without(known, credited, time)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from apps.fraud.desk import ALLOWED, BLOCKED
-from apps.fraud.events import Control
+from apps.fraud.events import Control, SetRate
 from apps.fraud.governance import Governance, Kept, Proposal, take_control
 from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
@@ -70,12 +70,13 @@ class GovernedBook(Book):
         return Kept(self.overrides, self.lists, self.rules, self.proposals)
 
     def apply(self, event: Any) -> None:
-        """Do what an event says.
+        """Do what an event says; rates change nothing here.
 
         Raises:
             UserError: It is refused.
         """
-        take_control(event, self.kept, self.law, now_ms=0)
+        if not isinstance(event, SetRate):
+            take_control(event, self.kept, self.law, now_ms=0)
 
 
 def book_of(settings: FraudSettings) -> GovernedBook:

@@ -40,7 +40,7 @@ class History(LookBack, array_like=True, dict=True):
         """Insert a purchase after those of its time (see :meth:`millrace.parts.lookback.LookBack.add`)."""
         super().add(at, amount, links)
         if self.tail is not None:
-            self.tail.seen_again(links)
+            self.tail.seen_again(at, links)
 
     def add_of_kind(self, at: int, cents: int, links: tuple[int, ...], kind: int) -> None:
         """Insert a purchase of a card.

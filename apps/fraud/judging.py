@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from apps.fraud.billing import billed
 from apps.fraud.events import Decision, Label
 from apps.fraud.labels import DAY_MS
 from apps.fraud.model.outcomes import STEPS, Outcome
@@ -127,7 +128,7 @@ def watched(observed: Observed) -> list[int]:
         observed: What is known at a payment.
     """
     own, card = observed.own, observed.card
-    values = (observed.tx.amount, own.zscore, own.count_24h, own.sum_24h, card.count_30d, card.gap_s)
+    values = (billed(observed.tx), own.zscore, own.count_24h, own.sum_24h, card.count_30d, card.gap_s)
     return [bin_of(value) for value in values]
 
 

@@ -19,7 +19,7 @@ PURCHASE_FIELDS: Final = {
     "mcc": Field("text", nullable=True),
     "country": Field("text", nullable=True),
     "channel": Field("text", nullable=True),
-    "amount": Field("number"),
+    "amount": Field("number", nullable=True),
 }
 #: Stands for a purchase of before kinds were kept.
 UNKNOWN_KIND: Final = 0
@@ -35,14 +35,14 @@ class Purchase(NamedTuple):
         country: Country of the terminal.
         channel: At a terminal or online.
         merchant: Link of who was paid; 0: not known.
-        amount: Amount in currency units.
+        amount: Amount in the app's currency; None: not known.
     """
 
     mcc: str | None
     country: str | None
     channel: Channel | None
     merchant: int
-    amount: float = 0.0
+    amount: float | None = None
 
 
 @lru_cache(maxsize=65_536)
@@ -62,7 +62,7 @@ def purchase_of(kind: int) -> Purchase:
     """Return what a kind says.
 
     >>> purchase_of(_number("5411", "DE", "online", None))
-    Purchase(mcc='5411', country='DE', channel='online', merchant=0, amount=0.0)
+    Purchase(mcc='5411', country='DE', channel='online', merchant=0, amount=None)
     >>> purchase_of(UNKNOWN_KIND).mcc is None
     True
     """
@@ -99,7 +99,9 @@ def of_chosen(name: str, window_ms: int, where: Chosen) -> Callable[[Any, Transa
         return run(purchase_of(kind)) is True
 
     def chosen(kind: int, cents: int) -> bool:
-        return run(purchase_of(kind)._replace(amount=cents / 100)) is True if by_amount else holds(kind)
+        if not by_amount or not cents:
+            return holds(kind)
+        return run(purchase_of(kind)._replace(amount=cents / 100)) is True
 
     def compute(look: Any, tx: Transaction, cents: int) -> float | None:
         this, known = bool(cents) and chosen(kind_of(tx), cents), look.known
@@ -153,5 +155,5 @@ _FINISH: Final[dict[str, Callable[[list[int]], float | None]]] = {
     "sum": lambda found: sum(found) / 100,
     "mean": lambda found: sum(found) / len(found) / 100 if found else None,
     "largest": lambda found: max(found, default=0) / 100,
-    "smallest": lambda found: min(found) / 100 if found else None,
+    "smallest": lambda found: min(known) / 100 if (known := [one for one in found if one]) else None,
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from apps.fraud.tokens_cli import show as show_token
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 
 app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
@@ -36,6 +36,7 @@ def put(
     """Put a value on a list; it is off again by itself. Where a second person must agree it is a proposal."""
     from apps.fraud.changes_cli import change_or_propose, open_topic
     from apps.fraud.governed_book import check_value
+    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms, who
     from millrace.rules import PutListEntry
     from millrace.time.durations import to_ms
@@ -44,8 +45,9 @@ def put(
     check_value(name, value)
     by_whom, now = who(by), now_ms()
     until = (now if from_ is None else to_time_ms(from_)) + to_ms(for_)
+    settings, topic = open_topic(bootstrap, root, overrides)
+    value = without_numbers(settings, value)
     event = PutListEntry(name, value, until, by_whom, now, note)
-    _, topic = open_topic(bootstrap, root, overrides)
     if change_or_propose(topic, event, by_whom, now, note):
         typer.echo(f"{value} is on {name} until {show_time(until)}")
 
@@ -61,12 +63,14 @@ def remove(
 ) -> None:
     """Take a value off a list. Where a second person must agree it is a proposal."""
     from apps.fraud.changes_cli import change_or_propose, open_topic
+    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms, who
     from millrace.rules import RemoveListEntry
 
     by_whom, now = who(by), now_ms()
+    settings, topic = open_topic(bootstrap, root, overrides)
+    value = without_numbers(settings, value)
     event = RemoveListEntry(name, value, by_whom, now)
-    _, topic = open_topic(bootstrap, root, overrides)
     if change_or_propose(topic, event, by_whom, now, ""):
         typer.echo(f"{value} is off {name}")
 
@@ -83,12 +87,5 @@ def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = 
             typer.echo(f"{name:<16} {value:<40} until {show_time(until)}")
 
 
-@app.command()
-def token(
-    number: Annotated[str, typer.Argument(help="A card number.")],
-    key_file: Annotated[Path, typer.Option(help="The key, as in privacy.token_key_file.")],
-) -> None:
-    """Print the token under which a card number stands in tables, lists and cases."""
-    from apps.fraud.tokens import Tokens, read_key
-
-    typer.echo(Tokens(read_key(key_file)).replaced(number.encode()).decode())
+# As it was called before.
+app.command("token", hidden=True)(show_token)

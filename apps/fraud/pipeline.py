@@ -38,12 +38,14 @@ def topology(settings: FraudSettings) -> Topology:
     law = settings.governance.law()
     for stage in (first, *(stage for _, stage in rest)):
         stage.governance = law
+    first.currency = settings.currency.billing
     names = settings.topics
     inputs = {
         "transactions": Input(names.transactions, "card_id"),
         # A label has the time of its transaction, long ago: it says nothing of how far time is.
         "labels": Input(names.labels, "card_id", "transaction_time_ms", clock=False),
         "authorisations": Input(names.authorisations, "card_id", "transaction_time_ms", clock=False),
+        "erasures": Input(names.erasures, "card_id", "event_time_ms", clock=False),
     }
     made = read(inputs, control=names.control).process(first)
     for key, stage in rest:
@@ -76,6 +78,7 @@ def _tables(names: Sequence[str], *, measures: bool) -> dict[str, str | Upsert]:
         of(desk, "alerts"): "alerts",
         of(first, "labels"): "labels",
         of(first, "authorisations"): "authorisations",
+        of(first, "erased"): "erasures",
         of(first, "late_transactions"): "late",
         of(first, "corrections"): "corrections",
         of(first, "dead_letters"): "dead_letters",

@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from apps.fraud.authorised import CardSteps, Step
+from apps.fraud.billing import billed, cents_of, in_currency
 from apps.fraud.card import DAY_MS, Account, Recent
 from apps.fraud.card_history import NOBODY, CardLook, card_features, counted, links_of, moved
 from apps.fraud.control_group import ControlGroup
+from apps.fraud.currencies import Rate, put_rate
 from apps.fraud.events import (
     Authorisation,
+    CardErasure,
     Correction,
     Decision,
+    Erased,
     Label,
     LateTransaction,
+    SetRate,
     Transaction,
-    to_cents,
 )
 from apps.fraud.fates import Fates, change_of, counts_at
 from apps.fraud.features import observe
@@ -27,18 +31,37 @@ from apps.fraud.governance import UnknownThreshold
 from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
 from apps.fraud.known_labels import CardWords, Word
 from apps.fraud.profile import HALF_LIFE_DAYS, Change, Profile, begun, restated
-from apps.fraud.rulebook import NO_WINDOWS, rules_view
+from apps.fraud.rulebook import NO_WINDOWS, Windows, rules_view
 from apps.fraud.scorer import Observed, new_observed
 from apps.fraud.scoring import action_for, assess, thresholds_with
-from apps.fraud.stages import Enriched, Labelled, Passed, Responded, Stage
+from apps.fraud.stages import (
+    Enriched,
+    Forgotten,
+    Labelled,
+    Passed,
+    Responded,
+    Stage,
+)
+from apps.fraud.window_functions import without_amounts
 from apps.fraud.windows import CardWindows
-from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace import (
+    Context,
+    KeyedProcess,
+    Timer,
+    arrival,
+    broadcast_state,
+    days,
+    side_output,
+    value_state,
+)
 from millrace.parts.contents import digest_of
 from millrace.parts.lookback import Look
 
 __all__ = ["CardMonitor", "CardStage", "UnknownThreshold"]
 
 _EXPIRE = "expire"
+
+_Input = Transaction | Label | Authorisation | CardErasure
 
 
 class _Cards(Stage):
@@ -61,6 +84,7 @@ class _Cards(Stage):
         "transactions": Transaction,
         "labels": Label,
         "authorisations": Authorisation,
+        "erasures": CardErasure,
     }
 
     profile = value_state(Profile, ttl=days(90))
@@ -73,14 +97,26 @@ class _Cards(Stage):
     # What is said of a transaction, as late as half a year after it.
     labelled = value_state(CardWords, ttl=days(240))
     authorised = value_state(CardSteps, ttl=days(240))
+    rates = broadcast_state(str, list[Rate])
     corrections = side_output(Correction)
     late_transactions = side_output(LateTransaction)
     labels = side_output(Label)
     authorisations = side_output(Authorisation)
+    erased = side_output(Erased)
 
     _half_life: int
 
-    def process(self, event: Transaction | Label | Authorisation, ctx: Context) -> None:
+    def _set_rate(self, control: SetRate) -> None:
+        known = self.rates.get(control.currency) or []
+        self.rates.put(control.currency, put_rate(known, Rate(control.from_ms, control.rate)))
+
+    def _billed(self, event: Transaction) -> Transaction:
+        """Return a transaction with its amount in the app's currency, as far as it is known."""
+        if event.currency == self.currency and event.billing_currency is None:
+            return event
+        return in_currency(event, self.currency, self.rates.view(dict))
+
+    def process(self, event: _Input, ctx: Context) -> None:
         """Find out what is known of the card at one transaction, or learn what became of one."""
         if type(event) is Transaction:
             self._observe(event, ctx)
@@ -88,6 +124,18 @@ class _Cards(Stage):
             self._learn(event, ctx)
         elif type(event) is Authorisation:
             self._settle(event, ctx)
+        elif type(event) is CardErasure:
+            self._erase(event, ctx)
+
+    def _erase(self, event: CardErasure, ctx: Context) -> None:
+        """Forget the card, and say so."""
+        self.forget_key()
+        ctx.timers.delete(_EXPIRE)  # with it the card's key would be kept
+        ctx.output(self.erased, Erased(event.erasure_id, event.event_time_ms), on_time=False)
+        self.hand_on_erasure(event, ctx)
+
+    def hand_on_erasure(self, event: CardErasure, ctx: Context) -> None:
+        """Hand on that a card is to be forgotten, where a later stage keeps something of it."""
 
     def _learn(self, label: Label, ctx: Context) -> None:
         """Take a label, once; it changes no decision that was issued."""
@@ -180,6 +228,7 @@ class _Cards(Stage):
         recent = self._recent(event, ctx)
         if recent is None:
             return
+        event = self._billed(event)
         profile, known = self._profile(ctx), None
         if profile.waiting and profile.waiting[0].known <= ctx.event_time:
             known = profile.copied()
@@ -187,7 +236,7 @@ class _Cards(Stage):
             passed = bisect_right(known.waiting, ctx.event_time, key=_known_ms)
             self._fates().apply(known, known.waiting[:passed])
         purchase = event.kind == "purchase"
-        cents = to_cents(event.amount)
+        cents = cents_of(event)
         large = self.overrides.view(thresholds_with).large_ratio
         own = observe(
             profile, recent, ctx.event_time, cents, purchase=purchase, known=known, large_times=large
@@ -199,7 +248,9 @@ class _Cards(Stage):
         links = links_of(event) if purchase else NOBODY
         card = card_features(look, event, bought, place, links)
         asked = self.rules.view(rules_view).asked.get("card")
-        windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
+        windows: Windows = CardWindows({}, asked, look, event, bought) if asked else NO_WINDOWS
+        if asked and purchase and not cents:
+            windows = Windows({}, without_amounts(asked), look, event, 1)
         if purchase:
             history = self.history.value = counted(history, event, cents, links)
             if event.latitude is not None:
@@ -222,7 +273,7 @@ class _Cards(Stage):
         """Decide, or hand on to the next stage."""
         raise NotImplementedError
 
-    def on_late(self, event: Transaction | Label | Authorisation, ctx: Context) -> None:
+    def on_late(self, event: _Input, ctx: Context) -> None:
         """Learn what became of a transaction that is long past; put a late transaction aside."""
         if type(event) is Label:
             self._learn(event, ctx)
@@ -230,6 +281,8 @@ class _Cards(Stage):
             self._settle(event, ctx)
         elif type(event) is Transaction:
             self._correct(event, ctx)
+        elif type(event) is CardErasure:
+            self._erase(event, ctx)
 
     def _correct(self, event: Transaction, ctx: Context) -> None:
         """Put a late transaction aside, once, with what it would have been."""
@@ -238,6 +291,7 @@ class _Cards(Stage):
             return
         lateness = ctx.watermark - ctx.event_time
         ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))
+        event = self._billed(event)
         thresholds = self.overrides.view(thresholds_with)
         # On copies: an issued decision must not change, nor the features of those to come.
         profile = copy.deepcopy(self._profile(ctx))
@@ -246,11 +300,11 @@ class _Cards(Stage):
             profile,
             copy.deepcopy(recent),
             ctx.event_time,
-            to_cents(event.amount),
+            cents_of(event),
             purchase=purchase,
             large_times=thresholds.large_ratio,
         )
-        score, reasons = assess(own, event.amount, thresholds, purchase=purchase)
+        score, reasons = assess(own, billed(event) or 0.0, thresholds, purchase=purchase)
         look = Look(self.history.value, ctx.event_time)
         last = bisect_right(look.times, ctx.event_time + DAY_MS)
         ctx.output(
@@ -354,6 +408,11 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
         super().__init__()
         self._half_life = half_life
         self._tells, self._responds = tells, responds
+
+    def hand_on_erasure(self, event: CardErasure, ctx: Context) -> None:
+        """Hand on to the desk, through all stages, that a card is to be forgotten."""
+        none = f"-{event.card_id}"
+        ctx.emit(Forgotten(event.card_id, none, none, none, none, none, none), on_time=False)
 
     def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on to the next stage."""

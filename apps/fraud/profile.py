@@ -254,7 +254,7 @@ class Profile(Totals):
 
         Args:
             payment: Its time (ms), cents, and link (:func:`millrace.parts.lookback.link_of`).
-            times: The times of all purchases of the last weeks, ms, ascending.
+            times: The times of all purchases of the last weeks whose amounts are known, ms, ascending.
             counts: Whether it counts from now on.
         """
         excluded, (time, cents, _) = self.excluded, payment

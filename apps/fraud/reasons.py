@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from apps.fraud.billing import billed
 from apps.fraud.events import Reason, Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
@@ -33,10 +34,11 @@ def entity_reasons(
         t: The thresholds in force.
     """
     found: list[Reason] = []
+    amount = billed(tx) or 0.0
     if card.kmh is not None and card.kmh >= t.travel_kmh and (card.km or 0.0) >= t.travel_km:
         found.append(_reason("IMPOSSIBLE_TRAVEL", card.kmh, card.fastest_kmh or 0.0, t.travel_kmh))
-    if tx.amount >= t.large_amount and card.min_1m is not None and card.min_1m <= t.small_amount:
-        found.append(_reason("SMALL_THEN_LARGE", tx.amount, card.min_1m, t.large_amount))
+    if amount >= t.large_amount and card.min_1m is not None and card.min_1m <= t.small_amount:
+        found.append(_reason("SMALL_THEN_LARGE", amount, card.min_1m, t.large_amount))
     if device is not None and device.cards_24h >= t.device_cards:
         found.append(_reason("SHARED_DEVICE", device.cards_24h, card.devices_30d, t.device_cards))
     if terminal is not None and terminal.count_1h >= t.terminal_testing:
@@ -45,12 +47,12 @@ def entity_reasons(
         if terminal.count_1h >= limit:
             found.append(_reason("SHARED_TERMINAL", terminal.count_1h, usual, limit))
     mean = own.mean_before
-    if mean is not None and own.purchases_before >= t.min_history and tx.amount >= t.new_ratio * mean:
+    if mean is not None and own.purchases_before >= t.min_history and amount >= t.new_ratio * mean:
         limit = t.new_ratio * mean
         if card.device_before == 0 and card.devices_30d > 1:
-            found.append(_reason("NEW_DEVICE", tx.amount, mean, limit))
+            found.append(_reason("NEW_DEVICE", amount, mean, limit))
         if card.ip_before == 0:
-            found.append(_reason("NEW_ADDRESS", tx.amount, mean, limit))
+            found.append(_reason("NEW_ADDRESS", amount, mean, limit))
     return found
 
 
@@ -65,7 +67,7 @@ def comparisons(tx: Transaction, own: Features, card: CardFeatures, have: list[R
     """
     per_hour = own.per_hour_before or 0.0
     beside = (
-        Reason("AMOUNT", tx.amount, own.mean_before or 0.0, 0.0, 0.0),
+        Reason("AMOUNT", billed(tx) or 0.0, own.mean_before or 0.0, 0.0, 0.0),
         Reason("COUNT_24H", float(own.count_24h), per_hour * 24, 0.0, 0.0),
         Reason("SUM_24H", own.sum_24h, per_hour * 24 * (own.mean_before or 0.0), 0.0, 0.0),
         Reason("GAP_S", card.gap_s or 0.0, card.gap_median_s or 0.0, 0.0, 0.0),

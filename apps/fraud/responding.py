@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: What the identities of these authorisations begin with.
 OURS: Final = "blocked-"
-_COLUMNS: Final = ("transaction_id", "card_id", "terminal_id", "event_time_ms", "amount", "action")
+_COLUMNS: Final = ("transaction_id", "card_id", "terminal_id", "event_time_ms", "amount", "action",
+                   "billing_amount")  # fmt: skip
 
 
 def declines(alerts: Iterable[Mapping[str, Any]], told: set[str]) -> list[Authorisation]:
@@ -44,7 +45,7 @@ def declines(alerts: Iterable[Mapping[str, Any]], told: set[str]) -> list[Author
             row["event_time_ms"],
             row["card_id"],
             "declined",
-            row["amount"],
+            row.get("billing_amount") or row["amount"],
             terminal_id=row["terminal_id"],
         )
         for row in alerts
@@ -81,8 +82,9 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]] | None:
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        table = DeltaTable(path).to_pyarrow_dataset().to_table(columns=list(columns))
+        data = DeltaTable(path).to_pyarrow_dataset()
     except TableNotFoundError:
         return None
+    table = data.to_table(columns=[name for name in columns if name in data.schema.names])
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from apps.fraud.billing import billed
 from apps.fraud.events import Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
@@ -82,6 +83,7 @@ class Facts:
 
     Attributes:
         tx: The transaction.
+        billed: Its amount in the app's currency; None: it is not known.
         own: The card's totals and last 24 hours.
         card: The card's last 30 days.
         account: The account; None where there is none, or its stage is left out. So for the others.
@@ -98,8 +100,8 @@ class Facts:
     """
 
     __slots__ = (
-        "account", "address", "card", "card_labels", "device", "event_time_ms", "lists", "model_score",
-        "own", "score", "terminal", "terminal_labels", "tx", "windows",
+        "account", "address", "billed", "card", "card_labels", "device", "event_time_ms", "lists",
+        "model_score", "own", "score", "terminal", "terminal_labels", "tx", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +118,7 @@ class Facts:
         terminal_labels: TerminalLabels | None = None,
     ) -> None:
         self.tx, self.own, self.card, self.windows, self.lists = tx, own, card, windows, lists
+        self.billed = billed(tx)
         self.account, self.terminal, self.device, self.address = entities
         self.event_time_ms, self.score, self.model_score = tx.event_time_ms, score, model_score
         self.card_labels: LabelRisk | NothingSaid = NOTHING_SAID if card_labels is None else card_labels
@@ -171,7 +174,8 @@ def _small_then_large(small: float, large: float, window_ms: int) -> Callable[[F
     text = text_of(Use("small_then_large", (small, large, window_ms)))
 
     def holds(facts: Facts) -> bool:
-        if facts.tx.amount < large or facts.tx.kind != "purchase":
+        amount = billed(facts.tx)
+        if amount is None or amount < large or facts.tx.kind != "purchase":
             return False
         least = facts.windows[text]
         return least is not None and least <= small
@@ -209,6 +213,11 @@ _MAYBE_TEXTS: Final = {
 }
 
 
+_BILLED: Final = Field(
+    "number", nullable=True, attribute="billed", about="in the app's currency; missing where it is not known"
+)
+
+
 def _fields() -> dict[str, Field]:
     own = {name: Field("number", attribute=f"own.{name}") for name in _OWN}
     own |= {name: Field("number", nullable=True, attribute=f"own.{name}") for name in _OWN_OR_MISSING}
@@ -220,7 +229,8 @@ def _fields() -> dict[str, Field]:
     texts = {name: name for name in ("mcc", "country", "kind", "currency")} | _TEXTS
     maybe = _MAYBE_TEXTS
     return {
-        "amount": Field("number", attribute="tx.amount", about="of the transaction, currency units"),
+        **dict.fromkeys(("amount", "billing_amount"), _BILLED),
+        "original_amount": Field("number", attribute="tx.amount", about="in units of `currency`"),
         **{name: Field("text", attribute=f"tx.{of}") for name, of in texts.items()},
         **{name: Field("text", nullable=True, attribute=f"tx.{of}") for name, of in maybe.items()},
         "home_country": Field(

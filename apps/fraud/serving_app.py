@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from apps.fraud.app import app
+from apps.fraud.app import app, masking
 from apps.fraud.served import JOURNAL
 from apps.fraud.serving import INPUT, Decider, WhenDown
 from apps.fraud.settings import FraudSettings
@@ -98,8 +98,6 @@ def _to_broker(settings: FraudSettings, ack_s: float, when_down: WhenDown) -> Ha
 
 
 def _tokens(settings: FraudSettings) -> Callable[[bytes], bytes]:
-    if settings.privacy.token_key_file is None:
-        return bytes
-    from apps.fraud.tokens import Tokens, read_key
-
-    return Tokens(read_key(settings.privacy.token_key_file)).replaced
+    """Return what replaces card numbers, as the stream does."""
+    numbers = masking(settings)
+    return bytes if numbers is None else numbers.open().message

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.governance import BY_DEFAULT, COVERED, Governance
@@ -23,6 +23,7 @@ class FraudTopics(Section):
     labels: str = "fraud.labels"
     authorisations: str = "fraud.authorisations"
     control: str = "fraud.control"
+    erasures: str = "fraud.erasures"
     alerts: str = "fraud.alerts"
     dead_letters: str = "fraud.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
@@ -218,14 +219,37 @@ class GovernanceSettings(Section):
         return Governance(frozenset(named))
 
 
-class PrivacySettings(Section):
-    """How card numbers are kept out of tables, topics, dead letters and logs."""
+class CurrencySettings(Section):
+    """What amounts are reckoned in."""
 
+    billing: str = Field(
+        default="EUR",
+        pattern="^[A-Z]{3}$",
+        description="the currency of balances, features, thresholds and rules (ISO 4217); others are turned "
+        "by what the issuer has billed, or by a rate. Part of the checkpoint: another one is another job",
+    )
+
+
+class PrivacySettings(Section):
+    """How card numbers are kept out of tables, topics, dead letters and logs, and how long what is kept."""
+
+    tokens: Literal["auto", "file", "off"] = Field(
+        default="auto",
+        description="auto: card numbers become tokens, by privacy.token_key_file or else a key that the "
+        "first start makes under storage.root; file: by that file; off: all identifiers are tokens already",
+    )
     token_key_file: Path | None = Field(
         default=None,
-        description="file with the key (32 bytes or more) by which card numbers become tokens before "
-        "anything is kept; without it identifiers are taken to be tokens already",
+        description="file with the keys by which card numbers become tokens before anything is kept, the "
+        "same wherever Spark runs; a file that holds no keys of `millrace keygen` is a key itself (32 bytes "
+        "or more)",
     )
+
+    @model_validator(mode="after")
+    def _has_file(self) -> PrivacySettings:
+        if self.tokens == "file" and self.token_key_file is None:
+            raise ValueError("tokens=file needs token_key_file")
+        return self
 
 
 def names_of(value: str) -> list[str]:
@@ -246,6 +270,7 @@ class FraudSettings(AppSettings):
     decisions: DecisionSettings = DecisionSettings()
     model: ModelSettings = ModelSettings()
     governance: GovernanceSettings = GovernanceSettings()
+    currency: CurrencySettings = CurrencySettings()
     privacy: PrivacySettings = PrivacySettings()
 
     @property

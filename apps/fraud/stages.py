@@ -9,7 +9,7 @@ import msgspec
 
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.desk import decide
-from apps.fraud.events import Alert, Authorisation, Control, Decision, Label, Transaction
+from apps.fraud.events import Alert, Authorisation, Control, Decision, Label, SetRate, Transaction
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
 from apps.fraud.features import Features
 from apps.fraud.governance import Governance, Kept, Proposal, take_control
@@ -140,8 +140,30 @@ class Responded(msgspec.Struct, frozen=True, gc=False, tag="responded"):
     merchant_key: str = ""
 
 
+class Forgotten(msgspec.Struct, frozen=True, gc=False, tag="forgotten"):
+    """That a card is to be forgotten, on its way through the stages to the desk.
+
+    Attributes:
+        card_key: The card.
+        account_key: The key by which it passes the account's stage; so for the others.
+        terminal_key: The key by which it passes the terminal's stage.
+        device_key: The key by which it passes the device's stage.
+        ip_key: The key by which it passes the address's stage.
+        customer_key: The key by which it passes the customer's stage.
+        merchant_key: The key by which it passes the merchant's stage.
+    """
+
+    card_key: str
+    account_key: str
+    terminal_key: str
+    device_key: str
+    ip_key: str
+    customer_key: str = ""
+    merchant_key: str = ""
+
+
 #: What goes from one stage to the next.
-Passed = Enriched | Labelled | Responded
+Passed = Enriched | Labelled | Responded | Forgotten
 
 
 class Stage(KeyedProcess[Any, Any]):
@@ -156,6 +178,9 @@ class Stage(KeyedProcess[Any, Any]):
     control_type: ClassVar[object] = Control
     #: What needs two persons.
     governance = Governance()
+
+    #: The currency that amounts are reckoned in.
+    currency = "EUR"
 
     overrides = broadcast_state(str, float)
     rules = broadcast_state(str, Entry)
@@ -173,8 +198,20 @@ class Stage(KeyedProcess[Any, Any]):
 
     def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
         """Set or reset a threshold, change a rule or a list, take what is proposed, for all keys."""
+        if isinstance(control, SetRate):
+            self._set_rate(control)
+            return
         kept = Kept(self.overrides, self.lists, self.rules, self.proposals)
         take_control(control, kept, self.governance, ctx.watermark)
+
+    def _set_rate(self, control: SetRate) -> None:
+        """Take a rate, where amounts are turned: at the card's stage, whose payments go on with it."""
+
+    def forget_key(self) -> None:
+        """Clear all that is kept of the key."""
+        for state in self.states:
+            if state.kind != "broadcast":
+                getattr(self, state.name).clear()
 
     def rules_now(self) -> Rules:
         """Return the rules that are kept, ready to be asked."""

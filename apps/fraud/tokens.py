@@ -1,119 +1,76 @@
-"""Card numbers become tokens before anything is kept: in tables, topics, dead letters, logs and pages.
-
-A token is a keyed hash (HMAC-SHA-256, RFC 2104) cut to 96 bits: equal numbers have equal tokens, so features
-work as before, and without the key a token can neither be turned back nor guessed by trying all numbers.
-"""
+"""Where the keys for tokens of card numbers are, by the app's settings."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import re
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from millrace.errors import UserError
+from millrace.privacy.fields import treatments
+from millrace.privacy.keys import TokenKeyError, keys_in, make_key_file, read_ring
+from millrace.privacy.masking import Masker
+from millrace.privacy.records import CardNumbers
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from apps.fraud.settings import FraudSettings
 
-#: Shortest key, bytes.
-MIN_KEY: Final = 32
-# Numbers of 13 to 19 digits that begin like a card's (ISO/IEC 7812-1: 2 to 6). Times in ms begin with 1.
-_NUMBER: Final = re.compile(rb"(?<![0-9A-Za-z.])[2-6]\d{12,18}(?![0-9A-Za-z.])")
+#: Place of the key that is made at the first start, under ``storage.root``.
+_MADE: Final = ("privacy", "token.keys")
 
 
-class TokenKeyError(UserError):
-    """The key for tokens cannot be used."""
+def key_file(settings: FraudSettings) -> Path | None:
+    """Return the file with the keys; ``None``: card numbers do not become tokens."""
+    privacy = settings.privacy
+    if privacy.tokens == "off":
+        return None
+    if privacy.token_key_file is not None:
+        return privacy.token_key_file.expanduser().absolute()
+    return Path(settings.storage.path(*_MADE))
 
 
-def read_key(path: Path) -> bytes:
-    """Return the key in a file, without the white space around it.
+def make_key(settings: FraudSettings) -> str | None:
+    """Make the key under ``storage.root`` where it is wanted and missing.
+
+    Returns:
+        What is to be told of it; ``None``: nothing was made.
 
     Raises:
-        TokenKeyError: It cannot be read or is too short.
+        TokenKeyError: It cannot be written, or a checkpoint is there whose key is gone.
     """
-    try:
-        key = path.read_bytes().strip()
-    except OSError as error:
-        raise TokenKeyError(f"privacy.token_key_file: {path} cannot be read: {error.strerror}") from None
-    if len(key) < MIN_KEY:
+    path = key_file(settings)
+    if path is None or settings.privacy.token_key_file is not None or path.exists():
+        return None
+    if path.parent.is_dir():
         raise TokenKeyError(
-            f"privacy.token_key_file: {path} has {len(key)} bytes; it needs {MIN_KEY} or more"
+            f"{path} is gone: with another key every card's history begins anew. Put it back from its "
+            f"copy, or remove {path.parent} to begin anew"
         )
-    return key
+    make_key_file(path)
+    return f"card numbers become tokens by a key made now: keep a copy of {path}, without it histories end"
 
 
-def is_card_number(digits: bytes) -> bool:
-    """Return whether the check digit is right (Luhn's algorithm, ISO/IEC 7812-1 annex B).
-
-    >>> is_card_number(b"4111111111111111"), is_card_number(b"4111111111111112")
-    (True, False)
-    """
-    total = 0
-    for place, digit in enumerate(reversed(digits)):
-        value = digit - 48
-        if place % 2:
-            value = value * 2 - 9 * (value > 4)
-        total += value
-    return total % 10 == 0
-
-
-class Tokens:
-    """Replaces card numbers by tokens.
+def card_numbers(settings: FraudSettings, types: Sequence[Any]) -> CardNumbers | None:
+    """Return what replaces card numbers in records; ``None``: nothing does.
 
     Args:
-        key: The key.
+        settings: The app's settings.
+        types: Types of all that comes in.
 
-    Example:
-        >>> tokens = Tokens(b"0" * 32)
-        >>> tokens.replaced(b'{"card_id": "4111111111111111", "event_time_ms": 1767225600000}')
-        b'{"card_id": "card-237ee474b94d38c4e6358ec1", "event_time_ms": 1767225600000}'
+    Raises:
+        TokenKeyError: The keys cannot be used.
     """
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._token = lru_cache(maxsize=65_536)(self._made)
-
-    def replaced(self, text: bytes) -> bytes:
-        """Return a text in which card numbers are tokens."""
-        return _NUMBER.sub(lambda found: self._token(found[0]), text)
-
-    def _made(self, digits: bytes) -> bytes:
-        if not is_card_number(digits):
-            return digits
-        return b"card-" + hmac.new(self._key, digits, hashlib.sha256).hexdigest()[:24].encode()
+    make_key(settings)
+    path = key_file(settings)
+    return None if path is None else CardNumbers(keys_in(path), treatments(types))
 
 
-def replacing(key: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function that replaces card numbers in the binary columns ``key`` and ``value`` of batches.
+def without_numbers(settings: FraudSettings, text: str) -> str:
+    """Return a text that an operator gave with tokens in place of card numbers, as far as there is a key.
 
-    Args:
-        key: The key for tokens.
+    Raises:
+        TokenKeyError: The keys cannot be used.
     """
-
-    def replace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        tokens = Tokens(key)
-        for batch in batches:
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            for name in ("key", "value"):
-                found = [v if v is None else tokens.replaced(v) for v in columns[name].to_pylist()]
-                columns[name] = pa.array(found, columns[name].type)
-            yield pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
-
-    return replace
-
-
-def tokenised(records: DataFrame, key: bytes) -> DataFrame:
-    """Return Kafka records whose key and value have tokens in place of card numbers.
-
-    Args:
-        records: Records with the binary columns ``key`` and ``value``.
-        key: The key for tokens; it goes to the workers with the plan.
-    """
-    return records.mapInArrow(replacing(key), records.schema)
+    path = key_file(settings)
+    if path is None or not path.exists():
+        return text
+    return Masker(read_ring(path).token).text(text)

@@ -158,7 +158,7 @@ class Decided:
 
     Attributes:
         time_ms: When, UTC ms.
-        amount: Amount, currency units.
+        amount: Amount in the app's currency; 0: it is not known.
         score: Of the built-in reasons.
         purchase: Whether it is a purchase: nothing else is suspicious.
     """
@@ -166,7 +166,7 @@ class Decided:
     def __init__(self, rows: pa.Table, approving: Collection[str] = ()) -> None:
         self._rows = rows
         self.time_ms = np.array(column(rows, "event_time_ms"), np.int64)
-        self.amount = np.array(column(rows, "amount"), np.float64)
+        self.amount = np.array(worths(rows), np.float64)
         self.score = np.array([s or 0.0 for s in column(rows, "score")], np.float64)
         self.purchase = np.array([k == "purchase" for k in column(rows, "kind")], np.bool_)
         self._model = np.array([np.nan if s is None else s for s in column(rows, "model_score")], np.float64)
@@ -216,6 +216,12 @@ def column(rows: pa.Table, name: str) -> list[Any]:
     return rows.column(name).to_pylist() if name in rows.column_names else [None] * len(rows)
 
 
+def worths(rows: pa.Table) -> list[float]:
+    """Return amounts in the app's currency; 0: it is not known."""
+    every = (column(rows, name) for name in ("amount", "billing_amount", "billing_currency"))
+    return [(billed or 0.0) if currency else amount for amount, billed, currency in zip(*every, strict=True)]
+
+
 def scores_by(rows: pa.Table, thresholds: Thresholds) -> npt.NDArray[np.float64]:
     """Return the scores of the built-in reasons by thresholds, of the features that rows carry.
 
@@ -226,7 +232,7 @@ def scores_by(rows: pa.Table, thresholds: Thresholds) -> npt.NDArray[np.float64]
     names = Features.__struct_fields__
     found = np.zeros(len(rows), np.float64)
     own = zip(*(column(rows, name) for name in names), strict=True)
-    rest = zip(*(column(rows, name) for name in ("kind", "amount", *_RECORDS)), strict=True)
+    rest = zip(column(rows, "kind"), worths(rows), *(column(rows, name) for name in _RECORDS), strict=True)
     for place, (values, (kind, amount, card, terminal, device)) in enumerate(zip(own, rest, strict=True)):
         if kind != "purchase":
             continue
@@ -234,7 +240,7 @@ def scores_by(rows: pa.Table, thresholds: Thresholds) -> npt.NDArray[np.float64]
         features = Features(*told)
         reasons = own_reasons(features, amount, thresholds)
         reasons += entity_reasons(
-            SimpleNamespace(amount=amount),  # type: ignore[arg-type] # all that they read of a purchase
+            SimpleNamespace(amount=amount, billing_currency=None),  # type: ignore[arg-type] # all that they read of a purchase
             features,
             SimpleNamespace(**card),  # type: ignore[arg-type] # the fields of the record, by their names
             None if terminal is None else SimpleNamespace(**terminal),  # type: ignore[arg-type]

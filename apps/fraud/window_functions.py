@@ -30,6 +30,8 @@ _COLUMNS: Final = {"terminal": TERMINALS, "device": DEVICES, "ip": IPS}
 #: What a stage computes for rules: text of the use → function of look, transaction and cents.
 Compute = Callable[[Any, Transaction, int], float | None]
 Asked = dict[str, Compute]
+#: How what hangs on no amount begins, unless a condition asks for one.
+_COUNTS: Final = ("count(", "distinct(", "declined(")
 
 
 def entity_of(use: Use) -> str:
@@ -155,6 +157,11 @@ def _of_pair(name: str, column: int, window: int) -> Callable[[Look, Transaction
         return (sum(same) + cents) / 100
 
     return compute
+
+
+def without_amounts(asked: Asked) -> Asked:
+    """Return what rules ask of a purchase whose amount is not known: all but what hangs on it is missing."""
+    return {text: of for text, of in asked.items() if text.startswith(_COUNTS) and "amount" not in text}
 
 
 def _least(before: int | None, cents: int) -> int | None:

@@ -133,8 +133,8 @@ def _smallest(look: Look, starts: list[int], cents: int) -> Values:
     found: Values = []
     for start in reversed(starts):
         if start < before:
-            here = min(amounts[start:before])
-            least = here if least is None or here < least else least
+            here = min(filter(None, amounts[start:before]), default=None)
+            least = here if least is None or (here is not None and here < least) else least
             before = start
         found.append(None if least is None else least / 100)
     found.reverse()

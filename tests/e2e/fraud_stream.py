@@ -40,6 +40,7 @@ class FraudTopics(NamedTuple):
     dead_letters: str
     labels: str = "fraud.labels"
     authorisations: str = "fraud.authorisations"
+    erasures: str = "fraud.erasures"
 
     @classmethod
     def make(cls, topic_factory: TopicFactory) -> FraudTopics:
@@ -53,6 +54,7 @@ class FraudTopics(NamedTuple):
             topic(1, "dlq"),
             topic(1, "labels"),
             topic(1, "authorisations"),
+            topic(1, "erasures"),
         )
 
     def with_new_outputs(self, topic_factory: TopicFactory) -> FraudTopics:

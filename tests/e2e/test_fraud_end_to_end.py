@@ -12,12 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from apps.fraud.events import Control, Transaction
-from apps.fraud.tokens import Tokens
 from generators.engine import Generated
 from generators.fraud import FraudProfile, fraud_events
 from generators.payments import PaymentsProfile, simulate
 from generators.payments import Transaction as Paid
 from millrace.cli import build
+from millrace.privacy.fields import treatments
+from millrace.privacy.keys import read_ring
+from millrace.privacy.masking import Masker
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
 from tests.e2e.conftest import Reference
 from tests.e2e.fraud_runs import (
@@ -174,9 +176,9 @@ def test_rules_published_by_command_hold_and_entities_have_their_features(
         value = message.value() or b""
         if b'"kind"' in value:
             chain.control(msgspec.json.decode(value, type=Control))
-    tokens = Tokens(b"k" * 32)
+    tokens = Masker(read_ring(key).token, treatments([Transaction]))
     for value in values[:-1]:
-        chain.send(msgspec.json.decode(tokens.replaced(value), type=Transaction))
+        chain.send(msgspec.json.decode(tokens.message(value), type=Transaction))
     expected = by("transaction_id", [msgspec.to_builtins(d) for d in chain.decisions])
     found = by("transaction_id", [_plain(row) for row in table(root, "transactions")])
     assert differences(expected, found) == []
@@ -188,7 +190,7 @@ def test_rules_published_by_command_hold_and_entities_have_their_features(
     audited = Counter(row["what"] for row in table(root, "rule_audit"))
     assert audited == {"publish_rule": 2, "approve_rule": 1}
     (letter,) = table(root, "dead_letters")
-    assert letter["value"] == tokens.replaced(values[-1]) != values[-1]
+    assert letter["value"] == tokens.message(values[-1]) != values[-1]
     sent = [
         m.value() or b""
         for t in (topics.alerts, topics.dead_letters)
@@ -197,7 +199,7 @@ def test_rules_published_by_command_hold_and_entities_have_their_features(
     files = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
     rows = [repr(table(root, name)).encode() for name in TABLES]  # the tables' files are compressed
     assert not any(CARD_NUMBER in content for content in (*sent, *files, *rows))
-    assert tokens.replaced(CARD_NUMBER) in rows[0]
+    assert tokens.message(CARD_NUMBER) in rows[0]
 
 
 CARD_NUMBER = b"4111111111111111"

@@ -126,7 +126,7 @@ class TestTimesOfArrival:
         topics = load_app("fraud").topics(settings)
         configs = topic_configs(kafka_bootstrap, [t.name for t in (*topics.reads, *topics.writes)])
         assert {c["message.timestamp.type"] for c in configs.values()} == {"LogAppendTime"}
-        assert len(configs) == 5
+        assert len(configs) == 7
         names: Any = settings.topics  # type: ignore[attr-defined]
         # Simulated arrivals do not last there: who insists on them is refused, who does not is told.
         refused = self.generate(names, kafka_bootstrap, "--timestamps", "arrival")

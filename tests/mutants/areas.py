@@ -26,6 +26,7 @@ from tests.mutants import (
     core_windows,
     generators,
     operations,
+    privacy,
     security,
     serving,
 )
@@ -54,6 +55,7 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "app_ridesharing": app_ridesharing.MUTANTS,
     "generators": generators.MUTANTS,
     "operations": operations.MUTANTS,
+    "privacy": privacy.MUTANTS,
     "security": security.MUTANTS,
     "serving": serving.MUTANTS,
 }

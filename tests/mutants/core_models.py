@@ -299,8 +299,8 @@ MUTANTS: Final = (
     Mutant(
         "models: a job begins without its models",
         "shared/millrace/runtime/job.py",
-        "            if self.app.begin is not None:\n",
-        "            if False:\n",
+        "            if self.app.begin is not None and (told := self.app.begin(self.settings)):\n",
+        '            if False and (told := ""):\n',
         "a registry of before is exported",
         ("tests/unit/millrace/runtime/test_job.py::test_an_app_begins_once_before_its_query",),
     ),

@@ -45,8 +45,16 @@ MUTANTS: Final = (
     Mutant(
         "parts: who is seen again is counted twice",
         f"{_PARTS}/tail.py",
-        "            last = known.pop(links[place], None)\n",
+        "            last = known.get(links[place])\n",
         "            last = None\n",
+        "distinct counts over panes are exact",
+        (f"{_TESTS}/test_tail.py::test_windows_are_exact_or_reach_back_to_where_a_pane_begins",),
+    ),
+    Mutant(
+        "parts: who comes again late has not been seen since",
+        f"{_PARTS}/tail.py",
+        "            if last is not None and last <= at:\n",
+        "            if last is not None:\n",
         "distinct counts over panes are exact",
         (f"{_TESTS}/test_tail.py::test_windows_are_exact_or_reach_back_to_where_a_pane_begins",),
     ),

@@ -92,7 +92,9 @@ def expected_decisions(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[st
         decided[card, identity] = time
         this = Handled(identity, time, _cents(event["amount"]), event["kind"] == "purchase")
         of_card = {key[1:]: words for key, words in said.items() if key[0] == card}
-        rows[identity] = {**event, **_features(cards[card], this, of_card)}
+        # All that the tests pay is paid in the app's currency; of other ones test_currencies has an oracle.
+        billed = {"billing_amount": event["amount"], "billing_currency": event["currency"]}
+        rows[identity] = {**event, **billed, "billing_rate": 1.0, **_features(cards[card], this, of_card)}
         cards[card].append(this)
     return rows
 

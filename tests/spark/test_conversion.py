@@ -78,7 +78,8 @@ CASES = [
         same_ids=("transactions", "alerts", "labels", "late", "corrections", "dead_letters"),
         timers=("CardMonitor",),
         # What is usual for a card leaves out what labels call a fraud, and holds an extreme purchase for a
-        # large one; what comes of it (score, action, balance, windows) is the same here.
+        # large one; what comes of it (score, action, balance, windows) is the same here. Amounts that are
+        # billed are told.
         changed={
             "transactions": (
                 *(
@@ -97,8 +98,12 @@ CASES = [
                     "features_version",
                     "reasons",
                 ),
+                *("billing_amount", "billing_currency", "billing_rate", "card.home_country"),
             ),
-            "alerts": ("features_version", "reasons"),
+            "alerts": (
+                *("features_version", "reasons", "billing_amount", "billing_currency"),
+                "thresholds.large_ratio",
+            ),
         },
     ),
     Case(
@@ -199,14 +204,27 @@ def unpacked(name: str, root: Path) -> Left:
 
 
 def bare(rows: Iterable[dict[str, Any]], but: Sequence[str]) -> Counter[str]:
-    """Return rows as texts, less what is not compared; a column that is new is empty in rows of before."""
+    """Return rows as texts, less what is not compared; a column that is new is empty in rows of before.
+
+    Args:
+        rows: The rows.
+        but: What is not compared: columns, and fields or keys of columns (``card.home_country``).
+    """
     gone = {*NOT_COMPARED, *but}
-    return Counter(
-        json.dumps(
-            {k: v for k, v in row.items() if k not in gone and v is not None}, sort_keys=True, default=str
-        )
-        for row in rows
-    )
+
+    def of(value: Any, path: str) -> Any:
+        if isinstance(value, list) and value and all(map(_is_entry, value)):
+            value = dict(value)  # a map
+        if not isinstance(value, dict):
+            return value
+        named = ((name, f"{path}.{name}" if path else name, v) for name, v in value.items())
+        return {name: of(v, at) for name, at, v in named if at not in gone and v is not None}
+
+    return Counter(json.dumps(of(row, ""), sort_keys=True, default=str) for row in rows)
+
+
+def _is_entry(one: Any) -> bool:
+    return isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[0], str)
 
 
 def ids(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:

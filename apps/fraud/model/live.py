@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from apps.fraud.billing import billed
 from apps.fraud.desk import FEATURES_VERSION as DECIDED_BY
 from apps.fraud.events import Channel
 from apps.fraud.feature_types import CardFeatures, EntityFeatures
@@ -165,7 +166,7 @@ def _getter(name: str) -> Callable[[Any], Any]:
 
         return of_entity
     if name == "amount":
-        return lambda observed: observed.tx.amount
+        return lambda observed: billed(observed.tx)
     if name in _PLACE_AND_TIME:
         of = _PLACE_AND_TIME[name]
         return lambda observed: of(observed.tx, observed.card.home_country)

@@ -1,4 +1,4 @@
-"""`millrace tables list|compact|vacuum`: upkeep of an app's Delta tables, also while it runs."""
+"""`millrace tables list|compact|vacuum|expire`: upkeep of an app's Delta tables, also while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import typer
 from millrace.cli.options import AppName, ConfigFile, Overrides
 
 app = typer.Typer(
-    no_args_is_help=True, help="Upkeep of an app's Delta tables, also while it runs: list, compact, vacuum."
+    no_args_is_help=True,
+    help="Upkeep of an app's Delta tables, also while it runs: list, compact, vacuum, expire.",
 )
 
 Names = Annotated[list[str] | None, typer.Option("--table", "-t", help="This table only; repeatable.")]
@@ -74,6 +75,41 @@ def vacuum_(
         done = vacuum(path, keep_ms=keep_ms, dry_run=dry_run)
         what = "would be removed" if dry_run else "removed"
         _say(done, f"{done.name:<28} {done.files:,} files, {done.size / 1e6:,.1f} MB {what}", as_json)
+
+
+@app.command("expire")
+def expire_(
+    name: AppName,
+    now: Annotated[
+        str | None,
+        typer.Option("--now", help="Event time that age is counted from; default the clock's now."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Remove rows that are older than `storage.retention` says of their table; then `vacuum` their files.
+
+    For example: millrace tables expire fraud -s storage.retention.transactions=400d
+    """
+    from millrace.connectors.upkeep import expire, find_tables
+    from millrace.errors import UserError
+    from millrace.operations.sending import now_ms
+    from millrace.runtime.commands import settings_of
+    from millrace.time.durations import to_ms
+    from millrace.time.moments import show_time, to_time_ms
+
+    storage = settings_of(name, config, overrides).storage
+    if not storage.retention:
+        raise UserError(f"storage.retention of {name} names no table: everything is kept")
+    at = now_ms() if now is None else to_time_ms(now)
+    for path in find_tables(Path(storage.path("tables")), storage.retention):
+        done = expire(path, before_ms=at - to_ms(storage.retention[path.name]), dry_run=dry_run)
+        what = "would be removed" if dry_run else "removed"
+        _say(
+            done, f"{done.name:<28} {done.rows:,} rows of before {show_time(done.before_ms)} {what}", as_json
+        )
 
 
 def _say(found: Any, line: str, as_json: bool) -> None:

@@ -184,13 +184,27 @@ class DriverWriter:
 
 
 def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:
-    """Give a table of an earlier version of its app the columns that have been added since."""
-    from deltalake import Schema
+    """Give a table of an earlier version of its app the columns that have been added since, also within."""
+    from deltalake import Schema, write_deltalake
 
-    known = {field.name for field in table.schema().fields}
-    missing = [field for field in Schema.from_arrow(schema).fields if field.name not in known]
+    known = {field.name: field for field in table.schema().fields}
+    fields = Schema.from_arrow(schema).fields
+    missing = [field for field in fields if field.name not in known]
     if missing:
         table.alter.add_columns(missing)
+    if any(_fields_in(f.type) - _fields_in(known[f.name].type) for f in fields if f.name in known):
+        # No row: only what is within columns grows.
+        write_deltalake(table, schema.empty_table(), mode="append", schema_mode="merge")
+        table.update_incremental()
+
+
+def _fields_in(kind: Any, at: str = "") -> set[str]:
+    """Return the places of all fields within a column's type."""
+    inner = getattr(kind, "fields", None)
+    if inner is None:
+        parts = [getattr(kind, name, None) for name in ("element_type", "value_type")]
+        return {place for part in parts if part is not None for place in _fields_in(part, f"{at}[]")}
+    return {place for f in inner for place in ({f"{at}.{f.name}"} | _fields_in(f.type, f"{at}.{f.name}"))}
 
 
 def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:

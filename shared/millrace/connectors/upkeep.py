@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 #: Files smaller than this are made into larger ones, of about that size, bytes.
 TARGET_BYTES = 128 * 1024 * 1024
 _HOUR_MS = 3_600_000
+#: Event time of a row, in all tables that a stream writes.
+_TIME = "_event_time"
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,21 @@ class Vacuumed:
     name: str
     files: int
     size: int
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What was older than a table's rows are kept.
+
+    Attributes:
+        name: The table.
+        before_ms: Rows of before this event time, UTC milliseconds.
+        rows: How many.
+    """
+
+    name: str
+    before_ms: int
+    rows: int
 
 
 def find_tables(folder: Path, names: Iterable[str] = ()) -> list[Path]:
@@ -139,6 +157,30 @@ def vacuum(table: Path, *, keep_ms: int, dry_run: bool = False) -> Vacuumed:
     if not dry_run:
         gone(dry=False)
     return Vacuumed(table.name, len(sizes), sum(sizes))
+
+
+def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
+    """Delete the rows whose event time is before a time; files of earlier versions have them until `vacuum`.
+
+    Args:
+        table: The table.
+        before_ms: The time, UTC milliseconds.
+        dry_run: Only say how many there are.
+
+    Raises:
+        UserError: The table's rows have no event time.
+    """
+    import pyarrow.compute as pc
+
+    opened = _open(table)
+    if _TIME not in {field.name for field in opened.schema().fields}:
+        raise UserError(f"{table.name} has no column {_TIME}: its rows cannot expire")
+    before = datetime.fromtimestamp(before_ms / 1000, UTC)
+    if dry_run:
+        rows = opened.to_pyarrow_dataset().count_rows(filter=pc.field(_TIME) < before)
+        return Expired(table.name, before_ms, int(rows))
+    done = opened.delete(f"{_TIME} < '{before.isoformat()}'")
+    return Expired(table.name, before_ms, int(done["num_deleted_rows"]))
 
 
 def _open(table: Path) -> DeltaTable:

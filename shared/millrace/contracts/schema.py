@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from millrace.errors import UserError
+from millrace.privacy.fields import marks_of, structs_in
 
 #: The dialect of the schemas.
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -55,6 +56,9 @@ def json_schema(tp: Any, *, identity: str | None = None) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{getattr(tp, '__name__', tp)} has no JSON Schema: {error}") from error
     defs = {name: _described(found) for name, found in raw.pop("$defs", {}).items()}
+    for struct in structs_in(tp):
+        for field, mark in marks_of(struct).items():
+            defs[struct.__name__]["properties"][field][str(mark)] = True
     top = str(raw.get("$ref", ""))
     if top.startswith(_REF) and len(raw) == 1:
         raw = defs[top.removeprefix(_REF)]
@@ -115,7 +119,7 @@ def meaning(schema: Mapping[str, Any]) -> Any:
             return [walk(part) for part in node]
         if not isinstance(node, dict):
             return node
-        found = {k: walk(v) for k, v in node.items() if k not in ANNOTATIONS and k != "properties"}
+        found = {k: walk(v) for k, v in node.items() if not _is_annotation(k) and k != "properties"}
         if "properties" in node:  # names, not keywords: a field may be called title
             found["properties"] = {name: walk(v) for name, v in node["properties"].items()}
         if "const" in found:
@@ -130,6 +134,11 @@ def meaning(schema: Mapping[str, Any]) -> Any:
         return found
 
     return walk(resolved(schema))
+
+
+def _is_annotation(keyword: str) -> bool:
+    """Return whether a keyword says nothing of which events are valid, as none does that begins with x-."""
+    return keyword in ANNOTATIONS or keyword.startswith("x-")
 
 
 def _references(node: Any, defs: Mapping[str, Any], seen: tuple[str, ...] = ()) -> Iterator[str]:

@@ -145,6 +145,23 @@ class ClockNow(Protocol):
         """Return the settings of the batch that is running."""
 
 
+class Masks(Protocol):
+    """What replaces something in messages, such as card numbers, before anything keeps it."""
+
+    def messages(self, values: list[bytes], column: pa.Array | None = None) -> list[bytes]:
+        """Return messages without it; ``column`` has the same ones, as Arrow has them."""
+
+    def value(self, value: Any) -> Any:
+        """Return texts and bytes, and lists and dicts of them, without it."""
+
+
+class Masking(Protocol):
+    """Where a task opens what replaces something in messages."""
+
+    def open(self) -> Masks:
+        """Return what replaces it; called once per task."""
+
+
 @dataclass(frozen=True)
 class Packer:
     """Packs Arrow batches; pass it to ``mapInArrow``.
@@ -167,6 +184,7 @@ class Packer:
             source share its limit.
         by_key: Whether keys have clocks of their own: the groups are told what each row is taken for.
         by_locality: Whether the groups are stations: an event goes to that of its key's locality.
+        masking: What is done to events, headers and keys before anything else.
     """
 
     inputs: tuple[KeyFields, ...]
@@ -178,6 +196,7 @@ class Packer:
     readers: Mapping[str, int] = field(default_factory=lambda: {"": 0})
     by_key: bool = False
     by_locality: bool = False
+    masking: Masking | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -186,6 +205,7 @@ class Packer:
         keep_out_of_collection()
         readers = [KeyTimes(of.keys, of.event_time, len(self.labels)) for of in self.inputs]
         sources = None if self.clock is None else SourcesRead(self.place, self.readers, self.clock.now())
+        masks = None if self.masking is None else self.masking.open()
 
         def rows(chunks: Iterable[tuple[int, bytes]]) -> pa.RecordBatch:
             groups, packed = zip(*chunks, strict=True)
@@ -199,7 +219,7 @@ class Packer:
                 continue
             if waiting is not None:
                 yield rows((label, chunk.encode()) for label, chunk in waiting)
-            waiting = self._pack(batch, readers, sources)
+            waiting = self._pack(batch, readers, sources, masks)
         if waiting is None:
             return
         reports = None if sources is None else sources.reports()
@@ -215,13 +235,20 @@ class Packer:
         yield rows(chunks)
 
     def _pack(
-        self, batch: pa.RecordBatch, readers: list[KeyTimes], sources: SourcesRead | None
+        self,
+        batch: pa.RecordBatch,
+        readers: list[KeyTimes],
+        sources: SourcesRead | None,
+        masks: Masks | None,
     ) -> list[tuple[int, InputChunk]]:
         names = batch.schema.names
         values = [v or b"" for v in batch["_value"].to_pylist()]
         causes = batch["_source_id"].to_pylist() if "_source_id" in names else None
         control = batch["_control"].to_pylist() if "_control" in names else None
         given = {name: batch[name].to_pylist() for reader in readers for name in reader.given}
+        if masks is not None:
+            values = _masked(values, batch["_value"], control, masks)
+            given = masks.value(given)
         inputs = batch["_input"].to_pylist() if "_input" in names else None
         if inputs is None:
             keys, times, groups = readers[0].read(values, control, given)
@@ -238,7 +265,9 @@ class Packer:
         if control is not None and "_control_time" in names:
             _put_control_times(times, control, batch["_control_time"].to_pylist(), values)
         kinds = self._kinds(batch, times, control)
-        headers = self._headers(batch["_headers"], keys, times, kinds) if "_headers" in names else None
+        headers = None
+        if "_headers" in names:
+            headers = self._headers(batch["_headers"], keys, times, kinds, masks)
         seen = None if sources is None else sources.add(batch, times, kinds, inputs)
         marks = self._marks(inputs, control)
         if marks is not None:
@@ -276,7 +305,12 @@ class Packer:
         return (b"" if is_control else mark for is_control, mark in zip(control, marks, strict=False))
 
     def _headers(
-        self, column: pa.Array, keys: list[str | None], times: list[int], kinds: list[int] | None
+        self,
+        column: pa.Array,
+        keys: list[str | None],
+        times: list[int],
+        kinds: list[int] | None,
+        masks: Masks | None,
     ) -> list[str | None] | None:
         """Return the headers that are wanted as text: JSON of what is not text already."""
         count = len(keys)
@@ -289,6 +323,8 @@ class Packer:
         texts: list[str | None] = [None] * count
         for i in wanted:
             found = column[i].as_py()
+            if masks is not None:
+                found = masks.value(found)
             if found is not None:
                 texts[i] = found if isinstance(found, str) else msgspec.json.encode(found).decode()
         return texts
@@ -328,6 +364,17 @@ def keep_out_of_collection() -> None:
 
 #: How many modules were loaded when the worker last froze what there was.
 _frozen_modules = 0
+
+
+def _masked(values: list[bytes], column: pa.Array, control: list[bool] | None, masks: Masks) -> list[bytes]:
+    """Return messages as they may be kept; those of the engine stay as they are."""
+    masked = masks.messages(values, column)
+    if control is None or masked is values or not any(control):
+        return masked
+    return [
+        value if is_control and value.startswith(SYSTEM_PREFIX) else made
+        for value, made, is_control in zip(values, masked, control, strict=True)
+    ]
 
 
 def _put_control_times(

@@ -27,7 +27,7 @@ from millrace.dead_letters import VERSION_HEADER
 from millrace.host.chunks import WATERMARK
 from millrace.host.groups import group_labels
 from millrace.host.intake import JsonEvents
-from millrace.host.packing import CHAINED_SCHEMA, Going, Repacker
+from millrace.host.packing import CHAINED_SCHEMA, Going, Masking, Repacker
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_input import (
     EventsOf,
@@ -93,6 +93,7 @@ def keyed(
     plan: Plan = "chain",
     stations: int = 1,
     locality: str | None = None,
+    masking: Masking | None = None,
 ) -> KeyedStream:
     """Give a DataFrame a key and an event time.
 
@@ -154,6 +155,8 @@ def keyed(
             need a ``locality``.
         locality: The field that the keys of all processes begin with (plant, tenant, shop): with several
             stations, what is of one locality is in one of them.
+        masking: What replaces card numbers, or whatever must not be kept, in events, headers and keys of
+            records where they are read: :class:`millrace.privacy.records.CardNumbers`. Needs ``value``.
 
     Raises:
         KeyingError: A named column is missing, or the arguments contradict each other.
@@ -180,6 +183,8 @@ def keyed(
         raise KeyingError("max_future_skew needs `arrived_at`, the time events are compared with")
     if versions is not None and headers is None:
         raise KeyingError("versions need `headers`, one of which names an event's version")
+    if masking is not None and value is None:
+        raise KeyingError("masking needs `value`, the column with the events' JSON")
     if key_groups < 1:
         raise KeyingError(f"key_groups must be at least 1, not {key_groups}")
     if plan not in ("chain", "station"):
@@ -213,6 +218,7 @@ def keyed(
         plan=plan,
         stations=stations,
         locality=locality,
+        masking=masking,
         control_time=_control_time(df, control_time, value),
     )
 

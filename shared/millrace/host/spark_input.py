@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from millrace.host.groups import group_labels
 from millrace.host.key_times import KeyFields
-from millrace.host.packing import PACKED_SCHEMA, ClockNow, Packer
+from millrace.host.packing import PACKED_SCHEMA, ClockNow, Masking, Packer
 from millrace.host.spark_types import struct_type
 from millrace.state.specs import type_name
 from millrace.time.clock import Follow
@@ -65,6 +65,7 @@ class Source:
         plan: ``chain`` or ``station``: whether key groups are told apart before events get to them.
         stations: How many stations there are; events are told apart by the first part of their keys.
         locality: Name of that part; ``None``: keys do not begin with the same one.
+        masking: What is done to events, headers and keys where they are read.
     """
 
     df: DataFrame
@@ -91,6 +92,7 @@ class Source:
     plan: Plan = "chain"
     stations: int = 1
     locality: str | None = None
+    masking: Masking | None = None
 
     @property
     def is_station(self) -> bool:
@@ -294,6 +296,7 @@ class ProcessInput:
             readers=dict(readers or {"": 0}),
             by_key=by_key,
             by_locality=source.is_station and source.stations > 1,
+            masking=source.masking,
         )
         rows = self._df.coalesce(source.stations) if source.is_station else self._df
         return rows.select(*columns).mapInArrow(packer, PACKED_SCHEMA)

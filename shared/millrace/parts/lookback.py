@@ -412,9 +412,9 @@ class Look:
         return max(largest, self.tail.largest_in(self.at, window_ms))
 
     def smallest(self, window_ms: int) -> int | None:
-        """Return the smallest amount in the window."""
+        """Return the smallest amount above 0 in the window."""
         start = self.start(window_ms)
-        least = min(self.amounts_from(start), default=None)
+        least = min(filter(None, self.amounts_from(start)), default=None)
         if start or self.tail is None:
             return least
         older = self.tail.smallest_in(self.at, window_ms)

@@ -63,7 +63,7 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
         counts: How many events each has.
         totals: The sum of their amounts.
         largest: The largest amount.
-        smallest: The smallest.
+        smallest: The smallest above 0; 0: there is none.
         links: At each place of an event's links: who → when they were last seen, ms.
         halvings: At each place, how often the sample was halved.
 
@@ -119,7 +119,7 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
             self.counts[place] += 1
             self.totals[place] += amount
             self.largest[place] = max(self.largest[place], amount)
-            self.smallest[place] = min(self.smallest[place], amount)
+            self.smallest[place] = _least(self.smallest[place], amount)
             if "sums" in self.__dict__:
                 self._counted(place, 1, amount)
         else:
@@ -131,12 +131,18 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
         """Return whether all of it is older than what windows that end at ``at`` (ms) or later can see."""
         return not self.starts or self.starts[-1] + self.sizes[-1] <= at - self.levels[-1][1]
 
-    def seen_again(self, links: Sequence[int]) -> None:
-        """Forget of these when they were last seen: they are among the events one by one."""
+    def seen_again(self, at: int, links: Sequence[int]) -> None:
+        """Forget of these when they were last seen: they are among the events one by one.
+
+        Args:
+            at: Time of their event, ms; who was seen after it stays, since it is the first to be put here.
+            links: Who; 0: nobody.
+        """
         lasts = self.sums.lasts
         for place, known in enumerate(self.links):
-            last = known.pop(links[place], None)
-            if last is not None:
+            last = known.get(links[place])
+            if last is not None and last <= at:
+                del known[links[place]]
                 del lasts[place][bisect_left(lasts[place], last)]
 
     def older(self, at: int, window_ms: int) -> tuple[int, int]:
@@ -153,9 +159,9 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
         return max(self.largest[first:end], default=0)
 
     def smallest_in(self, at: int, window_ms: int) -> int | None:
-        """Return the smallest amount in the panes of a window."""
+        """Return the smallest amount above 0 in the panes of a window."""
         first, end = self._between(at, window_ms)
-        return min(self.smallest[first:end], default=None)
+        return min(filter(None, self.smallest[first:end]), default=None)
 
     def different(self, at: int, window_ms: int, place: int, besides: int = 0) -> int:
         """Return how many have been seen last in the window (at - window, at], by the sample.
@@ -221,7 +227,7 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
             self.counts[-1] += count
             self.totals[-1] += total
             self.largest[-1] = max(self.largest[-1], most)
-            self.smallest[-1] = min(self.smallest[-1], least)
+            self.smallest[-1] = _least(self.smallest[-1], least)
             return
         for column, value in zip(self._columns(), (start, size, count, total, most, least), strict=True):
             column.append(value)
@@ -269,6 +275,10 @@ class Tail(msgspec.Struct, array_like=True, dict=True):
                 rest = (1 << self.halvings[place]) - 1
                 known = self.links[place] = {one: last for one, last in known.items() if not one & rest}
                 lasts[place] = sorted(known.values())
+
+
+def _least(one: int, other: int) -> int:
+    return min(one, other) or max(one, other)
 
 
 def _length(pane: tuple[int, int]) -> int:

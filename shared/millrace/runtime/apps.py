@@ -16,8 +16,7 @@ from millrace.errors import UserError
 from millrace.runtime.installed import APPS_GROUP
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+    from millrace.host.packing import Masking
     from millrace.host.spark_input import Plan
     from millrace.runtime.settings import AppSettings
     from millrace.topology import Topology
@@ -85,15 +84,17 @@ class App:
         settle: ``settle(settings, plan, links)`` → the settings, with what hangs on how the topology runs:
             ``plan`` is ``station`` or ``chain``, ``links`` the names of the links that the checkpoint has,
             ``None`` where there is none yet.
-        prepare: ``prepare(records, settings)`` → the Kafka records (topic, key, value, headers, timestamp, …)
-            as they are to be read: for what must not get any further, such as card numbers.
+        masking: ``masking(settings)`` → what is done to events, headers and keys of records where they are
+            read, for what must not get any further, such as card numbers
+            (:class:`millrace.privacy.records.CardNumbers`); ``None``: nothing.
         demo: ``module:attribute`` of its :class:`~millrace.demo.DemoSpec`, if it has a demo.
         evaluate: ``module:attribute`` of the typer app behind ``millrace evaluate <name>``, if it has one.
         evaluations: Further ones, where that is a single command: name → ``module:attribute`` of the typer
             app behind ``millrace evaluate <name>-…``; each begins with the app's name and a dash.
         models: ``module:attribute`` of the typer app behind ``millrace models <name>``, if it learns
             (see :func:`millrace.models.commands.command_line`).
-        begin: ``begin(settings)`` is called once before its query starts: for what workers must find there.
+        begin: ``begin(settings)`` is called once before its query starts: for what workers must find there;
+            what it returns is told in a line.
         dashboard: ``module:attribute`` of its page on the dashboard, if it has one.
         rules: ``module:attribute`` of what ``millrace rules <name>`` goes by, if it has rules that change
             while it runs: an :class:`~millrace.operations.app_rules.AppRules`.
@@ -111,12 +112,12 @@ class App:
     topology: Callable[[Any], Topology]
     topics: Callable[[Any], Topics]
     settle: Callable[[Any, Plan, Sequence[str] | None], Any] | None = None
-    prepare: Callable[[DataFrame, Any], DataFrame] | None = None
+    masking: Callable[[Any], Masking | None] | None = None
     demo: str | None = None
     evaluate: str | None = None
     evaluations: Mapping[str, str] = field(default_factory=dict)
     models: str | None = None
-    begin: Callable[[Any], None] | None = None
+    begin: Callable[[Any], str | None] | None = None
     dashboard: str | None = None
     rules: str | None = None
     serve: str | None = None

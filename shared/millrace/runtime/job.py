@@ -215,8 +215,8 @@ class Job:
             self.session_ready.set()
             if self._stop.is_set():
                 return
-            if self.app.begin is not None:
-                self.app.begin(self.settings)
+            if self.app.begin is not None and (told := self.app.begin(self.settings)):
+                self._on_plan(f"{self.app.name}: {told}")
             self._bring_over(spark)
             query = self._query = self._start(spark)
             self.started.set()

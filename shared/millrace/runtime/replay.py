@@ -330,7 +330,10 @@ class _Run:
         records = (
             spark.readStream.schema(_SPARK_RECORDS).option("maxFilesPerTrigger", 1).parquet(str(self._source))
         )
-        outputs = outputs_of(self._app, with_source_id(records), self._settings)
+        # What an app keeps beside its tables, a replay keeps in its own folder.
+        storage = self._settings.storage.model_copy(update={"root": str(self._folder)})
+        settings = self._settings.model_copy(update={"storage": storage})
+        outputs = outputs_of(self._app, with_source_id(records), settings)
         incarnation = check_contract(self._folder, outputs.stream.contract())
         self._began = time.monotonic()
         writer = (

@@ -182,6 +182,11 @@ class StorageSettings(Section):
     root: str = Field(
         default=".millrace/app", min_length=1, description="a folder or a URI such as s3a://bucket/path"
     )
+    retention: dict[str, Duration] = Field(
+        default_factory=dict,
+        description="table → how long its rows are kept, by their event time, e.g. {transactions: 400d}; "
+        "`millrace tables expire` removes what is older. Of other tables everything is kept",
+    )
 
     @field_validator("root", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from millrace.topology.keys import FirstOf, KeyingError, KeyPart, RecordKey
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from millrace.host.packing import Masking
     from millrace.runtime.apps import App
     from millrace.runtime.settings import AppSettings
     from millrace.topology import Input, Topology
@@ -38,9 +39,9 @@ def outputs_of(
     """
     topology = app.topology(settings)
     _check_clocks(app, topology, settings)
-    prepared = app.prepare(records, settings) if app.prepare else records
     versions = input_versions(app, topology)
-    stream = stream_of(topology, prepared, settings, plan, stations, versions=versions)
+    masking = app.masking(settings) if app.masking else None
+    stream = stream_of(topology, records, settings, plan, stations, versions=versions, masking=masking)
     return Outputs(stream, topology.tables, topology.topics)
 
 
@@ -63,6 +64,7 @@ def stream_of(
     stations: int = 1,
     *,
     versions: Sequence[str] = ("1",),
+    masking: Masking | None = None,
 ) -> ProcessedStream:
     """Return a topology at work on the JSON events of Kafka topics.
 
@@ -75,6 +77,7 @@ def stream_of(
         plan: How it runs.
         stations: How many stations there are.
         versions: The versions of contracts that are read; others go to the dead letters.
+        masking: What is done to events, headers and keys of records before anything else.
 
     Raises:
         KeyingError: An input names no topic, or what the records do not have.
@@ -115,6 +118,7 @@ def stream_of(
         idle_after=stream.source_idle_after,
         plan=plan,
         stations=stations,
+        masking=masking,
     )
     return made.run(topology)
 

@@ -27,6 +27,7 @@ def transaction(
     card: str = "card-1",
     kind: Kind = "purchase",
     terminal: str = "terminal-1",
+    currency: str = "EUR",
     **more: Any,
 ) -> Transaction:
     """A transaction ``at`` ms after the start; without an id it gets one of its own."""
@@ -37,7 +38,7 @@ def transaction(
         mcc="5411",
         country="DE",
         amount=amount,
-        currency="EUR",
+        currency=currency,
         kind=kind,
         event_time_ms=START_MS + at,
         **more,

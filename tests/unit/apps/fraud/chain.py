@@ -10,7 +10,16 @@ import msgspec
 
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.entity_stages import stages
-from apps.fraud.events import Alert, Authorisation, Correction, Decision, Label, LabelSource, Transaction
+from apps.fraud.events import (
+    Alert,
+    Authorisation,
+    CardErasure,
+    Correction,
+    Decision,
+    Label,
+    LabelSource,
+    Transaction,
+)
 from apps.fraud.known_labels import LabelRules
 from apps.fraud.model.outcomes import Outcomes
 from apps.fraud.scorer import Scorer
@@ -56,8 +65,8 @@ class Chain:
                 e._replace(output=f"{host.runner.process.name}.{e.output}") for e in host.broadcast(*events)
             ]
 
-    def send(self, *events: Transaction | Label | Authorisation) -> None:
-        """Send transactions, labels and authorisations as one batch."""
+    def send(self, *events: Transaction | Label | Authorisation | CardErasure) -> None:
+        """Send transactions, labels, authorisations and erasures as one batch."""
         self.emissions += self.chain.run_batch([(e.card_id, time_of(e), e) for e in events])
 
     def restart(self) -> None:
@@ -97,9 +106,9 @@ class Chain:
         return [msgspec.json.decode(p) for p in self.of("dead_letters")]
 
 
-def time_of(event: Transaction | Label | Authorisation) -> int:
+def time_of(event: Transaction | Label | Authorisation | CardErasure) -> int:
     """Return the time by which an event is ordered: what is said of a transaction has that one's."""
-    return event.event_time_ms if isinstance(event, Transaction) else event.transaction_time_ms
+    return event.transaction_time_ms if isinstance(event, Label | Authorisation) else event.event_time_ms
 
 
 def some_life(random: Random, number: int, *, cards: int = 4, span: int = 40 * DAY) -> list[Transaction]:

@@ -43,7 +43,8 @@ def test_every_transaction_gets_one_decision_with_its_own_fields() -> None:
     target = driver()
     tx = transaction(0, 12.34, kind="top_up")
     decision = decide(target, tx)
-    for name, value in msgspec.structs.asdict(tx).items():
+    billed = {"billing_amount": 12.34, "billing_currency": "EUR", "billing_rate": 1.0}
+    for name, value in {**msgspec.structs.asdict(tx), **billed}.items():
         assert getattr(decision, name) == value
     assert (decision.score, decision.action, decision.reasons) == (0.0, "approve", [])
     assert len(target.emissions) == 1

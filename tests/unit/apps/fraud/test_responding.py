@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from apps.fraud.cli import app
 from apps.fraud.events import Authorisation
-from apps.fraud.responding import respond
+from apps.fraud.responding import declines, respond
 from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
@@ -60,6 +60,16 @@ def test_what_was_blocked_is_told_once(tmp_path: Path, monkeypatch: pytest.Monke
     bring(target, bought[1])
     assert target.values()[-1].balance == -900.0
     assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate"]
+
+
+def test_a_decline_tells_what_was_billed_as_far_as_that_is_known() -> None:
+    alert = {"card_id": "c", "terminal_id": "m", "event_time_ms": 7, "amount": 900.0, "action": "block"}
+    rows = [
+        {**alert, "transaction_id": str(n), "billing_amount": billed} for n, billed in enumerate((5.5, None))
+    ]
+    assert [told.amount for told in declines([*rows, {**alert, "transaction_id": "2"}], set())] == [
+        5.5, 900.0, 900.0,
+    ]  # fmt: skip
 
 
 def test_a_folder_without_a_job_is_an_error_of_one_line(tmp_path: Path) -> None:

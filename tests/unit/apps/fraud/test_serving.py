@@ -275,3 +275,20 @@ def test_a_late_payment_is_answered_as_such(tmp_path: Path, stack: ExitStack) ->
     world.ahead.follow()
     status, told = world.ask(transaction(5 * SECOND, 10, id="old"))
     assert (status, told["status"], told["action"]) == (200, "late", "approve")
+
+
+def test_a_card_number_is_the_token_that_the_stream_makes_of_it(tmp_path: Path, stack: ExitStack) -> None:
+    world = World(tmp_path, stack)
+    number = "4111 1111 1111 1111"
+    world.batch()
+    world.ahead.follow()
+    tx = transaction(0, 20, id="t", card=number)
+    masking = app.masking(world.settings) if app.masking else None
+    assert masking is not None
+    token = msgspec.json.decode(masking.open().message(msgspec.json.encode(tx)))["card_id"]
+    status, told = world.ask(tx)
+    assert (status, told["card_id"], token[:5]) == (200, token, "card-")
+    (message,) = world.topic.messages
+    for kept in (message.value, message.key or b"", repr(world.journal()).encode()):
+        assert told["card_id"].encode() in kept
+        assert b"1111" not in kept

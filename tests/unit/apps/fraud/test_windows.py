@@ -24,7 +24,7 @@ def some_history(random: Random, number: int) -> History:
         at += random.choice([0, 500, MINUTE, HOUR, 2 * DAY])
         before = random.choice([0, 0, 0, HOUR])  # some come out of order
         links = (random.randrange(1, 4), random.randrange(3), random.randrange(3))
-        history.add(max(0, at - before), random.choice([50, 99, 1_250, 70_000]), links)
+        history.add(max(0, at - before), random.choice([0, 50, 99, 1_250, 70_000]), links)
     return history
 
 

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from typer.testing import CliRunner
 
 from millrace.cli.tables import app as tables
-from millrace.connectors.upkeep import compact, find_tables, state_of, vacuum
+from millrace.connectors.upkeep import compact, expire, find_tables, state_of, vacuum
 from millrace.errors import UserError
 from millrace.inspect.positions import TablePosition, ids_written_after, position_of
 
@@ -123,6 +123,25 @@ def test_the_commands(table: Path) -> None:
     assert len(list(table.glob("*.parquet"))) == 6
     assert "removed" in run("vacuum", "--keep", "0h")
     assert len(list(table.glob("*.parquet"))) == 1
+
+
+def test_rows_expire_by_their_event_time_and_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "tables" / "alerts"
+    day, now = 24 * HOUR, 1_767_225_600_000
+    times = [now - 400 * day - 1, now - 400 * day, now - 399 * day, now]
+    for number, at in enumerate(times):
+        rows = {"_event_id": [f"r{number}"], "_event_time": pa.array([at * 1000], pa.timestamp("us", "UTC"))}
+        write_deltalake(str(path), pa.table(rows), mode="append")
+    assert expire(path, before_ms=now - 400 * day, dry_run=True).rows == 1
+    assert ids(path) == ["r0", "r1", "r2", "r3"]
+    command = ["expire", "fraud", "-s", f"storage.root={tmp_path}", "--now", "2026-01-01T00:00:00Z"]
+    done = CliRunner().invoke(tables, [*command, "-s", "storage.retention.alerts=400d", "--json"])
+    assert json.loads(done.output) == {"name": "alerts", "before_ms": now - 400 * day, "rows": 1}
+    assert ids(path) == ["r1", "r2", "r3"]
+    assert isinstance(CliRunner().invoke(tables, command).exception, UserError)
+    append(tmp_path / "tables" / "other", "a")
+    with pytest.raises(UserError, match="no column _event_time"):
+        expire(tmp_path / "tables" / "other", before_ms=now)
 
 
 def test_an_app_without_tables_says_so(tmp_path: Path) -> None:

@@ -339,6 +339,7 @@ def test_the_contracts_of_all_apps_are_in_git_and_compatible() -> None:
         "control.v4",
         "correction.v1",
         "decision.v2",
+        "erasure.v1",
         "label.v1",
         "transaction.v2",
     ]

@@ -6,7 +6,7 @@ import random
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from millrace.dead_letters import kept_of
 from millrace.host import packing
 from millrace.host.chunks import (
     AHEAD,
@@ -41,6 +42,8 @@ from millrace.host.groups import encode_key, group_labels, key_group
 from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, decode_all, read_inputs
 from millrace.host.packing import Going, Packer, Repacker
 from millrace.host.runner import Emission
+from millrace.host.system import SYSTEM_PREFIX
+from millrace.privacy.masking import Masker
 from millrace.time.clock import ClockSettings, ClockStatus, SourceReport, plausible
 
 LABELS = group_labels(4)
@@ -171,6 +174,40 @@ def test_headers_of_kafka_become_text_as_spark_writes_them() -> None:
     packer = Packer((KeyFields((("user", str),), ("at", int)),), labels=(7,))
     ((_, chunk),) = packed([b"no", b"nor this"], packer, _headers=headers)
     assert chunk.headers == ['[{"key":"id","value":"eA=="}]', None]
+
+
+CARD = b"4111111111111111"
+
+
+class ByDigits:
+    """Opens what replaces card numbers by their last digits."""
+
+    def open(self) -> Masker:
+        return Masker(lambda number: f"card-{number[-4:]}")
+
+
+def test_what_is_masked_is_in_no_chunk_neither_in_headers_nor_in_keys() -> None:
+    values = [b'{"user":"%s","at":5}' % CARD, b'{"user":"%s' % CARD, b'{"kind":"%s"}' % CARD]
+    records = [
+        {"headers": [{"key": "x", "value": b"4111 1111 1111 1111"}], "key": CARD, "timestamp": 5}
+    ] * len(values)
+    packer = replace(PACKER, masking=ByDigits())
+    found = packed(values, packer, _headers=pa.array(records), _control=pa.array([False, False, True]))
+    chunks = [chunk for _, chunk in found]
+    assert {key for chunk in chunks for key in chunk.keys} == {"9:card-1111", None}
+    seen = {v for chunk in chunks for v in chunk.values}
+    assert seen == {b'{"user":"card-1111","at":5}', b'{"user":"card-1111', b'{"kind":"card-1111"}'}
+    kept = [kept_of(header) for chunk in chunks for header in chunk.headers or []]
+    assert kept
+    assert {(one.headers, one.key) for one in kept} == {('{"x":"card-1111"}', b"card-1111")}
+
+
+def test_messages_of_the_engine_are_not_masked_and_what_only_looks_like_one_is() -> None:
+    message = SYSTEM_PREFIX + b'"drain","incarnation":"%s"}' % CARD
+    packer = replace(PACKER, masking=ByDigits())
+    found = packed([message, message], packer, _control=pa.array([True, False]))
+    seen = {v for _, chunk in found for v in chunk.values}
+    assert seen == {message, message.replace(CARD, b"card-1111")}
 
 
 def test_times_may_be_dates_and_keys_of_several_parts() -> None:

@@ -48,7 +48,8 @@ def asked_of(events: list[Event], at: int, width: int) -> list[Any]:
     for window in WINDOWS:
         inside = [e for e in seen if at - window < e.at]
         amounts = [e.amount for e in inside]
-        found += [len(inside), sum(amounts), max(amounts, default=0), min(amounts, default=None), amounts]
+        found += [len(inside), sum(amounts), max(amounts, default=0)]
+        found += [min((amount for amount in amounts if amount), default=None), amounts]
         found.append([link for e in inside for link in e.links])
         found += [[e.links[place] for e in inside] for place in range(width)]
     return found

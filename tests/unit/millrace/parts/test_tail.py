@@ -36,7 +36,7 @@ class Kept:
 
     def take(self, at: int, amount: int, who: int) -> None:
         self.back.add(at, amount, (who,))
-        self.tail.seen_again((who,))
+        self.tail.seen_again(at, (who,))
         self.events.append((at, amount, who))
         self.back.prune(-1, MOST, self.tail)
 
@@ -64,7 +64,8 @@ def life(random: Random, kept: Kept, number: int, most_whos: int) -> Iterator[in
     for _ in range(number):
         now += random.choice([0, 1, 700, 20_000, MINUTE, 7 * MINUTE, HOUR, 9 * HOUR, 2 * DAY])
         late = random.choice([0, 0, 0, 0, random.choice([1, 5_000, 3 * MINUTE])])
-        kept.take(max(0, now - late), random.randrange(1, 1_000), random.randrange(1, most_whos))
+        amount = random.randrange(1, 1_000)
+        kept.take(max(0, now - late), amount if amount % 4 else 0, random.randrange(1, most_whos))
         if random.random() < 0.1:
             kept.restart()
         yield max(e[0] for e in kept.events)
@@ -84,10 +85,12 @@ def check(kept: Kept, now: int) -> None:
         assert sum(e[1] for e in exact) <= total <= sum(e[1] for e in reached)
         largest, smallest = look.largest(window), look.smallest(window)
         assert max((e[1] for e in exact), default=0) <= largest <= max((e[1] for e in reached), default=0)
-        if exact:
-            assert min(e[1] for e in reached) <= smallest <= min(e[1] for e in exact)
+        known = [e[1] for e in reached if e[1]]
+        if any(e[1] for e in exact):
+            assert smallest is not None
+            assert min(known) <= smallest <= min(e[1] for e in exact if e[1])
         elif smallest is not None:
-            assert smallest in [e[1] for e in reached]
+            assert smallest in known
         if not kept.tail.sampled:
             assert look.different(window, 0) == len({e[2] for e in exact}), (
                 "those seen last are known exactly"
@@ -95,7 +98,7 @@ def check(kept: Kept, now: int) -> None:
             assert look.different(window, 0, 99_999) == len({e[2] for e in exact} | {99_999})
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", [*range(100), 222, 459, 686])
 def test_windows_are_exact_or_reach_back_to_where_a_pane_begins(seed: int) -> None:
     """A hundred lives with a hundred looks each, over ten windows of all kinds."""
     random = Random(seed)

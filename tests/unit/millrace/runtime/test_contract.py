@@ -19,6 +19,7 @@ from millrace.runtime.contract import (
     CheckpointInUse,
     ContractMismatch,
     check_contract,
+    contract_differences,
     is_older,
     owned,
     refuse_older,
@@ -345,3 +346,14 @@ def test_ownership_ends_with_the_block_also_when_it_fails(tmp_path: Path) -> Non
         raise RuntimeError
     with owned(tmp_path):
         pass
+
+
+def test_inputs_may_come_behind_those_that_were_and_nowhere_else() -> None:
+    kept: dict[str, Any] = {"links": [{"inputs": ["transactions", "labels"]}]}
+
+    def said(*inputs: str) -> list[str]:
+        return contract_differences(kept, {"links": [{"inputs": list(inputs)}]})
+
+    assert said("transactions", "labels", "erasures") == []
+    for inputs in (("transactions",), ("labels", "transactions"), ("transactions", "erasures", "labels")):
+        assert len(said(*inputs)) == 1

@@ -394,7 +394,8 @@ class TestDeclarations:
             app = load_app(name)
             past |= {t.name for t in app.topics(app.settings()).reads if t.event_time and not t.clock}
         assert past == {
-            "fraud.labels", "fraud.authorisations", "iot.equipment", "iot.maintenance", "iot.actions",
+            "fraud.labels", "fraud.authorisations", "fraud.erasures",
+            "iot.equipment", "iot.maintenance", "iot.actions",
             "clickstream.forget", "ridesharing.commands", "ridesharing.handovers",
         }  # fmt: skip
 

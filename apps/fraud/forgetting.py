@@ -1,0 +1,151 @@
+"""Forgetting a card: the names it stands under, what is deleted from tables, what is left and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from apps.fraud.served import JOURNAL, TABLE
+from apps.fraud.tokens import key_file
+from millrace.connectors.upkeep import find_tables
+from millrace.privacy.erasure import Names, count_left, delete_letters, delete_rows
+from millrace.privacy.numbers import digits_of, is_card_number
+
+if TYPE_CHECKING:
+    from apps.fraud.settings import FraudSettings
+
+#: Table → columns that name a card; what stands not here is looked through as dead letters are.
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("transactions", "alerts", "labels", "authorisations", "corrections"), ("card_id",)),
+    "late": ("event.card_id",),
+}
+#: Tables that say who did what, which is kept.
+KEPT: Final = ("rule_audit",)
+
+
+@dataclass
+class Found:
+    """What became of a card in one table.
+
+    Attributes:
+        table: The table.
+        deleted: Rows that were deleted.
+        left: Rows that still name it.
+        kept: Whether these are kept on purpose.
+    """
+
+    table: str
+    deleted: int
+    left: int
+    kept: bool = False
+
+
+@dataclass
+class Proof:
+    """What was done and what is left, without the card's name.
+
+    Attributes:
+        erasure_ids: The requests.
+        confirmed: Whether the app has said that it forgot the card; ``None``: it was not asked.
+        tables: Each table.
+        elsewhere: What else may name it, a line each.
+    """
+
+    erasure_ids: list[str]
+    confirmed: bool | None
+    tables: list[Found] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left that was to be forgotten."""
+        return self.confirmed is not False and not any(one.left for one in self.tables if not one.kept)
+
+
+def names_of(settings: FraudSettings, card: str) -> Names:
+    """Return all that a card may stand under: of a number the tokens by each key, or itself without keys.
+
+    Args:
+        settings: The app's settings.
+        card: A token, another identifier, or a card number, however it is written.
+
+    Raises:
+        TokenKeyError: The keys cannot be read.
+    """
+    number = digits_of(card)
+    if number is None or not is_card_number(number):
+        return Names((card,))
+    path = key_file(settings)
+    if path is None:
+        return Names((number,))
+    from millrace.privacy.keys import read_ring
+
+    return Names(tuple(read_ring(path).tokens(number)))
+
+
+def delete(settings: FraudSettings, names: Names) -> dict[str, int]:
+    """Delete a card's rows; return table → how many."""
+    gone = {}
+    for table in _tables(settings):
+        if table.name in COLUMNS:
+            gone[table.name] = delete_rows(table, COLUMNS[table.name], names)
+        elif table.name not in KEPT:
+            gone[table.name] = delete_letters(table, names)
+    return gone
+
+
+def look(settings: FraudSettings, names: Names, deleted: dict[str, int] | None = None) -> list[Found]:
+    """Return what still names a card, table by table; found another way than it is deleted."""
+    return [
+        Found(
+            table.name,
+            (deleted or {}).get(table.name, 0),
+            count_left(table, names),
+            kept=table.name in KEPT,
+        )
+        for table in _tables(settings)
+    ]
+
+
+def vacuum(settings: FraudSettings) -> int:
+    """Remove the files of all earlier versions of the tables; return how many."""
+    from millrace.connectors.upkeep import vacuum as remove
+
+    return sum(remove(table, keep_ms=0).files for table in _tables(settings))
+
+
+def old_files(settings: FraudSettings) -> int:
+    """Return how many files only earlier versions of the tables have."""
+    from millrace.connectors.upkeep import vacuum as remove
+
+    return sum(remove(table, keep_ms=0, dry_run=True).files for table in _tables(settings))
+
+
+def elsewhere(settings: FraudSettings, retention: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what else may name a card and is not deleted here, a line each.
+
+    Args:
+        settings: The app's settings.
+        retention: Topic and how long it keeps its records, as far as the broker says.
+    """
+    lines = []
+    if files := old_files(settings):
+        lines.append(
+            f"{files:,} files of earlier versions of the tables: --vacuum, or `millrace tables vacuum fraud`"
+        )
+    lines += [f"topic {topic}: its records are kept {how}" for topic, how in retention]
+    root = Path(settings.storage.path())
+    if any((root / "checkpoint" / "state").glob("*")):
+        lines.append("the checkpoint: earlier versions of state, until the engine has removed them (batches)")
+    if saved := sorted(path.name for path in (root / "savepoints").glob("*")):
+        lines.append(f"savepoints {', '.join(saved)}: remove them, or forget the card again after a restore")
+    if any(root.glob(f"{JOURNAL}/*.jsonl")):
+        lines.append(f"{JOURNAL}, {TABLE}: what was answered by `millrace fraud serve`; remove its old files")
+    lines.append("histories of terminals, devices, accounts, addresses: 32 bits of a hash, for 31 days")
+    return lines
+
+
+def _tables(settings: FraudSettings) -> list[Path]:
+    return find_tables(Path(settings.storage.path("tables")))
