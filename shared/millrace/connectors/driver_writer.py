@@ -18,6 +18,7 @@ import pyarrow as pa
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters
 from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
+from millrace.connectors.upkeep import gather
 from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
 #: So many tables are written beside the first one: what they wait for most of the time is the disk.
 _AT_ONCE = 3
+#: After so many merges into a table it is looked whether its files have become many.
+GATHER_EVERY = 8
 #: How often a merge is tried that others get in the way of.
 _MERGE_ATTEMPTS = 5
 
@@ -72,6 +75,7 @@ class DriverWriter:
         types = outputs.stream.types
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
+        self._merges: dict[str, int] = {}
         self._delivery: Delivery | None = None
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="millrace-tables")
         self._written = {table: read_ids(file) for table, file in (written or {}).items()}
@@ -129,10 +133,23 @@ class DriverWriter:
         commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
         if isinstance(to, Upsert):
             _merge(table, columns, to, commit)
+            self._gather(name, table)
             return
         if already := self._written.get(name):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
         write_deltalake(table, columns, mode="append", commit_properties=commit)
+
+    def _gather(self, name: str, table: DeltaTable) -> None:
+        """Make few files of many, now and then: the next merge opens them all."""
+        from deltalake.exceptions import CommitFailedError
+
+        merges = self._merges[name] = self._merges.get(name, 0) + 1
+        if merges % GATHER_EVERY:
+            return
+        try:
+            gather(table, Path(self._table_path(name)))
+        except CommitFailedError:
+            table.update_incremental()  # somebody else was at work on them: the next time
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
         """Return the rows of one output with typed columns, as Spark's writer leaves them.

@@ -7,7 +7,10 @@ beside a running query.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Files smaller than this are made into larger ones, of about that size, bytes.
 TARGET_BYTES = 128 * 1024 * 1024
+#: A table that is merged into is made of fewer files where it has so many below one of these sizes, bytes.
+LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)
+MANY_FILES = 16
 _HOUR_MS = 3_600_000
 #: Event time of a row, in all tables that a stream writes.
 _TIME = "_event_time"
@@ -131,8 +137,58 @@ def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:
         table: The table.
         target_bytes: Size of the files that are made.
     """
-    done = _open(table).optimize.compact(target_size=target_bytes)
+    with alone(table):
+        done = _open(table).optimize.compact(target_size=target_bytes)
     return Compacted(table.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
+
+
+def gather(table: DeltaTable, folder: Path) -> int:
+    """Make few files of many small ones where there are too many, and say how many are gone.
+
+    A merge opens every file of its table that may have a row of its batch, and leaves one more behind: with
+    some hundreds of a few rows each, one row takes a third of a second. Files are gathered by size, those up
+    to 1 MiB first, so that large ones are not written anew with every few small ones.
+
+    Args:
+        table: The table; it is brought to the version that it leaves.
+        folder: Where it is. Nothing is done while somebody else compacts it.
+    """
+    if len(table.file_uris()) <= MANY_FILES:
+        return 0
+    with contextlib.suppress(OSError), alone(folder, wait=False):
+        table.update_incremental()
+        sizes = sizes_of(table)
+        for target in LEVELS_BYTES:
+            if sum(size < target for size in sizes) > MANY_FILES:
+                done = table.optimize.compact(target_size=target)
+                return int(done["numFilesRemoved"]) - int(done["numFilesAdded"])
+    return 0
+
+
+@contextlib.contextmanager
+def alone(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Be the only one of this machine who compacts a table: of two at once both would leave its rows.
+
+    Args:
+        folder: Where the table is.
+        wait: Whether to wait for whoever is at it.
+
+    Raises:
+        OSError: Somebody is at it, or there is no such folder here.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
+
+
+def sizes_of(table: DeltaTable) -> list[int]:
+    """Return the sizes of a table's files, bytes."""
+    import pyarrow as pa
+
+    return list(pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist())
 
 
 def vacuum(table: Path, *, keep_ms: int, dry_run: bool = False) -> Vacuumed:

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
-from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.driver_writer import GATHER_EVERY, DriverWriter
 from millrace.connectors.router import DeadLetterLimit, Outputs
+from millrace.connectors.upkeep import LEVELS_BYTES, MANY_FILES, alone, compact, gather, sizes_of
 from millrace.host.chunks import encode_emissions
 from millrace.host.runner import Emission
 from millrace.topology import Upsert
@@ -150,6 +151,68 @@ def test_a_merge_looks_into_no_file_that_can_have_none_of_its_keys(tmp_path: Pat
     assert len(table.file_uris()) == 6
     metrics = table.history(1)[0]["operationMetrics"]
     assert int(metrics["num_target_files_skipped_during_scan"]) == 5
+
+
+def test_a_merge_does_not_open_a_file_for_every_batch_before_it(tmp_path: Path) -> None:
+    """Keys that are always new leave a file per batch, each of which the next merge would open."""
+    into, most = writer(tmp_path), 0
+    chance = random.Random(4)
+    wanted: dict[tuple[str, int], tuple[int, int]] = {}
+    for number in range(100):
+        made = [
+            Session(chance.choice("ab"), chance.randrange(9_999), number, chance.randrange(9)) for _ in "12"
+        ]
+        into.write(batch(*made), number)
+        wanted |= {(s.user, s.n): (s.revision, s.clicks) for s in made}
+        most = max(most, len(DeltaTable(str(tmp_path / "sessions")).file_uris()))
+    assert most <= MANY_FILES + GATHER_EVERY
+    assert rows(tmp_path) == wanted
+    version = DeltaTable(str(tmp_path / "sessions")).version()
+    writer(tmp_path).write(batch(*made), 99)
+    assert DeltaTable(str(tmp_path / "sessions")).version() == version
+
+
+def test_of_two_who_gather_the_same_files_one_does(tmp_path: Path) -> None:
+    """Of two compactions at once both would succeed, and every row be there twice."""
+    folder = tmp_path / "sessions"
+    into = writer(tmp_path)
+    for number in range(GATHER_EVERY * 2 + 4):
+        into.write(batch(Session("a", number, 1, number)), number)
+    stale = DeltaTable(str(folder))
+    wanted = rows(tmp_path)
+    assert len(stale.file_uris()) > MANY_FILES
+    with alone(folder):
+        assert gather(stale, folder) == 0  # somebody is at it
+    assert compact(folder).before > MANY_FILES
+    assert gather(stale, folder) == 0  # it sees that it is done
+    assert rows(tmp_path) == wanted
+    assert gather(stale, tmp_path / "elsewhere") == 0
+
+
+def test_a_merge_goes_on_where_somebody_compacts_between_the_batches(tmp_path: Path) -> None:
+    into = writer(tmp_path)
+    for number in range(60):
+        if number % 7 == 3:
+            compact(tmp_path / "sessions")
+        into.write(batch(Session("a", number * 7 % 61, 1, number)), number)
+    assert rows(tmp_path) == {("a", number * 7 % 61): (1, number) for number in range(60)}
+
+
+def test_large_files_are_not_written_anew_for_a_few_small_ones(tmp_path: Path) -> None:
+    table = DeltaTable.create(str(tmp_path / "t"), pa.schema([("x", pa.binary())]))
+    chance = random.Random(1)
+    for rows_of in (12_000, *([10] * (MANY_FILES + 1))):
+        write_deltalake(
+            table, pa.table({"x": [chance.randbytes(100) for _ in range(rows_of)]}), mode="append"
+        )
+    large = max(sizes_of(table))
+    assert large > LEVELS_BYTES[0]
+    assert gather(table, tmp_path / "t") == MANY_FILES
+    sizes = sizes_of(table)
+    assert len(sizes) == 2
+    assert large in sizes
+    assert gather(table, tmp_path / "t") == 0
+    assert table.to_pyarrow_table().num_rows == 12_000 + 10 * (MANY_FILES + 1)
 
 
 def history(folder: Path) -> list[tuple[str, int, int]]:
