@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _WRITER: Final = "shared/millrace/connectors/driver_writer.py"
+_UPKEEP: Final = "shared/millrace/connectors/upkeep.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
 _RUNTIME: Final = "tests/unit/millrace/runtime"
 _TYPED: Final = "tests/unit/millrace/host/test_typed_columns.py"
@@ -161,5 +162,37 @@ MUTANTS: Final = (
         "    except StreamingQueryException:\n        raise",
         "what ended a query is told as the job's own error",
         (f"{_RUNTIME}/test_job.py::test_what_ended_a_query_is_told_in_one_line",),
+    ),
+    Mutant(
+        "connectors: a merge leaves its file, and nobody gathers them",
+        _WRITER,
+        "            self._gather(name, table)\n",
+        "            pass\n",
+        "what a batch costs does not grow with the batches before it",
+        (f"{_UPSERT}::test_a_merge_does_not_open_a_file_for_every_batch_before_it",),
+    ),
+    Mutant(
+        "connectors: two compact the same files at once",
+        _UPKEEP,
+        "        fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "",
+        "of two compactions one does it",
+        (f"{_UPSERT}::test_of_two_who_gather_the_same_files_one_does",),
+    ),
+    Mutant(
+        "connectors: what others have compacted is compacted again",
+        _UPKEEP,
+        "        table.update_incremental()\n",
+        "",
+        "of two compactions one does it",
+        (f"{_UPSERT}::test_of_two_who_gather_the_same_files_one_does",),
+    ),
+    Mutant(
+        "connectors: large files are written anew with small ones",
+        _UPKEEP,
+        "LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)",
+        "LEVELS_BYTES = (16 << 20, 16 << 20, 256 << 20)",
+        "gathering costs what is small",
+        (f"{_UPSERT}::test_large_files_are_not_written_anew_for_a_few_small_ones",),
     ),
 )
