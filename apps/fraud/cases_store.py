@@ -24,6 +24,7 @@ from millrace.dashboard.progress import read_progress
 from millrace.errors import UserError
 from millrace.operations.control_topic import AUDIT, KEY, append_audit
 from millrace.operations.sending import NotSent, send
+from millrace.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -219,6 +220,7 @@ def dispose(
     _refuse_claimed(case, by, now)
     if block_ring and not (case.ring and verdict == "fraud"):
         raise UserError(f"{case.case_id}: only fraud blocks, and only rings have a device or terminal")
+    note = _without_numbers(data, note)
     said = Disposition(_identity(case, verdict, by, now), case.case_id, case.card_id, verdict, by, now, note,
                        case.ring, block_ring,
                        _elsewhere(view, case, now) if verdict == "genuine" else [])  # fmt: skip
@@ -266,6 +268,7 @@ def act(
         raise UserError(f"{case.case_id} is a ring's: say with --card which one its holder stands by")
     if what == "verified" and case.status == "fraud" and not case.ring:
         raise UserError(f"{case.case_id} is fraud: decide that it is genuine first")
+    note = _without_numbers(data, note)
     done = CaseAct(_identity(case, f"{what}\x00{about}" if about else what, by, now), case.case_id,
                    case.card_id, what, by, now, note, case.ring, about,
                    _elsewhere(view, case, now) if what == "verified" else [])  # fmt: skip
@@ -281,6 +284,17 @@ def _found(data: AppData, settings: FraudCasesSettings, case_id: str) -> tuple[C
     if case.status == "expired":
         raise UserError(f"{case.case_id} has expired: nobody decided on it in time")
     return view, case
+
+
+def _without_numbers(data: AppData, note: str) -> str:
+    """Return a note with tokens in place of card numbers: it stands in tables and topics for good."""
+    from apps.fraud.settings import FraudSettings
+    from apps.fraud.tokens import without_numbers
+
+    if not note:
+        return note
+    root = f"storage.root={data.root}"
+    return without_numbers(load_settings(FraudSettings, app="fraud", overrides=[root]), note)
 
 
 def _elsewhere(view: CaseView, case: Case, now_ms: int) -> list[CardBlock]:

@@ -261,3 +261,25 @@ def test_a_file_of_scores_may_leave_open_what_a_payment_was(tmp_path: Path) -> N
     assert told.exit_code == 0, told.output
     assert "1 known frauds, 1 genuine, 1 of which it is not known" in told.output
     assert set(json.loads(out.read_text())) == {"capacity", "costs", "best", "curve"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"score": None}, {"score": float("nan")}, {"score": 1.5}, {"amount": None}, {"amount": float("inf")},
+        {"amount": -1.0}, {"time_ms": None}, {"time_ms": -1},
+    ],
+)  # fmt: skip
+def test_scores_that_are_no_figures_are_refused_in_a_line(tmp_path: Path, row: dict[str, Any]) -> None:
+    rows = [{"time_ms": 1, "card": "a", "amount": 5.0, "score": 0.5, "fraud": n == 0} for n in range(3)]
+    path = tmp_path / "scores.parquet"
+    pq.write_table(pa.Table.from_pylist([*rows, {**rows[0], **row}]), path)
+    result = CliRunner().invoke(cases_app, ["economics", "--scores", str(path)])
+    assert isinstance(result.exception, EconomicsError), result.output
+    assert "\n" not in str(result.exception)
+
+
+def test_costs_that_are_no_numbers_are_refused_in_a_line(tmp_path: Path) -> None:
+    for words in (["--review", "nan"], ["--margin", "inf"]):
+        result = CliRunner().invoke(cases_app, ["economics", *words])
+        assert isinstance(result.exception, EconomicsError), result.output
