@@ -34,7 +34,6 @@ from apps.fraud.cases_rules import CaseRefused, CaseRules
 from apps.fraud.control_events import MAX_CHANGES, Change, Propose
 from millrace import Context, KeyedProcess, Timer, map_state, side_output
 from millrace.rules import PutListEntry, RemoveListEntry
-from millrace.state.conversion import Conversion
 
 #: Acts of a case whose repeats are known.
 _MOST_ACTS = 200
@@ -70,9 +69,6 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
 
     # A disposition stands after the alerts that it is about, an expiry between them: exact order.
     order = "event_time"
-    # Before there were rings, acts were none of its inputs and it was keyed by the card alone.
-    version = 2
-    converts: ClassVar = {1: Conversion()}
     inputs: ClassVar[dict[str, Any]] = {"alerts": AlertSeen, "dispositions": Disposition, "acts": CaseAct}
 
     cases = map_state(str, KeptCase)

@@ -157,7 +157,7 @@ def processes(book: CaseBook, queue: ReviewQueue, topics: CaseTopics) -> Topolog
     """
     subject = FirstOf(("ring", "card_id"))
     inputs = {
-        "alerts": Input(topics.alerts, subject if book.rules.rings else FirstOf(("card_id",))),
+        "alerts": Input(topics.alerts, subject if book.rules.rings else "card_id"),
         "dispositions": Input(topics.dispositions, subject, "at_ms"),
         "acts": Input(topics.acts, subject, "at_ms"),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,10 +19,12 @@ from apps.fraud.cases_events import AlertSeen, CardBlock, Disposition
 from apps.fraud.cases_queue import ReviewQueue
 from apps.fraud.cases_store import TABLES, acts, case_view, dispose, journal
 from apps.fraud.dashboard import queue
+from apps.fraud.forgetting import elsewhere
+from apps.fraud.settings import FraudSettings
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Table
 from millrace.errors import UserError
-from millrace.inspect.conversion import converted, needs_conversion
+from millrace.runtime.contract import check_contract
 from millrace.runtime.settings import AppSettings
 from millrace.topology import Input, read
 from millrace.topology.contract import contract_of
@@ -173,29 +174,30 @@ def test_a_card_number_in_a_note_is_written_as_its_token(root: Path) -> None:
     assert not any("4111" in note for note in notes)
 
 
+def test_forgetting_a_card_says_that_cases_name_it_too(root: Path) -> None:
+    settings = FraudSettings(storage={"root": str(root)})
+    assert not any(line.startswith("cases:") for line in elsewhere(settings, []))
+    say(root, "contacted", OWN, "--by", "ann", "--at", str(START_MS + 2 * HOUR))
+    assert any(line.startswith("cases:") for line in elsewhere(settings, []))
+
+
 # -- checkpoints of before ---------------------------------------------------------------------------
 
 
 class BeforeRings(CaseBook):
     """The case book as it was: keyed by card, without acts."""
 
-    version = 1
     name = stored_as = "CaseBook"
     inputs = {"alerts": AlertSeen, "dispositions": Disposition}  # noqa: RUF012
 
 
-def test_a_checkpoint_of_before_there_were_rings_is_converted() -> None:
+def test_a_checkpoint_of_before_there_were_rings_is_gone_on_from(tmp_path: Path) -> None:
     names = CaseTopics()
-    inputs = {
-        "alerts": Input(names.alerts, "card_id"),
-        "dispositions": Input(names.dispositions, "card_id", "at_ms"),
-    }
+    decided = Input(names.dispositions, "card_id", "at_ms")
+    inputs = {"alerts": Input(names.alerts, "card_id"), "dispositions": decided}
     before = read(inputs, control=names.control).process(BeforeRings()).key_by("queue").process(ReviewQueue())
-    kept: dict[str, Any] = {"incarnation": "one", **json.loads(json.dumps(contract_of(before, [64, 64])))}
-    now = topology(FraudCasesSettings())
-    assert needs_conversion(kept, [link.process for link in now.links])
-    made = converted(kept, [link.process for link in now.links], now)
-    assert made == {"incarnation": "one", **json.loads(json.dumps(contract_of(now, [64, 64])))}
+    first = check_contract(tmp_path, contract_of(before, [64, 64]))
+    assert check_contract(tmp_path, contract_of(topology(FraudCasesSettings()), [64, 64])) == first
 
 
 def test_rings_are_switched_on_and_off_without_another_checkpoint() -> None:
