@@ -317,7 +317,7 @@ MUTANTS: Final = (
     Mutant(
         "fraud: who asked for a change may agree with it",
         f"{_APP}/governance.py",
-        '        if event.by == (found.by if found.status == "waiting" else found.settled_by):\n',
+        '        if same_person(event.by, found.by if found.status == "waiting" else found.settled_by):\n',
         '        if event.by == "":\n',
         "changes need two persons",
         (f"{_GOVERNANCE}::test_no_single_person_can_have_six_payments_of_9000_scored_99_approved",),
@@ -333,7 +333,7 @@ MUTANTS: Final = (
     Mutant(
         "fraud: lists that rules which approve look into are free",
         f"{_APP}/governance.py",
-        "            if change.list in lists_that_approve(kept.rules.items()):\n",
+        "            if (change.list, new > until) in lists_that_pass(kept.rules.items()):\n",
         "            if change.list in ():\n",
         "what lets payments pass needs two persons, however",
         (f"{_GOVERNANCE}::test_no_single_person_can_have_six_payments_of_9000_scored_99_approved",),
@@ -663,7 +663,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a claim keeps nobody out",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases_kept.py",
         "        return self.claimed_by not in (None, by) and at_ms < (self.claimed_until_ms or 0)\n",
         "        return False\n",
         "a claimed case is its claimer's",
@@ -724,6 +724,8 @@ MUTANTS: Final = (
         "    first = (page - 1) * (limit - 1)\n",
         "the queue is shown page by page",
         (f"{_TESTS}/test_dashboard.py::test_the_list_is_shown_page_by_page",),
+    ),
+    Mutant(
         "fraud: rates hold for all times",
         f"{_APP}/currencies.py",
         "    return rates[place - 1].rate if place else None\n",
