@@ -283,3 +283,23 @@ def test_costs_that_are_no_numbers_are_refused_in_a_line(tmp_path: Path) -> None
     for words in (["--review", "nan"], ["--margin", "inf"]):
         result = CliRunner().invoke(cases_app, ["economics", *words])
         assert isinstance(result.exception, EconomicsError), result.output
+
+
+def test_amounts_of_several_currencies_count_by_what_was_billed(tmp_path: Path) -> None:
+    """9,000 yen are 60: by the bill; of before there were currencies the amount; unknown they are nothing."""
+    rows, truth = payments(60, 0.2)
+    bills: list[tuple[str, float | None, float]]
+    bills = [("", None, 9_000.0), ("EUR", 60.0, 60.0), ("EUR", None, 0.0)]
+    for n, row in enumerate(rows):
+        row["amount"], (row["billing_currency"], row["billing_amount"], _) = 9_000.0, bills[n % 3]
+    billed = [("billing_currency", pa.string()), ("billing_amount", pa.float64())]
+    put(tmp_path, "transactions", rows, pa.schema([*EXTRA, *(pa.field(*one) for one in billed)]))
+    settings = load_settings(fraud.settings, app="fraud", env={})
+    newest = max(r["event_time_ms"] for r in rows)
+    data = AppData(fraud, settings, tmp_path, lambda: newest + 1, dashboard.page.folders)
+    scored, _ = scored_decisions(data, SETTINGS, ScoreName.rules, 0)
+    every = zip(scored.time_ms, scored.score, scored.amount, strict=True)
+    found = {(int(t), float(s)): float(a) for t, s, a in every}
+    assert len(found) == len(rows) == len(truth)
+    for n, row in enumerate(rows):
+        assert found[row["event_time_ms"], row["score"]] == bills[n % 3][2]
