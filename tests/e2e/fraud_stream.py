@@ -197,17 +197,15 @@ def ordered_stream(events: int = 8_000, *, seed: int = 1, cards: int = 120, hour
         malformed=0.01,
     )
     control = [
-        b'{"kind":"propose","id":"p","by":"ann","at_ms":1,'
-        b'"changes":[{"kind":"set_threshold","name":"review_score","value":0.78}]}',
-        b'{"kind":"approve_change","id":"p","by":"bob","at_ms":2}',
+        b'{"kind":"set_threshold","name":"review_score","value":0.3}',
         b'{"kind":"set_threshold","name":"no_such","value":1}',
         b'{"kind":"set_thr',
         b'{"kind":"set_threshold","name":"block_score"}',
         b'{"kind":"reset_threshold","name":"testing_count"}',
     ]
-    rejected = {2: "process_error", 3: "malformed", 4: "schema"}
+    rejected = {1: "process_error", 2: "malformed", 3: "schema"}
     messages = _repeated_later(list(fraud_events(profile)), every=400, later=events // 6)
-    return FraudStream(messages, control, rejected, Thresholds(review_score=0.78))
+    return FraudStream(messages, control, rejected, Thresholds(review_score=0.3))
 
 
 def with_labels(stream: FraudStream) -> FraudStream:
