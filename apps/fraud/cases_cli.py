@@ -85,7 +85,10 @@ def show(
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """Everything about one case: why, which transactions, who decided."""
+    """Everything about one case: why, which cards and transactions, who decided.
+
+    Example: millrace fraud cases show case-231d
+    """
     view, _, _ = cases_of(root, overrides)
     found = view.find(case_id)
     if shape is Format.json:
@@ -111,7 +114,7 @@ def show(
         typer.echo(f"{case.ring} blocked until {_time(case.ring_blocked_until_ms)}")
     for card in case.cards if case.ring else ():
         typer.echo(
-            f"  {card.card_id:<26} {card.alerts:>3} alerts over {card.amount:>12,.2f}"
+            f"  {card.card_id:<26} {card.alerts:>3} alert{'s' if card.alerts != 1 else ' '} over {card.amount:>12,.2f}"
             f"{f'  verified until {_time(card.verified_until_ms)}' if card.verified_until_ms else ''}"
             f"{f'  blocked until {_time(card.blocked_until_ms)}' if card.blocked_until_ms else ''}"
         )
@@ -121,9 +124,10 @@ def show(
         value, usual = _number(reason.value), _number(reason.baseline)
         typer.echo(f"  {reason.code:<18} in {reason.alerts:>3}   last {value:>10}   usually {usual:>10}")
     for t in case.transactions:
+        whose = f"  {t.card_id}" if t.card_id else ""
         typer.echo(
             f"  {_time(t.event_time_ms)}  {t.transaction_id:<26} {t.amount:>12,.2f}  {t.score:.2f} {t.action}"
-            f"{'  labelled' if t.label_id else ''}"
+            f"{whose}{'  labelled' if t.label_id else ''}"
         )
     for line in case.history:
         of = f" of {line.about}" if line.about else ""
