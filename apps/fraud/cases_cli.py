@@ -113,8 +113,9 @@ def show(
     if case.ring_blocked_until_ms:
         typer.echo(f"{case.ring} blocked until {_time(case.ring_blocked_until_ms)}")
     for card in case.cards if case.ring else ():
+        alerts = f"{card.alerts:>3} alert{'s' if card.alerts != 1 else ' '}"
         typer.echo(
-            f"  {card.card_id:<26} {card.alerts:>3} alert{'s' if card.alerts != 1 else ' '} over {card.amount:>12,.2f}"
+            f"  {card.card_id:<26} {alerts} over {card.amount:>12,.2f}"
             f"{f'  verified until {_time(card.verified_until_ms)}' if card.verified_until_ms else ''}"
             f"{f'  blocked until {_time(card.blocked_until_ms)}' if card.blocked_until_ms else ''}"
         )
