@@ -233,6 +233,8 @@ def take_control(event: Any, kept: Kept, law: Governance, now_ms: int) -> None:
             check_threshold(event)
         if why := law.why_two(event, kept, now_ms):
             raise NotAgreed(f"{why}: propose it, and let a second person approve")
+        if isinstance(event, PutListEntry) and event.list == BLOCKED:
+            _check_block(event, kept, now_ms)
         _apply(event, kept, now_ms)
     elif isinstance(event, Propose):
         _propose(event, kept, law, now_ms)
@@ -254,6 +256,17 @@ def check_threshold(change: SetThreshold | ResetThreshold) -> None:
         raise UnknownThreshold(f"there is no threshold '{change.name}'; there are {known}")
     if isinstance(change, SetThreshold) and not 0 <= change.value <= MAX_AMOUNT:  # NaN is neither
         raise UserError(f"{change.name} = {change.value}: a threshold is a number from 0 to {MAX_AMOUNT:,}")
+
+
+def _check_block(event: PutListEntry, kept: Kept, now_ms: int) -> None:
+    """Refuse a block that would end another earlier: who blocks something does not mean to.
+
+    Raises:
+        NotAgreed: It would.
+    """
+    until = _value(event, kept, now_ms)
+    if until is not None and event.until_ms < until:
+        raise NotAgreed(f"{event.entry} is blocked for longer already: take it off first, or propose it")
 
 
 def _propose(event: Propose, kept: Kept, law: Governance, now_ms: int) -> None:

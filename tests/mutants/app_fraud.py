@@ -638,6 +638,14 @@ MUTANTS: Final = (
         (f"{_TESTS}/test_governance.py::test_as_it_comes_nobody_alone_lets_more_pass",),
     ),
     Mutant(
+        "fraud: a block ends a longer one",
+        f"{_APP}/governance.py",
+        "            _check_block(event, kept, now_ms)\n",
+        "            pass\n",
+        "what is blocked for long stays so",
+        (f"{_TESTS}/test_governance.py::test_a_block_does_not_end_a_longer_one",),
+    ),
+    Mutant(
         "fraud: a threshold may be no number",
         f"{_APP}/governance.py",
         "not 0 <= change.value <= MAX_AMOUNT",

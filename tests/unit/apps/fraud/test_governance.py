@@ -235,6 +235,25 @@ def test_a_proposal_that_waits_until_its_entry_has_ended_cannot_be_agreed_with_a
     assert (made.proposals["p"].status, made.lists) == ("rejected", {})
 
 
+def test_a_block_does_not_end_a_longer_one() -> None:
+    """A verdict blocks a card for a month that somebody has blocked for a year."""
+    made = book("none")
+    made.apply(PutListEntry("blocked", "card:a", FAR, "ann", 1))
+    with pytest.raises(NotAgreed, match="blocked for longer already"):
+        made.apply(PutListEntry("blocked", "card:a", FAR - 1, "eva", 2, "case case-1 is fraud"))
+    assert made.lists["blocked"] == {"card:a": FAR}
+    made.apply(PutListEntry("blocked", "card:a", FAR + 1, "eva", 3))
+    made.apply(Propose("p", [PutListEntry("blocked", "card:a", FAR - 1, "eva", 4)], "eva", 4))
+    assert made.lists["blocked"] == {"card:a": FAR - 1}
+    with pytest.raises(NotAgreed):
+        take_control(
+            PutListEntry("blocked", "card:a", FAR - 2, "eva", 5), made.kept, made.law, now_ms=FAR - 5
+        )
+    made.apply(RemoveListEntry("blocked", "card:a", "eva", 5))
+    made.apply(PutListEntry("blocked", "card:a", FAR - 2, "eva", 6))
+    assert made.lists["blocked"] == {"card:a": FAR - 2}
+
+
 def test_an_undo_after_an_entry_has_ended_takes_it_off_and_no_undo_is_undone() -> None:
     made = book("none")
     made.apply(PutListEntry("blocked", "card:a", START_MS, "ann", 1))
