@@ -158,9 +158,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         """Return the case that an alert belongs to: one that has it, an open one nearby, a closed one."""
         near: tuple[str, KeptCase] | None = None
         nearest: tuple[bool, int, str] | None = None
-        for case_id, case in self.cases.items():
-            if case.ring != ring:
-                continue  # a card can be called as a ring is
+        for case_id, case in self._about(ring):
             if any(t.transaction_id == alert.transaction_id for t in case.transactions):
                 return case_id, case
             rank = (case.status == "open", case.opened_ms, case_id)
@@ -181,13 +179,16 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         quiet_until = (case.verdict_ms or 0) + self.rules.quiet_ms
         return case.status == "genuine" and at < quiet_until and case.has_pattern_of(alert)
 
+    def _about(self, ring: str) -> list[tuple[str, KeptCase]]:
+        """Return the cases of a ring, or (empty) of the card: a card can be called as a ring is."""
+        return [(case_id, case) for case_id, case in self.cases.items() if case.ring == ring]
+
     def _followed_by(self, at_ms: int, ring: str) -> str | None:
         """Return the newest case that was found to be fraud, if an alert at a time follows it."""
         found = [
             (case.verdict_ms or 0, case_id)
-            for case_id, case in self.cases.items()
-            if case.ring == ring
-            and case.status == "fraud"
+            for case_id, case in self._about(ring)
+            if case.status == "fraud"
             and case.opened_ms <= at_ms <= (case.verdict_ms or 0) + self.rules.followed_ms
         ]
         return max(found)[1] if found else None
@@ -294,9 +295,9 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         if case.ring:
             return
         passes = False
-        for case_id, kept in [*self.cases.items()]:
+        for case_id, kept in self._about(""):
             held = case if case_id == said.case_id else kept
-            if not held.ring and (until := held.cleared.get(ctx.key)) is not None:
+            if (until := held.cleared.get(ctx.key)) is not None:
                 passes = passes or until > said.at_ms
                 held.cleared = {}
                 if held is not case:
@@ -312,12 +313,12 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         note = f"case {said.case_id} is fraud"
         frauds = [case.card_of(t, ctx.key) for t in case.transactions if case.says_fraud(t, "fraud")]
         for card in dict.fromkeys(frauds):
-            listed_until = max(kept.blocks_until(card) for kept in self.cases.values())
+            listed_until = max(kept.blocks_until(card) for _, kept in self._about(case.ring))
             case.set_block(card, max(case.blocks_until(card), until))
             if until > listed_until:
                 ctx.output(self.control, _blocked(f"card:{card}", until, said, note))
         if case.ring and (said.block_ring or self.rules.block_rings):
-            listed_until = max(kept.ring_blocked_until_ms or 0 for kept in self.cases.values())
+            listed_until = max(kept.ring_blocked_until_ms or 0 for _, kept in self._about(case.ring))
             case.ring_blocked_until_ms = max(case.ring_blocked_until_ms or 0, until)
             if until > listed_until:
                 ctx.output(self.control, _blocked(case.ring, until, said, note))
@@ -327,7 +328,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         changes = self._free(case, said, [card.card_id for card in case.cards(ctx.key)])
         if said.at_ms < (case.ring_blocked_until_ms or 0):
             case.ring_blocked_until_ms = None
-            others = [(kept.ring_blocked_until_ms or 0, case_id) for case_id, kept in self.cases.items()
+            others = [(kept.ring_blocked_until_ms or 0, case_id) for case_id, kept in self._about(case.ring)
                       if case_id != said.case_id]  # fmt: skip
             changes.append(_freed(case.ring, others, said))
         self._propose(changes, said, said.disposition_id, ctx)
@@ -339,7 +340,7 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
             if said.at_ms >= case.blocks_until(card):
                 continue
             case.set_block(card, None)
-            others = [(kept.blocks_until(card), case_id) for case_id, kept in self.cases.items()
+            others = [(kept.blocks_until(card), case_id) for case_id, kept in self._about(case.ring)
                       if case_id != said.case_id]  # fmt: skip
             others += [(other.until_ms, "elsewhere") for other in said.elsewhere if other.card_id == card]
             changes.append(_freed(f"card:{card}", others, said))
@@ -350,9 +351,9 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         cards = [act.about] if act.about else [card.card_id for card in case.cards(ctx.key)]
         whole = bool(case.ring) and not act.about
         off = [f"card:{card}" for card in cards]
-        if whole and any(kept.ring_blocked_until_ms for kept in self.cases.values()):
+        if whole and any(kept.ring_blocked_until_ms for _, kept in self._about(case.ring)):
             off.append(case.ring)
-        for case_id, kept in [*self.cases.items()]:
+        for case_id, kept in self._about(case.ring):
             held = case if case_id == act.case_id else kept
             blocking = [card for card in cards if held.blocks_until(card)]
             if not blocking and not (whole and held.ring_blocked_until_ms):

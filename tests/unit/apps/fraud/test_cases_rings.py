@@ -156,6 +156,22 @@ def test_a_card_that_is_called_as_a_ring_has_cases_of_its_own() -> None:
     assert sorted((c.subject, c.alerts) for c in found.values()) == [(f"card:{RING}", 1), (RING, 3)]
 
 
+def test_a_card_that_is_called_as_a_ring_is_blocked_and_unblocked_by_itself() -> None:
+    target = three(
+        alert(HOUR, "x", card=RING),
+        said(2 * HOUR, "a", "fraud", card="card-a", ring=RING),
+        said(DAY, "x", "fraud", card=RING),
+        act(2 * DAY, "a", "unblock", card="card-a", ring=RING),
+    )
+    until = START_MS + 6 * DAY
+    assert changes(target)[3:] == [
+        ("put", "blocked", f"card:{RING}", until, "eva"),
+        *(("propose", "remove", "blocked", f"card:card-{c}", "eva") for c in "abc"),
+    ]
+    assert the_case(target).blocked_until_ms is None
+    assert the_case(target, "x").blocked_until_ms == until
+
+
 def test_one_transaction_id_of_two_cards_is_told_from_a_repeat() -> None:
     target = three(of_ring(HOUR, "a", "card-z"), of_ring(0, "a", "card-a", amount=10.0))
     assert Counter(d["reason"] for d in target.values("dead_letters")) == {"conflict": 1, "duplicate": 1}
