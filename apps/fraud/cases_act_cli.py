@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,8 +20,9 @@ _ABOUT: Final[dict[ActKind, str]] = {
     "release": "Give a claimed case back.",
     "contacted": "Note that the holder was spoken with.",
     "verified": "The holder stands by the payments: let the card pass for a while (cases.verified_for).",
-    "unblock": "Take the case's card off the list of blocked ones.",
+    "unblock": "Take the case's card off the list of blocked ones; of a ring all its cards, or --card.",
 }
+_Card = Annotated[str, typer.Option("--card", help="Of a ring: the card that is meant.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -59,6 +60,7 @@ def _command(what: ActKind) -> Callable[..., None]:
         case_id: CaseId,
         by: By = None,
         note: Note = "",
+        card: _Card = "",
         at: At = None,
         root: Root = None,
         bootstrap: Bootstrap = None,
@@ -67,7 +69,7 @@ def _command(what: ActKind) -> Callable[..., None]:
         from millrace.operations.sending import who
 
         data, settings = open_data(root, bootstrap, overrides)
-        _do(data, settings, case_id, what, who(by), note, at)
+        _do(data, settings, case_id, what, who(by), note, at, card)
 
     return command
 
@@ -80,12 +82,14 @@ def _do(
     by: str,
     note: str,
     at: int | None,
+    card: str = "",
 ) -> None:
     from apps.fraud.cases_store import act
     from millrace.time.moments import show_time
 
-    done = act(data, settings, case_id, what, by=by, note=note, at_ms=at)
-    typer.echo(f"{done.case_id}: {done.what}, by {done.by}, at {show_time(done.at_ms)}")
+    done = act(data, settings, case_id, what, by=by, note=note, at_ms=at, about=card)
+    of = f" of {done.about}" if done.about else ""
+    typer.echo(f"{done.case_id}: {done.what}{of}, by {done.by}, at {show_time(done.at_ms)}")
     if what in ("verified", "unblock"):
         if data.broker is None:
             typer.echo("no broker is named, so no list is changed: give one with --bootstrap", err=True)

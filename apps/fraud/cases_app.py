@@ -19,7 +19,7 @@ from millrace.errors import UserError
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
-from millrace.topology import Input, Topology, Upsert, read
+from millrace.topology import FirstOf, Input, Topology, Upsert, read
 
 #: Name of the app: its section of the settings file, and its default folder.
 NAME = "fraud-cases"
@@ -46,7 +46,7 @@ class QueueSettings(Section):
     name: str = Field(description="its name")
     when: str = Field(
         description="which cases it takes, by the alert that opens them: amount, score, action, country, "
-        "customer, reason('CODE'), e.g. country in ('FR', 'IT') and amount > 500"
+        "customer, ring, reason('CODE'), e.g. country in ('FR', 'IT') and amount > 500"
     )
     capacity: int = Field(default=100, ge=1, le=100_000, description="cases that can be looked at on a day")
 
@@ -79,6 +79,18 @@ class CaseSettings(Section):
     )
     block: bool = Field(default=True, description="whether fraud blocks the card")
     block_for: Duration = Field(default=timedelta(days=30), description="how long it is blocked")
+    rings: bool = Field(
+        default=True,
+        description="whether alerts that say that several cards are used together are one case of all of "
+        "them; else each goes to its card's",
+    )
+    most_ring_alerts: int = Field(
+        default=200, ge=1, le=1_000, description="alerts of one case of a ring; the next opens another"
+    )
+    block_rings: bool = Field(
+        default=False,
+        description="whether fraud blocks what the cards of a ring have in common, too: its device, terminal",
+    )
     verified_for: Duration = Field(
         default=timedelta(hours=24), description="how long payments pass that the holder stands by"
     )
@@ -106,6 +118,9 @@ class CaseSettings(Section):
             block_ms=to_ms(self.block_for) if self.block else 0,
             verified_ms=to_ms(self.verified_for),
             claim_ms=to_ms(self.claim_for),
+            rings=self.rings,
+            most_ring_alerts=self.most_ring_alerts,
+            block_rings=self.block_rings,
             queues=tuple(QueueRule(q.name, q.when, q.capacity) for q in self.queues),
         )
 
@@ -140,10 +155,11 @@ def processes(book: CaseBook, queue: ReviewQueue, topics: CaseTopics) -> Topolog
         queue: Ranks them.
         topics: Names of the topics.
     """
+    subject = FirstOf(("ring", "card_id"))
     inputs = {
-        "alerts": Input(topics.alerts, "card_id"),
-        "dispositions": Input(topics.dispositions, "card_id", "at_ms"),
-        "acts": Input(topics.acts, "card_id", "at_ms"),
+        "alerts": Input(topics.alerts, subject if book.rules.rings else "card_id"),
+        "dispositions": Input(topics.dispositions, subject, "at_ms"),
+        "acts": Input(topics.acts, subject, "at_ms"),
     }
     return read(inputs, control=topics.control).process(book).key_by("queue").process(queue)
 
@@ -183,7 +199,7 @@ def topology(settings: FraudCasesSettings) -> Topology:
 
 app = App(
     name=NAME,
-    summary="Alerts of a card become a case; the day's queue ranks them; dispositions become labels.",
+    summary="Alerts of a card, or of a ring, become a case; the day's queue ranks them; verdicts are labels.",
     settings=FraudCasesSettings,
     topology=topology,
     topics=topics,

@@ -85,7 +85,10 @@ def show(
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """Everything about one case: why, which transactions, who decided."""
+    """Everything about one case: why, which cards and transactions, who decided.
+
+    Example: millrace fraud cases show case-231d
+    """
     view, _, _ = cases_of(root, overrides)
     found = view.find(case_id)
     if shape is Format.json:
@@ -93,29 +96,44 @@ def show(
         return
     case = found.case
     rank = f", rank {found.rank}" if found.rank else ""
-    typer.echo(f"{case.case_id}  card {case.card_id}  {case.status} ({found.place}{rank})")
+    what = case.about if case.ring else f"card {case.card_id}"
+    typer.echo(f"{case.case_id}  {what}  {case.status} ({found.place}{rank})")
     typer.echo(
         f"opened {_time(case.opened_ms)}, {case.alerts} alerts over {case.amount:,.2f}, "
         f"score {case.score:.2f}, priority {case.priority:,.2f}"
     )
     if case.follows:
         typer.echo(f"follows {case.follows}, which was found to be fraud")
+    for other in view.related(case):
+        typer.echo(f"related: {other.case_id}  {other.about}  {other.status}")
     if case.claimed_by:
         typer.echo(f"claimed by {case.claimed_by} until {_time(case.claimed_until_ms or 0)}")
-    if case.blocked_until_ms:
+    if case.blocked_until_ms and not case.ring:
         typer.echo(f"card blocked until {_time(case.blocked_until_ms)}")
+    if case.ring_blocked_until_ms:
+        typer.echo(f"{case.ring} blocked until {_time(case.ring_blocked_until_ms)}")
+    for card in case.cards if case.ring else ():
+        alerts = f"{card.alerts:>3} alert{'s' if card.alerts != 1 else ' '}"
+        typer.echo(
+            f"  {card.card_id:<26} {alerts} over {card.amount:>12,.2f}"
+            f"{f'  verified until {_time(card.verified_until_ms)}' if card.verified_until_ms else ''}"
+            f"{f'  blocked until {_time(card.blocked_until_ms)}' if card.blocked_until_ms else ''}"
+        )
     if case.verdict_by:
         typer.echo(f"decided by {case.verdict_by} at {_time(case.verdict_ms or 0)}: {case.note or 'no note'}")
     for reason in case.reasons:
         value, usual = _number(reason.value), _number(reason.baseline)
         typer.echo(f"  {reason.code:<18} in {reason.alerts:>3}   last {value:>10}   usually {usual:>10}")
     for t in case.transactions:
+        whose = f"  {t.card_id}" if t.card_id else ""
         typer.echo(
             f"  {_time(t.event_time_ms)}  {t.transaction_id:<26} {t.amount:>12,.2f}  {t.score:.2f} {t.action}"
-            f"{'  labelled' if t.label_id else ''}"
+            f"{whose}{'  labelled' if t.label_id else ''}"
         )
     for line in case.history:
-        typer.echo(f"  {_time(line.at_ms)}  {line.what} by {line.by}{': ' if line.note else ''}{line.note}")
+        of = f" of {line.about}" if line.about else ""
+        note = f": {line.note}" if line.note else ""
+        typer.echo(f"  {_time(line.at_ms)}  {line.what}{of} by {line.by}{note}")
 
 
 @app.command()
@@ -124,21 +142,28 @@ def dispose(
     verdict: Annotated[VerdictName, typer.Option(help="The decision.")],
     by: By = None,
     note: Note = "",
+    block_ring: Annotated[
+        bool, typer.Option("--block-ring", help="Block the ring's device or terminal, too.")
+    ] = False,
     at: At = None,
     root: Root = None,
     bootstrap: Bootstrap = None,
     overrides: Overrides = None,
 ) -> None:
-    """Decide on a case: its transactions get labels. A later decision corrects an earlier one."""
+    """Decide on a case: its transactions get labels. A later decision corrects an earlier one.
+
+    Example: millrace fraud cases dispose case-231d --verdict fraud --by ann --block-ring
+    """
     from apps.fraud.cases_store import dispose as decide
     from millrace.operations.sending import who
 
     data, settings = open_data(root, bootstrap, overrides)
-    said = decide(data, settings, case_id, verdict.value, by=who(by), note=note, at_ms=at)
+    said = decide(data, settings, case_id, verdict.value, by=who(by), note=note, at_ms=at,
+                  block_ring=block_ring)  # fmt: skip
     where = "the topic and the journal" if data.broker else "the journal"
     typer.echo(f"{said.case_id}: {said.verdict}, by {said.by}, at {_time(said.at_ms)}; written to {where}")
     if said.verdict == "fraud" and settings.cases.block and not data.broker:
-        typer.echo("no broker is named, so the card is not blocked: give one with --bootstrap", err=True)
+        typer.echo("no broker is named, so no card is blocked: give one with --bootstrap", err=True)
 
 
 @app.command()
@@ -204,10 +229,10 @@ def print_cases(chosen: list[Ranked], now_ms: int) -> None:
     """
     if not chosen:
         return
-    card = max(len(r.case.card_id) for r in chosen)
+    card = max(len(r.case.about) for r in chosen)
     queue = max(len(r.case.queue) for r in chosen)
     typer.echo(
-        f"{'rank':>4}  {'case':<21}  {'card':<{card}}  {'queue':<{queue}}  {'state':<7}  {'alerts':>6}  "
+        f"{'rank':>4}  {'case':<21}  {'about':<{card}}  {'queue':<{queue}}  {'state':<7}  {'alerts':>6}  "
         f"{'amount':>10}  score    priority  why"
     )
     for r in chosen:
@@ -216,7 +241,7 @@ def print_cases(chosen: list[Ranked], now_ms: int) -> None:
         why = ", ".join(reason.code for reason in case.reasons[:3] if not reason.beside)
         claimed = case.claimed_by_other("", now_ms)
         typer.echo(
-            f"{r.rank or '':>4}  {case.case_id:<21}  {case.card_id:<{card}}  {case.queue:<{queue}}  "
+            f"{r.rank or '':>4}  {case.case_id:<21}  {case.about:<{card}}  {case.queue:<{queue}}  "
             f"{state:<7}  {case.alerts:>6}  {case.amount:>10,.2f}  {case.score:>5.2f}  "
             f"{case.priority:>10,.2f}  {why}{f'  [{case.claimed_by}]' if claimed else ''}"
         )

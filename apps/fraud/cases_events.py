@@ -10,6 +10,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from apps.fraud.currencies import MAX_AMOUNT
+
 Verdict = Literal["fraud", "genuine", "unclear"]
 Status = Literal["open", "fraud", "genuine", "unclear", "expired"]
 Place = Literal["queued", "waiting", "done", "gone"]
@@ -17,6 +19,8 @@ ActKind = Literal["claim", "release", "contacted", "verified", "unblock"]
 LabelSource = Literal["feedback", "correction"]
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
+#: ``kind:ID`` of what the cards of a ring have in common; empty: a card's own.
+Ring = Annotated[str, Meta(max_length=160)]
 TimeMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 
 #: The queue of all cases that no other queue takes.
@@ -61,12 +65,13 @@ class AlertSeen(msgspec.Struct, frozen=True):
         country: Country of the terminal, if the alert says so.
         billing_amount: Amount in the app's currency, if it is known.
         billing_currency: That currency; without it the alert is of before there were several.
+        ring: What several cards have in common that are used together, as ``device:ID``; empty: none.
     """
 
     card_id: Identifier
     transaction_id: Identifier
     event_time_ms: TimeMs
-    amount: float
+    amount: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)]
     score: Annotated[float, Meta(ge=0, le=1)]
     action: str
     reasons: list[AlertReason] = msgspec.field(default_factory=list)
@@ -74,8 +79,9 @@ class AlertSeen(msgspec.Struct, frozen=True):
     customer_id: str | None = None
     model_score: Annotated[float, Meta(ge=0, le=1)] | None = None
     country: str | None = None
-    billing_amount: float | None = None
+    billing_amount: Annotated[float, Meta(ge=0, le=MAX_AMOUNT)] | None = None
     billing_currency: str | None = None
+    ring: Ring = ""
 
     @property
     def codes(self) -> set[str]:
@@ -88,17 +94,33 @@ class AlertSeen(msgspec.Struct, frozen=True):
         return (self.billing_amount or 0.0) if self.billing_currency else self.amount
 
 
-class Disposition(msgspec.Struct, frozen=True, gc=False):
-    """What an analyst decided on a case, key ``card_id``.
+class CardBlock(msgspec.Struct, frozen=True, gc=False):
+    """Until when a card is blocked.
+
+    Attributes:
+        card_id: The card.
+        until_ms: Until when, UTC milliseconds.
+    """
+
+    card_id: Identifier
+    until_ms: TimeMs
+
+
+class Disposition(msgspec.Struct, frozen=True):
+    """What an analyst decided on a case, key ``ring``, else ``card_id``.
 
     Attributes:
         disposition_id: Its identity; a repeat of the same decision repeats it.
         case_id: The case.
-        card_id: Its card.
+        card_id: Its card; of a ring that of its first alert.
         verdict: The decision; ``unclear`` closes the case without a label.
         by: Who decided.
         at_ms: When, UTC milliseconds.
         note: What else is to be known.
+        ring: The ring, if the case is one's.
+        block_ring: Whether ``fraud`` blocks what the cards of the ring have in common, too.
+        elsewhere: Cards that cases of another subject block, as far as was known then: taking this verdict
+            back leaves them blocked.
     """
 
     disposition_id: Identifier
@@ -108,21 +130,27 @@ class Disposition(msgspec.Struct, frozen=True, gc=False):
     by: Annotated[str, Meta(min_length=1, max_length=64)]
     at_ms: TimeMs
     note: Annotated[str, Meta(max_length=500)] = ""
+    ring: Ring = ""
+    block_ring: bool = False
+    elsewhere: list[CardBlock] = []
 
 
-class CaseAct(msgspec.Struct, frozen=True, gc=False):
-    """What somebody did about a case beside deciding on it, key ``card_id``.
+class CaseAct(msgspec.Struct, frozen=True):
+    """What somebody did about a case beside deciding on it, key ``ring``, else ``card_id``.
 
     Attributes:
         act_id: Its identity; a repeat of the same act repeats it.
         case_id: The case.
-        card_id: Its card.
+        card_id: Its card; of a ring that of its first alert.
         what: ``claim``: looks at it, so that nobody else need; ``release``: gives it back; ``contacted``: has
             spoken with the holder; ``verified``: the holder stands by the payments, let them pass for a
             while; ``unblock``: take the card off the list of blocked ones.
         by: Who.
         at_ms: When, UTC milliseconds.
         note: What else is to be known.
+        ring: The ring, if the case is one's.
+        about: The card of the ring that is meant; empty: all of them.
+        elsewhere: As in a disposition.
     """
 
     act_id: Identifier
@@ -132,6 +160,9 @@ class CaseAct(msgspec.Struct, frozen=True, gc=False):
     by: Annotated[str, Meta(min_length=1, max_length=64)]
     at_ms: TimeMs
     note: Annotated[str, Meta(max_length=500)] = ""
+    ring: Ring = ""
+    about: Annotated[str, Meta(max_length=128)] = ""
+    elsewhere: list[CardBlock] = []
 
 
 class CaseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -142,12 +173,14 @@ class CaseEvent(msgspec.Struct, frozen=True, gc=False):
         by: Who.
         at_ms: When, UTC milliseconds.
         note: What was noted.
+        about: The card of a ring that it was about; empty: all of the case.
     """
 
     what: str
     by: str
     at_ms: int
     note: str = ""
+    about: str = ""
 
 
 class CaseTransaction(msgspec.Struct, frozen=True, gc=False):
@@ -161,6 +194,7 @@ class CaseTransaction(msgspec.Struct, frozen=True, gc=False):
         action: ``review`` or ``block``.
         terminal_id: Where; empty if not known.
         label_id: The label that the disposition gave it; empty before.
+        card_id: The card; empty in cases of before there were rings.
     """
 
     transaction_id: str
@@ -170,6 +204,7 @@ class CaseTransaction(msgspec.Struct, frozen=True, gc=False):
     action: str
     terminal_id: str = ""
     label_id: str = ""
+    card_id: str = ""
 
 
 class CaseReason(msgspec.Struct, frozen=True, gc=False):
@@ -190,13 +225,31 @@ class CaseReason(msgspec.Struct, frozen=True, gc=False):
     beside: bool = False
 
 
+class CaseCard(msgspec.Struct, frozen=True, gc=False):
+    """A card of a case.
+
+    Attributes:
+        card_id: The card.
+        alerts: Number of its alerts in the case.
+        amount: Sum of their amounts, currency units.
+        verified_until_ms: The holder stands by its payments up to then, UTC milliseconds.
+        blocked_until_ms: Until when it is on the list of blocked ones by this case.
+    """
+
+    card_id: str
+    alerts: int
+    amount: float
+    verified_until_ms: int | None = None
+    blocked_until_ms: int | None = None
+
+
 class Case(msgspec.Struct, frozen=True):
     """A case as it is now; a row with a higher ``revision`` replaces one of the same ``case_id``.
 
     Attributes:
-        case_id: Its identity: card and first alert.
-        card_id: The card.
-        customer_id: Its holder, if known.
+        case_id: Its identity: subject and first alert.
+        card_id: The card; of a ring that of its first alert.
+        customer_id: Its holder, if known; of a ring none.
         queue: The queue it is in.
         status: ``open``, a verdict, or ``expired``: nobody looked in time.
         opened_ms: Time of its first alert, UTC milliseconds.
@@ -211,13 +264,16 @@ class Case(msgspec.Struct, frozen=True):
         verdict_ms: When, UTC milliseconds.
         note: What the analyst noted.
         revision: Counts the changes, from 1.
-        follows: The case of the card that was found to be fraud before it, if this one follows it.
+        follows: The case of the subject that was found to be fraud before it, if this one follows it.
         claimed_by: Who looks at it now; ``None``: nobody.
         claimed_until_ms: Until when, UTC milliseconds.
         looked_by: Who was the first to look at it.
         looked_ms: When, UTC milliseconds.
-        blocked_until_ms: Until when the card is on the list of blocked ones by this case.
+        blocked_until_ms: Until when a card is on the list of blocked ones by this case.
         history: Who did what, the newest last.
+        subject: What it is about: ``card:ID``, or ``device:ID``, ``terminal:ID`` of a ring.
+        cards: Its cards, in the order in which they came.
+        ring_blocked_until_ms: Until when what the ring has in common is on the list of blocked ones.
     """
 
     case_id: str
@@ -244,6 +300,29 @@ class Case(msgspec.Struct, frozen=True):
     looked_ms: int | None = None
     blocked_until_ms: int | None = None
     history: list[CaseEvent] = []
+    subject: str = ""
+    cards: list[CaseCard] = []
+    ring_blocked_until_ms: int | None = None
+
+    @property
+    def ring(self) -> str:
+        """The ring that it is about; empty: it is a card's."""
+        return "" if self.subject.startswith("card:") else self.subject
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        """Its cards → until when it blocks them, UTC milliseconds; 0: it does not."""
+        if not self.cards:  # of before there were rings
+            return {self.card_id: self.blocked_until_ms or 0}
+        return {card.card_id: card.blocked_until_ms or 0 for card in self.cards}
+
+    @property
+    def about(self) -> str:
+        """What it is about, in words: the card, or ``ring of 12 cards via device d-7``."""
+        if not self.ring:
+            return self.card_id
+        kind, _, name = self.ring.partition(":")
+        return f"ring of {len(self.cards)} card{'s' * (len(self.cards) != 1)} via {kind} {name}"
 
     def claimed_by_other(self, by: str, at_ms: int) -> bool:
         """Say whether somebody else looks at it at a time."""

@@ -35,7 +35,7 @@ _control = msgspec.json.Decoder(Control).decode
 #: Columns of the alerts table that a case is made of.
 ALERT_COLUMNS = ("card_id", "transaction_id", "event_time_ms", "amount", "score", "action", "reasons",
                  "terminal_id", "customer_id", "model_score", "country",
-                 "billing_amount", "billing_currency")  # fmt: skip
+                 "billing_amount", "billing_currency", "ring")  # fmt: skip
 
 
 class Ranked(NamedTuple):
@@ -69,8 +69,9 @@ class LiveCases:
 
     def __init__(self, rules: CaseRules | None = None, capacity: int = 100) -> None:
         topics = FraudCasesSettings().topics
-        queue = ReviewQueue(capacity, capacities=(rules or CaseRules()).capacities())
-        self._chain = MemoryChain(processes(CaseBook(rules), queue, topics))
+        self._rules = rules or CaseRules()
+        queue = ReviewQueue(capacity, capacities=self._rules.capacities())
+        self._chain = MemoryChain(processes(CaseBook(self._rules), queue, topics))
         self._waiting: list[tuple[str, int, Any, str]] = []
         self._dispositions: set[str] = set()
         self._acts: set[str] = set()
@@ -88,21 +89,21 @@ class LiveCases:
 
     def add_alerts(self, alerts: Iterable[AlertSeen]) -> None:
         """Add alerts; :meth:`settle` handles them."""
-        self._waiting += [(a.card_id, a.event_time_ms, a, "alerts") for a in alerts]
+        self._waiting += [(self._rules.key_of(a), a.event_time_ms, a, "alerts") for a in alerts]
 
     def add_dispositions(self, dispositions: Iterable[Disposition]) -> None:
         """Add dispositions, leaving out those that were added before; :meth:`settle` handles them."""
         for said in dispositions:
             if said.disposition_id not in self._dispositions:
                 self._dispositions.add(said.disposition_id)
-                self._waiting.append((said.card_id, said.at_ms, said, "dispositions"))
+                self._waiting.append((self._rules.key_of(said), said.at_ms, said, "dispositions"))
 
     def add_acts(self, acts: Iterable[CaseAct]) -> None:
         """Add acts, leaving out those that were added before; :meth:`settle` handles them."""
         for act in acts:
             if act.act_id not in self._acts:
                 self._acts.add(act.act_id)
-                self._waiting.append((act.card_id, act.at_ms, act, "acts"))
+                self._waiting.append((self._rules.key_of(act), act.at_ms, act, "acts"))
 
     def settle(self) -> None:
         """Handle what was added, in order of event time."""
@@ -185,6 +186,7 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[AlertSeen]:
                 row.get("country") or None,
                 row.get("billing_amount"),
                 row.get("billing_currency"),
+                row.get("ring") or "",
             )
         )
     return found

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.fraud.cases_events import ONE_QUEUE, AlertSeen
+from apps.fraud.cases_events import ONE_QUEUE, AlertSeen, CaseAct, Disposition
 from millrace.errors import UserError
 from millrace.rules import Condition, Constant, Field, Function, Language
 
@@ -32,6 +32,7 @@ class AlertFacts(NamedTuple):
         country: Country of the terminal, if the alert says so.
         customer: Holder of the card, if the alert says so.
         codes: What was suspicious.
+        ring: What the cards of the case have in common: ``device``, ``terminal``; None: it is a card's.
     """
 
     amount: float
@@ -40,6 +41,7 @@ class AlertFacts(NamedTuple):
     country: str | None
     customer: str | None
     codes: set[str]
+    ring: str | None = None
 
 
 def _has(code: str) -> Callable[[Any], bool]:
@@ -54,6 +56,7 @@ QUEUE_LANGUAGE: Final = Language(
         "action": Field("text", about="review or block"),
         "country": Field("text", nullable=True, about="of the terminal"),
         "customer": Field("text", nullable=True, about="holder of the card"),
+        "ring": Field("text", nullable=True, about="what a ring's cards have in common: device, terminal"),
     },
     (Function("reason", (Constant("text"),), "boolean", _has, about="whether the alert has the reason"),),
 )
@@ -108,13 +111,16 @@ class CaseRules(msgspec.Struct, frozen=True):
         followed_ms: An alert so long after its card was found to be in foreign hands opens a case that
             follows that one, ms; what the list blocked meanwhile is noted there, and nobody need look.
         kept_ms: A decided case can be decided otherwise for this long, ms.
-        most_alerts: A case with so many alerts takes no more; the next one opens another.
+        most_alerts: A card's case with so many alerts takes no more; the next one opens another.
+        most_ring_alerts: The same of the case of a ring.
+        rings: Whether alerts that say that a ring is at work go to its case; else to their cards'.
         exposure: What a card in foreign hands is going to lose beyond what was alerted, currency units.
         least_review: Suspicion of an alert to review: what a rule says alone has no score of its own.
         least_block: The same of an alert to block.
         least_followed: The same of one whose card was found to be in foreign hands.
         quiet_ms: After ``genuine``, alerts of the same pattern are noted for so long, and open no case, ms.
         block_ms: How long a card is blocked that was found to be in foreign hands, ms; 0: it is not.
+        block_rings: Whether what the cards of such a ring have in common is blocked, too.
         verified_ms: How long payments pass that the holder stands by, ms.
         claim_ms: How long a case belongs to who claimed it, ms.
         queues: Queues beside the one for all; a case is in the first that takes it.
@@ -125,19 +131,22 @@ class CaseRules(msgspec.Struct, frozen=True):
     followed_ms: int = 7 * _DAY_MS
     kept_ms: int = 30 * _DAY_MS
     most_alerts: int = 50
+    most_ring_alerts: int = 200
+    rings: bool = True
     exposure: float = 250.0
     least_review: float = 0.3
     least_block: float = 0.6
     least_followed: float = 0.8
     quiet_ms: int = 3 * _DAY_MS
     block_ms: int = 30 * _DAY_MS
+    block_rings: bool = False
     verified_ms: int = _DAY_MS
     claim_ms: int = 4 * _HOUR_MS
     queues: tuple[QueueRule, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = (self.gap_ms, self.open_for_ms, self.followed_ms, self.kept_ms, self.most_alerts,
-                   self.verified_ms, self.claim_ms)  # fmt: skip
+                   self.most_ring_alerts, self.verified_ms, self.claim_ms)  # fmt: skip
         if min(lengths) < 1 or min(self.quiet_ms, self.block_ms) < 0:
             raise CaseRefused("every length of time and number of the case rules is at least 1")
         if self.followed_ms > self.kept_ms:
@@ -157,13 +166,30 @@ class CaseRules(msgspec.Struct, frozen=True):
         least = self.least_block if alert.action == "block" else self.least_review
         return max(alert.score, alert.model_score or 0.0, least)
 
-    def priority(self, score: float, amount: float) -> float:
+    def ring_of(self, alert: AlertSeen) -> str:
+        """Return the ring whose case an alert belongs to, as ``kind:ID``; empty: it belongs to its card's."""
+        return alert.ring if self.rings else ""
+
+    def key_of(self, event: AlertSeen | Disposition | CaseAct) -> str:
+        """Return the key of an event: the ring that it is about, else its card.
+
+        >>> CaseRules().key_of(AlertSeen("card-1", "tx-1", 0, 9.0, 0.9, "review", ring="device:d-7"))
+        'device:d-7'
+        """
+        ring = self.ring_of(event) if isinstance(event, AlertSeen) else event.ring
+        return ring or event.card_id
+
+    def most_of(self, ring: str) -> int:
+        """Return how many alerts the case of a ring takes, or (empty) that of a card."""
+        return self.most_ring_alerts if ring else self.most_alerts
+
+    def priority(self, score: float, amount: float, cards: int = 1) -> float:
         """Return what is expected to be saved by looking at a case, in currency units.
 
-        >>> CaseRules(exposure=250.0).priority(0.8, 50.0)
-        240.0
+        >>> CaseRules(exposure=250.0).priority(0.8, 50.0), CaseRules(exposure=250.0).priority(0.8, 50.0, 3)
+        (240.0, 640.0)
         """
-        return round(score * (amount + self.exposure), 2)
+        return round(score * (amount + self.exposure * cards), 2)
 
     def queue_of(self, alert: AlertSeen) -> str:
         """Return the queue of the case that an alert opens.
@@ -174,8 +200,9 @@ class CaseRules(msgspec.Struct, frozen=True):
         """
         if not self.queues:
             return ONE_QUEUE
+        ring = self.ring_of(alert).partition(":")[0] or None
         facts = AlertFacts(alert.amount, self.suspicion(alert), alert.action, alert.country,
-                           alert.customer_id, alert.codes)  # fmt: skip
+                           alert.customer_id, alert.codes, ring)  # fmt: skip
         return next((queue.name for queue in self.queues if queue.takes(facts)), ONE_QUEUE)
 
     def capacities(self) -> dict[str, int]:

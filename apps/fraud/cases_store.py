@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.cases_events import ActKind, Case, CaseAct, CaseLabel, Disposition, Verdict
+from apps.fraud.cases_events import ActKind, CardBlock, Case, CaseAct, CaseLabel, Disposition, Verdict
 from apps.fraud.cases_live import ALERT_COLUMNS, LiveCases, Ranked, alerts_of, ranked
+from apps.fraud.cases_rows import read_row
 from apps.fraud.events import Control, Label
 from millrace.dashboard.data import AppData
 from millrace.dashboard.progress import read_progress
 from millrace.errors import UserError
 from millrace.operations.control_topic import AUDIT, KEY, append_audit
 from millrace.operations.sending import NotSent, send
+from millrace.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,8 +105,16 @@ class CaseView:
         return found[0]
 
     def of_card(self, card_id: str) -> list[Ranked]:
-        """Return the cases of a card."""
-        return [r for r in self.ranked if r.case.card_id == card_id]
+        """Return the cases that a card is in: its own, and those of rings."""
+        return [r for r in self.ranked if card_id in r.case.blocks]
+
+    def related(self, case: Case) -> list[Case]:
+        """Return the cases of other subjects that have a card in common with a case."""
+        return [
+            r.case
+            for r in self.ranked
+            if r.case.subject != case.subject and not case.blocks.keys().isdisjoint(r.case.blocks)
+        ]
 
 
 def case_view(data: AppData, settings: FraudCasesSettings) -> CaseView | None:
@@ -139,10 +149,10 @@ def _add(live: LiveCases, rows: pa.Table) -> LiveCases:
 
 
 def _from_tables(data: AppData, rows: list[dict[str, Any]]) -> CaseView:
-    cases = {row["case_id"]: msgspec.convert(row, Case) for row in rows}
+    cases = {row["case_id"]: read_row(row, Case) for row in rows}
     queue, labels = data.table("queue"), data.table("case_labels")
     entries = [] if queue is None else queue.all(["case_id", "place"]).to_pylist()
-    said = [] if labels is None else [msgspec.convert(r, CaseLabel) for r in labels.all().to_pylist()]
+    said = [] if labels is None else [read_row(r, CaseLabel) for r in labels.all().to_pylist()]
     # What is said next is later than what was said here and the stream has not taken yet, and than the
     # watermark: before that it would be late.
     times = [*(said.at_ms for said in journal(data)), *(done.at_ms for done in acts(data))]
@@ -160,7 +170,7 @@ def journal(data: AppData) -> list[Disposition]:
     if table is None:
         return []
     rows: list[Mapping[str, Any]] = table.all(Disposition.__struct_fields__).to_pylist()
-    return [msgspec.convert(row, Disposition) for row in rows]
+    return [read_row(row, Disposition) for row in rows]
 
 
 def acts(data: AppData) -> list[CaseAct]:
@@ -169,7 +179,7 @@ def acts(data: AppData) -> list[CaseAct]:
     if table is None:
         return []
     rows: list[Mapping[str, Any]] = table.all(CaseAct.__struct_fields__).to_pylist()
-    return [msgspec.convert(row, CaseAct) for row in rows]
+    return [read_row(row, CaseAct) for row in rows]
 
 
 def dispose(
@@ -181,6 +191,7 @@ def dispose(
     by: str,
     note: str = "",
     at_ms: int | None = None,
+    block_ring: bool = False,
 ) -> Disposition:
     """Decide on a case.
 
@@ -192,6 +203,7 @@ def dispose(
         by: Who decides.
         note: What else is to be known.
         at_ms: When, UTC milliseconds; default now, or the newest event time for a stream of the past.
+        block_ring: Whether ``fraud`` blocks what the cards of a ring have in common, too.
 
     Returns:
         The disposition.
@@ -206,7 +218,12 @@ def dispose(
         raise UserError(f"{case.case_id} is {case.status}: only fraud or genuine can replace that")
     now = present(data, view) if at_ms is None else at_ms
     _refuse_claimed(case, by, now)
-    said = Disposition(_identity(case, verdict, by, now), case.case_id, case.card_id, verdict, by, now, note)
+    if block_ring and not (case.ring and verdict == "fraud"):
+        raise UserError(f"{case.case_id}: only fraud blocks, and only rings have a device or terminal")
+    note = _without_numbers(data, note)
+    said = Disposition(_identity(case, verdict, by, now), case.case_id, case.card_id, verdict, by, now, note,
+                       case.ring, block_ring,
+                       _elsewhere(view, case, now) if verdict == "genuine" else [])  # fmt: skip
     _take(data, settings, view, _checked(said, Disposition, "disposition"))
     return said
 
@@ -220,6 +237,7 @@ def act(
     by: str,
     note: str = "",
     at_ms: int | None = None,
+    about: str = "",
 ) -> CaseAct:
     """Do something about a case beside deciding on it.
 
@@ -231,9 +249,10 @@ def act(
         by: Who does it.
         note: What else is to be known.
         at_ms: When, UTC milliseconds; default now, or the newest event time for a stream of the past.
+        about: The card of a ring that is meant; empty: all of the case.
 
     Raises:
-        UserError: There is no such case, somebody else looks at it, or the broker did not take it.
+        UserError: There is no such case or card, somebody else looks at it, or the broker did not take it.
     """
     view, case = _found(data, settings, case_id)
     now = present(data, view) if at_ms is None else at_ms
@@ -243,9 +262,16 @@ def act(
         raise UserError(f"{case.case_id} is {case.status}: only open cases are claimed")
     if what == "release" and case.claimed_by != by:
         raise UserError(f"{case.case_id} is not claimed by {by}")
-    if what == "verified" and case.status == "fraud":
+    if about and about not in case.blocks:
+        raise UserError(f"{case.case_id} has no card {about}: `millrace fraud cases show` lists its cards")
+    if what == "verified" and case.ring and not about:
+        raise UserError(f"{case.case_id} is a ring's: say with --card which one its holder stands by")
+    if what == "verified" and case.status == "fraud" and not case.ring:
         raise UserError(f"{case.case_id} is fraud: decide that it is genuine first")
-    done = CaseAct(_identity(case, what, by, now), case.case_id, case.card_id, what, by, now, note)
+    note = _without_numbers(data, note)
+    done = CaseAct(_identity(case, f"{what}\x00{about}" if about else what, by, now), case.case_id,
+                   case.card_id, what, by, now, note, case.ring, about,
+                   _elsewhere(view, case, now) if what == "verified" else [])  # fmt: skip
     _take(data, settings, view, _checked(done, CaseAct, "act"))
     return done
 
@@ -258,6 +284,27 @@ def _found(data: AppData, settings: FraudCasesSettings, case_id: str) -> tuple[C
     if case.status == "expired":
         raise UserError(f"{case.case_id} has expired: nobody decided on it in time")
     return view, case
+
+
+def _without_numbers(data: AppData, note: str) -> str:
+    """Return a note with tokens in place of card numbers: it stands in tables and topics for good."""
+    from apps.fraud.settings import FraudSettings
+    from apps.fraud.tokens import without_numbers
+
+    if not note:
+        return note
+    root = f"storage.root={data.root}"
+    return without_numbers(load_settings(FraudSettings, app="fraud", overrides=[root]), note)
+
+
+def _elsewhere(view: CaseView, case: Case, now_ms: int) -> list[CardBlock]:
+    """Return until when cases of other subjects block the cards of a case."""
+    until: dict[str, int] = {}
+    for other in view.related(case):
+        for card, at in other.blocks.items():
+            if card in case.blocks and at > now_ms:
+                until[card] = max(at, until.get(card, 0))
+    return [CardBlock(card, at) for card, at in sorted(until.items())]
 
 
 def present(data: AppData, view: CaseView) -> int:
@@ -330,13 +377,13 @@ def _checked(said: Said, contract: type[Said], what: str) -> Said:
 
 
 def _send(data: AppData, topic: str, events: Sequence[Disposition | CaseAct | CaseLabel], what: str) -> None:
-    """Send events with their card as their key.
+    """Send events with their ring or card as their key.
 
     Raises:
         UserError: The broker did not take all of them.
     """
     try:
-        keyed = [(event.card_id, event) for event in events]
+        keyed = [(getattr(event, "ring", "") or event.card_id, event) for event in events]
         kind = type(next(iter(events), None))
         send(
             data.settings.kafka,
@@ -355,9 +402,11 @@ def _record(data: AppData, said: Disposition | CaseAct) -> None:
 
     folder = data.root / TABLES / (ACTS if isinstance(said, CaseAct) else JOURNAL)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    columns = {name: [getattr(said, name)] for name in said.__struct_fields__}
-    schema = pa.schema([(n, pa.int64() if n == "at_ms" else pa.string()) for n in said.__struct_fields__])
-    write_deltalake(str(folder), pa.table(columns, schema=schema), mode="append")
+    columns = {name: [value] for name, value in msgspec.to_builtins(said).items()}
+    block = pa.struct([("card_id", pa.string()), ("until_ms", pa.int64())])
+    kinds = {"at_ms": pa.int64(), "block_ring": pa.bool_(), "elsewhere": pa.list_(block)}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
+    write_deltalake(str(folder), pa.table(columns, schema=schema), mode="append", schema_mode="merge")
 
 
 def verdicts(labels: Iterable[CaseLabel]) -> dict[str, bool]:

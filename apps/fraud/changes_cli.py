@@ -61,11 +61,12 @@ def propose(
 
     Example: millrace fraud changes propose --threshold block_score=0.9 --reason "too many wrong blocks"
     """
+    from apps.fraud.tokens import without_numbers
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms, who
 
     settings, topic = open_topic(bootstrap, root, overrides)
-    name, now = who(by), now_ms()
+    name, now, reason = who(by), now_ms(), without_numbers(settings, reason)
     changes = _changes(settings, thresholds, puts, removes, for_, name, now, reason)
     try:
         show_difference(difference(changes, settings, topic, last))
@@ -124,7 +125,7 @@ def approve(
             show_difference(difference(found.each(), settings, topic, last, book))
         except UserError as error:
             typer.echo(f"what it would have done is not known: {error}")
-    _settle(topic, ApproveChange(proposal, who(by), now_ms(), reason))
+    _settle(settings, topic, ApproveChange(proposal, who(by), now_ms(), reason))
 
 
 @app.command()
@@ -143,8 +144,8 @@ def reject(
     from apps.fraud.control_events import RejectChange
     from millrace.operations.sending import now_ms, who
 
-    _, topic = open_topic(bootstrap, root, overrides)
-    _settle(topic, RejectChange(proposal, who(by), now_ms(), reason))
+    settings, topic = open_topic(bootstrap, root, overrides)
+    _settle(settings, topic, RejectChange(proposal, who(by), now_ms(), reason))
 
 
 @app.command()
@@ -163,8 +164,8 @@ def undo(
     from apps.fraud.control_events import UndoChange
     from millrace.operations.sending import now_ms, who
 
-    _, topic = open_topic(bootstrap, root, overrides)
-    _settle(topic, UndoChange(proposal, who(by), now_ms(), reason))
+    settings, topic = open_topic(bootstrap, root, overrides)
+    _settle(settings, topic, UndoChange(proposal, who(by), now_ms(), reason))
 
 
 @app.command("list")
@@ -357,7 +358,12 @@ def _changes(
     return found
 
 
-def _settle(topic: ControlTopic, event: Any) -> None:
+def _settle(settings: FraudSettings, topic: ControlTopic, event: Any) -> None:
+    import msgspec
+
+    from apps.fraud.tokens import without_numbers
+
+    event = msgspec.structs.replace(event, reason=without_numbers(settings, event.reason))
     book: Any
     book, _ = topic.change(lambda _: [event])
     _tell(event.id, book)

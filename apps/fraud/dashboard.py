@@ -108,6 +108,8 @@ def _queue_row(r: Ranked) -> list[Cell]:
     why = ", ".join(f"{reason.code} ×{reason.alerts}" if reason.alerts > 1 else reason.code
                     for reason in r.case.reasons[:3] if not reason.beside)  # fmt: skip
     case = r.case
+    if case.ring:
+        why = f"{case.about}: {why}"
     return [
         r.rank,
         case.card_id,

@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 from apps.fraud.billing import billed
 from apps.fraud.control_group import ControlGroup
 from apps.fraud.events import Action, Alert, Decision, Reason, Transaction
-from apps.fraud.reasons import comparisons, entity_reasons, score_of
+from apps.fraud.reasons import comparisons, entity_reasons, ring_of, score_of
 from apps.fraud.rulebook import Facts, Rules, Windows, windows_of
 from apps.fraud.scorer import Observed
 from apps.fraud.scoring import Thresholds, action_for, own_reasons
@@ -192,6 +192,7 @@ def _alert(d: Decision, thresholds: Thresholds) -> Alert:
         country=d.country,
         billing_amount=d.billing_amount,
         billing_currency=d.billing_currency,
+        ring=ring_of(d.reasons, device_id=d.device_id, terminal_id=d.terminal_id),
     )
 
 

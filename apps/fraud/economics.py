@@ -54,8 +54,9 @@ class Costs(msgspec.Struct, frozen=True):
     review_saves: float = 0.7
 
     def __post_init__(self) -> None:
-        if min(self.review, self.false_block, self.margin) < 0:
-            raise EconomicsError("costs are not negative")
+        costs = (self.review, self.false_block, self.margin, self.review_saves)
+        if not all(map(math.isfinite, costs)) or min(costs) < 0:
+            raise EconomicsError("costs are numbers that are not negative")
         if not 0 <= self.review_saves <= 1 or self.margin > 1:
             raise EconomicsError("margin and review_saves are shares, from 0 to 1")
 
@@ -229,6 +230,8 @@ def choose(
         fit = outcome(scored, ranked.best_review(block_from, capacity * scored.days), block_from, costs)
         if most_false_blocks is None or fit.false_block_rate <= most_false_blocks:
             per_block.append(fit)
+    if not per_block:
+        raise EconomicsError(f"no share of genuine payments is {most_false_blocks}: it is from 0 to 1")
     return min(per_block, key=lambda o: (o.cost, -o.block_from)), per_block
 
 

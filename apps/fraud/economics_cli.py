@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from apps.fraud.economics_data import Basis
 
 _DAY_MS = 86_400_000
+#: The last millisecond of the year 9999.
+_LAST_MS = 253_402_300_799_999
 
 
 def economics(
@@ -80,12 +83,22 @@ def _of_file(path: Path) -> Scored:
         rows = pq.read_table(path, columns=wanted).to_pydict()
     except (OSError, ValueError) as error:  # not a Parquet file, or columns are missing
         raise EconomicsError(f"{path} has not the columns {', '.join(wanted)}: {error}") from error
-    return Scored.of(
-        [
+    try:
+        told = [
             (int(t), str(c), float(a), float(s), None if f is None else bool(f))
             for t, c, a, s, f in zip(*rows.values(), strict=True)
         ]
-    )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EconomicsError(
+            f"{path}: time_ms, amount and score are numbers in every row: {error}"
+        ) from error
+    for row, (time, _, amount, score, _) in enumerate(told):
+        if not (0 <= score <= 1 and 0 <= amount < math.inf and 0 <= time <= _LAST_MS):
+            raise EconomicsError(
+                f"{path}: row {row + 1} has the time {time}, amount {amount:g}, score {score:g}: scores are "
+                "from 0 to 1, amounts and times not negative"
+            )
+    return Scored.of(told)
 
 
 def _of_tables(

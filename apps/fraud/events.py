@@ -396,6 +396,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
         country: As in the transaction.
         billing_amount: Amount in the app's currency; None: not known.
         billing_currency: The app's currency; empty in alerts of before there were several.
+        ring: What several cards have in common where a reason says that they are used together, as
+            ``device:ID`` or ``terminal:ID``; else empty.
     """
 
     card_id: str
@@ -418,6 +420,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
     country: str = ""
     billing_amount: float | None = None
     billing_currency: str = ""
+    ring: str = ""
 
 
 class Correction(msgspec.Struct, frozen=True):

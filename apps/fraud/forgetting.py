@@ -21,6 +21,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("transactions", "alerts", "labels", "authorisations", "corrections"), ("card_id",)),
     "late": ("event.card_id",),
 }
+#: Folder of the case work, which has tables and state of its own.
+CASES: Final = "cases"
 #: Tables that say who did what, which is kept.
 KEPT: Final = ("rule_audit",)
 
@@ -143,6 +145,8 @@ def elsewhere(settings: FraudSettings, retention: Sequence[tuple[str, str]]) -> 
         lines.append(f"savepoints {', '.join(saved)}: remove them, or forget the card again after a restore")
     if any(root.glob(f"{JOURNAL}/*.jsonl")):
         lines.append(f"{JOURNAL}, {TABLE}: what was answered by `millrace fraud serve`; remove its old files")
+    if (root / CASES).exists():
+        lines.append(f"{CASES}: tables and state of the case work, in which cases name their cards")
     lines.append("histories of terminals, devices, accounts, addresses: 32 bits of a hash, for 31 days")
     return lines
 

@@ -28,17 +28,27 @@ from apps.fraud.control_events import (
     Settlement,
     UndoChange,
 )
+from apps.fraud.currencies import MAX_AMOUNT
 from apps.fraud.desk import ALLOWED, BLOCKED
 from apps.fraud.rulebook import LANGUAGE
 from apps.fraud.scoring import DEFAULTS, THRESHOLD_NAMES
 from millrace.errors import UserError
-from millrace.rules import Entry, Language, PutListEntry, RemoveListEntry, apply_list, apply_rule
+from millrace.rules import (
+    Entry,
+    Language,
+    PutListEntry,
+    RemoveListEntry,
+    apply_list,
+    apply_rule,
+    looked_into,
+    same_person,
+)
 from millrace.rules.book import Entries, Lists
 
 #: What two persons may be needed for.
 COVERED: Final = ("block_rules", "approve_rules", "thresholds", "allowed", "unblock", "blocked")
 #: What they are needed for unless told.
-BY_DEFAULT: Final = ("block_rules", "approve_rules")
+BY_DEFAULT: Final = ("block_rules", "approve_rules", "thresholds", "allowed")
 #: Most proposals that are kept; those that are settled go first.
 MAX_PROPOSALS: Final = 500
 #: Thresholds of which a lower value lets more pass, and those of which either may; of others a higher one.
@@ -145,8 +155,8 @@ class Governance(msgspec.Struct, frozen=True):
 
     Attributes:
         two_person: Some of :data:`COVERED`: rules that block, rules that approve, thresholds to where more
-            passes, entries on ``allowed`` (and on lists that rules which approve look into), what takes a
-            value off ``blocked`` or lets it end earlier, entries on ``blocked``.
+            passes, entries on ``allowed`` (and what changes lists that rules look into so that more passes),
+            what takes a value off ``blocked`` or lets it end earlier, entries on ``blocked``.
 
     Example:
         >>> sorted(Governance().language().two_person)
@@ -183,23 +193,26 @@ class Governance(msgspec.Struct, frozen=True):
             return f"{change.entry} would be off {BLOCKED} earlier"
         if new > until and change.list == BLOCKED and "blocked" in self.two_person:
             return f"{change.entry} would be blocked"
-        if new > until and "allowed" in self.two_person:
-            if change.list == ALLOWED:
+        if new != until and "allowed" in self.two_person:
+            if new > until and change.list == ALLOWED:
                 return f"payments of {change.entry} would pass"
-            if change.list in lists_that_approve(kept.rules.items()):
-                return f"a rule that approves looks into {change.list}"
+            if (change.list, new > until) in lists_that_pass(kept.rules.items()):
+                return f"more payments would pass by a rule that looks into {change.list}"
         return ""
 
 
-def lists_that_approve(rules: Iterable[tuple[str, Entry]]) -> set[str]:
-    """Return the lists that rules which approve look into, in whatever state they are."""
+def lists_that_pass(rules: Iterable[tuple[str, Entry]]) -> set[tuple[str, bool]]:
+    """Return the lists by which rules let more pass, each with how: by a value that comes on it, or goes off.
+
+    A value that makes a rule hold which approves lets more pass, and one that keeps a rule from holding which
+    blocks or reviews. Rules count in whatever state they are.
+    """
     return {
-        str(use.arguments[-1])
+        (name, helps == (version.rule.action == "approve"))
         for _, entry in rules
         for version in entry.versions
-        if version.rule.action == "approve"
-        for use in LANGUAGE.condition(version.rule.when).uses
-        if use.name == "listed"
+        for name, does in looked_into(version.rule.when).items()
+        for helps in does
     }
 
 
@@ -220,6 +233,8 @@ def take_control(event: Any, kept: Kept, law: Governance, now_ms: int) -> None:
             check_threshold(event)
         if why := law.why_two(event, kept, now_ms):
             raise NotAgreed(f"{why}: propose it, and let a second person approve")
+        if isinstance(event, PutListEntry) and event.list == BLOCKED:
+            _check_block(event, kept, now_ms)
         _apply(event, kept, now_ms)
     elif isinstance(event, Propose):
         _propose(event, kept, law, now_ms)
@@ -230,14 +245,28 @@ def take_control(event: Any, kept: Kept, law: Governance, now_ms: int) -> None:
 
 
 def check_threshold(change: SetThreshold | ResetThreshold) -> None:
-    """Refuse a threshold that does not exist.
+    """Refuse a threshold that does not exist, or cannot be what is asked.
 
     Raises:
         UnknownThreshold: It does not.
+        UserError: Its value is below 0, too large, or no number.
     """
     if change.name not in THRESHOLD_NAMES:
         known = ", ".join(sorted(THRESHOLD_NAMES))
         raise UnknownThreshold(f"there is no threshold '{change.name}'; there are {known}")
+    if isinstance(change, SetThreshold) and not 0 <= change.value <= MAX_AMOUNT:  # NaN is neither
+        raise UserError(f"{change.name} = {change.value}: a threshold is a number from 0 to {MAX_AMOUNT:,}")
+
+
+def _check_block(event: PutListEntry, kept: Kept, now_ms: int) -> None:
+    """Refuse a block that would end another earlier: who blocks something does not mean to.
+
+    Raises:
+        NotAgreed: It would.
+    """
+    until = _value(event, kept, now_ms)
+    if until is not None and event.until_ms < until:
+        raise NotAgreed(f"{event.entry} is blocked for longer already: take it off first, or propose it")
 
 
 def _propose(event: Propose, kept: Kept, law: Governance, now_ms: int) -> None:
@@ -262,7 +291,7 @@ def _settle(event: Settlement, kept: Kept, law: Governance, now_ms: int) -> None
     if isinstance(event, ApproveChange):
         if found.status not in ("waiting", "undoing"):
             raise NotAgreed(f"proposal {event.id} is {found.status} and waits for nobody's agreement")
-        if event.by == (found.by if found.status == "waiting" else found.settled_by):
+        if same_person(event.by, found.by if found.status == "waiting" else found.settled_by):
             raise NotAgreed(f"{event.by} asked for {event.id}: a second person must agree")
         changed = (
             _applied(found, event.by, kept, now_ms)

@@ -46,10 +46,12 @@ def put(
     by_whom, now = who(by), now_ms()
     until = (now if from_ is None else to_time_ms(from_)) + to_ms(for_)
     settings, topic = open_topic(bootstrap, root, overrides)
-    value = without_numbers(settings, value)
+    value, note = without_numbers(settings, value), without_numbers(settings, note)
     event = PutListEntry(name, value, until, by_whom, now, note)
     if change_or_propose(topic, event, by_whom, now, note):
         typer.echo(f"{value} is on {name} until {show_time(until)}")
+    if until <= now:
+        typer.echo("that is past by the clock: a stream that is further refuses it", err=True)
 
 
 @app.command()

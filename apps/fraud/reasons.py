@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from apps.fraud.billing import billed
@@ -13,6 +14,8 @@ from apps.fraud.scoring import WEIGHTS, Thresholds
 
 #: An alert has at least so many reasons.
 LEAST: Final = 3
+#: Reasons that say that several cards are used together, the surest first → what they have in common.
+RINGS: Final = {"SHARED_DEVICE": "device", "SHARED_TERMINAL": "terminal"}
 
 
 def entity_reasons(
@@ -77,6 +80,19 @@ def comparisons(tx: Transaction, own: Features, card: CardFeatures, have: list[R
     said |= {r.code.replace("SPEND", "SUM") for r in have}
     more = [r for r in beside if r.code not in said]
     return more[: max(0, LEAST - len(have))]
+
+
+def ring_of(reasons: Sequence[Reason], *, device_id: str | None, terminal_id: str | None) -> str:
+    """Return what the cards of a ring have in common, as ``kind:ID``, where a reason says that there is one.
+
+    >>> ring_of([Reason("SHARED_DEVICE", 9.0, 1.0, 4.0, 0.7)], device_id="d-7", terminal_id="t-1")
+    'device:d-7'
+    >>> ring_of([Reason("SPREE", 9.0, 1.0, 4.0, 0.8)], device_id="d-7", terminal_id="t-1")
+    ''
+    """
+    codes = {reason.code for reason in reasons}
+    ids = {"device": device_id, "terminal": terminal_id}
+    return next((f"{kind}:{ids[kind]}" for code, kind in RINGS.items() if code in codes and ids[kind]), "")
 
 
 _ABOUT_AMOUNT: Final = frozenset({"AMOUNT_DEVIATION", "SMALL_THEN_LARGE", "NEW_DEVICE", "NEW_ADDRESS"})

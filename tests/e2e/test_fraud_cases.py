@@ -23,6 +23,7 @@ from tests.unit.apps.fraud.case_book_cases import HOUR, alert, history
 
 CASES = (*MILLRACE, "fraud", "cases")
 CAPACITY = 3
+RING = "device:d-7"
 
 
 def run(folder: Path, *words: str) -> str:
@@ -41,10 +42,11 @@ def rows(folder: Path, table: str) -> list[dict[str, Any]]:
 def in_memory(
     alerts: Iterable[AlertSeen], dispositions: Iterable[Disposition], acts: Iterable[CaseAct]
 ) -> tuple[dict[str, Case], dict[str, QueueEntry], dict[str, CaseLabel]]:
-    chain = MemoryChain(CaseBook(CaseSettings().rules()), ("queue", ReviewQueue(CAPACITY)))
-    events = [(a.card_id, a.event_time_ms, a, "alerts") for a in alerts]
-    events += [(d.card_id, d.at_ms, d, "dispositions") for d in dispositions]  # type: ignore[misc]
-    events += [(a.card_id, a.at_ms, a, "acts") for a in acts]  # type: ignore[misc]
+    rules = CaseSettings().rules()
+    chain = MemoryChain(CaseBook(rules), ("queue", ReviewQueue(CAPACITY)))
+    events = [(rules.key_of(a), a.event_time_ms, a, "alerts") for a in alerts]
+    events += [(rules.key_of(d), d.at_ms, d, "dispositions") for d in dispositions]  # type: ignore[misc]
+    events += [(rules.key_of(a), a.at_ms, a, "acts") for a in acts]  # type: ignore[misc]
     emissions = chain.run_batch(sorted(events, key=lambda e: e[1])) + chain.drain()
 
     def last(output: str, tp: Any, key: str) -> dict[str, Any]:
@@ -70,13 +72,16 @@ def test_alerts_become_cases_and_a_disposition_comes_back_as_labels(
     shared = ["--bootstrap", kafka_bootstrap, *(word for one in sets for word in ("-s", one))]
     alerts = sorted((a for a in history(3) if isinstance(a, AlertSeen)), key=lambda a: a.event_time_ms)
     alerts.append(alert(22 * 24 * HOUR, "tx-last", card="card-9"))
+    # A ring of three cards of one device.
+    of_ring: Any = {"ring": RING, "codes": ("SHARED_DEVICE",), "amount": 300.0}
+    alerts += [alert(22 * 24 * HOUR + n, f"r-{n}", card=f"card-r{n}", **of_ring) for n in range(3)]
     # The topic is at least once: each alert comes twice.
     values = [(a.card_id, msgspec.json.encode(a)) for a in alerts]
     produce(kafka_bootstrap, topics["alerts"], [*values, *values])
 
     run(tmp_path, "run", "--until-end", "--no-drain", *shared)
     still_open = [row for row in rows(tmp_path, "cases") if row["status"] == "open"]
-    chosen = max(still_open, key=lambda row: row["priority"])["case_id"]
+    (chosen,) = [row["case_id"] for row in still_open if row["subject"] == RING]
     run(tmp_path, "claim", chosen, "--by", "eva", *shared)
     said = run(tmp_path, "dispose", chosen, "--verdict", "fraud", "--by", "eva", *shared)
     assert "the topic and the journal" in said
@@ -105,8 +110,12 @@ def test_alerts_become_cases_and_a_disposition_comes_back_as_labels(
         == {r["label_id"] for r in rows(tmp_path, "case_labels")}
     )
     assert all(x["is_fraud"] for x in on_topic)
-    (block,) = {m.value() for m in consume_all(kafka_bootstrap, topics["decisions"])}
-    taken = msgspec.json.decode(block or b"", type=Control)
-    assert (taken.list, taken.entry, taken.by) == ("blocked", f"card:{disposition.card_id}", "eva")
+    assert (found[chosen]["subject"], disposition.ring, claim.ring) == (RING, RING, RING)
+    assert [card["card_id"] for card in found[chosen]["cards"]] == ["card-r0", "card-r1", "card-r2"]
+    blocks = {m.value() or b"" for m in consume_all(kafka_bootstrap, topics["decisions"])}
+    taken = [msgspec.json.decode(block, type=Control) for block in blocks]
+    assert {(one.list, one.entry, one.by) for one in taken} == {
+        ("blocked", f"card:card-r{n}", "eva") for n in range(3)
+    }
     assert [h["what"] for h in found[chosen]["history"]] == ["claim", "fraud"]
     assert {r["reason"] for r in rows(tmp_path, "dead_letters")} == {"duplicate"}

@@ -9,6 +9,8 @@ from tests.mutants.mutant import Mutant
 _APP: Final = "apps/fraud"
 _TESTS: Final = "tests/unit/apps/fraud"
 _ACTING: Final = f"{_TESTS}/test_cases_acting.py"
+_RINGS: Final = f"{_TESTS}/test_cases_rings.py"
+_TOLD: Final = f"{_TESTS}/test_cases_rings_told.py"
 _AUTHORISATIONS: Final = f"{_TESTS}/test_authorisations.py"
 _GOVERNANCE: Final = f"{_TESTS}/test_governance.py"
 _ECONOMICS: Final = f"{_TESTS}/test_economics_data.py"
@@ -315,7 +317,7 @@ MUTANTS: Final = (
     Mutant(
         "fraud: who asked for a change may agree with it",
         f"{_APP}/governance.py",
-        '        if event.by == (found.by if found.status == "waiting" else found.settled_by):\n',
+        '        if same_person(event.by, found.by if found.status == "waiting" else found.settled_by):\n',
         '        if event.by == "":\n',
         "changes need two persons",
         (f"{_GOVERNANCE}::test_no_single_person_can_have_six_payments_of_9000_scored_99_approved",),
@@ -331,7 +333,7 @@ MUTANTS: Final = (
     Mutant(
         "fraud: lists that rules which approve look into are free",
         f"{_APP}/governance.py",
-        "            if change.list in lists_that_approve(kept.rules.items()):\n",
+        "            if (change.list, new > until) in lists_that_pass(kept.rules.items()):\n",
         "            if change.list in ():\n",
         "what lets payments pass needs two persons, however",
         (f"{_GOVERNANCE}::test_no_single_person_can_have_six_payments_of_9000_scored_99_approved",),
@@ -513,23 +515,23 @@ MUTANTS: Final = (
     Mutant(
         "fraud cases: a confirmed fraud blocks nothing",
         f"{_APP}/cases.py",
-        '        if said.verdict == "fraud":\n            self._block(case, said, ctx)\n',
-        '        if said.verdict == "fraud":\n            pass\n',
+        "            self._block(case, said, ctx)\n",
+        "            pass\n",
         "a verdict has effects",
         (f"{_ACTING}::test_a_confirmed_fraud_blocks_its_card_with_author_reason_and_end",),
     ),
     Mutant(
         "fraud cases: a verdict that is taken back unblocks a card of another fraud",
         f"{_APP}/cases.py",
-        "        if until > said.at_ms:\n            change = _blocked(",
-        "        if until > said.at_ms and False:\n            change = _blocked(",
+        "    if until > said.at_ms:\n",
+        "    if until > said.at_ms and False:\n",
         "a card is blocked as long as one of its cases is fraud",
         (f"{_ACTING}::test_a_card_stays_blocked_where_another_of_its_cases_is_fraud",),
     ),
     Mutant(
         "fraud cases: alerts after a confirmed fraud vanish in its case",
         f"{_APP}/cases.py",
-        "            return LISTED in alert.codes and at < (case.blocked_until_ms or 0)\n",
+        "            return LISTED in alert.codes and at < until\n",
         "            return True\n",
         "alerts of a card in foreign hands are seen",
         (f"{_ACTING}::test_alerts_after_a_confirmed_fraud_open_a_case_that_follows_it_and_is_queued",),
@@ -537,10 +539,119 @@ MUTANTS: Final = (
     Mutant(
         "fraud cases: what the list blocks is noted after the block has ended",
         f"{_APP}/cases.py",
-        "            return LISTED in alert.codes and at < (case.blocked_until_ms or 0)\n",
+        "            return LISTED in alert.codes and at < until\n",
         "            return LISTED in alert.codes\n",
         "blocks end",
         (f"{_ACTING}::test_what_the_list_blocked_is_noted_in_the_closed_case_as_long_as_it_blocks",),
+    ),
+    Mutant(
+        "fraud cases: each card of a ring has a case",
+        f"{_APP}/cases_rules.py",
+        '        return alert.ring if self.rings else ""\n',
+        '        return ""\n',
+        "a ring is one case",
+        (
+            f"{_RINGS}::test_twenty_cards_of_one_device_are_one_case_and_not_twenty",
+            f"{_TESTS}/test_cases_rings_world.py::test_each_device_ring_of_the_generated_world_is_one_case",
+        ),
+    ),
+    Mutant(
+        "fraud: an alert does not say that a ring is at work",
+        f"{_APP}/desk.py",
+        "        ring=ring_of(d.reasons, device_id=d.device_id, terminal_id=d.terminal_id),\n",
+        "",
+        "which case an alert is of hangs on its own reasons",
+        (f"{_TESTS}/test_cases_rings_world.py::test_each_device_ring_of_the_generated_world_is_one_case",),
+    ),
+    Mutant(
+        "fraud cases: a ring is worth as much as one card",
+        f"{_APP}/cases_rules.py",
+        "        return round(score * (amount + self.exposure * cards), 2)\n",
+        "        return round(score * (amount + self.exposure), 2)\n",
+        "what is going to be lost is counted per card",
+        (f"{_RINGS}::test_a_ring_is_ranked_in_the_queue_by_all_its_cards",),
+    ),
+    Mutant(
+        "fraud cases: a ring that is fraud blocks its first card alone",
+        f"{_APP}/cases.py",
+        "        for card in dict.fromkeys(frauds):\n",
+        "        for card in frauds[:1]:\n",
+        "fraud blocks each card of a ring",
+        (f"{_RINGS}::test_fraud_blocks_each_card_and_labels_each_transaction_under_its_card",),
+    ),
+    Mutant(
+        "fraud cases: the word of a card's holder counts for nothing in a ring",
+        f"{_APP}/cases_kept.py",
+        '        return status == "fraud" and transaction.event_time_ms >= '
+        "self.cleared.get(transaction.card_id, 0)\n",
+        '        return status == "fraud"\n',
+        "a verified card is no part of a ring's fraud",
+        (f"{_RINGS}::test_a_card_whose_holder_stands_by_its_payments_is_left_out_of_the_fraud",),
+    ),
+    Mutant(
+        "fraud cases: a ring's verdict that is taken back unblocks what cards' own cases block",
+        f"{_APP}/cases.py",
+        '            others += [(other.until_ms, "elsewhere") for other in said.elsewhere '
+        "if other.card_id == card]\n",
+        "",
+        "a card is blocked as long as a case of it is fraud",
+        (f"{_RINGS}::test_taking_a_verdict_back_leaves_cards_blocked_that_their_own_cases_block",),
+    ),
+    Mutant(
+        "fraud cases: a holder's word outlives the verdict that it was fraud",
+        f"{_APP}/cases.py",
+        "            self._stop(case, said, ctx)\n",
+        "",
+        "the newer word counts",
+        (f"{_ACTING}::test_a_verdict_of_fraud_ends_that_payments_pass_by_the_holders_word",),
+    ),
+    Mutant(
+        "fraud cases: a note keeps card numbers",
+        f"{_APP}/cases_store.py",
+        "    note = _without_numbers(data, note)\n    said = ",
+        "    said = ",
+        "no card number stands in tables and topics",
+        (f"{_TOLD}::test_a_card_number_in_a_note_is_written_as_its_token",),
+    ),
+    Mutant(
+        "fraud: one's own name in capitals is a second person",
+        "shared/millrace/rules/model.py",
+        "    return _plain(one) == _plain(other)\n",
+        "    return one == other\n",
+        "a name written otherwise is no second person",
+        (f"{_TESTS}/test_governance.py::test_a_name_written_otherwise_is_no_second_person",),
+    ),
+    Mutant(
+        "fraud: a list by which a blocking rule leaves payments out is anybody's",
+        "shared/millrace/rules/lists.py",
+        "            walk(node.of, frozenset(not one for one in does))\n",
+        "            walk(node.of, does)\n",
+        "what lets more pass needs two persons, however it does",
+        (f"{_TESTS}/test_governance.py::test_a_list_by_which_rules_let_more_pass_needs_a_second_person",),
+    ),
+    Mutant(
+        "fraud: one person alone lets more pass, as it comes",
+        f"{_APP}/governance.py",
+        'BY_DEFAULT: Final = ("block_rules", "approve_rules", "thresholds", "allowed")\n',
+        'BY_DEFAULT: Final = ("block_rules", "approve_rules")\n',
+        "as it comes nobody alone lets more pass",
+        (f"{_TESTS}/test_governance.py::test_as_it_comes_nobody_alone_lets_more_pass",),
+    ),
+    Mutant(
+        "fraud: a block ends a longer one",
+        f"{_APP}/governance.py",
+        "            _check_block(event, kept, now_ms)\n",
+        "            pass\n",
+        "what is blocked for long stays so",
+        (f"{_TESTS}/test_governance.py::test_a_block_does_not_end_a_longer_one",),
+    ),
+    Mutant(
+        "fraud: a threshold may be no number",
+        f"{_APP}/governance.py",
+        "not 0 <= change.value <= MAX_AMOUNT",
+        "change.value < 0",
+        "a threshold is an amount",
+        (f"{_TESTS}/test_governance.py::test_a_threshold_that_is_no_amount_is_refused",),
     ),
     Mutant(
         "fraud cases: after genuine any alert is noted only",
@@ -560,7 +671,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a claim keeps nobody out",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases_kept.py",
         "        return self.claimed_by not in (None, by) and at_ms < (self.claimed_until_ms or 0)\n",
         "        return False\n",
         "a claimed case is its claimer's",

@@ -76,8 +76,8 @@ MUTANTS: Final = (
     Mutant(
         "operations: a proposal is approved by its proposer",
         "shared/millrace/rules/book.py",
-        "    if event.by in (version.asked_by, version.rule.owner):\n",
-        "    if event.by == version.rule.owner:\n",
+        "for other in (version.asked_by, version.rule.owner)):\n",
+        "for other in (version.rule.owner,)):\n",
         "a second person approves",
         (
             f"{_TEST_RULES}::test_who_sets_a_rule_active_is_its_proposer",
@@ -87,8 +87,8 @@ MUTANTS: Final = (
     Mutant(
         "operations: a rule is approved by its owner",
         "shared/millrace/rules/book.py",
-        "    if event.by in (version.asked_by, version.rule.owner):\n",
-        "    if event.by == version.asked_by:\n",
+        "for other in (version.asked_by, version.rule.owner)):\n",
+        "for other in (version.asked_by,)):\n",
         "a second person approves",
         (
             f"{_TEST_RULES}::test_who_sets_a_rule_active_is_its_proposer",

@@ -9,7 +9,7 @@ from millrace.rules.compiler import Condition, Use
 from millrace.rules.errors import RuleError
 from millrace.rules.files import check_rules, read_rules
 from millrace.rules.language import Language
-from millrace.rules.lists import listed
+from millrace.rules.lists import listed, looked_into
 from millrace.rules.matcher import InForce, Match, RuleSet, view_of
 from millrace.rules.model import (
     ApproveRule,
@@ -25,6 +25,7 @@ from millrace.rules.model import (
     SetRuleState,
     State,
     Version,
+    same_person,
 )
 from millrace.rules.words import Chosen, Constant, Field, FieldName, Function, Pure, Where, Window, Word
 
@@ -64,6 +65,8 @@ __all__ = [
     "check_rule",
     "check_rules",
     "listed",
+    "looked_into",
     "read_rules",
+    "same_person",
     "view_of",
 ]

@@ -31,6 +31,7 @@ from millrace.rules.model import (
     State,
     Step,
     Version,
+    same_person,
 )
 
 
@@ -174,7 +175,7 @@ def _approved(event: ApproveRule, kept: Entry) -> Entry:
     version = _version(kept, event.id, event.version)
     if not version.asked_by:
         raise RuleError(f"version {version.number} waits for nobody's approval", rule=event.id)
-    if event.by in (version.asked_by, version.rule.owner):
+    if any(same_person(event.by, other) for other in (version.asked_by, version.rule.owner)):
         raise RuleError(f"{event.by} asked for it or owns it: a second person must approve", rule=event.id)
     start = version.asked_from_ms
     changed = _in_state(kept, msgspec.structs.replace(version, asked_by=""), "active", start)

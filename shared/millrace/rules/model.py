@@ -5,6 +5,7 @@ The events are control events of a process: add them to its ``control_type``.
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -188,6 +189,19 @@ class RemoveListEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="remove
     entry: Annotated[str, Meta(min_length=1, max_length=256)]
     by: Person
     at_ms: TimeMs
+
+
+def same_person(one: str, other: str) -> bool:
+    """Return whether two names are one person's: case, blanks and forms of letters make no second person.
+
+    >>> same_person("Ann Lee", " ann  lee"), same_person("ann", "bob")
+    (True, False)
+    """
+    return _plain(one) == _plain(other)
+
+
+def _plain(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 RuleEvent = PublishRule | SetRuleState | ApproveRule | RollbackRule

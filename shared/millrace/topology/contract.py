@@ -10,6 +10,7 @@ from millrace.state.layout import ENCODING_VERSION
 from millrace.state.schema import describe_state
 from millrace.time.clock import CLOCK_VERSION
 from millrace.topology.definition import Link, Topology
+from millrace.topology.keys import FirstOf
 
 #: Where a contract keeps that all processes run in a station, and which of them keep broadcast state.
 STATION: Final = "station"
@@ -74,11 +75,22 @@ def key_names(topology: Topology, link: Link) -> tuple[str, ...]:
 def joined_names(keys: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     """Return the names of the parts of a key that comes by several inputs.
 
+    Of the first of several fields it is the last, by which events go that have none of the others: so a key
+    may come to be led by fields that earlier events did not have.
+
     >>> joined_names([["unit", "shop"], ["machine", "shop"]])
     ('unit = machine', 'shop')
+    >>> joined_names([[FirstOf(("fleet", "machine"))], ["machine"]])
+    ('machine',)
     """
-    named = [[part if isinstance(part, str) else "(expression)" for part in parts] for parts in keys]
+    named = [[_name(part) for part in parts] for parts in keys]
     return tuple(" = ".join(dict.fromkeys(names)) for names in zip(*named, strict=True))
+
+
+def _name(part: Any) -> str:
+    if isinstance(part, FirstOf) and len(part.parts) > 1:
+        part = part.parts[-1]
+    return part if isinstance(part, str) else "(expression)"
 
 
 def _of_link(topology: Topology, link: Link, key_groups: int) -> dict[str, Any]:

@@ -26,31 +26,54 @@ def alert(
     score: float = 0.8,
     action: str = "review",
     codes: tuple[str, ...] = ("SPREE",),
+    ring: str = "",
 ) -> AlertSeen:
     """An alert ``at`` ms after the start."""
     reasons = [AlertReason(code, 4.0, 1.0) for code in codes]
-    return AlertSeen(card, tx, START_MS + at, amount, score, action, reasons, terminal_id="t-1")
+    return AlertSeen(card, tx, START_MS + at, amount, score, action, reasons, terminal_id="t-1", ring=ring)
 
 
 def said(
-    at: int, first_tx: str, verdict: Verdict, *, card: str = "card-1", by: str = "eva", id: str = ""
+    at: int,
+    first_tx: str,
+    verdict: Verdict,
+    *,
+    card: str = "card-1",
+    by: str = "eva",
+    id: str = "",
+    ring: str = "",
+    **more: Any,
 ) -> Disposition:
     """A disposition of the case that the alert of ``first_tx`` opened."""
-    case_id = case_id_of(card, first_tx)
-    return Disposition(id or f"d-{card}-{first_tx}-{verdict}-{at}", case_id, card, verdict, by, START_MS + at)
+    subject = ring or card
+    return Disposition(
+        id or f"d-{subject}-{first_tx}-{verdict}-{at}", case_id_of(subject, first_tx), card, verdict, by,
+        START_MS + at, ring=ring, **more,
+    )  # fmt: skip
 
 
 def act(
-    at: int, first_tx: str, what: ActKind, *, card: str = "card-1", by: str = "eva", id: str = ""
+    at: int,
+    first_tx: str,
+    what: ActKind,
+    *,
+    card: str = "card-1",
+    by: str = "eva",
+    id: str = "",
+    ring: str = "",
+    **more: Any,
 ) -> CaseAct:
     """An act about the case that the alert of ``first_tx`` opened."""
-    case_id = case_id_of(card, first_tx)
-    return CaseAct(id or f"a-{card}-{first_tx}-{what}-{at}", case_id, card, what, by, START_MS + at)
+    subject = ring or card
+    return CaseAct(
+        id or f"a-{subject}-{first_tx}-{what}-{at}", case_id_of(subject, first_tx), card, what, by,
+        START_MS + at, ring=ring, **more,
+    )  # fmt: skip
 
 
 def event(what: AlertSeen | Disposition | CaseAct) -> tuple[str, int, Any]:
     at = what.event_time_ms if isinstance(what, AlertSeen) else what.at_ms
-    return what.card_id, at, what
+    return CaseRules().key_of(what), at, what
 
 
 def history(seed: int, *, cards: int = 4, alerts: int = 40, days: int = 20) -> list[AlertSeen | Disposition]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from apps.fraud.events import Authorisation, AuthorisationStatus, Kind, Label, LabelSource, Transaction
+from apps.fraud.governance import Governance
 from apps.fraud.process import CardMonitor
 from millrace.testing import TestDriver
 
@@ -104,7 +105,9 @@ def authorisations(tx: Transaction, *, scale: int = MINUTE) -> list[Authorisatio
 
 
 def driver(*, out_of_orderness_ms: int = 0) -> TestDriver:
-    return TestDriver(CardMonitor(), out_of_orderness_ms=out_of_orderness_ms)
+    monitor = CardMonitor()
+    monitor.governance = Governance(frozenset())  # thresholds are set by one event
+    return TestDriver(monitor, out_of_orderness_ms=out_of_orderness_ms)
 
 
 def send(target: TestDriver, *transactions: Transaction) -> None:

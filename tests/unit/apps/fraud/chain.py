@@ -20,6 +20,7 @@ from apps.fraud.events import (
     LabelSource,
     Transaction,
 )
+from apps.fraud.governance import Governance
 from apps.fraud.known_labels import LabelRules
 from apps.fraud.model.outcomes import Outcomes
 from apps.fraud.scorer import Scorer
@@ -30,6 +31,7 @@ from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, label, transa
 
 E = TypeVar("E")
 ALL = ("account", "terminal", "device", "ip")
+RULES_ALONE = Governance(frozenset({"block_rules", "approve_rules"}))
 
 
 class Chain:
@@ -42,6 +44,7 @@ class Chain:
         labels: How labels are read.
         measures: Whether scores are kept to be judged.
         control_group: Who is let through though it would be blocked.
+        law: What needs two persons: rules, unless told; so that tests can set the rest by one event.
     """
 
     def __init__(
@@ -53,8 +56,11 @@ class Chain:
         labels: LabelRules | None = None,
         measures: bool = False,
         control_group: ControlGroup | None = None,
+        law: Governance = RULES_ALONE,
     ) -> None:
         first, rest = stages(entities, scorer, labels=labels, measures=measures, control_group=control_group)
+        for stage in (first, *(stage for _, stage in rest)):
+            stage.governance = law
         self.chain = MemoryChain(first, *rest, out_of_orderness_ms=out_of_orderness_ms)
         self.emissions: list[Emission] = []
 

@@ -245,6 +245,21 @@ def test_verified_payments_pass_for_a_while_and_unblocking_is_recorded() -> None
     assert the_case(target, "b").blocked_until_ms is None
 
 
+@pytest.mark.parametrize("block_ms", [0, 5 * DAY])
+def test_a_verdict_of_fraud_ends_that_payments_pass_by_the_holders_word(block_ms: int) -> None:
+    """Without it what was allowed before stayed so where nothing is blocked, or once it is unblocked."""
+    rules = msgspec.structs.replace(ACTING, block_ms=block_ms)
+    events = [alert(0, "a"), act(HOUR, "a", "verified", by="ann"), said(2 * HOUR, "a", "fraud")]
+    target = settle(driver(*events, rules=rules), 2 * HOUR)
+    assert target.values("control")[1] == RemoveListEntry(
+        "allowed", "card:card-1", "eva", START_MS + 2 * HOUR
+    )
+    assert the_case(target).cards[0].verified_until_ms is None
+    later = [alert(0, "a"), act(HOUR, "a", "verified", by="ann"), said(HOUR + DAY, "a", "fraud")]
+    told = settle(driver(*later, rules=rules), 2 * DAY).values("control")[1:]
+    assert not any(isinstance(one, RemoveListEntry) for one in told)  # it has ended by itself
+
+
 def test_payments_of_a_card_found_to_be_in_foreign_hands_are_not_let_pass() -> None:
     target = settle(driver(alert(0, "a"), said(1, "a", "fraud"), act(2, "a", "verified")), 2)
     assert len(target.values("control")) == 1
@@ -363,20 +378,22 @@ def some_life(random: Random, card: str, n: int) -> list[Event]:
     return events
 
 
-def control_of(event: PutListEntry | Propose) -> tuple[Any, ...]:
+def control_of(event: PutListEntry | RemoveListEntry | Propose) -> tuple[Any, ...]:
+    if isinstance(event, RemoveListEntry):
+        return ("remove", event.list, event.entry, event.by)
     if isinstance(event, PutListEntry):
-        return ("put", event.list, event.entry.removeprefix("card:"), event.until_ms, event.by)
+        return ("put", event.list, event.entry, event.until_ms, event.by)
     (change,) = event.changes
-    card = change.entry.removeprefix("card:")  # type: ignore[union-attr]
     if isinstance(change, PutListEntry):
-        return ("propose", "put", change.list, card, change.until_ms, change.by)
-    return ("propose", "remove", change.list, card, change.by)  # type: ignore[union-attr]
+        return ("propose", "put", change.list, change.entry, change.until_ms, change.by)
+    return ("propose", "remove", change.list, change.entry, change.by)  # type: ignore[union-attr]
 
 
 def told(case: Case) -> tuple[Any, ...]:
     return (
         [t.transaction_id for t in case.transactions], case.status, case.follows, case.claimed_by,
         case.claimed_until_ms, case.looked_by, case.looked_ms, case.blocked_until_ms,
+        {c.verified_until_ms for c in case.cards if c.verified_until_ms},
         [(h.what, h.by, h.at_ms) for h in case.history],
     )  # fmt: skip
 
@@ -392,7 +409,7 @@ def test_ten_thousand_cards_are_what_going_through_their_events_gives() -> None:
     found, control, labels = cases(target), target.values("control"), target.values("labels")
     by_card: dict[str, list[tuple[Any, ...]]] = {}
     for one in map(control_of, control):
-        by_card.setdefault(one[2 if one[0] == "put" else 3], []).append(one)
+        by_card.setdefault(one[3 if one[0] == "propose" else 2].removeprefix("card:"), []).append(one)
     cases_by: dict[str, dict[str, Case]] = {}
     for case in found.values():
         cases_by.setdefault(case.card_id, {})[case.case_id] = case
@@ -422,7 +439,8 @@ def test_ten_thousand_cards_are_what_going_through_their_events_gives() -> None:
 def as_told(case: oracle.Told, ids: dict[str, str]) -> tuple[Any, ...]:
     return (
         [a.transaction_id for a in case.alerts], case.status, ids[case.follows] if case.follows else None,
-        *(case.claim or (None, None)), *(case.looked or (None, None)), case.blocked_until, case.history,
+        *(case.claim or (None, None)), *(case.looked or (None, None)), case.blocked_until,
+        case.passes, case.history,
     )  # fmt: skip
 
 

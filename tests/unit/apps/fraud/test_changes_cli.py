@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from apps.fraud.events import Control
+from millrace.privacy.keys import make_key_file
 from tests.unit.apps.fraud.test_governance import decided, table_of
 from tests.unit.apps.fraud.test_rules_cli import Topic, run
 from tests.unit.millrace.dashboard.cases import put
@@ -100,12 +101,19 @@ def test_lists_become_proposals_where_a_second_person_must_agree(topic: Topic) -
     assert "card:c-2" in run("lists", "show", *TWO)
 
 
-def test_as_it_comes_lists_and_thresholds_hold_at_once(topic: Topic) -> None:
-    assert "is on allowed" in run("lists", "put", "allowed", "card:c-2", "--by", "ann")
-    assert "is applied" in run("changes", "propose", "--threshold", "block_score=0.9", "--by", "ann")
-    assert "is applied" in run("changes", "propose", "--threshold", "block_score=", "--by", "ann")
-    assert sent(topic) == ["PutListEntry", "Propose", "Propose"]
-    assert "threshold" not in run("changes", "list")
+def test_as_it_comes_what_is_stricter_holds_at_once_and_what_lets_more_pass_waits(topic: Topic) -> None:
+    assert "is on blocked" in run("lists", "put", "blocked", "card:c-2", "--by", "ann")
+    assert "waits for" in run("lists", "put", "allowed", "card:c-2", "--by", "ann")
+    assert "is applied" in run("changes", "propose", "--threshold", "block_score=0.8", "--by", "ann")
+    assert "waits for" in run("changes", "propose", "--threshold", "block_score=", "--by", "ann")
+    assert sent(topic) == ["PutListEntry", "Propose", "Propose", "Propose"]
+    assert "threshold block_score = 0.8" in run("changes", "list")
+
+
+def test_who_works_alone_can_do_without_a_second_person(topic: Topic) -> None:
+    alone = ("--by", "ann", "--set", "governance.two_person=none")
+    assert "is on allowed" in run("lists", "put", "allowed", "card:c-2", *alone)
+    assert "is applied" in run("changes", "propose", "--threshold", "block_score=0.9", *alone)
 
 
 def test_looking_ahead_sends_nothing(topic: Topic, tmp_path: Path) -> None:
@@ -131,4 +139,34 @@ def test_looking_ahead_sends_nothing(topic: Topic, tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense_is_refused_in_one_line(words: tuple[str, ...], why: str, topic: Topic) -> None:
     assert why in run("changes", "propose", *words, "--by", "ann")
+    assert topic.values == []
+
+
+NUMBER = "4111 1111 1111 1111"
+
+
+def test_a_card_number_stands_in_no_change_nor_in_its_reason(topic: Topic, tmp_path: Path) -> None:
+    key = tmp_path / "app" / "privacy" / "token.keys"
+    make_key_file(key)
+    because = ("--reason", f"the holder of {NUMBER} called")
+    said = run("changes", "propose", "--put", f"allowed=card:{NUMBER}", *because, "--by", "ann", *TWO)
+    name = named(said)
+    run("changes", "approve", name, *because, "--by", "bob", *TWO)
+    run("changes", "undo", name, *because, "--by", "bob", *TWO)
+    run("lists", "put", "blocked", f"card:{NUMBER}", "--note", NUMBER, "--by", "ann", *TWO)
+    assert len(topic.values) == 4
+    for value in topic.values:
+        assert not re.search(rb"4111\D?1111", value), value
+    assert b"called" in topic.values[0]
+
+
+def test_an_entry_that_ends_in_the_past_is_told_so(topic: Topic) -> None:
+    said = run("lists", "put", "blocked", "card:c-1", "--from", "2020-01-01", "--for", "1d", "--by", "ann")
+    assert "past by the clock" in said
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e300"])
+def test_a_threshold_that_is_no_amount_is_refused_before_it_is_sent(topic: Topic, value: str) -> None:
+    for command in ("propose", "what-if"):
+        assert "a threshold is a number" in run("changes", command, "--threshold", f"block_score={value}")
     assert topic.values == []

@@ -59,7 +59,8 @@ def _message(topic: str, card: str, event: object, at: int) -> Message:
 
 def run(messages: list[tuple[int, Message]], overrides: list[str]) -> dict[str, list[bytes]]:
     """Return what comes out of the app's own topology, by output."""
-    settings = load_settings(FraudSettings, app="fraud", overrides=overrides, env={})
+    law = "governance.two_person=block_rules,approve_rules"
+    settings = load_settings(FraudSettings, app="fraud", overrides=[law, *overrides], env={})
     station = MemoryStation(app.topology(settings), settings)
     ordered = [message for _, message in sorted(messages, key=lambda sent: sent[0])]
     found: dict[str, list[bytes]] = {}

@@ -187,7 +187,31 @@ def test_blocking_pays_from_a_probability_that_hangs_on_the_amount(
     assert block_pays(probability, amount, Costs(false_block=10.0, margin=0.02)) is pays
 
 
+@pytest.mark.parametrize("known", ["all", "none", "frauds"])
+def test_one_payment_alone_is_decided_on_or_refused(known: str) -> None:
+    fraud = {"all": False, "none": None, "frauds": True}[known]
+    one = Scored.of([(0, "a", 100.0, 0.5, fraud)])
+    if not fraud:
+        with pytest.raises(EconomicsError, match="no labelled fraud"):
+            choose(one, Costs(), 1)
+        return
+    best, curve = choose(one, Costs(), 1, most_false_blocks=0.0)
+    assert (best.block_from, best.cost, best.saved, best.false_block_rate) == (0.5, 0.0, 100.0, 0.0)
+    assert {o.cost for o in curve} == {0.0, 35.0}  # not blocked it is looked at: 5, and 30 of 100 are gone
+
+
+def test_equal_scores_stand_or_fall_together() -> None:
+    tied = Scored.of([(n, f"c{n}", 10.0 * (n + 1), 0.7, n % 2 == 0) for n in range(6)])
+    best, _ = choose(tied, Costs(review=1.0, false_block=0.0, margin=0.0), 100)
+    assert (best.block_from, best.caught_share, best.cost) == (0.7, 1.0, 0.0)
+
+
 def test_what_makes_no_sense_is_refused() -> None:
+    for costs in ({"review": float("nan")}, {"false_block": float("inf")}, {"margin": -0.1}):
+        with pytest.raises(EconomicsError, match="not negative"):
+            Costs(**costs)
+    with pytest.raises(EconomicsError, match="from 0 to 1"):
+        choose(Scored.of([(0, "a", 1.0, 0.5, True)]), Costs(), 1, most_false_blocks=-0.1)
     with pytest.raises(EconomicsError, match="not negative"):
         Costs(review=-1)
     with pytest.raises(EconomicsError, match="shares"):

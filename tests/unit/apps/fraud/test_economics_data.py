@@ -261,3 +261,45 @@ def test_a_file_of_scores_may_leave_open_what_a_payment_was(tmp_path: Path) -> N
     assert told.exit_code == 0, told.output
     assert "1 known frauds, 1 genuine, 1 of which it is not known" in told.output
     assert set(json.loads(out.read_text())) == {"capacity", "costs", "best", "curve"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"score": None}, {"score": float("nan")}, {"score": 1.5}, {"amount": None}, {"amount": float("inf")},
+        {"amount": -1.0}, {"time_ms": None}, {"time_ms": -1},
+    ],
+)  # fmt: skip
+def test_scores_that_are_no_figures_are_refused_in_a_line(tmp_path: Path, row: dict[str, Any]) -> None:
+    rows = [{"time_ms": 1, "card": "a", "amount": 5.0, "score": 0.5, "fraud": n == 0} for n in range(3)]
+    path = tmp_path / "scores.parquet"
+    pq.write_table(pa.Table.from_pylist([*rows, {**rows[0], **row}]), path)
+    result = CliRunner().invoke(cases_app, ["economics", "--scores", str(path)])
+    assert isinstance(result.exception, EconomicsError), result.output
+    assert "\n" not in str(result.exception)
+
+
+def test_costs_that_are_no_numbers_are_refused_in_a_line(tmp_path: Path) -> None:
+    for words in (["--review", "nan"], ["--margin", "inf"]):
+        result = CliRunner().invoke(cases_app, ["economics", *words])
+        assert isinstance(result.exception, EconomicsError), result.output
+
+
+def test_amounts_of_several_currencies_count_by_what_was_billed(tmp_path: Path) -> None:
+    """9,000 yen are 60: by the bill; of before there were currencies the amount; unknown they are nothing."""
+    rows, truth = payments(60, 0.2)
+    bills: list[tuple[str, float | None, float]]
+    bills = [("", None, 9_000.0), ("EUR", 60.0, 60.0), ("EUR", None, 0.0)]
+    for n, row in enumerate(rows):
+        row["amount"], (row["billing_currency"], row["billing_amount"], _) = 9_000.0, bills[n % 3]
+    billed = [("billing_currency", pa.string()), ("billing_amount", pa.float64())]
+    put(tmp_path, "transactions", rows, pa.schema([*EXTRA, *(pa.field(*one) for one in billed)]))
+    settings = load_settings(fraud.settings, app="fraud", env={})
+    newest = max(r["event_time_ms"] for r in rows)
+    data = AppData(fraud, settings, tmp_path, lambda: newest + 1, dashboard.page.folders)
+    scored, _ = scored_decisions(data, SETTINGS, ScoreName.rules, 0)
+    every = zip(scored.time_ms, scored.score, scored.amount, strict=True)
+    found = {(int(t), float(s)): float(a) for t, s, a in every}
+    assert len(found) == len(rows) == len(truth)
+    for n, row in enumerate(rows):
+        assert found[row["event_time_ms"], row["score"]] == bills[n % 3][2]

@@ -163,8 +163,8 @@ def test_a_batch_is_judged_as_its_events_one_by_one() -> None:
 
 def test_a_batch_leaves_as_one_part_per_model_and_day() -> None:
     chain = Chain((), scorer=ByIdentity(), measures=True)
-    chain.control(SetThreshold("model_block", 0.5))
-    chain.send(*(transaction(n, 10, card=f"card-{n % 3}") for n in range(30)), transaction(DAY, 10))
+    life = [transaction(n, 10, id=f"p-{n}", card=f"card-{n % 3}") for n in range(30)]
+    chain.send(*life, transaction(DAY, 10, id="p-next"))
     assert len(chain.outcomes) == 4
     told = sum(decision.action != "block" for decision in chain.decisions)
     assert 0 < told < 31
