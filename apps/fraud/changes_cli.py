@@ -65,7 +65,7 @@ def propose(
     from millrace.operations.sending import now_ms, who
 
     settings, topic = open_topic(bootstrap, root, overrides)
-    name, now = who(by), now_ms()
+    name, now = who(by, settings), now_ms()
     changes = _changes(settings, thresholds, puts, removes, for_, name, now, reason)
     try:
         show_difference(difference(changes, settings, topic, last))
@@ -114,9 +114,11 @@ def approve(
     """
     from apps.fraud.control_events import ApproveChange
     from millrace.errors import UserError
+    from millrace.operations.roster import Role
     from millrace.operations.sending import now_ms, who
 
     settings, topic = open_topic(bootstrap, root, overrides)
+    name = who(by, settings, Role.approve)
     book = read(topic)
     if (found := book.proposals.get(proposal)) is not None and found.status == "waiting":
         _show(proposal, book)
@@ -124,7 +126,7 @@ def approve(
             show_difference(difference(found.each(), settings, topic, last, book))
         except UserError as error:
             typer.echo(f"what it would have done is not known: {error}")
-    _settle(topic, ApproveChange(proposal, who(by), now_ms(), reason))
+    _settle(topic, ApproveChange(proposal, name, now_ms(), reason))
 
 
 @app.command()
@@ -143,8 +145,8 @@ def reject(
     from apps.fraud.control_events import RejectChange
     from millrace.operations.sending import now_ms, who
 
-    _, topic = open_topic(bootstrap, root, overrides)
-    _settle(topic, RejectChange(proposal, who(by), now_ms(), reason))
+    settings, topic = open_topic(bootstrap, root, overrides)
+    _settle(topic, RejectChange(proposal, who(by, settings), now_ms(), reason))
 
 
 @app.command()
@@ -163,8 +165,8 @@ def undo(
     from apps.fraud.control_events import UndoChange
     from millrace.operations.sending import now_ms, who
 
-    _, topic = open_topic(bootstrap, root, overrides)
-    _settle(topic, UndoChange(proposal, who(by), now_ms(), reason))
+    settings, topic = open_topic(bootstrap, root, overrides)
+    _settle(topic, UndoChange(proposal, who(by, settings), now_ms(), reason))
 
 
 @app.command("list")

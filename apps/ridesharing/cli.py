@@ -89,19 +89,21 @@ def audit(
 def policy(
     name: Annotated[PolicyName, typer.Argument(help="How windows are decided from now on.")],
     start: Annotated[str | None, typer.Option("--from", help="From this event time on.")] = None,
+    by: By = None,
     bootstrap: Bootstrap = None,
     overrides: Overrides = None,
 ) -> None:
     """Switch the policy of all regions while the app runs."""
     from apps.ridesharing.events import SetPolicy
 
-    _control(_settings(overrides, bootstrap), SetPolicy(name.value, _time(start) if start else 0))
+    _control(_settings(overrides, bootstrap), by, SetPolicy(name.value, _time(start) if start else 0))
     typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
 
 
 @app.command()
 def shadows(
     names: Annotated[list[PolicyName] | None, typer.Argument(help="None: turn them off.")] = None,
+    by: By = None,
     bootstrap: Bootstrap = None,
     overrides: Overrides = None,
 ) -> None:
@@ -109,7 +111,7 @@ def shadows(
     from apps.ridesharing.events import SetShadows
 
     chosen: list[Policy] = [name.value for name in names or ()]
-    _control(_settings(overrides, bootstrap), SetShadows(chosen))
+    _control(_settings(overrides, bootstrap), by, SetShadows(chosen))
     typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
 
 
@@ -265,7 +267,7 @@ def _command(
     event = Command(
         command_id=uuid.uuid4().hex[:12],
         action=action,
-        operator=who(by),
+        operator=who(by, settings),
         reason=reason,
         event_time_ms=at_ms,
         until_ms=until_ms,
@@ -285,9 +287,10 @@ def _time(text: str) -> int:
     return parse_time(text)
 
 
-def _control(settings: RidesharingSettings, event: SetPolicy | SetShadows) -> None:
+def _control(settings: RidesharingSettings, by: str | None, event: SetPolicy | SetShadows) -> None:
     """Send a control event, to the topic's only partition."""
     from apps.ridesharing.events import Control
-    from millrace.operations.sending import send
+    from millrace.operations.sending import send, who
 
+    who(by, settings)
     send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)
