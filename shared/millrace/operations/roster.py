@@ -371,7 +371,7 @@ def _wrong(roster: Roster) -> str:
         names.add(one.name.casefold())
         ids.add(one.token_id)
         n, r, p = one.cost
-        if not (1 < n and not n & n - 1 and r > 0 and 0 < p <= 16 and 128 * n * r * 2 <= _MOST_MEMORY):
+        if not (n > 1 and not n & (n - 1) and r > 0 and 0 < p <= 16 and 128 * n * r * 2 <= _MOST_MEMORY):
             return f"{one.name}: scrypt cannot be asked for n={n}, r={r}, p={p}"
         if len(one.hash) != 32 or len(one.salt) < 16 or not re.fullmatch("[0-9a-f]{16}", one.token_id):
             return f"{one.name}: the token's hash is not whole"
