@@ -11,6 +11,7 @@ import typer
 
 from millrace.cli.options import Bootstrap, Overrides
 from millrace.errors import ChecksFailed, UserError
+from millrace.operations.sending import who
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,8 +130,9 @@ def assign(
 ) -> None:
     """Give a request to a driver by hand."""
     settings = _settings(overrides, bootstrap)
+    operator = who(by, settings)
     zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "assign", by, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
+    _command(settings, "assign", operator, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
 
 
 @app.command()
@@ -146,8 +148,9 @@ def cancel(
 ) -> None:
     """Cancel a request by hand; not one whose rider is aboard."""
     settings = _settings(overrides, bootstrap)
+    operator = who(by, settings)
     zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "cancel", by, reason, at, request_id=request_id, zone=zone)
+    _command(settings, "cancel", operator, reason, at, request_id=request_id, zone=zone)
 
 
 @app.command()
@@ -162,7 +165,7 @@ def block(
 ) -> None:
     """Give a driver no further offers for a time."""
     settings = _settings(overrides, bootstrap)
-    _command(settings, "block", by, reason, at, length, driver_id=driver_id)
+    _command(settings, "block", who(by, settings), reason, at, length, driver_id=driver_id)
 
 
 @app.command()
@@ -175,7 +178,8 @@ def unblock(
     overrides: Overrides = None,
 ) -> None:
     """End a block."""
-    _command(_settings(overrides, bootstrap), "unblock", by, reason, at, driver_id=driver_id)
+    settings = _settings(overrides, bootstrap)
+    _command(settings, "unblock", who(by, settings), reason, at, driver_id=driver_id)
 
 
 @app.command()
@@ -190,7 +194,7 @@ def blackout(
 ) -> None:
     """Pick nobody up in a zone (an H3 cell of resolution 7) for a time."""
     settings = _settings(overrides, bootstrap)
-    _command(settings, "blackout", by, reason, at, length, zone=zone)
+    _command(settings, "blackout", who(by, settings), reason, at, length, zone=zone)
 
 
 @app.command()
@@ -203,7 +207,8 @@ def lift(
     overrides: Overrides = None,
 ) -> None:
     """End a blackout."""
-    _command(_settings(overrides, bootstrap), "lift", by, reason, at, zone=zone)
+    settings = _settings(overrides, bootstrap)
+    _command(settings, "lift", who(by, settings), reason, at, zone=zone)
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
@@ -249,7 +254,7 @@ def _zone_of(folder: Path, request_id: str) -> str:
 def _command(
     settings: RidesharingSettings,
     action: Action,
-    by: str | None,
+    operator: str,
     reason: str,
     at: str | None,
     length: str | None = None,
@@ -259,7 +264,7 @@ def _command(
     zone: str = "",
 ) -> None:
     from apps.ridesharing.events import Command, key_of, too_far_ahead
-    from millrace.operations.sending import now_ms, send, who
+    from millrace.operations.sending import now_ms, send
     from millrace.time.durations import to_ms
 
     at_ms = _time(at) if at else now_ms()
@@ -267,7 +272,7 @@ def _command(
     event = Command(
         command_id=uuid.uuid4().hex[:12],
         action=action,
-        operator=who(by, settings),
+        operator=operator,
         reason=reason,
         event_time_ms=at_ms,
         until_ms=until_ms,
@@ -290,7 +295,7 @@ def _time(text: str) -> int:
 def _control(settings: RidesharingSettings, by: str | None, event: SetPolicy | SetShadows) -> None:
     """Send a control event, to the topic's only partition."""
     from apps.ridesharing.events import Control
-    from millrace.operations.sending import send, who
+    from millrace.operations.sending import send
 
     who(by, settings)
     send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)

@@ -1,7 +1,7 @@
 // The page: a list of apps, one app's panels live, the detail of a key, and what may be done.
 
 import { draw, el, time } from "/static/charts.js";
-import { asked, logsIn, showOperator } from "/static/operators.js";
+import { asked, logsIn, showOperator, whyNot } from "/static/operators.js";
 
 const main = document.getElementById("main");
 const statusLine = document.getElementById("status");
@@ -154,7 +154,7 @@ function listen(name) {
 function context(title) {
   const { name, about } = current;
   return {
-    title, action: about.action, mayAct: session.may_act, act: openAction,
+    title, action: about.action, mayAct: session.may_act, whyNot: whyNot(session), act: openAction,
     link: about.detail ? (key) => linkTo(name, key) : null,
   };
 }

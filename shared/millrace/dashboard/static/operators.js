@@ -11,6 +11,11 @@ export function showOperator(session) {
   line.textContent = session.operator ? `${session.operator} (${session.role})` : "";
 }
 
+export function whyNot(session) {
+  if (!session.operators) return "this takes the token: open the address that the command printed";
+  return session.operator ? `this takes somebody who may decide, and ${session.operator} may look` : "this takes an operator: log in with your token";
+}
+
 // The fields of an action less the one for a name, which is that of the operator.
 export const asked = (fields, session) => fields.filter((field) => !session.operators || field.name !== "by");
 
