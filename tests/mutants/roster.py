@@ -27,6 +27,14 @@ MUTANTS: Final = (
         (_HISTORY,),
     ),
     Mutant(
+        "operators: an unknown token is found to be one in no time",
+        f"{_OPERATIONS}/roster.py",
+        'return _made("", Role.look, 0, None, COST)[0]',
+        'return _made("", Role.look, 0, None, Cost(2, 1, 1))[0]',
+        "the time tells nothing of a token",
+        (f"{_ROSTER}::test_an_unknown_token_costs_what_a_known_one_does",),
+    ),
+    Mutant(
         "operators: a token has no end",
         f"{_OPERATIONS}/roster.py",
         "self.until_ms is not None and now_ms >= self.until_ms",
@@ -141,7 +149,7 @@ MUTANTS: Final = (
     Mutant(
         "operators: the page takes the name that is sent",
         f"{_DASHBOARD}/page.py",
-        "if values.get(BY) not in (None, \"\", operator.name):",
+        'if values.get(BY) not in (None, "", operator.name):',
         "if values.get(BY):\n            return values\n        if False:",
         "on the page the name is that of the token",
         (f"{_PAGE}::test_an_operator_logs_in_and_acts_by_the_name_of_the_token",),

@@ -207,7 +207,7 @@ class Access:
             return True
 
     def wait_s(self, address: str) -> int:
-        """Return how long an address must wait before it may try to log in, s; 0: this is counted as a try."""
+        """Return how long an address must wait before it may try to log in, s; 0: this counts as a try."""
         return math.ceil(self._tries.wait_s(address) or self._tries_of_all.wait_s(""))
 
     def recognised(self, token: str) -> Operator:

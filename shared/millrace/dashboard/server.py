@@ -30,8 +30,8 @@ MOST_LISTENERS = 64
 #: Of these, so many without the token: they must not keep out those who have it.
 MOST_UNKNOWN_LISTENERS = 48
 _LARGEST_BODY = 16_384
-_FILES = {"style.css": "text/css", "app.js": "text/javascript", "charts.js": "text/javascript", "operators.js": "text/javascript",
-          "icon.svg": "image/svg+xml"}  # fmt: skip
+_FILES = {"style.css": "text/css", "app.js": "text/javascript", "charts.js": "text/javascript",
+          "operators.js": "text/javascript", "icon.svg": "image/svg+xml"}  # fmt: skip
 
 
 class _TooLong(UserError):

@@ -304,8 +304,8 @@ class OperatorsSettings(Section):
     file: str | None = Field(
         default=None,
         min_length=1,
-        description="file of the operators, their roles and the hashes of their tokens; where it is, changing "
-        "something takes a token. Default operators.json in .millrace or MILLRACE_HOME",
+        description="file of the operators, their roles and the hashes of their tokens; where it is, "
+        "changing something takes a token. Default operators.json in .millrace or MILLRACE_HOME",
     )
 
     @field_validator("file", mode="before")

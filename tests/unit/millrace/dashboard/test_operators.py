@@ -51,7 +51,9 @@ class World:
 
     def log_in(self, client: TestClient, token: str, **headers: str) -> Any:
         self.now_s += 1  # one try a second
-        return client.post("/api/enter", json={"token": token}, headers={"origin": f"http://{HOST}"} | headers)
+        return client.post(
+            "/api/enter", json={"token": token}, headers={"origin": f"http://{HOST}"} | headers
+        )
 
     def act(self, client: TestClient, half: str | None, **more: str) -> Any:
         headers = {"origin": f"http://{HOST}"} | ({} if half is None else {CSRF_HEADER: half})
@@ -90,7 +92,13 @@ def test_an_operator_logs_in_and_acts_by_the_name_of_the_token(world: World, cli
     assert "samesite=strict" in cookie.lower()
     half = answer.json()["act"]
     said = client.get("/api/session", headers={CSRF_HEADER: half}).json()
-    assert said == {"is_known": True, "may_act": True, "operators": True, "operator": "decide", "role": "decide"}
+    assert said == {
+        "is_known": True,
+        "may_act": True,
+        "operators": True,
+        "operator": "decide",
+        "role": "decide",
+    }
     assert world.act(client, half).json() == {"said": "done by decide"}
     assert world.act(client, half, by="decide").json() == {"said": "done by decide"}
     other = world.act(client, half, by="ann")
@@ -109,7 +117,10 @@ def test_the_pages_token_lets_look_and_not_act(world: World, client: TestClient)
     client.cookies.clear()
     bearer = {"authorization": f"Bearer {TOKEN}"}
     answer = client.post("/api/apps/shop/action", json={"id": "1", "by": "ann"}, headers=bearer)
-    assert (answer.status_code, answer.json()["error"]) == (403, "this takes an operator: log in with your token")
+    assert (answer.status_code, answer.json()["error"]) == (
+        403,
+        "this takes an operator: log in with your token",
+    )
     assert world.done == []
 
 
@@ -131,7 +142,9 @@ def test_acting_takes_the_role_that_the_action_says(
     half = world.log_in(client, world.tokens[has]).json()["act"]
     assert world.act(client, half).status_code == (200 if has.covers(needed) else 403)
     assert bool(world.done) == has.covers(needed)
-    assert client.get("/api/session", headers={CSRF_HEADER: half}).json()["may_act"] == has.covers(Role.decide)
+    assert client.get("/api/session", headers={CSRF_HEADER: half}).json()["may_act"] == has.covers(
+        Role.decide
+    )
 
 
 def test_both_halves_of_the_session_are_needed(world: World, client: TestClient) -> None:
@@ -139,7 +152,9 @@ def test_both_halves_of_the_session_are_needed(world: World, client: TestClient)
     for wrong in (None, "", "x" * 43):
         assert world.act(client, wrong).status_code == 403
     foreign = client.post(
-        "/api/apps/shop/action", json={"id": "1"}, headers={"origin": "http://evil.example", CSRF_HEADER: half}
+        "/api/apps/shop/action",
+        json={"id": "1"},
+        headers={"origin": "http://evil.example", CSRF_HEADER: half},
     )
     assert foreign.status_code == 403
     client.cookies.clear()
@@ -181,7 +196,10 @@ def test_operators_that_come_to_be_while_it_serves_count_at_once(world: World) -
     world.file.path.unlink()
     with TestClient(make_app(world.site), base_url=f"http://{HOST}", follow_redirects=False) as found:
         half = found.get(f"/?token={TOKEN}").headers["location"].partition("#act=")[2]
-        assert found.get("/api/session", headers={CSRF_HEADER: half}).json() == {"is_known": True, "may_act": True}
+        assert found.get("/api/session", headers={CSRF_HEADER: half}).json() == {
+            "is_known": True,
+            "may_act": True,
+        }
         assert world.act(found, half, by="anybody").status_code == 200
         assert world.log_in(found, "x").status_code != 200
         world.file.path.touch(0o600)
@@ -198,7 +216,9 @@ def test_wrong_tokens_are_refused_and_tries_are_few(world: World, client: TestCl
         assert (answer.status_code, "not the token" in answer.json()["error"]) == (403, True)
         assert COOKIE not in answer.cookies
     world.now_s += 0.5
-    soon = client.post("/api/enter", json={"token": world.tokens[Role.decide]}, headers={"origin": f"http://{HOST}"})
+    soon = client.post(
+        "/api/enter", json={"token": world.tokens[Role.decide]}, headers={"origin": f"http://{HOST}"}
+    )
     assert (soon.status_code, soon.headers["retry-after"]) == (429, "1")
     assert world.log_in(client, world.tokens[Role.decide]).status_code == 200
 
@@ -227,7 +247,9 @@ def test_where_looking_takes_a_token_too_an_operators_does_and_the_form_is_there
 ) -> None:
     world = World(tmp_path, private=True)
     client = client_of(world)
-    assert [client.get(path).status_code for path in ("/", "/static/app.js", "/static/operators.js")] == [200] * 3
+    assert [client.get(path).status_code for path in ("/", "/static/app.js", "/static/operators.js")] == [
+        200
+    ] * 3
     assert client.get("/api/session").json()["operator"] is None
     closed = ("/api/apps", "/api/apps/shop", "/api/apps/shop/events?once=true", "/api/apps/shop/tables/sales")
     assert {path: client.get(path).status_code for path in closed} == dict.fromkeys(closed, 401)

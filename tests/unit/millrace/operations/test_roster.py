@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from millrace.operations import roster as module
 from millrace.operations.roster import COST, Cost, Operator, Role, Roster, RosterError, RosterFile
 
 CASES = int(os.environ.get("MILLRACE_CASES", "150"))
@@ -28,6 +30,14 @@ class Known:
         self.token: dict[str, str] = {}
         self.until: dict[str, int | None] = {}
 
+    def take(self, what: str, name: str, role: Role, token: str, until: int | None) -> None:
+        if what == "remove":
+            del self.token[name], self.role[name], self.until[name]
+        if what in ("add", "renew"):
+            self.token[name], self.until[name] = token, until
+        if what in ("add", "role"):
+            self.role[name] = role
+
     def owner(self, token: str, now: int) -> tuple[str, Role] | None:
         for name, kept in self.token.items():
             until = self.until[name]
@@ -37,50 +47,54 @@ class Known:
 
 
 @pytest.mark.parametrize("seed", range(CASES))
-def test_after_any_history_a_token_is_whose_it_was_given_to_last(seed: int, tmp_path: Path) -> None:
+def test_after_any_history_a_token_is_whose_it_was_given_to_last(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = Roster().add("nobody", Role.look, 0, None, CHEAP)[0].operators[0]
+    monkeypatch.setattr(module, "_nobody", lambda: nobody)  # an unknown token costs what a known one does
     rng = random.Random(seed)
-    file = RosterFile(tmp_path / "operators.json")
-    known, given, now = Known(), ["", "mr-0-x", "ann"], 1_000
+    roster = Roster()
+    known, given, now, token = Known(), ["", "mr-0-x", "ann"], 1_000, ""
     for _ in range(rng.randrange(1, 14)):
         now += rng.randrange(50)
         name, role = rng.choice(NAMES), rng.choice(list(Role))
         until = rng.choice([None, now + rng.randrange(1, 200)])
-        there = {one.casefold() for one in known.role}
         what = rng.choice(["add", "add", "renew", "role", "remove", "other case"])
         if what == "other case":
             what, name = "add", name.upper()
+        there = {one.casefold() for one in known.role}
         fits = (name.casefold() not in there) if what == "add" else name in known.role
         try:
             if what == "add":
-                token = file.change(lambda r: r.add(name, role, now, until, CHEAP))  # noqa: B023
+                roster, token = roster.add(name, role, now, until, CHEAP)
             elif what == "renew":
-                token = file.change(lambda r: r.renew(name, now, until, CHEAP))  # noqa: B023
-            elif what == "role":
-                file.change(lambda r: (r.with_role(name, role), None))  # noqa: B023
+                roster, token = roster.renew(name, now, until, CHEAP)
             else:
-                file.change(lambda r: (r.without(name), None))  # noqa: B023
+                roster = roster.with_role(name, role) if what == "role" else roster.without(name)
         except RosterError:
             assert not fits
         else:
             assert fits
-            if what in ("add", "renew"):
-                given.append(token)
-                known.token[name], known.until[name] = token, until
-            if what in ("add", "role"):
-                known.role[name] = role
-            if what == "remove":
-                for of in (known.token, known.role, known.until):
-                    del of[name]  # type: ignore[attr-defined]
-        roster = RosterFile(file.path).read()  # as another process finds it
-        if roster is None:
-            assert not known.role
-            continue
+            known.take(what, name, role, token, until)
+            given += [token] if what in ("add", "renew") else []
+        text = msgspec.json.encode(roster)
+        roster = msgspec.json.decode(text, type=Roster)  # as another process finds it
         assert {one.name: one.role for one in roster.operators} == known.role
         for token in given:
             found = roster.find(token, now)
             assert (None if found is None else (found.name, found.role)) == known.owner(token, now)
-    text = file.path.read_text() if file.path.exists() else ""
-    assert not any(token.rpartition("-")[2] in text for token in given[3:]), "only hashes are kept"
+        assert not any(token[20:].encode() in text for token in given[3:]), "only hashes are kept"
+
+
+def test_an_unknown_token_costs_what_a_known_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    roster, token = Roster().add("ann", Role.look, 0)
+    roster.find("warms up", 0)
+    asked: list[int] = []
+    scrypt = hashlib.scrypt
+    monkeypatch.setattr(hashlib, "scrypt", lambda *a, **k: (asked.append(k["n"]), scrypt(*a, **k))[1])
+    for text in (token, token[:-1] + "!", "mr-0123456789abcdef-" + "A" * 43, "", "x" * 10_000):
+        roster.find(text, 0)
+    assert asked == [COST.n] * 5
 
 
 def test_a_seen_operator_is_one_as_long_as_the_token_is_theirs() -> None:
