@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -80,7 +81,9 @@ def test_after_any_history_a_token_is_whose_it_was_given_to_last(
         text = msgspec.json.encode(roster)
         roster = msgspec.json.decode(text, type=Roster)  # as another process finds it
         assert {one.name: one.role for one in roster.operators} == known.role
-        for token in given:
+        # Each, and each id with the secret of the one before it.
+        mixed = [one[:20] + other[20:] for one, other in itertools.pairwise(given[3:])]
+        for token in [*given, *mixed, *(one[:20] + "A" * 43 for one in given[3:])]:
             found = roster.find(token, now)
             assert (None if found is None else (found.name, found.role)) == known.owner(token, now)
         assert not any(token[20:].encode() in text for token in given[3:]), "only hashes are kept"
