@@ -118,7 +118,11 @@ def _add_page(app: FastAPI, site: Site) -> None:
         }  # fmt: skip
         if access.is_operated():
             one = access.operator(asked)
-            found |= {"operators": True, "operator": one and one.name, "role": one and one.role}
+            found |= {
+                "operators": True,
+                "operator": one.name if one else None,
+                "role": one.role.value if one else None,
+            }
         return found
 
     @app.post(LOG_IN)
