@@ -14,6 +14,7 @@ from apps.clickstream.events import Forget
 from apps.clickstream.rows import digest_of
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.operations.report import write
+from millrace.operations.roster import Role
 from millrace.operations.sending import send, who
 from millrace.privacy.erasure import Names, count_left, quoted
 from millrace.runtime.commands import command_settings
@@ -194,8 +195,8 @@ def run(
     """
     import typer
 
-    by = who(by)
     settings = app_settings(bootstrap, sets)
+    by = who(by, settings, Role.approve)
     at_ms = _time(at, settings)
     subject = subject_of(settings, user)
     request_id = f"forget-{digest_of(user)}-{at_ms}"

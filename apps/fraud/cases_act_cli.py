@@ -48,7 +48,8 @@ def next_(
     from millrace.operations.sending import who
 
     data, settings = open_data(root, bootstrap, overrides)
-    view, name = case_view(data, settings), who(by)
+    name = who(by, settings)
+    view = case_view(data, settings)
     if view is None:
         raise NoCase(f"there are no alerts in {data.root}, so there is no case")
     chosen = view.next(name, present(data, view), queue)
@@ -69,7 +70,7 @@ def _command(what: ActKind) -> Callable[..., None]:
         from millrace.operations.sending import who
 
         data, settings = open_data(root, bootstrap, overrides)
-        _do(data, settings, case_id, what, who(by), note, at, card)
+        _do(data, settings, case_id, what, who(by, settings), note, at, card)
 
     return command
 

@@ -158,7 +158,7 @@ def dispose(
     from millrace.operations.sending import who
 
     data, settings = open_data(root, bootstrap, overrides)
-    said = decide(data, settings, case_id, verdict.value, by=who(by), note=note, at_ms=at,
+    said = decide(data, settings, case_id, verdict.value, by=who(by, settings), note=note, at_ms=at,
                   block_ring=block_ring)  # fmt: skip
     where = "the topic and the journal" if data.broker else "the journal"
     typer.echo(f"{said.case_id}: {said.verdict}, by {said.by}, at {_time(said.at_ms)}; written to {where}")

@@ -66,7 +66,7 @@ def propose(
     from millrace.operations.sending import now_ms, who
 
     settings, topic = open_topic(bootstrap, root, overrides)
-    name, now, reason = who(by), now_ms(), without_numbers(settings, reason)
+    name, now, reason = who(by, settings), now_ms(), without_numbers(settings, reason)
     changes = _changes(settings, thresholds, puts, removes, for_, name, now, reason)
     try:
         show_difference(difference(changes, settings, topic, last))
@@ -115,9 +115,11 @@ def approve(
     """
     from apps.fraud.control_events import ApproveChange
     from millrace.errors import UserError
+    from millrace.operations.roster import Role
     from millrace.operations.sending import now_ms, who
 
     settings, topic = open_topic(bootstrap, root, overrides)
+    name = who(by, settings, Role.approve)
     book = read(topic)
     if (found := book.proposals.get(proposal)) is not None and found.status == "waiting":
         _show(proposal, book)
@@ -125,7 +127,7 @@ def approve(
             show_difference(difference(found.each(), settings, topic, last, book))
         except UserError as error:
             typer.echo(f"what it would have done is not known: {error}")
-    _settle(settings, topic, ApproveChange(proposal, who(by), now_ms(), reason))
+    _settle(settings, topic, ApproveChange(proposal, name, now_ms(), reason))
 
 
 @app.command()
@@ -145,7 +147,7 @@ def reject(
     from millrace.operations.sending import now_ms, who
 
     settings, topic = open_topic(bootstrap, root, overrides)
-    _settle(settings, topic, RejectChange(proposal, who(by), now_ms(), reason))
+    _settle(settings, topic, RejectChange(proposal, who(by, settings), now_ms(), reason))
 
 
 @app.command()
@@ -165,7 +167,7 @@ def undo(
     from millrace.operations.sending import now_ms, who
 
     settings, topic = open_topic(bootstrap, root, overrides)
-    _settle(settings, topic, UndoChange(proposal, who(by), now_ms(), reason))
+    _settle(settings, topic, UndoChange(proposal, who(by, settings), now_ms(), reason))
 
 
 @app.command("list")

@@ -39,10 +39,14 @@ def forget(
 
     from apps.fraud import forgetting
     from apps.fraud.settings import FraudSettings
+    from millrace.operations.acting import acting
     from millrace.operations.report import write
+    from millrace.operations.roster import Role
     from millrace.runtime.commands import command_settings
 
     settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
+    if not check:
+        acting(settings, Role.approve)
     names = forgetting.names_of(settings, card)
     ids: list[str] = []
     confirmed: bool | None = None

@@ -43,9 +43,9 @@ def put(
     from millrace.time.moments import show_time, to_time_ms
 
     check_value(name, value)
-    by_whom, now = who(by), now_ms()
-    until = (now if from_ is None else to_time_ms(from_)) + to_ms(for_)
     settings, topic = open_topic(bootstrap, root, overrides)
+    by_whom, now = who(by, settings), now_ms()
+    until = (now if from_ is None else to_time_ms(from_)) + to_ms(for_)
     value, note = without_numbers(settings, value), without_numbers(settings, note)
     event = PutListEntry(name, value, until, by_whom, now, note)
     if change_or_propose(topic, event, by_whom, now, note):
@@ -69,8 +69,8 @@ def remove(
     from millrace.operations.sending import now_ms, who
     from millrace.rules import RemoveListEntry
 
-    by_whom, now = who(by), now_ms()
     settings, topic = open_topic(bootstrap, root, overrides)
+    by_whom, now = who(by, settings), now_ms()
     value = without_numbers(settings, value)
     event = RemoveListEntry(name, value, by_whom, now)
     if change_or_propose(topic, event, by_whom, now, ""):

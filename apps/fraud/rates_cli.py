@@ -39,8 +39,9 @@ def set_(
     from millrace.time.moments import show_time, to_time_ms
 
     settings, topic = _topic(bootstrap, root, overrides)
+    name = who(by, settings)
     from_ms = now_ms() if from_ is None else to_time_ms(from_)
-    event = SetRate(currency, rate, from_ms, who(by), now_ms())
+    event = SetRate(currency, rate, from_ms, name, now_ms())
     topic.change(lambda book: [event])
     typer.echo(f"1 {currency} is {rate:g} {settings.currency.billing} from {show_time(from_ms)} on")
 

@@ -110,8 +110,9 @@ def _act(
     if not (entity and colon and name):
         raise UserError(f"'{alarm}' names no alarm: write ENTITY:ALARM, or ENTITY:* for all of a machine")
     settings = settings_of(bootstrap, root, overrides)
+    operator = who(by, settings)
     when = events_now_ms(settings) if at is None else to_time_ms(at)
-    action = Action(uuid.uuid4().hex, entity, name, verb, when, who(by), to_ms(duration), comment)
+    action = Action(uuid.uuid4().hex, entity, name, verb, when, operator, to_ms(duration), comment)
     send(settings.kafka, settings.topics.actions, Action, [(entity, action)])
     typer.echo(f"{verb} of {alarm} sent, for {_clock(when)}")
 

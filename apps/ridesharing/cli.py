@@ -11,6 +11,7 @@ import typer
 
 from millrace.cli.options import Bootstrap, Overrides
 from millrace.errors import ChecksFailed, UserError
+from millrace.operations.sending import who
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,19 +90,21 @@ def audit(
 def policy(
     name: Annotated[PolicyName, typer.Argument(help="How windows are decided from now on.")],
     start: Annotated[str | None, typer.Option("--from", help="From this event time on.")] = None,
+    by: By = None,
     bootstrap: Bootstrap = None,
     overrides: Overrides = None,
 ) -> None:
     """Switch the policy of all regions while the app runs."""
     from apps.ridesharing.events import SetPolicy
 
-    _control(_settings(overrides, bootstrap), SetPolicy(name.value, _time(start) if start else 0))
+    _control(_settings(overrides, bootstrap), by, SetPolicy(name.value, _time(start) if start else 0))
     typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
 
 
 @app.command()
 def shadows(
     names: Annotated[list[PolicyName] | None, typer.Argument(help="None: turn them off.")] = None,
+    by: By = None,
     bootstrap: Bootstrap = None,
     overrides: Overrides = None,
 ) -> None:
@@ -109,7 +112,7 @@ def shadows(
     from apps.ridesharing.events import SetShadows
 
     chosen: list[Policy] = [name.value for name in names or ()]
-    _control(_settings(overrides, bootstrap), SetShadows(chosen))
+    _control(_settings(overrides, bootstrap), by, SetShadows(chosen))
     typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
 
 
@@ -127,8 +130,9 @@ def assign(
 ) -> None:
     """Give a request to a driver by hand."""
     settings = _settings(overrides, bootstrap)
+    operator = who(by, settings)
     zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "assign", by, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
+    _command(settings, "assign", operator, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
 
 
 @app.command()
@@ -144,8 +148,9 @@ def cancel(
 ) -> None:
     """Cancel a request by hand; not one whose rider is aboard."""
     settings = _settings(overrides, bootstrap)
+    operator = who(by, settings)
     zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "cancel", by, reason, at, request_id=request_id, zone=zone)
+    _command(settings, "cancel", operator, reason, at, request_id=request_id, zone=zone)
 
 
 @app.command()
@@ -160,7 +165,7 @@ def block(
 ) -> None:
     """Give a driver no further offers for a time."""
     settings = _settings(overrides, bootstrap)
-    _command(settings, "block", by, reason, at, length, driver_id=driver_id)
+    _command(settings, "block", who(by, settings), reason, at, length, driver_id=driver_id)
 
 
 @app.command()
@@ -173,7 +178,8 @@ def unblock(
     overrides: Overrides = None,
 ) -> None:
     """End a block."""
-    _command(_settings(overrides, bootstrap), "unblock", by, reason, at, driver_id=driver_id)
+    settings = _settings(overrides, bootstrap)
+    _command(settings, "unblock", who(by, settings), reason, at, driver_id=driver_id)
 
 
 @app.command()
@@ -188,7 +194,7 @@ def blackout(
 ) -> None:
     """Pick nobody up in a zone (an H3 cell of resolution 7) for a time."""
     settings = _settings(overrides, bootstrap)
-    _command(settings, "blackout", by, reason, at, length, zone=zone)
+    _command(settings, "blackout", who(by, settings), reason, at, length, zone=zone)
 
 
 @app.command()
@@ -201,7 +207,8 @@ def lift(
     overrides: Overrides = None,
 ) -> None:
     """End a blackout."""
-    _command(_settings(overrides, bootstrap), "lift", by, reason, at, zone=zone)
+    settings = _settings(overrides, bootstrap)
+    _command(settings, "lift", who(by, settings), reason, at, zone=zone)
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
@@ -247,7 +254,7 @@ def _zone_of(folder: Path, request_id: str) -> str:
 def _command(
     settings: RidesharingSettings,
     action: Action,
-    by: str | None,
+    operator: str,
     reason: str,
     at: str | None,
     length: str | None = None,
@@ -257,7 +264,7 @@ def _command(
     zone: str = "",
 ) -> None:
     from apps.ridesharing.events import Command, key_of, too_far_ahead
-    from millrace.operations.sending import now_ms, send, who
+    from millrace.operations.sending import now_ms, send
     from millrace.time.durations import to_ms
 
     at_ms = _time(at) if at else now_ms()
@@ -265,7 +272,7 @@ def _command(
     event = Command(
         command_id=uuid.uuid4().hex[:12],
         action=action,
-        operator=who(by),
+        operator=operator,
         reason=reason,
         event_time_ms=at_ms,
         until_ms=until_ms,
@@ -285,9 +292,10 @@ def _time(text: str) -> int:
     return parse_time(text)
 
 
-def _control(settings: RidesharingSettings, event: SetPolicy | SetShadows) -> None:
+def _control(settings: RidesharingSettings, by: str | None, event: SetPolicy | SetShadows) -> None:
     """Send a control event, to the topic's only partition."""
     from apps.ridesharing.events import Control
     from millrace.operations.sending import send
 
+    who(by, settings)
     send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)

@@ -25,7 +25,9 @@ from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import DashboardPage, Panel
 from millrace.dashboard.serve import serving, wall_clock_ms
 from millrace.dashboard.views import Point, Points
+from millrace.operations.roster import Role, RosterFile
 from millrace.runtime.settings import load_settings
+from millrace.serving.gate import RateLimit
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
 from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions
@@ -318,3 +320,36 @@ def test_a_server_that_is_gone_is_told(tmp_path: Path, look: Look) -> None:
         expect(page.locator("#status")).to_have_attribute("data-state", "live")
     expect(page.locator("#status")).to_have_attribute("data-state", "lost")
     expect(page.locator("#panel-cars circle.point")).to_have_count(20)  # what was there stays
+
+
+@pytest.fixture
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The token of ann, who may decide; from then on there are operators."""
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
+    file = RosterFile(tmp_path / "home" / "operators.json")
+    return file.change(lambda roster: roster.add("ann", Role.decide, 0))
+
+
+def test_an_operator_logs_in_and_decides_by_their_own_name(
+    operator: str, served: Served, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.access, "_tries", RateLimit(0))
+    page = look(served.with_token)
+    page.goto(f"{served.url}/#/fraud")
+    expect(page.locator("#panel-queue button").first).to_be_disabled()
+    page.locator("#log-in").click()
+    page.locator("#enter input").fill("not the token")
+    page.locator("#enter button.primary").click()
+    expect(page.locator("#enter-said")).to_contain_text("not the token of an operator")
+    page.locator("#enter input").fill(operator)
+    page.locator("#enter button.primary").click()
+    expect(page.locator("#operator")).to_have_text("ann (decide)")
+    expect(page.locator("#log-in")).to_be_hidden()
+    page.locator("#panel-queue button").first.click()
+    assert page.locator("#act input[name=by]").count() == 0
+    page.locator("#act select").select_option("fraud")
+    page.locator("#act-send").click()
+    expect(page.locator("#act-said")).to_contain_text("is fraud, by ann")
+    page.locator("#leave").click()
+    expect(page.locator("#log-in")).to_be_visible()
+    expect(page.locator("#panel-queue button").first).to_be_disabled()

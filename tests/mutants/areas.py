@@ -27,6 +27,7 @@ from tests.mutants import (
     generators,
     operations,
     privacy,
+    roster,
     security,
     serving,
 )
@@ -56,6 +57,7 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "generators": generators.MUTANTS,
     "operations": operations.MUTANTS,
     "privacy": privacy.MUTANTS,
+    "roster": roster.MUTANTS,
     "security": security.MUTANTS,
     "serving": serving.MUTANTS,
 }

@@ -221,7 +221,7 @@ MUTANTS: Final = (
     Mutant(
         "operations: who acts on a ride is not sent",
         "apps/ridesharing/cli.py",
-        "        operator=who(by),\n",
+        "        operator=operator,\n",
         '        operator="operator",\n',
         "commands over rides say who sent them",
         ("tests/unit/apps/ridesharing/test_settings.py",),

@@ -54,6 +54,10 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
         "What nobody should send, through an app, counted to the last event.",
     ),
     "rules": ("millrace.cli.rules:app", "Rules of a running app: check, try, publish, approve, look."),
+    "operators": (
+        "millrace.cli.operators:app",
+        "Who may look, decide and approve: names, roles and tokens.",
+    ),
     "tables": ("millrace.cli.tables:app", "Delta tables of an app: few files of many, old ones removed."),
     "dashboard": ("millrace.cli.dashboard:app", "What the apps do, live in a browser."),
     "serve": ("millrace.cli.serve:app", "What an app has committed, by key over HTTP."),

@@ -48,13 +48,15 @@ def dashboard(
         make_server,
         open_page,
         open_pages,
+        operators_of,
     )
     from millrace.errors import UserError
     from millrace.runtime.installed import list_apps
 
     if root is not None and name is None:
         raise UserError("--root is the folder of one app: say which, e.g. millrace dashboard fraud --root …")
-    access = Access(host, configured_token(), private=private)
+    token = configured_token()
+    Access(host, token)  # refuses before anything is opened
     sets = [*(overrides or ())] + ([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])
     if name is None:
         pages, broken = open_pages(list_apps(), config=config, overrides=sets)
@@ -62,12 +64,15 @@ def dashboard(
         pages, broken = {name: open_page(name, root=root, config=config, overrides=sets)}, {}
     if not pages:
         raise UserError("no app can be shown: " + "; ".join(f"{n}: {why}" for n, why in broken.items()))
+    access = Access(host, token, private=private, operators=operators_of(pages))
     server = make_server(pages, broken, access)
     listening = listening_socket(host, port)
     if access.is_generated:
         typer.echo(f"dashboard: {address_of(listening)}/?token={access.token}  (Ctrl-C ends it)")
     else:  # what is printed lands in logs, and who has given the token knows it
         typer.echo(f"dashboard: {address_of(listening)}/  (?token= as in {TOKEN_VARIABLE}; Ctrl-C ends it)")
+    if access.is_operated():
+        typer.echo("  there are operators: the address lets look, who wants to act logs in")
     for app_name, page in pages.items():
         typer.echo(f"  {app_name}: {page.data.root}")
     for app_name, why in broken.items():

@@ -199,12 +199,16 @@ def replay(
     """
     from millrace.dlq.replay import Plan, load_fix
     from millrace.errors import UserError
+    from millrace.operations.acting import acting
+    from millrace.operations.roster import Role
 
+    settings = _settings(name, config, overrides)
+    if not dry_run:
+        acting(settings, Role.decide)
     chosen = _selection(reason, stage, process, digest, topic, since, until, ids)
     if chosen.is_everything and not everything:
         raise UserError("say which ones: ids, --reason, --since …, or --all")
     plan = Plan(fix=load_fix(fix) if fix else None, to=to, again=again, in_doubt=in_doubt, most=most)
-    settings = _settings(name, config, overrides)
     summary = (
         _preview(settings, chosen, plan, table_name)
         if dry_run

@@ -14,6 +14,7 @@ from millrace.errors import MillraceError, UserError
 
 if TYPE_CHECKING:
     from millrace.runtime.doctor import Finding, Machine
+    from millrace.runtime.settings import AppSettings
 
 app = typer.Typer(help="Check this machine (Python, Java, memory, disk, ports, jars, broker) and topics.")
 
@@ -45,6 +46,8 @@ def doctor(
     sets = [*([f"kafka.bootstrap={bootstrap}"] if bootstrap else []), *(overrides or [])]
     machine = _machine(config, sets, names or [])
     findings = run_checks(machine, quick=quick)
+    if not quick:
+        findings.append(_operators(config, sets, names or []))
     if not quick and machine.bootstrap and any(f.name == "broker" and f.status == "ok" for f in findings):
         findings += _topics(names or [], config, sets)
     elif names and not machine.bootstrap:
@@ -57,15 +60,20 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _machine(config: Path | None, sets: list[str], names: list[str]) -> Machine:
+def _settings(config: Path | None, sets: list[str], names: list[str]) -> AppSettings:
     from millrace.runtime.apps import load_app
-    from millrace.runtime.doctor import Machine
     from millrace.runtime.settings import AppSettings, load_settings
-    from millrace.runtime.settings_sources import config_path
 
     # Of a single app the settings may be its own, its broker among them.
     kind, of = (load_app(names[0]).settings, names[0]) if len(names) == 1 else (AppSettings, "doctor")
-    settings = load_settings(kind, app=of, config=config, overrides=sets)
+    return load_settings(kind, app=of, config=config, overrides=sets)
+
+
+def _machine(config: Path | None, sets: list[str], names: list[str]) -> Machine:
+    from millrace.runtime.doctor import Machine
+    from millrace.runtime.settings_sources import config_path
+
+    settings = _settings(config, sets, names)
     return Machine(
         bootstrap=settings.kafka.bootstrap,
         kafka_options=settings.kafka.options,
@@ -73,6 +81,27 @@ def _machine(config: Path | None, sets: list[str], names: list[str]) -> Machine:
         key_file=settings.state.encryption.key_file,
         config=config_path(config, os.environ),
     )
+
+
+def _operators(config: Path | None, sets: list[str], names: list[str]) -> Finding:
+    """Return whether changing something takes an operator."""
+    from millrace.operations.roster import roster_file
+    from millrace.operations.sending import now_ms
+    from millrace.runtime.doctor import Finding, refused
+
+    file = roster_file(_settings(config, sets, names))
+    try:
+        roster = file.read()
+    except MillraceError as error:
+        return refused("operators", error)
+    if roster is None:
+        return Finding("operators", "ok", f"none ({file.path}): who changes something goes by any name")
+    ended = [one.name for one in roster.operators if one.has_ended(now_ms())]
+    found = f"{len(roster.operators)} in {file.path}"
+    if ended:
+        advice = "run: millrace operators renew NAME, or remove NAME"
+        return Finding("operators", "warning", f"{found}; the token of {', '.join(ended)} has ended", advice)
+    return Finding("operators", "ok", found)
 
 
 def _topics(names: list[str], config: Path | None, sets: list[str]) -> list[Finding]:

@@ -110,9 +110,9 @@ def publish(
     from millrace.operations.sending import now_ms, who
 
     of = _of(ctx)
-    name, when, begins = who(by), now_ms(), _time_ms(from_)
-    rules = [rule for rule in of.read(file) if not only or rule.id in only]
     settings = _settings(of, bootstrap, root, overrides)
+    name, when, begins = who(by, settings), now_ms(), _time_ms(from_)
+    rules = [rule for rule in of.read(file) if not only or rule.id in only]
     _warn(of, rules, settings)
     show_tried(of, rules, settings, what_if)
 
@@ -158,7 +158,7 @@ def set_state(
 
     of = _of(ctx)
     settings = _settings(of, bootstrap, root, overrides)
-    name, when, begins = who(by), now_ms(), _time_ms(from_)
+    name, when, begins = who(by, settings), now_ms(), _time_ms(from_)
 
     def events(book: Book) -> list[SetRuleState]:
         chosen = _version(book, rule, version)
@@ -188,12 +188,13 @@ def approve(
     """
     from millrace.cli.rules_shown import show_proposal, show_tried, tell
     from millrace.errors import UserError
+    from millrace.operations.roster import Role
     from millrace.operations.sending import now_ms, who
     from millrace.rules import ApproveRule
 
     of = _of(ctx)
     settings = _settings(of, bootstrap, root, overrides)
-    name, when = who(by), now_ms()
+    name, when = who(by, settings, Role.approve), now_ms()
 
     def events(book: Book) -> list[ApproveRule]:
         if rule in book.rules:
@@ -233,7 +234,7 @@ def rollback(
 
     of = _of(ctx)
     settings = _settings(of, bootstrap, root, overrides)
-    name, when = who(by), now_ms()
+    name, when = who(by, settings), now_ms()
 
     def events(book: Book) -> list[RollbackRule]:
         versions = book.entry(rule).versions

@@ -9,7 +9,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millrace.dashboard.access import COOKIE, SECURITY_HEADERS, Access, Request
+from millrace.dashboard.access import COOKIE, SECURITY_HEADERS, Access, Request, Session
 
 #: Says that the server is alive and nothing else, so it is answered to everybody.
 HEALTH = "/healthz"
@@ -63,8 +63,19 @@ class Guard:
         if session is None:
             return _refused("this is not the token", 401)
         answer = RedirectResponse(f"/#act={session.csrf}", status_code=303)
-        answer.set_cookie(COOKIE, session.cookie, httponly=True, samesite="strict", secure=secure, path="/")
+        give_session(answer, session, secure=secure)
         return answer
+
+
+def give_session(answer: Response, session: Session, *, secure: bool) -> None:
+    """Add the half of a session to an answer that goes into a cookie.
+
+    Args:
+        answer: The answer.
+        session: The session.
+        secure: Whether the answer goes over https, and the cookie shall go over nothing else.
+    """
+    answer.set_cookie(COOKIE, session.cookie, httponly=True, samesite="strict", secure=secure, path="/")
 
 
 def request_of(scope: Scope) -> Request:
@@ -72,7 +83,8 @@ def request_of(scope: Scope) -> Request:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE) or ""
     scheme = headers.get("x-forwarded-proto", str(scope["scheme"]))
-    return Request(scope["method"], headers, cookie, scheme, scope["path"])
+    address = str((scope.get("client") or ("",))[0])
+    return Request(scope["method"], headers, cookie, scheme, scope["path"], address)
 
 
 def _refused(reason: str, status: int) -> Response:

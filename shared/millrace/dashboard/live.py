@@ -17,6 +17,7 @@ from millrace.dashboard.values import table_of
 from millrace.dashboard.views import Note, Table, Titled
 from millrace.dead_letters import one_line
 from millrace.errors import MillraceError, UserError
+from millrace.operations.roster import Operator
 from millrace.runtime.redaction import redact_text
 
 log = logging.getLogger("millrace.dashboard")
@@ -114,8 +115,12 @@ class LivePage:
         shown = reader.latest(min(number, MOST_SHOWN))
         return table_of(shown, more=max(0, reader.rows - shown.num_rows))
 
-    def act(self, values: Mapping[str, object]) -> str:
+    def act(self, values: Mapping[str, object], operator: Operator | None = None) -> str:
         """Do the page's action and return what is said about it.
+
+        Args:
+            values: What was filled in.
+            operator: Who does it; ``None``: there are no operators.
 
         Raises:
             UserError: The page has none, or it was refused.
@@ -123,7 +128,7 @@ class LivePage:
         action = self.page.action
         if action is None:
             raise UserError(f"there is nothing to do on the page of {self.data.app.name}")
-        said = action.run(self.data, action.checked(values))
+        said = action.run(self.data, action.checked(action.signed(values, operator)))
         self.soon()
         return said
 

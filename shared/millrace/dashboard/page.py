@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Literal
 
 from millrace.dashboard.views import Titled, View
 from millrace.errors import UserError
+from millrace.operations.acting import NotAllowed, may
+from millrace.operations.roster import Operator, Role
 
 if TYPE_CHECKING:
     from millrace.dashboard.data import AppData
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Most characters of a value that a user sends with an action.
 LONGEST_VALUE = 500
+#: Name of the field that says who does it.
+BY = "by"
 
 
 class ActionRefused(UserError):
@@ -74,7 +78,7 @@ class Field:
     """What a user fills in for an action.
 
     Attributes:
-        name: Its name.
+        name: Its name; :data:`BY` for who does it, which where there are operators is not asked for.
         label: What the page calls it.
         choices: Value → label of what may be chosen; empty: free text.
         required: Whether it must be filled in.
@@ -97,12 +101,33 @@ class Action:
         label: What its button says.
         fields: What is asked of the user.
         run: Does it, and returns a sentence that is shown; raises :class:`ActionRefused`.
+        role: What an operator must be allowed to, where there are operators.
     """
 
     name: str
     label: str
     fields: tuple[Field, ...]
     run: Callable[[AppData, Mapping[str, str]], str]
+    role: Role = Role.decide
+
+    def signed(self, values: Mapping[str, object], operator: Operator | None) -> Mapping[str, object]:
+        """Return the values with the name of the operator who does it in the field :data:`BY`, if it has one.
+
+        Args:
+            values: What was filled in.
+            operator: The operator; ``None``: there are none, and whoever fills it in says who they are.
+
+        Raises:
+            NotAllowed: The operator may not do this, or another name was filled in.
+        """
+        if operator is None:
+            return values
+        may(operator, self.role)
+        if all(field.name != BY for field in self.fields):
+            return values
+        if values.get(BY) not in (None, "", operator.name):
+            raise NotAllowed(f"you have logged in as {operator.name}, and can say so only")
+        return {**values, BY: operator.name}
 
     def checked(self, values: Mapping[str, object]) -> dict[str, str]:
         """Return the values of the fields, or raise for what does not fit.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from millrace.dashboard.data import AppData, find_root
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import load_page
 from millrace.errors import UserError
+from millrace.operations.roster import Roster, roster_file
 
 if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
@@ -75,6 +76,22 @@ def open_pages(
         except (UserError, ImportError, AttributeError) as error:
             broken[name] = str(error)
     return pages, broken
+
+
+def operators_of(pages: Mapping[str, LivePage]) -> Callable[[], Roster | None]:
+    """Return what gives the operators who may act on pages, as they are now.
+
+    Args:
+        pages: Name of an app → its page.
+
+    Raises:
+        UserError: The apps have operators of their own.
+    """
+    files = {(found := roster_file(page.data.settings)).path: found for page in pages.values()}
+    if len(files) > 1:
+        where = ", ".join(sorted(map(str, files)))
+        raise UserError(f"the apps' operators are in {where}: show one app alone, e.g. `dashboard fraud`")
+    return next(iter(files.values())).read if files else (lambda: None)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -141,7 +158,7 @@ def serving(
     """
     import threading
 
-    access = Access(host, token, private=private)
+    access = Access(host, token, private=private, operators=operators_of(pages))
     server = make_server(pages, {}, access)
     with contextlib.closing(listening_socket(host, port)) as listening:
         thread = threading.Thread(

@@ -17,10 +17,11 @@ from fastapi.responses import (
 )
 from starlette.concurrency import run_in_threadpool
 
-from millrace.dashboard.access import COOKIE, Access
-from millrace.dashboard.guard import Guard
+from millrace.dashboard.access import COOKIE, LOG_IN, Access
+from millrace.dashboard.guard import Guard, give_session
 from millrace.dashboard.live import LivePage
 from millrace.errors import MillraceError, UserError
+from millrace.operations.acting import NotAllowed
 from millrace.runtime.redaction import redact_text
 
 STATIC = Path(__file__).parent / "static"
@@ -30,7 +31,11 @@ MOST_LISTENERS = 64
 MOST_UNKNOWN_LISTENERS = 48
 _LARGEST_BODY = 16_384
 _FILES = {"style.css": "text/css", "app.js": "text/javascript", "charts.js": "text/javascript",
-          "icon.svg": "image/svg+xml"}  # fmt: skip
+          "operators.js": "text/javascript", "icon.svg": "image/svg+xml"}  # fmt: skip
+
+
+class _TooLong(UserError):
+    """More was sent than anybody needs."""
 
 
 class Site:
@@ -85,7 +90,8 @@ def make_app(site: Site) -> Guard:
 
     @app.exception_handler(MillraceError)
     async def explain(_: Request, error: Exception) -> Response:
-        return JSONResponse({"error": redact_text(str(error))}, status_code=409)
+        status = 413 if isinstance(error, _TooLong) else 403 if isinstance(error, NotAllowed) else 409
+        return JSONResponse({"error": redact_text(str(error))}, status_code=status)
 
     _add_page(app, site)
     _add_data(app, site)
@@ -104,10 +110,35 @@ def _add_page(app: FastAPI, site: Site) -> None:
         return FileResponse(STATIC / name, media_type=_FILES[name])
 
     @app.get("/api/session")
-    def session(request: Request) -> dict[str, bool]:
+    def session(request: Request) -> dict[str, bool | str | None]:
         """Say what the reader may do; nothing of the session itself is ever told again."""
-        asked = request.state.asked
-        return {"is_known": site.access.is_known(asked), "may_act": site.access.may_act(asked)}
+        asked, access = request.state.asked, site.access
+        found: dict[str, bool | str | None] = {
+            "is_known": access.is_known(asked), "may_act": access.may_act(asked),
+        }  # fmt: skip
+        if access.is_operated():
+            one = access.operator(asked)
+            found |= {
+                "operators": True,
+                "operator": one.name if one else None,
+                "role": one.role.value if one else None,
+            }
+        return found
+
+    @app.post(LOG_IN)
+    async def enter(request: Request) -> Response:
+        """Exchange an operator's token for a session."""
+        asked, access = request.state.asked, site.access
+        token = (await _values(request)).get("token", "")
+        if wait_s := access.wait_s(asked.address):
+            answer = _json({"error": f"too many tries to log in: wait {wait_s} s"}, 429)
+            answer.headers["retry-after"] = str(wait_s)
+            return answer
+        operator = await run_in_threadpool(access.recognised, token)
+        made = access.begin(operator)
+        answer = _json({"act": made.csrf})
+        give_session(answer, made, secure=asked.scheme == "https")
+        return answer
 
     @app.post("/api/leave")
     def leave(request: Request) -> Response:
@@ -153,17 +184,27 @@ def _add_data(app: FastAPI, site: Site) -> None:
 
     @app.post("/api/apps/{name}/action")
     async def act(name: str, request: Request) -> Response:
-        page = _page(site, name)
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > _LARGEST_BODY:
-                return _json({"error": "that is too long"}, 413)
-        try:
-            values = msgspec.json.decode(bytes(body), type=dict[str, str])
-        except msgspec.DecodeError as error:
-            raise UserError(f"not what was expected: {error}") from error
-        return _json({"said": await run_in_threadpool(page.act, values)})
+        page, operator = _page(site, name), site.access.acting(request.state.asked)
+        values = await _values(request)
+        return _json({"said": await run_in_threadpool(page.act, values, operator)})
+
+
+async def _values(request: Request) -> dict[str, str]:
+    """Return the texts that were sent, by name.
+
+    Raises:
+        _TooLong: There is too much of it.
+        UserError: It is something else.
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_BODY:
+            raise _TooLong("that is too long")
+    try:
+        return msgspec.json.decode(bytes(body), type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise UserError(f"not what was expected: {error}") from error
 
 
 def _page(site: Site, name: str) -> LivePage:

@@ -255,6 +255,7 @@ def _promote(learning: Learning) -> Callable[..., None]:
         champion that can be read, any version may become it. Workers take it within two seconds.
         """
         shop = opened(learning, model, root, registry, exports)
+        _must_approve(shop)
         champion = shop.registry.alias(CHAMPION)
         verdicts: list[Verdict] = []
         if champion is not None and (broken := shop.why_broken(champion)):
@@ -270,10 +271,20 @@ def _promote(learning: Learning) -> Callable[..., None]:
 def _rollback(learning: Learning) -> Callable[..., None]:
     def rollback(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
         """Let the champion before this one decide again."""
-        now, before = opened(learning, model, root, registry, exports).rollback()
+        shop = opened(learning, model, root, registry, exports)
+        _must_approve(shop)
+        now, before = shop.rollback()
         typer.echo(f"version {now} decides again, version {before} does no more")
 
     return rollback
+
+
+def _must_approve(shop: Workshop) -> None:
+    """Refuse whoever may not say which model decides, where there are operators."""
+    from millrace.operations.acting import acting_on
+    from millrace.operations.roster import Role
+
+    acting_on(shop.learner.app, Role.approve)
 
 
 def _export(learning: Learning) -> Callable[..., None]:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from millrace.errors import UserError
+from millrace.operations.acting import NotAllowed, acting
+from millrace.operations.roster import Role
 
 if TYPE_CHECKING:
-    from millrace.runtime.settings import KafkaSettings
+    from millrace.runtime.settings import AppSettings, KafkaSettings
 
 __all__ = ["NoBroker", "NotSent", "Place", "bootstrap_of", "checked", "now_ms", "reachable", "send", "who"]
 
@@ -41,15 +43,29 @@ class Place(NamedTuple):
     offset: int
 
 
-def who(by: str | None) -> str:
-    """Return who acts: as given, else the name by which the user of this session has logged in.
+def who(by: str | None, settings: AppSettings | None = None, role: Role = Role.decide) -> str:
+    """Return who acts, if they may.
+
+    Where there are operators, it is the one whose token the environment has. Where there are none, it is as
+    given, else the name by which the user of this session has logged in.
+
+    Args:
+        by: The name as given.
+        settings: Settings that say where the operators are; ``None``: as they are for all apps.
+        role: What is needed.
 
     Raises:
-        UserError: Nobody is named, and the session has no name.
+        UserError: Nobody is named, and the session has no name; or there are operators, and the token is
+            missing, nobody's or of somebody else, or its operator may not do this.
 
     >>> who(" ann ")
     'ann'
     """
+    operator = acting(settings, role)
+    if operator is not None:
+        if by is not None and by.strip() != operator.name:
+            raise NotAllowed(f"the token is that of {operator.name}: leave out --by {by.strip()[:64]}")
+        return operator.name
     if by is not None:
         if not by.strip():
             raise UserError("nobody is named: give --by NAME")

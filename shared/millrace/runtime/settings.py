@@ -55,6 +55,7 @@ __all__ = [
     "EncryptionSettings",
     "KafkaSettings",
     "MemorySize",
+    "OperatorsSettings",
     "OptionMap",
     "SettingsError",
     "SparkSettings",
@@ -297,6 +298,22 @@ class StateSettings(Section):
     encryption: EncryptionSettings = EncryptionSettings()
 
 
+class OperatorsSettings(Section):
+    """Who may change something: see ``millrace operators``."""
+
+    file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="file of the operators, their roles and the hashes of their tokens; where it is, "
+        "changing something takes a token. Default operators.json in .millrace or MILLRACE_HOME",
+    )
+
+    @field_validator("file", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
+
 class AppSettings(BaseSettings):
     """What every app can be told; apps subclass it to add fields of their own.
 
@@ -318,6 +335,7 @@ class AppSettings(BaseSettings):
     storage: StorageSettings = StorageSettings()
     stream: StreamSettings = StreamSettings()
     state: StateSettings = StateSettings()
+    operators: OperatorsSettings = OperatorsSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

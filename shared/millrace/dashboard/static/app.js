@@ -1,6 +1,7 @@
 // The page: a list of apps, one app's panels live, the detail of a key, and what may be done.
 
 import { draw, el, time } from "/static/charts.js";
+import { asked, logsIn, showOperator, whyNot } from "/static/operators.js";
 
 const main = document.getElementById("main");
 const statusLine = document.getElementById("status");
@@ -24,9 +25,15 @@ const half = () => localStorage.getItem(HALF) ?? "";
 
 async function knowSession() {
   Object.assign(session, await get("/api/session", { "x-millrace-csrf": half() }));
-  if (!session.may_act) localStorage.removeItem(HALF);
+  if (!session.may_act && !session.operator) localStorage.removeItem(HALF);
   leaveButton.hidden = !session.is_known;
+  showOperator(session);
 }
+
+logsIn((act) => {
+  localStorage.setItem(HALF, act);
+  location.reload();
+});
 
 leaveButton.addEventListener("click", async () => {
   await fetch("/api/leave", {
@@ -77,7 +84,9 @@ async function go() {
     else if (detailBox.open) detailBox.close();
   } catch (error) {
     tell("lost", "not reachable");
-    if (current === null) main.replaceChildren(el("p", { class: "note bad" }, error.message));
+    if (current !== null) return;
+    main.replaceChildren(el("p", { class: "note bad" }, error.message));
+    await knowSession().catch(() => {});
   }
 }
 
@@ -145,7 +154,7 @@ function listen(name) {
 function context(title) {
   const { name, about } = current;
   return {
-    title, action: about.action, mayAct: session.may_act, act: openAction,
+    title, action: about.action, mayAct: session.may_act, whyNot: whyNot(session), act: openAction,
     link: about.detail ? (key) => linkTo(name, key) : null,
   };
 }
@@ -212,7 +221,7 @@ detailBox.addEventListener("close", () => { if (current && place().key !== null)
 
 function openAction(values) {
   const { action } = current.about;
-  const fields = action.fields.map((field) => {
+  const fields = asked(action.fields, session).map((field) => {
     const common = { name: field.name, required: field.required };
     if (field.hidden) return el("input", { ...common, type: "hidden", value: values[field.name] ?? "" });
     const input = field.choices

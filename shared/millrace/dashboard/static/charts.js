@@ -114,7 +114,7 @@ function actCell(values, at, context) {
   if (!values) return el("td", {});
   return el("td", {}, el("button", {
     type: "button", "data-focus": `act-${at}`, disabled: !context.mayAct,
-    title: context.mayAct ? null : "this takes the token: open the address that the command printed",
+    title: context.mayAct ? null : context.whyNot,
     onclick: () => context.act(values),
   }, context.action.label));
 }

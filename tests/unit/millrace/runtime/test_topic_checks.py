@@ -347,7 +347,7 @@ class TestCommand:
         done = self.run(*names, "--bootstrap", "b:1", "--json")
         assert done.exit_code == 0
         assert [f["name"] for f in json.loads(done.output)] == [
-            "broker", "shop: events", "shop: comments", "shop: bound",
+            "broker", "operators", "shop: events", "shop: comments", "shop: bound",
         ]  # fmt: skip
 
     @pytest.mark.usefixtures("cluster")
