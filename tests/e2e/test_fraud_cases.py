@@ -74,7 +74,7 @@ def test_alerts_become_cases_and_a_disposition_comes_back_as_labels(
     alerts.append(alert(22 * 24 * HOUR, "tx-last", card="card-9"))
     # A ring of three cards of one device.
     of_ring: Any = {"ring": RING, "codes": ("SHARED_DEVICE",), "amount": 300.0}
-    alerts += [alert(22 * 24 * HOUR + n, f"r-{n}", card=f"card-r{n}", **of_ring) for n in range(3)]
+    alerts += [alert(22 * 24 * HOUR - 2 * HOUR + n, f"r-{n}", card=f"card-r{n}", **of_ring) for n in range(3)]
     # The topic is at least once: each alert comes twice.
     values = [(a.card_id, msgspec.json.encode(a)) for a in alerts]
     produce(kafka_bootstrap, topics["alerts"], [*values, *values])
