@@ -152,7 +152,7 @@ def _add_data(app: FastAPI, site: Site) -> None:
         return _json({"error": "no such table"}, 404) if found is None else _json(found)
 
     @app.post("/api/apps/{name}/action")
-    async def act(name: str, request: Request) -> Response:
+    async def act(name: str, request: Request, action: str = "", look: bool = False) -> Response:
         page = _page(site, name)
         body = bytearray()
         async for part in request.stream():
@@ -163,7 +163,9 @@ def _add_data(app: FastAPI, site: Site) -> None:
             values = msgspec.json.decode(bytes(body), type=dict[str, str])
         except msgspec.DecodeError as error:
             raise UserError(f"not what was expected: {error}") from error
-        return _json({"said": await run_in_threadpool(page.act, values)})
+        if look:
+            return _json({"view": await run_in_threadpool(page.look, values, action)})
+        return _json({"said": await run_in_threadpool(page.act, values, action)})
 
 
 def _page(site: Site, name: str) -> LivePage:

@@ -60,6 +60,8 @@ def test_every_panel_shows_something_of_a_full_folder_and_nothing_of_an_empty_on
     world: tuple[AppData, Rows, Clock], tmp_path: Path
 ) -> None:
     data, _, clock = world
+    dispose(data, SETTINGS, view_of(data).queue()[0].case.case_id, "fraud", by="eva")
+    clock.later()
     check_panels(
         dashboard.page, data, AppData(fraud, data.settings, tmp_path / "none", clock, dashboard.page.folders)
     )
@@ -82,11 +84,13 @@ def test_the_queue_is_in_order_of_priority_and_carries_its_cases(world: tuple[Ap
     data, _, _ = world
     found = shown(data, "queue")
     assert isinstance(found, Table)
-    priorities = [row[6] for row in found.rows]
+    priorities = [row[7] for row in found.rows]
     assert priorities == sorted(priorities, reverse=True)
     assert [row[0] for row in found.rows] == list(range(1, len(found.rows) + 1))
     ids = {r.case.case_id for r in view_of(data).queue()}
-    assert {(a or {})["case_id"] for a in found.actions} <= ids
+    offered = [[offer.action for offer in row] for row in found.actions]
+    assert offered == [["dispose", "claim", "act"]] * len(ids)
+    assert {offer.values["case_id"] for row in found.actions for offer in row} == ids
 
 
 def test_flagged_payments_are_counted_by_event_time(world: tuple[AppData, Rows, Clock]) -> None:

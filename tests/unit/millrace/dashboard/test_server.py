@@ -60,7 +60,7 @@ ACTION = Action(
 PAGE = DashboardPage(
     panels=(Panel("count", "Count", count), Panel("broken", "Broken", broken)),
     detail=Detail("Sale", lambda data, key: [Titled("it", Note(key))] if key != "none" else []),
-    action=ACTION,
+    actions=(ACTION,),
 )
 
 
@@ -118,7 +118,7 @@ def test_the_apps_are_listed_those_that_cannot_be_shown_with_the_reason(client: 
 def test_a_page_says_which_panels_detail_and_action_it_has(client: TestClient) -> None:
     found = client.get("/api/apps/shop").json()
     assert [p["id"] for p in found["panels"]][:2] == ["count", "broken"]
-    assert (found["detail"], found["action"]["fields"][0]["hidden"]) == ("Sale", True)
+    assert (found["detail"], found["actions"][0]["fields"][0]["hidden"]) == ("Sale", True)
     assert client.get("/api/apps/other").status_code == 409
 
 
