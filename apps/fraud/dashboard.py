@@ -25,7 +25,7 @@ from apps.fraud.dashboard_data import (
     running_precision,
     summed,
 )
-from apps.fraud.dashboard_work import case_settings
+from apps.fraud.dashboard_work import case_settings as case_settings
 from millrace.dashboard.common_panels import rate_now, standing_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import DashboardPage, Detail, Panel

@@ -70,7 +70,8 @@ def decisions(
                 "rules": ["night-spree@2"] if "SPREE" in codes else [],
                 "shadow_rules": ["new-shop@1"] if random.random() < 0.05 else [],
                 "model_score": score, "model_version": "3",
-                **_used(n, suspicious), "mcc": "5411", "currency": "EUR", "control_group": action == "review" and n % 3 == 0,
+                **_used(n, suspicious), "mcc": "5411", "currency": "EUR",
+                "control_group": action == "review" and n % 3 == 0,
             }
         )  # fmt: skip
     return found
