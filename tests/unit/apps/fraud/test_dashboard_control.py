@@ -42,9 +42,10 @@ def world(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[d
                 "transaction_id": name, "event_time_ms": at,
                 "action": random.choice(["approve", "review"] if let else ["block", "approve"]),
                 "control_group": let or random.choice([False, None]),
-                "reasons": [] if let else [{"code": random.choice(["SPREE", "SPREE", "BLOCK_LIST"])}],
+                "reasons": [] if let else [{"code": random.choice(["SPREE", "BLOCK_LIST"])}],
                 "amount": 1_000.0, "billing_amount": random.choice([None, 7.5, 7.5]) if foreign else None,
-                "billing_currency": "EUR" if foreign else "", "card_id": "c", "kind": "purchase", "score": 0.9,
+                "billing_currency": "EUR" if foreign else "",
+                "card_id": "c", "kind": "purchase", "score": 0.9,
             }
         )  # fmt: skip
         for k in range(random.choice([0, 0, 0, 1, 2])):
