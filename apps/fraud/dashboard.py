@@ -215,6 +215,8 @@ page = DashboardPage(
                empty="nothing was blocked yet",
                about="Let through by chance though it would be blocked, to learn what is blocked; "
                "by labels that are old enough. Blocks by list have no part in it."),
+        Panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
+               about="How often rules held; precision of the alerts that they stand on."),
         Panel("changes", "Proposals", dashboard_changes.proposals, width="full",
                empty="no proposal yet; sending one takes a broker",
                about="Changes of thresholds and lists, those that wait for a second person first."),
@@ -223,17 +225,15 @@ page = DashboardPage(
         Panel("drift", "Drift", dashboard_model.drift, empty="too few decisions to compare",
                about="Population stability index against the first quarter of the time: below 0.1 stable, "
                "above 0.25 changed."),
-        Panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
-               about="How often rules held; precision of the alerts that they stand on."),
         Panel("rule-audit", "Rule changes", dashboard_model.rule_audit, width="full",
                empty="no rule was changed yet", about="Who changed what, the newest first."),
         Panel("decided", "Cases decided", dashboard_work.decided_per_day, empty="no case was decided yet",
                about="By day, and how many were looked at for the first time."),
-        Panel("people", "Case work by people", dashboard_work.people, empty="nobody has looked at a case yet",
-               about="How long cases had been open when somebody first looked at them, and decided."),
-        Panel("case-work", "Case work", case_work, width="full",
+        Panel("case-work", "Case work", case_work,
                empty="no stream of it here: cases are made in memory, of alerts and dispositions",
                about="The query that keeps cases, queue and labels."),
+        Panel("people", "Case work by people", dashboard_work.people, width="full", empty="nobody has looked at a case yet",
+               about="How long cases had been open when somebody first looked at them, and decided."),
     ),
     detail=Detail(
         "Card", lambda data, key: dashboard_card.detail(data, key, case_settings()), dashboard_entity.PREFIXES

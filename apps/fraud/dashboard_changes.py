@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from apps.fraud.control_events import Change, Settlement
+    from apps.fraud.governance import Proposal
     from apps.fraud.governed_book import GovernedBook
     from apps.fraud.settings import FraudSettings
 
 _SHOWN: Final = 25
-#: Thresholds that a curve has a point for.
-_STEPS: Final = 50
+#: Thresholds that a curve has a point for: fiftieths of 1. Below these almost every payment is.
+_STEPS: Final = range(10, 51)
 #: Thresholds with a field of their own.
 _OWN: Final = {
     "review_score": "Look from score",
@@ -62,12 +63,12 @@ def curve(data: AppData, settings: FraudCasesSettings) -> View | None:
 
 
 def above(scores: npt.NDArray[np.float64]) -> list[tuple[float, float | None]]:
-    """Return how many scores are at or above each of 50 thresholds, from the second on to 1.
+    """Return how many scores are at or above each threshold from 0.2 to 1.
 
-    >>> [n for at, n in above(np.array([0.05, 0.5, 0.5, 1.0])) if at in (0.04, 0.5, 0.52, 1.0)]
+    >>> [n for at, n in above(np.array([0.2, 0.5, 0.5, 1.0])) if at in (0.2, 0.5, 0.52, 1.0)]
     [4.0, 3.0, 1.0, 1.0]
     """
-    at = np.arange(1, _STEPS + 1) / _STEPS
+    at = np.array(_STEPS) / 50
     counts = len(scores) - np.searchsorted(np.sort(scores), at, side="left")
     return [(float(a), float(n)) for a, n in zip(at, counts, strict=True)]
 
@@ -119,7 +120,9 @@ def proposals(data: AppData) -> View | None:
     rows: list[list[Cell]] = []
     offers = []
     for name, found in order[:_SHOWN]:
-        what = "; ".join(change_text(change, book) for change in found.each())
+        what = "; ".join(
+            _was_text(change, found) if found.after else change_text(change, book) for change in found.each()
+        )
         said = ", ".join(
             f"{verb} {who}"
             for verb, who in (("agreed by", found.agreed_by), ("settled by", found.settled_by))
@@ -141,6 +144,19 @@ def proposals(data: AppData) -> View | None:
         actions=offers,
         more=max(0, len(order) - _SHOWN),
     )
+
+
+def _was_text(change: Change, of: Proposal) -> str:
+    """Return what a change that was applied has changed, and into what."""
+    from apps.fraud.control_events import ResetThreshold, SetThreshold
+    from apps.fraud.scoring import DEFAULTS
+
+    if isinstance(change, SetThreshold | ResetThreshold):
+        default = getattr(DEFAULTS, change.name, 0.0)
+        before, after = (default if v is None else v for v in (of.before[change.name], of.after[change.name]))
+        return f"{change.name}: {before:g} before, {after:g} then"
+    on = of.after[f"{change.list}/{change.entry}"] is not None
+    return f"{change.entry} {'on' if on else 'off'} {change.list}"
 
 
 # -- actions ---------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ def test_the_curve_counts_payments_and_frauds_at_or_above_each_score(made: tuple
     assert isinstance(view, TimeSeries)
     lines = {line.name: dict(line.points) for line in view.series}
     assert set(lines) == {f"{a}: {b}" for a in ("reasons", "model") for b in ("payments", "known frauds")}
-    for n in range(1, 51):
+    assert list(lines["reasons: payments"]) == [n / 50 for n in range(10, 51)]
+    for n in range(10, 51):
         chosen = [r for r in rows if r["score"] >= n / 50]
         assert lines["reasons: payments"][n / 50] == len(chosen)
         assert lines["model: known frauds"][n / 50] == sum(r["transaction_id"] in frauds for r in chosen)
@@ -208,6 +209,7 @@ def test_a_threshold_is_proposed_agreed_with_and_undone_from_the_page(
     clock.later()
     view = panel_of(dashboard.page, data, "changes")
     assert (view.rows[0][1], view.rows[0][5]) == ("is applied", "agreed by bob")
+    assert view.rows[0][2] == "block_score: 0.85 before, 0.97 then"
     assert [o.action for o in view.actions[0]] == ["undo"]
     assert do(data, "undo", proposal=name, by="cat") == f"{name} is undone"
     second = do(data, "propose", block_score="0.99", by="ann").split()[0]
