@@ -232,7 +232,8 @@ page = DashboardPage(
         Panel("case-work", "Case work", case_work,
                empty="no stream of it here: cases are made in memory, of alerts and dispositions",
                about="The query that keeps cases, queue and labels."),
-        Panel("people", "Case work by people", dashboard_work.people, width="full", empty="nobody has looked at a case yet",
+        Panel("people", "Case work by people", dashboard_work.people, width="full",
+               empty="nobody has looked at a case yet",
                about="How long cases had been open when somebody first looked at them, and decided."),
     ),
     detail=Detail(
