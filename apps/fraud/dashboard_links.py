@@ -162,8 +162,9 @@ def _drawn(payments: Payments, chosen: _Chosen, first: _Place) -> Graph:
 
     order = sorted(chosen.steps, key=rank)
     shown = order[:MOST_NODES]
-    kept = set(shown)
-    edges = {ends: found for ends, found in shared.items() if kept.issuperset(ends)}
+    edges = shared
+    if len(shown) < len(order):
+        edges = _edges(payments, _Chosen({place: chosen.steps[place] for place in shown}))
     kinds = [kind for kind in KINDS if any(place[0] == kind for place in shown)]
     drawn_cards = {
         place: sum(1 for ends in edges if place in ends and "card" in (ends[0][0], ends[1][0]))
@@ -202,7 +203,7 @@ def _note(counts: Counts, place: _Place, drawn: int) -> str:
 
 
 def _edges(payments: Payments, chosen: _Chosen) -> dict[tuple[_Place, _Place], Counts]:
-    """Return what is known of every two entities that were used together."""
+    """Return what is known of every two entities that were used together, by one of the cards."""
     found: dict[tuple[_Place, _Place], Counts] = {}
     cards = payments.of("card", chosen.names("card"))
     for one, other in _PAIRS:

@@ -40,6 +40,14 @@ MUTANTS: Final = (
         (f"{_LINKS}::test_a_graph_does_not_depend_on_the_order_of_rows_and_is_bounded",),
     ),
     Mutant(
+        "page: lines count the payments of cards that are not drawn",
+        f"{_APP}/dashboard_links.py",
+        "    if len(shown) < len(order):\n",
+        "    if not shown:\n",
+        "a line counts the payments between what is drawn",
+        (f"{_LINKS}::test_a_graph_is_what_loops_over_the_payments_give",),
+    ),
+    Mutant(
         "page: fewer decisions are kept than are told",
         f"{_APP}/dashboard_recent.py",
         "        while self._count - len(parts[first]) >= self._most:\n",

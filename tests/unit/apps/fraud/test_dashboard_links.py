@@ -135,10 +135,11 @@ def drawn(graph: Graph) -> set[Place]:
 @pytest.mark.parametrize("seed", range(60))
 def test_a_graph_is_what_loops_over_the_payments_give(seed: int) -> None:
     random = Random(seed)
-    rows = payments_of(random, random.randrange(1, 160), random.choice([5, 20, 60]))
+    is_large = seed % 5 == 0
+    rows = payments_of(random, 400 if is_large else random.randrange(1, 160), random.choice([20, 60]))
     known = labels_of(random, rows)
     payments, loops = Payments(table_of(rows), known), Loops(rows, known)
-    seen = 0
+    cut = 0
     for kind, column in KINDS.items():
         for name in sorted({r[column] for r in rows} - {None})[:8]:
             graph = links(payments, kind, name)
@@ -157,7 +158,8 @@ def test_a_graph_is_what_loops_over_the_payments_give(seed: int) -> None:
             assert {(_place(e.source), _place(e.target)) for e in graph.edges if e.tone == "bad"} == red
             assert {_place(n.id) for n in graph.nodes if n.tone == "bad"} == {p for ends in red for p in ends}
             assert [_place(n.id) for n in graph.nodes if n.chosen] == [(kind, name)]
-            seen += bool(graph.more)
+            cut += bool({p for p in set(steps) - places if p[0] == "card"})
+    assert cut or not is_large
     assert links(payments, "card", "nobody") is None
     assert links(payments, "device", "") is None
 
