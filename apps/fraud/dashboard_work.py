@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Cell, Column, Offer, Series, Table, TimeSeries, View
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
+
+if TYPE_CHECKING:
+    from millrace.dashboard.tables import DeltaReader
 
 _DAY_MS: Final = 86_400_000
 #: Cases of the queue that the page gets, and rows of it that are shown at a time.
@@ -147,17 +150,18 @@ def work(data: AppData) -> Work:
     """
     view = case_view(data, case_settings())
     table = data.table("service_days") if view is None or view.streamed else None
-    names = ("queue", "day_ms", "person", *Served.__dataclass_fields__)
-    rows = [] if table is None else table.all(names).to_pylist()
-    told = {
-        (row["day_ms"], row["queue"], row["person"]): Served(
-            **{n: row[n] for n in Served.__dataclass_fields__}
-        )
-        for row in rows
-    }
+    told = {} if table is None else table.once("work", _told)
     over = {(day, queue) for day, queue, _ in told}
     own = {} if view is None else work_of(r.case for r in view.ranked)
     return {**{key: served for key, served in own.items() if key[:2] not in over}, **told}
+
+
+def _told(table: DeltaReader) -> Work:
+    figures = tuple(Served.__dataclass_fields__)
+    rows = table.all(("queue", "day_ms", "person", *figures)).to_pylist()
+    return {
+        (row["day_ms"], row["queue"], row["person"]): Served(*(row[name] for name in figures)) for row in rows
+    }
 
 
 def work_of(cases: Iterable[Case]) -> Work:
