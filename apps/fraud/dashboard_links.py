@@ -62,11 +62,10 @@ class Counts(NamedTuple):
         """Return them in words.
 
         >>> Counts(3, 1, 0, 1).text()
-        '3 payments, 1 alerts'
+        '3 payments, 1 alert'
         """
-        parts = [f"{self.payments:,} payments"]
-        parts += [f"{n:,} {what}" for n, what in ((self.alerts, "alerts"), (self.frauds, "frauds")) if n]
-        return ", ".join(parts)
+        told = [(self.payments, "payment"), (self.alerts, "alert"), (self.frauds, "fraud")]
+        return ", ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in told if n)
 
 
 class Payments:

@@ -193,7 +193,7 @@ def test_what_many_cards_use_is_counted_and_not_followed() -> None:
     graph = links(Payments(Recent().add(pa.Table.from_pylist(rows)).rows(), {}), "card", "c0")
     assert graph is not None
     assert [(n.label, n.note) for n in graph.nodes] == [
-        ("c0", "1 payments"), ("hub", f"{MOST_CARDS + 1} payments, and {MOST_CARDS} other cards"),
+        ("c0", "1 payment"), ("hub", f"{MOST_CARDS + 1} payments, and {MOST_CARDS} other cards"),
     ]  # fmt: skip
     graph = links(Payments(Recent().add(pa.Table.from_pylist(rows[1:])).rows(), {}), "card", "c1")
     assert graph is not None
