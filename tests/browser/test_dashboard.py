@@ -29,16 +29,21 @@ from millrace.runtime.settings import load_settings
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
 from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions
-from tests.unit.millrace.dashboard.cases import Clock, data_of, put
+from tests.unit.millrace.dashboard.cases import data_of, put
 
 expect.set_options(timeout=PATIENCE_MS)
 
+
+def trips(data: AppData) -> Table:
+    """A table of as many rows as there are sales, and 59 more."""
+    sales = data.table("sales")
+    rows = [[n, f"town {n % 3}"] for n in range(59 + (sales.rows if sales else 0))]
+    return Table(columns=(Column("n", "count"), Column("town")), rows=rows, page=25, choose="town")
+
+
 CARS = DashboardPage(
     panels=(
-        Panel("trips", "Trips", lambda data: Table(
-            columns=(Column("n", "count"), Column("town")), rows=[[n, f"town {n % 3}"] for n in range(60)],
-            page=25, choose="town",
-        )),
+        Panel("trips", "Trips", trips),
         Panel("cars", "Cars", lambda data: Points(
             points=[Point(13.3 + n / 100, 52.4 + n / 200, f"car {n}") for n in range(20)],
             x_label="longitude", y_label="latitude", is_map=True,
@@ -75,7 +80,7 @@ def served(made: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> Iterator[
     data = AppData(fraud, settings, root, wall_clock_ms, dashboard.page.folders)
     pages = {
         "fraud": LivePage(data, dashboard.page, interval_ms=300),
-        "shop": LivePage(data_of(tmp_path / "shop", clock=Clock(wall_clock_ms())), CARS, interval_ms=300),
+        "shop": LivePage(data_of(tmp_path / "shop", clock=wall_clock_ms), CARS, interval_ms=300),
     }
     with serving(pages) as (url, access):
         yield Served(data, url, access, rows)
@@ -365,18 +370,23 @@ def test_points_are_drawn_to_one_scale(served: Served, look: Look) -> None:
     assert east / north == pytest.approx(0.19 * 0.61 / 0.095, rel=0.03)
 
 
-def test_a_table_is_turned_and_chosen_from_and_stays_so_when_it_changes(served: Served, look: Look) -> None:
+def test_a_table_is_turned_and_chosen_from_and_stays_so_when_it_changes(
+    served: Served, look: Look, tmp_path: Path
+) -> None:
     page = look(f"{served.url}/#/shop")
     panel = page.locator("#panel-trips")
     cells = panel.locator("tbody tr td:first-child")
     expect(cells).to_have_count(25)
     expect(panel.locator(".turn")).to_contain_text("1–25 of 60")
     panel.locator("[data-focus=next]").click()
+    put(tmp_path / "shop", "sales", [{"n": 2}])
+    expect(panel.locator(".turn")).to_contain_text("26–50 of 61")
+    assert page.evaluate("document.activeElement.dataset.focus") == "next"
     panel.locator("[data-focus=next]").click()
-    expect(cells).to_have_text([str(n) for n in range(50, 60)])
+    expect(cells).to_have_text([str(n) for n in range(50, 61)])
     assert page.evaluate("document.activeElement.dataset.focus") == "back"
     panel.locator("select").select_option("town 1")
-    expect(cells).to_have_text([str(n) for n in range(1, 60, 3)])
+    expect(cells).to_have_text([str(n) for n in range(1, 61, 3)])
     expect(panel.locator("[data-focus=next]")).to_have_count(0)
 
 
