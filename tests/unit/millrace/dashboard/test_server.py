@@ -268,11 +268,11 @@ def test_every_action_and_a_look_ahead_take_the_token(tmp_path: Path, query: str
 
 
 def test_what_is_outside_of_tables_is_made_once_for_each_version(tmp_path: Path) -> None:
-    data, made = data_of(tmp_path), []
-    for version in (1, 1, 2, 2, 1):
-        found = data.once("x", version, lambda version=version: made.append(version) or version)  # type: ignore[misc]
-        assert found == version
-    assert made == [1, 2, 1]
+    data = data_of(tmp_path)
+    numbers = iter(range(10))
+    found = [data.once("x", version, lambda: next(numbers)) for version in (1, 1, 2, 2, 1)]
+    assert found == [0, 0, 1, 1, 2]
+    assert data.once("y", 1, lambda: next(numbers)) == 3
 
 
 # -- who may what ----------------------------------------------------------------------------------
