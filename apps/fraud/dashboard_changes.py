@@ -165,7 +165,7 @@ def _was_text(change: Change, of: Proposal) -> str:
 def look(data: AppData, values: Mapping[str, str]) -> View:
     """Return what the changes of a form would have done."""
     book = book_of(data)
-    return compared(data, _changes(data, values, "-", 0), values.get("period") or "7d", book)
+    return compared(data, _changes(values, "-", 0), values.get("period") or "7d", book)
 
 
 def look_at(data: AppData, values: Mapping[str, str]) -> View:
@@ -202,11 +202,13 @@ def compared(data: AppData, changes: list[Change], period: str, book: GovernedBo
 def do_propose(data: AppData, values: Mapping[str, str]) -> str:
     """Propose the changes of a form, as the command does."""
     from apps.fraud import changes
+    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms
 
-    topic, now = changes.open_topic(_sendable(data)), now_ms()
-    asked = _changes(data, values, values["by"], now)
-    name, book = changes.propose(topic, asked, values["by"], now, values["reason"])
+    settings, now = _sendable(data), now_ms()
+    reason = without_numbers(settings, values["reason"])
+    asked = _changes({**values, "reason": reason}, values["by"], now)
+    name, book = changes.propose(changes.open_topic(settings), asked, values["by"], now, reason)
     return f"{name} {changes.standing_of(book.proposals[name])}"
 
 
@@ -220,6 +222,7 @@ def do_settle(kind: str, data: AppData, values: Mapping[str, str]) -> str:
     """
     from apps.fraud import changes
     from apps.fraud.control_events import ApproveChange, RejectChange, UndoChange
+    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms
 
     kinds: dict[str, type[Settlement]] = {
@@ -227,13 +230,14 @@ def do_settle(kind: str, data: AppData, values: Mapping[str, str]) -> str:
         "reject": RejectChange,
         "undo": UndoChange,
     }
-    topic = changes.open_topic(_sendable(data))
-    event: Settlement = kinds[kind](values["proposal"], values["by"], now_ms(), values["reason"])
-    name, book = changes.settle(topic, event)
+    settings = _sendable(data)
+    reason = without_numbers(settings, values["reason"])
+    event: Settlement = kinds[kind](values["proposal"], values["by"], now_ms(), reason)
+    name, book = changes.settle(changes.open_topic(settings), event)
     return f"{name} {changes.standing_of(book.proposals[name])}"
 
 
-def _changes(data: AppData, values: Mapping[str, str], by: str, now_ms: int) -> list[Change]:
+def _changes(values: Mapping[str, str], by: str, now_ms: int) -> list[Change]:
     from apps.fraud.changes import thresholds_of
 
     texts = [f"{name}={_value(values[name])}" for name in _OWN if values.get(name)]

@@ -128,6 +128,14 @@ MUTANTS: Final = (
         (f"{_CHANGES}::test_a_threshold_is_proposed_agreed_with_and_undone_from_the_page",),
     ),
     Mutant(
+        "page: card numbers go out in the reasons of proposals",
+        f"{_APP}/dashboard_changes.py",
+        '    asked = _changes({**values, "reason": reason}, ',
+        "    asked = _changes(values, ",
+        "card numbers are kept nowhere",
+        (f"{_CHANGES}::test_card_numbers_in_reasons_are_tokens",),
+    ),
+    Mutant(
         "page: a look ahead is over the folder of the settings",
         f"{_APP}/dashboard_changes.py",
         'update={"root": str(data.root)}',

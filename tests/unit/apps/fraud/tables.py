@@ -125,7 +125,7 @@ def fraud_folder(root: Path, *, number: int = 1_500) -> list[dict[str, Any]]:
         {"at_ms": START_MS + day * 86_400_000, "role": role, "model_version": v, "ap": ap + day / 100}
         for day in range(8) for role, v, ap in (("champion", "3", 0.70), ("challenger", "4", 0.73))
     ])  # fmt: skip
-    asked = Propose("c-1", [SetThreshold("block_score", 0.95)], "ann", START_MS, "wrong blocks")
+    asked = Propose("c-1", [SetThreshold("block_score", 0.8)], "ann", START_MS, "wrong blocks")
     append_audit(root / "tables" / "rule_audit", [asked])
     put_checkpoint(root, {"fraud.transactions": {"0": number}}, batch=6, watermark=rows[-1]["event_time_ms"])
     put_checkpoint(root / "cases", {"fraud.alerts": {"0": 5}}, batch=2, watermark=START_MS)
