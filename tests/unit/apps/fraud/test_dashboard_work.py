@@ -25,7 +25,7 @@ from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import Table, TimeSeries
 from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
-from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, RULES, START_MS, event
+from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, RULES, START_MS, alert, event
 from tests.unit.apps.fraud.tables import fraud_folder
 from tests.unit.apps.fraud.test_cases_acting import some_life
 from tests.unit.millrace.dashboard.cases import Clock, panel_of, put_records
@@ -38,7 +38,9 @@ TWO_QUEUES = msgspec.structs.replace(
 def lived(seed: int, rules: CaseRules, cards: int) -> tuple[list[Case], Work]:
     """Cases after a random life of cards, and what the queues have told of people.
 
-    Without repeats of alerts: one that comes once its case is forgotten opens a case of the same name.
+    Without repeats of alerts: one that comes once its case is forgotten opens a case of the same name. And
+    with cases that nobody decides, so that no queue is empty at midnight: it forgets what was closed then,
+    and counts a verdict that is replaced once more.
     """
     random = Random(seed)
     events: list[tuple[str, int, Any, str]] = []
@@ -57,9 +59,13 @@ def lived(seed: int, rules: CaseRules, cards: int) -> tuple[list[Case], Work]:
                 else "dispositions"
             )
             events.append((*event(one), stream))
+    for half_day in range(200):
+        for card, amount in (("open-1", 10.0), ("open-2", 20.0)):
+            standing = alert(half_day * 12 * HOUR, f"{card}-{half_day}", card=card, amount=amount)
+            events.append((*event(standing), "alerts"))
     events.sort(key=lambda e: e[1])
     chain = MemoryChain(processes(CaseBook(rules), ReviewQueue(), CaseTopics()))
-    emissions = chain.run_batch(events) + chain.advance_watermark(START_MS + 90 * DAY)
+    emissions = chain.run_batch(events) + chain.advance_watermark(START_MS + 120 * DAY)
     cases = {}
     told: Work = {}
     for e in emissions:
