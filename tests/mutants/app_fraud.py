@@ -621,6 +621,8 @@ MUTANTS: Final = (
         "    first = (page - 1) * (limit - 1)\n",
         "the queue is shown page by page",
         (f"{_TESTS}/test_dashboard.py::test_the_list_is_shown_page_by_page",),
+    ),
+    Mutant(
         "fraud: rates hold for all times",
         f"{_APP}/currencies.py",
         "    return rates[place - 1].rate if place else None\n",

@@ -102,7 +102,7 @@ CASES = [
             ),
             "alerts": (
                 *("features_version", "reasons", "billing_amount", "billing_currency"),
-                "thresholds.large_ratio",
+                *("country", "thresholds.large_ratio"),
             ),
         },
     ),

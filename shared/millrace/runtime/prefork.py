@@ -44,6 +44,8 @@ _LAUNCHER: Final = """#!{python} -IS
 import os, signal, socket, sys
 arguments = sys.argv[1:]
 if arguments[:1] == ["-m"] and arguments[1:2] and arguments[1] in {modules!r}:
+    ends = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # one that comes meanwhile is the fork's too
     try:
         server = socket.socket(socket.AF_UNIX)
         server.connect({address!r})
@@ -55,12 +57,14 @@ if arguments[:1] == ["-m"] and arguments[1:2] and arguments[1] in {modules!r}:
     except OSError:
         pid = 0
     if pid:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in ends:
             signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
         for number in (0, 1):  # the fork has them: their ends must be seen as its own
             os.close(number)
         code = server.recv(4)
         os._exit(int.from_bytes(code, "big") if code else 1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
 os.execv({python!r}, [{python!r}, *arguments])
 """
 

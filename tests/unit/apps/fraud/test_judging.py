@@ -163,6 +163,7 @@ def test_a_batch_is_judged_as_its_events_one_by_one() -> None:
 
 def test_a_batch_leaves_as_one_part_per_model_and_day() -> None:
     chain = Chain((), scorer=ByIdentity(), measures=True)
+    chain.control(SetThreshold("model_block", 0.5))
     chain.send(*(transaction(n, 10, card=f"card-{n % 3}") for n in range(30)), transaction(DAY, 10))
     assert len(chain.outcomes) == 4
     told = sum(decision.action != "block" for decision in chain.decisions)
