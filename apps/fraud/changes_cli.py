@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,7 @@ import typer
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 
 if TYPE_CHECKING:
-    from apps.fraud.control_events import Change
+    from apps.fraud.control_events import Change, Settlement
     from apps.fraud.governed_book import GovernedBook
     from apps.fraud.settings import FraudSettings
     from apps.fraud.what_if import Difference
@@ -61,6 +59,8 @@ def propose(
 
     Example: millrace fraud changes propose --threshold block_score=0.9 --reason "too many wrong blocks"
     """
+    from apps.fraud.changes import difference, read
+    from apps.fraud.changes import propose as send_proposal
     from apps.fraud.tokens import without_numbers
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms, who
@@ -69,10 +69,10 @@ def propose(
     name, now, reason = who(by, settings), now_ms(), without_numbers(settings, reason)
     changes = _changes(settings, thresholds, puts, removes, for_, name, now, reason)
     try:
-        show_difference(difference(changes, settings, topic, last))
+        show_difference(difference(changes, settings, last, read(topic)))
     except UserError as error:
         typer.echo(f"what it would have done is not known: {error}")
-    send_proposal(topic, changes, name, now, reason)
+    _tell(*send_proposal(topic, changes, name, now, reason))
 
 
 @app.command("what-if")
@@ -90,11 +90,12 @@ def what_if_(
 
     Example: millrace fraud changes what-if --threshold block_score=0.9 --last 30d --out report.json
     """
+    from apps.fraud.changes import difference, read
     from millrace.operations.report import write
 
     settings, topic = open_topic(bootstrap, root, overrides)
     changes = _changes(settings, thresholds, puts, removes, "36500d", "-", 0, "")
-    found = difference(changes, settings, topic, last)
+    found = difference(changes, settings, last, read(topic))
     write(out, found)
     show_difference(found)
 
@@ -113,6 +114,7 @@ def approve(
 
     Example: millrace fraud changes approve c-1f0a --by bob
     """
+    from apps.fraud.changes import difference, read
     from apps.fraud.control_events import ApproveChange
     from millrace.errors import UserError
     from millrace.operations.roster import Role
@@ -124,7 +126,7 @@ def approve(
     if (found := book.proposals.get(proposal)) is not None and found.status == "waiting":
         _show(proposal, book)
         try:
-            show_difference(difference(found.each(), settings, topic, last, book))
+            show_difference(difference(found.each(), settings, last, book))
         except UserError as error:
             typer.echo(f"what it would have done is not known: {error}")
     _settle(settings, topic, ApproveChange(proposal, name, now_ms(), reason))
@@ -179,6 +181,7 @@ def list_(
     overrides: Overrides = None,
 ) -> None:
     """Proposals that wait, and thresholds that are not their defaults, by the control topic."""
+    from apps.fraud.changes import read
     from apps.fraud.governance import waiting
     from millrace.operations.report import as_json
 
@@ -202,42 +205,17 @@ def open_topic(
     bootstrap: str | None, root: Path | None, overrides: list[str] | None
 ) -> tuple[FraudSettings, ControlTopic]:
     """Return the app's settings, and its control topic."""
-    from apps.fraud.app_rules import RULES
+    from apps.fraud.changes import open_topic as topic_of
     from apps.fraud.settings import FraudSettings
-    from millrace.operations.control_topic import ControlTopic
     from millrace.runtime.commands import command_settings
 
     settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
-    return settings, ControlTopic(RULES, settings)
-
-
-def read(topic: ControlTopic) -> GovernedBook:
-    """Return what the control topic says."""
-    book: Any = topic.read()
-    found: GovernedBook = book
-    return found
-
-
-def name_of(changes: Sequence[Change], by: str, now_ms: int) -> str:
-    """Return a name for a proposal that nobody has named."""
-    import msgspec
-
-    text = msgspec.json.encode((list(changes), by, now_ms))
-    return "c-" + hashlib.blake2b(text, digest_size=6).hexdigest()
-
-
-def send_proposal(topic: ControlTopic, changes: Sequence[Change], by: str, now_ms: int, reason: str) -> None:
-    """Send a proposal, and print what became of it."""
-    from apps.fraud.control_events import Propose
-
-    event = Propose(name_of(changes, by, now_ms), list(changes), by, now_ms, reason)
-    book: Any
-    book, _ = topic.change(lambda _: [event])
-    _tell(event.id, book)
+    return settings, topic_of(settings)
 
 
 def change_or_propose(topic: ControlTopic, change: Change, by: str, now_ms: int, reason: str) -> bool:
     """Send a change, or propose it where a second person must agree; return whether it holds already."""
+    from apps.fraud.changes import name_of
     from apps.fraud.control_events import Propose
 
     named = name_of([change], by, now_ms)
@@ -255,53 +233,12 @@ def change_or_propose(topic: ControlTopic, change: Change, by: str, now_ms: int,
     return True
 
 
-def difference(
-    changes: Sequence[Change],
-    settings: FraudSettings,
-    topic: ControlTopic,
-    last: str,
-    book: GovernedBook | None = None,
-) -> Difference:
-    """Return what changes would have done over the app's own table of decisions.
-
-    Args:
-        changes: The changes.
-        settings: The app's settings.
-        topic: Its control topic, which says what holds now.
-        last: Decisions of the last so long.
-        book: What the topic says, where that was read already.
-    """
-    from apps.fraud.app_rules import own_labels
-    from apps.fraud.backtest import read_labels
-    from apps.fraud.what_if import what_if
-    from millrace.time.durations import to_ms
-
-    now = read(topic) if book is None else book
-    labels = own_labels(settings)
-    frauds = [] if labels is None else [name for name, is_fraud in read_labels(labels).items() if is_fraud]
-    approving = {
-        f"{name}@{version.number}"
-        for name, entry in now.rules.items()
-        for version in entry.versions
-        if version.rule.action == "approve"
-    }
-    table = settings.storage.path("tables", "transactions")
-    return what_if(changes, now.kept, table, frauds, approving=approving, last_ms=to_ms(last))
-
-
 def show_difference(found: Difference) -> None:
     """Print what changes would have done."""
-    now, then = found.now, found.then
+    from apps.fraud.changes import compared
+
     typer.echo(f"{found.decisions:,} decisions of {found.days:.1f} days        now       then  difference")
-    lines = (
-        ("blocked", now.blocks, then.blocks), ("looked at", now.reviews, then.reviews),
-        ("amount blocked", now.block_amount, then.block_amount),
-        ("amount looked at", now.review_amount, then.review_amount),
-        ("known frauds blocked", now.frauds_blocked, then.frauds_blocked),
-        ("known frauds looked at", now.frauds_reviewed, then.frauds_reviewed),
-        ("known frauds passed", now.frauds_passed, then.frauds_passed),
-    )  # fmt: skip
-    for what, before, after in lines:
+    for what, before, after in compared(found):
         digits = "" if isinstance(before, int) else ".2f"
         typer.echo(f"  {what:<24} {before:>14,{digits}} {after:>14,{digits}} {after - before:>+14,{digits}}")
     if found.left_out:
@@ -321,8 +258,7 @@ def _changes(
     now_ms: int,
     reason: str,
 ) -> list[Change]:
-    from apps.fraud.control_events import ResetThreshold, SetThreshold
-    from apps.fraud.governance import check_threshold
+    from apps.fraud.changes import thresholds_of
     from apps.fraud.governed_book import check_value
     from apps.fraud.tokens import without_numbers
     from millrace.errors import UserError
@@ -330,19 +266,7 @@ def _changes(
     from millrace.rules import PutListEntry, RemoveListEntry
     from millrace.time.durations import to_ms
 
-    found: list[Change] = []
-    for text in thresholds or ():
-        name, _, value = text.partition("=")
-        try:
-            made: Change = (
-                SetThreshold(name, float(value), by, now_ms, reason)
-                if value
-                else ResetThreshold(name, by, now_ms, reason)
-            )
-        except ValueError:
-            raise UserError(f"{text}: write NAME=VALUE with a number, e.g. block_score=0.9") from None
-        check_threshold(made)  # type: ignore[arg-type] # one of the two
-        found.append(made)
+    found = thresholds_of(thresholds or (), by, now_ms, reason)
     for text in (*(puts or ()), *(removes or ())):
         name, sign, value = text.partition("=")
         if not (name and sign and value):
@@ -360,29 +284,26 @@ def _changes(
     return found
 
 
-def _settle(settings: FraudSettings, topic: ControlTopic, event: Any) -> None:
+def _settle(settings: FraudSettings, topic: ControlTopic, event: Settlement) -> None:
     import msgspec
 
+    from apps.fraud.changes import settle
     from apps.fraud.tokens import without_numbers
 
-    event = msgspec.structs.replace(event, reason=without_numbers(settings, event.reason))
-    book: Any
-    book, _ = topic.change(lambda _: [event])
-    _tell(event.id, book)
+    _tell(*settle(topic, msgspec.structs.replace(event, reason=without_numbers(settings, event.reason))))
 
 
 def _tell(name: str, book: GovernedBook) -> None:
     """Print what has become of a proposal."""
+    from apps.fraud.changes import standing_of
+
     found = book.proposals[name]
     then = f": millrace fraud changes approve {name}" if found.status in ("waiting", "undoing") else ""
-    said = {"waiting": "waits for a second person", "undoing": "its undoing waits for a second person"}
-    typer.echo(f"{name} {said.get(found.status, 'is ' + found.status)}{then}")
+    typer.echo(f"{name} {standing_of(found)}{then}")
 
 
 def _show(name: str, book: GovernedBook) -> None:
-    from apps.fraud.control_events import ResetThreshold, SetThreshold
-    from apps.fraud.scoring import DEFAULTS
-    from millrace.rules import PutListEntry
+    from apps.fraud.changes import change_text
     from millrace.time.moments import show_time
 
     found = book.proposals[name]
@@ -390,12 +311,4 @@ def _show(name: str, book: GovernedBook) -> None:
     agreed = f", agreed by {found.agreed_by}" if found.agreed_by else ""
     typer.echo(f"{name}  {found.status}  by {found.by} at {show_time(found.at_ms)}{agreed}{why}")
     for change in found.each():
-        if isinstance(change, SetThreshold | ResetThreshold):
-            default = getattr(DEFAULTS, change.name, 0.0)
-            now = book.overrides.get(change.name, default)
-            new = change.value if isinstance(change, SetThreshold) else default
-            typer.echo(f"    {change.name}: {now:g} now, {new:g} proposed")
-        elif isinstance(change, PutListEntry):
-            typer.echo(f"    {change.entry} on {change.list} until {show_time(change.until_ms)}")
-        else:
-            typer.echo(f"    {change.entry} off {change.list}")
+        typer.echo(f"    {change_text(change, book)}")

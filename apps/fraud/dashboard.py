@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
-from apps.fraud import dashboard_card, dashboard_model
-from apps.fraud.cases_app import NAME, FraudCasesSettings
-from apps.fraud.cases_live import Ranked
+from apps.fraud import (
+    dashboard_card,
+    dashboard_changes,
+    dashboard_control,
+    dashboard_entity,
+    dashboard_model,
+    dashboard_work,
+)
 from apps.fraud.cases_store import FOLDER, TABLES, case_view
-from apps.fraud.cases_store import dispose as decide
 from apps.fraud.dashboard_data import (
     ACTIONS,
     STEP_MS,
@@ -22,9 +25,10 @@ from apps.fraud.dashboard_data import (
     running_precision,
     summed,
 )
+from apps.fraud.dashboard_work import case_settings as case_settings
 from millrace.dashboard.common_panels import rate_now, standing_of
 from millrace.dashboard.data import AppData
-from millrace.dashboard.page import Action, ActionRefused, DashboardPage, Detail, Field, Panel
+from millrace.dashboard.page import DashboardPage, Detail, Panel
 from millrace.dashboard.progress import read_progress
 from millrace.dashboard.steps import joined_steps
 from millrace.dashboard.values import median, quantile
@@ -40,20 +44,9 @@ from millrace.dashboard.views import (
     TimeSeries,
     View,
 )
-from millrace.errors import UserError
-from millrace.runtime.settings import load_settings
 
 _POINTS: Final = 60
 _SHOWN: Final = 25
-_VERDICTS: Final = {"fraud": "fraud", "genuine": "genuine", "unclear": "unclear: close without a label"}
-_settings: dict[str, FraudCasesSettings] = {}
-
-
-def case_settings() -> FraudCasesSettings:
-    """Return the settings of the case work, as file and environment give them."""
-    if NAME not in _settings:
-        _settings[NAME] = load_settings(FraudCasesSettings, app=NAME)
-    return _settings[NAME]
 
 
 def headline(data: AppData) -> View | None:
@@ -76,50 +69,10 @@ def headline(data: AppData) -> View | None:
             Number(label="in the queue", value=len(queued), kind="count",
                    note=f"of {case_settings().cases.capacity} a day"),
             Number(label="to be saved by looking", value=sum(r.case.priority for r in queued), kind="money",
-                   note="EUR expected, whole queue"),
+                   note=f"{data.settings.currency.billing} expected, whole queue"),
             Number(label="precision so far", value=share, kind="share", note=f"{len(known):,} labelled"),
         )
     )  # fmt: skip
-
-
-def queue(data: AppData) -> View | None:
-    """Return the day's queue, with what can be decided."""
-    view = case_view(data, case_settings())
-    if view is None or not view.ranked:
-        return None
-    shown = view.queue()
-    columns = (
-        Column("rank", "count"), Column("card", "key"), Column("why"), Column("alerts", "count"),
-        Column("amount", "money"), Column("score"), Column("priority", "money"), Column("opened", "time"),
-    )  # fmt: skip
-    return Table(
-        columns=columns,
-        rows=[_queue_row(r) for r in shown[:_SHOWN]],
-        tones=[
-            "bad" if any(t.action == "block" for t in r.case.transactions) else "plain"
-            for r in shown[:_SHOWN]
-        ],
-        actions=[{"case_id": r.case.case_id} for r in shown[:_SHOWN]],
-        more=max(0, len(shown) - _SHOWN),
-    )
-
-
-def _queue_row(r: Ranked) -> list[Cell]:
-    why = ", ".join(f"{reason.code} ×{reason.alerts}" if reason.alerts > 1 else reason.code
-                    for reason in r.case.reasons[:3] if not reason.beside)  # fmt: skip
-    case = r.case
-    if case.ring:
-        why = f"{case.about}: {why}"
-    return [
-        r.rank,
-        case.card_id,
-        why,
-        case.alerts,
-        case.amount,
-        f"{case.score:.2f}",
-        case.priority,
-        case.opened_ms,
-    ]
 
 
 def flagged(data: AppData) -> View | None:
@@ -197,7 +150,7 @@ def worth(data: AppData) -> View | None:
     return Numbers(
         (
             Number(label="fraud alerted", value=round(sum(caught), 2), kind="money",
-                   note=f"EUR in {len(caught)} payments", tone="good"),
+                   note=f"{data.settings.currency.billing} in {len(caught)} payments", tone="good"),
             Number(label="fraud not alerted", value=missed, kind="count", note="payments",
                    tone="warn" if missed else "plain"),
             Number(label="blocked wrongly", value=wrong, kind="count", note=f"of {len(blocked)} blocked",
@@ -238,22 +191,10 @@ def case_work(data: AppData) -> View | None:
     return None if progress is None else standing_of(data, progress)
 
 
-def do_dispose(data: AppData, values: Mapping[str, str]) -> str:
-    """Decide on a case, as the page's form says."""
-    try:
-        said = decide(
-            data, case_settings(), values["case_id"], values["verdict"],  # type: ignore[arg-type]
-            by=values["by"], note=values["note"],
-        )  # fmt: skip
-    except UserError as error:
-        raise ActionRefused(str(error)) from error
-    return f"{said.case_id} is {said.verdict}, by {said.by}"
-
-
 page = DashboardPage(
     panels=(
         Panel("headline", "Now", headline, width="full", empty="nothing was decided yet"),
-        Panel("queue", "Review queue", queue, width="full", empty="no open case",
+        Panel("queue", "Review queue", dashboard_work.queue, width="full", empty="no open case",
                about="A case is a card's alerts; ranked by what is expected to be saved by looking: score × "
                "(amount + exposure). Red: a payment was blocked."),
         Panel("flagged", "Review and block", flagged, about="Payments that were not approved."),
@@ -265,29 +206,39 @@ page = DashboardPage(
                about="By the labels that are known so far; later ones will change it."),
         Panel("label-delay", "Label delay", label_delay, empty="no label yet",
                about="From a transaction to the first that was known of it."),
+        Panel("thresholds", "What thresholds would block",
+               lambda data: dashboard_changes.curve(data, case_settings()), actions=("propose",),
+               about="Purchases, and known frauds among them, at or above each score, of the newest 100,000 "
+               "decisions. Other thresholds: a look ahead over all decisions, and a proposal."),
+        Panel("control-group", "Control group",
+               lambda data: dashboard_control.control_group(data, case_settings()),
+               empty="nothing was blocked yet",
+               about="Let through by chance though it would be blocked, to learn what is blocked; "
+               "by labels that are old enough. Blocks by list have no part in it."),
+        Panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
+               about="How often rules held; precision of the alerts that they stand on."),
+        Panel("changes", "Proposals", dashboard_changes.proposals, width="full",
+               empty="no proposal yet; sending one takes a broker",
+               about="Changes of thresholds and lists, those that wait for a second person first."),
         Panel("models", "Champion and challenger", dashboard_model.models, empty="no model was at work yet",
                about="Prequential: each model judged on transactions that it had not seen."),
         Panel("drift", "Drift", dashboard_model.drift, empty="too few decisions to compare",
                about="Population stability index against the first quarter of the time: below 0.1 stable, "
                "above 0.25 changed."),
-        Panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
-               about="How often rules held; precision of the alerts that they stand on."),
         Panel("rule-audit", "Rule changes", dashboard_model.rule_audit, width="full",
                empty="no rule was changed yet", about="Who changed what, the newest first."),
-        Panel("case-work", "Case work", case_work, width="full",
+        Panel("decided", "Cases decided", dashboard_work.decided_per_day, empty="no case was decided yet",
+               about="By day, and how many were looked at for the first time."),
+        Panel("case-work", "Case work", case_work,
                empty="no stream of it here: cases are made in memory, of alerts and dispositions",
                about="The query that keeps cases, queue and labels."),
+        Panel("people", "Case work by people", dashboard_work.people, width="full",
+               empty="nobody has looked at a case yet",
+               about="How long cases had been open when somebody first looked at them, and decided."),
     ),
-    detail=Detail("Card", lambda data, key: dashboard_card.card(data, key, case_settings())),
-    action=Action(
-        "dispose", "Decide",
-        (
-            Field("case_id", "Case", hidden=True),
-            Field("verdict", "Verdict", choices=_VERDICTS),
-            Field("by", "Your name"),
-            Field("note", "Note", required=False),
-        ),
-        do_dispose,
+    detail=Detail(
+        "Card", lambda data, key: dashboard_card.detail(data, key, case_settings()), dashboard_entity.PREFIXES
     ),
+    actions=(*dashboard_work.ACTIONS, *dashboard_changes.ACTIONS),
     folders=(TABLES,),
 )  # fmt: skip

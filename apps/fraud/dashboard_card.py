@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.cases_store import case_view
-from apps.fraud.dashboard_data import labels
+from apps.fraud.cases_store import NoCase, case_view
+from apps.fraud.dashboard_data import billed, labels
+from apps.fraud.dashboard_entity import entity, picture
+from apps.fraud.dashboard_links import KINDS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import cell
 from millrace.dashboard.views import (
@@ -34,6 +36,29 @@ _NO_FEATURES: Final = frozenset(
 )  # fmt: skip
 
 
+def detail(data: AppData, key: str, settings: FraudCasesSettings) -> list[Titled]:
+    """Return what is shown of a key: a card, or by its beginning a case or another entity.
+
+    Args:
+        data: The app's data.
+        key: A card, a case, or kind and name: ``device:…``, ``ip:…``, ``terminal:…``, ``merchant:…``.
+        settings: The settings of the case work.
+    """
+    found = card(data, key, settings)
+    if found:
+        return found
+    kind, _, name = key.partition(":")
+    if name and kind in KINDS:
+        return card(data, name, settings) if kind == "card" else entity(data, kind, name, settings)
+    view = case_view(data, settings) if key.startswith("case-") else None
+    if view is None:
+        return []
+    try:
+        return card(data, view.find(key).case.card_id, settings)
+    except NoCase:
+        return []
+
+
 def card(data: AppData, key: str, settings: FraudCasesSettings) -> list[Titled]:
     """Return what is shown of a card; empty where there is none.
 
@@ -51,8 +76,9 @@ def card(data: AppData, key: str, settings: FraudCasesSettings) -> list[Titled]:
     if cases:
         found.append(Titled("Cases", _cases(cases)))
     if rows:
-        amounts = [(r["event_time_ms"], float(r["amount"])) for r in rows if r["kind"] == "purchase"]
+        amounts = [(r["event_time_ms"], billed(r)) for r in rows if r["kind"] == "purchase"]
         scores = [(r["event_time_ms"], float(r["score"])) for r in rows]
+        found += picture(data, "card", key, settings)
         found.append(Titled("History", _decisions(rows[-_MOST:], labels(data, settings), len(rows) - _MOST)))
         found.append(Titled("Purchases", TimeSeries(series=(Series("amount", amounts),), kind="money",
                                                     clock="event time")))  # fmt: skip
@@ -63,8 +89,8 @@ def card(data: AppData, key: str, settings: FraudCasesSettings) -> list[Titled]:
 
 def _decisions(rows: list[dict[str, Any]], known: Mapping[str, Any], more: int) -> Table:
     columns = (
-        Column("time", "time"), Column("amount", "money"), Column("kind"), Column("where"), Column("score"),
-        Column("action"), Column("reasons: value (usual)"), Column("label"),
+        Column("time", "time"), Column("amount", "money"), Column("as it came"), Column("kind"),
+        Column("where"), Column("score"), Column("action"), Column("reasons: value (usual)"), Column("label"),
     )  # fmt: skip
     tones: dict[str, Tone] = {"block": "bad", "review": "warn"}
     lines: list[list[Cell]] = []
@@ -78,7 +104,8 @@ def _decisions(rows: list[dict[str, Any]], known: Mapping[str, Any], more: int) 
         lines.append(
             [
                 row["event_time_ms"],
-                row["amount"],
+                billed(row),
+                _charged(row),
                 row["kind"],
                 where,
                 f"{row['score']:.2f}",
@@ -89,6 +116,13 @@ def _decisions(rows: list[dict[str, Any]], known: Mapping[str, Any], more: int) 
         )
     shades = [tones.get(row["action"], "plain") for row in reversed(rows)]
     return Table(columns=columns, rows=lines, tones=shades, more=max(0, more))
+
+
+def _charged(row: Mapping[str, Any]) -> str:
+    """Return the amount in the currency that it came in, where that is another one."""
+    currency = row.get("currency") or ""
+    is_other = row.get("billing_currency") and currency != row["billing_currency"]
+    return f"{row['amount']:,.10g} {currency}" if is_other else ""
 
 
 def _cases(cases: list[Any]) -> Table:

@@ -67,7 +67,8 @@ class Decided:
             return self
         steps = rows["event_time_ms"].to_numpy() // STEP_MS
         score = np.clip(rows["score"].to_numpy(), 0, 1)
-        log_amount = np.log1p(np.abs(rows["amount"].to_numpy()))
+        amount = _amounts(rows)
+        log_amount = np.log1p(np.abs(np.nan_to_num(amount)))
         places = pc.index_in(rows["action"], value_set=pa.array(ACTIONS))
         action = places.to_numpy(zero_copy_only=False).astype(np.int64)
         bins = np.minimum((score * _BINS).astype(np.int64), _BINS - 1)
@@ -79,7 +80,8 @@ class Decided:
                 (self.scores, bins, _BINS),
                 (self.amounts, logs, _BINS),
             ):
-                counts = np.bincount(values[here], minlength=size)
+                counted = here & ~np.isnan(amount) if kept is self.amounts else here
+                counts = np.bincount(values[counted], minlength=size)
                 kept[step] = kept[step] + counts if step in kept else counts
         for kept in (self.actions, self.scores, self.amounts):
             for step in sorted(kept)[: max(0, len(kept) - _MOST_STEPS)]:
@@ -95,6 +97,16 @@ class Decided:
                 _count(counts, pc.list_flatten(rows[column]))
         if "model_version" in rows.column_names:
             _count(self.models, rows["model_version"].drop_null())
+
+
+def _amounts(rows: pa.Table) -> npt.NDArray[np.float64]:
+    """Return amounts in the app's currency; NaN: not known."""
+    amount: npt.NDArray[np.float64] = rows["amount"].to_numpy().astype(np.float64)
+    if not set(_BILLED) <= set(rows.column_names):
+        return amount
+    told = np.array([bool(currency) for currency in rows["billing_currency"].to_pylist()], np.bool_)
+    billed_: npt.NDArray[np.float64] = rows["billing_amount"].to_numpy().astype(np.float64)
+    return np.where(told, billed_, amount)
 
 
 def _count(counts: Counter[str], values: pa.ChunkedArray) -> None:
@@ -121,10 +133,19 @@ class LabelFigures(NamedTuple):
     delay_ms: int
 
 
-def _worth(row: Mapping[str, Any]) -> float:
+def billed(row: Mapping[str, Any]) -> float | None:
+    """Return a row's amount in the app's currency; ``None``: it is not known.
+
+    >>> billed({"amount": 9.0}), billed({"amount": 9.0, "billing_amount": None, "billing_currency": "EUR"})
+    (9.0, None)
+    """
+    amount: float | None = row.get("billing_amount") if row.get("billing_currency") else row["amount"]
+    return amount
+
+
+def worth(row: Mapping[str, Any]) -> float:
     """Return a row's amount in the app's currency; 0: it is not known."""
-    amount = row.get("billing_amount") if row.get("billing_currency") else row["amount"]
-    return float(amount or 0.0)
+    return float(billed(row) or 0.0)
 
 
 def decided(data: AppData) -> Decided | None:
@@ -132,7 +153,16 @@ def decided(data: AppData) -> Decided | None:
     table = data.table("transactions")
     if table is None:
         return None
-    columns = ["event_time_ms", "score", "amount", "action", "rules", "shadow_rules", "model_version"]
+    columns = [
+        "event_time_ms",
+        "score",
+        "amount",
+        "action",
+        "rules",
+        "shadow_rules",
+        "model_version",
+        *_BILLED,
+    ]
     return table.fold("decided", columns, Decided, Decided.add)
 
 
@@ -156,7 +186,7 @@ def _add_alerts(kept: dict[str, AlertFigures], rows: pa.Table) -> dict[str, Aler
             codes,
             tuple(row.get("rules") or ()),
         )
-    _shorten(kept, _MOST_ALERTS)
+    shorten(kept, _MOST_ALERTS)
     return kept
 
 
@@ -188,11 +218,12 @@ def _add_labels(kept: dict[str, LabelFigures], rows: pa.Table) -> dict[str, Labe
             kept[row["transaction_id"]] = LabelFigures(row["is_fraud"], known, delay)
         elif known >= before.known_ms:
             kept[row["transaction_id"]] = LabelFigures(row["is_fraud"], known, before.delay_ms)
-    _shorten(kept, _MOST_LABELS)
+    shorten(kept, _MOST_LABELS)
     return kept
 
 
-def _shorten(kept: dict[str, Any], most: int) -> None:
+def shorten(kept: dict[str, Any], most: int) -> None:
+    """Forget what was added first, beyond so many."""
     for key in list(islice(kept, max(0, len(kept) - most))):
         del kept[key]
 

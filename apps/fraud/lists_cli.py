@@ -80,7 +80,8 @@ def remove(
 @app.command()
 def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
     """What is on the lists, by the control topic; what has ended since is shown with its end."""
-    from apps.fraud.changes_cli import open_topic, read
+    from apps.fraud.changes import read
+    from apps.fraud.changes_cli import open_topic
     from millrace.time.moments import show_time
 
     _, topic = open_topic(bootstrap, root, overrides)

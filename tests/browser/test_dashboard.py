@@ -24,19 +24,28 @@ from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import DashboardPage, Panel
 from millrace.dashboard.serve import serving, wall_clock_ms
-from millrace.dashboard.views import Point, Points
+from millrace.dashboard.views import Column, Point, Points, Table
 from millrace.operations.roster import Role, RosterFile
 from millrace.runtime.settings import load_settings
 from millrace.serving.gate import RateLimit
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
 from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions
-from tests.unit.millrace.dashboard.cases import Clock, data_of, put
+from tests.unit.millrace.dashboard.cases import data_of, put
 
 expect.set_options(timeout=PATIENCE_MS)
 
+
+def trips(data: AppData) -> Table:
+    """A table of as many rows as there are sales, and 59 more."""
+    sales = data.table("sales")
+    rows = [[n, f"town {n % 3}"] for n in range(59 + (sales.rows if sales else 0))]
+    return Table(columns=(Column("n", "count"), Column("town")), rows=rows, page=25, choose="town")
+
+
 CARS = DashboardPage(
     panels=(
+        Panel("trips", "Trips", trips),
         Panel("cars", "Cars", lambda data: Points(
             points=[Point(13.3 + n / 100, 52.4 + n / 200, f"car {n}") for n in range(20)],
             x_label="longitude", y_label="latitude", is_map=True,
@@ -73,7 +82,7 @@ def served(made: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> Iterator[
     data = AppData(fraud, settings, root, wall_clock_ms, dashboard.page.folders)
     pages = {
         "fraud": LivePage(data, dashboard.page, interval_ms=300),
-        "shop": LivePage(data_of(tmp_path / "shop", clock=Clock(wall_clock_ms())), CARS, interval_ms=300),
+        "shop": LivePage(data_of(tmp_path / "shop", clock=wall_clock_ms), CARS, interval_ms=300),
     }
     with serving(pages) as (url, access):
         yield Served(data, url, access, rows)
@@ -124,7 +133,9 @@ def test_a_card_is_shown_with_its_history_and_left_by_escape(served: Served, loo
     page.locator("#panel-queue a", has_text="card-0042").first.click()
     dialog = page.locator("#detail")
     expect(dialog).to_be_visible()
-    expect(dialog.locator("h3")).to_contain_text(["Cases", "History", "Purchases", "Score", "Features"])
+    expect(dialog.locator("h3")).to_contain_text(
+        ["Cases", "Used together", "History", "Purchases", "Score", "Features"]
+    )
     expect(dialog.locator("svg[role=img]").first).to_have_attribute("aria-label", re.compile("amount"))
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
@@ -168,7 +179,7 @@ def test_a_case_is_decided_and_leaves_the_queue(served: Served, look: Look) -> N
     first = page.locator("#panel-queue tbody tr").first
     card = first.locator("a").inner_text()
     rows = page.locator("#panel-queue tbody tr").count()
-    first.locator("button").click()
+    first.locator("[data-act=dispose]").click()
     expect(page.locator("#act")).to_be_visible()
     page.locator("#act select").select_option("fraud")
     page.locator("#act input[name=by]").fill("eva")
@@ -179,6 +190,54 @@ def test_a_case_is_decided_and_leaves_the_queue(served: Served, look: Look) -> N
     expect(page.locator("#act")).to_be_hidden()
     page.goto(f"{served.url}/#/fraud/key/{card}")
     expect(page.locator("#detail tbody tr").first).to_contain_text("the holder <b>said</b> so")
+
+
+def test_a_case_is_claimed_and_given_back(served: Served, look: Look) -> None:
+    page = look(served.with_token)
+    page.goto(f"{served.url}/#/fraud")
+    page.locator("#panel-queue tbody tr").first.locator("[data-act=claim]").click()
+    page.locator("#act input[name=by]").fill("ann")
+    page.locator("#act-send").click()
+    expect(page.locator("#act-said")).to_contain_text("claim, by ann")
+    expect(page.locator("#act")).to_be_hidden()
+    release = page.locator("#panel-queue tbody tr").first.locator("[data-act=release]")
+    expect(release).to_be_enabled()
+    expect(page.locator("#panel-queue tbody tr").first).to_contain_text("ann")
+
+
+def test_a_card_is_linked_with_what_it_was_used_with(served: Served, look: Look) -> None:
+    page = look(f"{served.url}/#/fraud/key/card-0007", width=1400)
+    graph = page.locator("#detail .graph")
+    expect(graph.locator("text.head")).to_have_text(["device", "address", "card", "terminal", "merchant"])
+    assert graph.locator("g.node").count() <= 60
+    expect(graph.locator("g.node.chosen")).to_contain_text("card-0007")
+    expect(graph.locator("path.edge.bad").first).to_be_visible()
+    expect(graph.locator("> .wide > svg")).to_have_attribute("aria-label", re.compile("edges"))
+    graph.locator("summary").click()
+    expect(graph.locator("tbody tr").first).to_be_visible()
+    # A name that looks like markup is text, and leads on.
+    evil = graph.locator("a", has_text=EVIL[:6]).first
+    expect(evil).to_have_attribute("aria-label", re.compile("onerror"))
+    evil.click()
+    expect(page.locator("#detail-title")).to_have_text(f"Device {EVIL}")
+    expect(page.locator("#detail .graph g.node.chosen title")).to_contain_text(EVIL)
+    assert page.evaluate("window.harmed") is None
+
+
+def test_other_thresholds_are_looked_at_ahead_and_without_a_broker_not_sent(
+    served: Served, look: Look
+) -> None:
+    page = look(served.with_token)
+    page.goto(f"{served.url}/#/fraud")
+    page.locator("#panel-thresholds [data-act=propose]").click()
+    page.locator("#act input[name=block_score]").fill("0.6")
+    page.locator("#act select[name=period]").select_option("all")
+    page.locator("#act-look").click()
+    expect(page.locator("#act-view tbody tr").first).to_contain_text("1,600")
+    expect(page.locator("#act-view tbody tr", has_text="block_score")).to_contain_text("0.6")
+    page.locator("#act input[name=by]").fill("ann")
+    page.locator("#act-send").click()
+    expect(page.locator("#act-said")).to_contain_text("no broker is named")
 
 
 def test_a_decision_that_is_refused_says_why(served: Served, look: Look) -> None:
@@ -311,6 +370,26 @@ def test_points_are_drawn_to_one_scale(served: Served, look: Look) -> None:
     east, north = boxes[1]["x"] - boxes[0]["x"], boxes[0]["y"] - boxes[1]["y"]
     # 0.19° of longitude at 52.4° north is 0.116° of latitude; 0.095° lie between the two in latitude.
     assert east / north == pytest.approx(0.19 * 0.61 / 0.095, rel=0.03)
+
+
+def test_a_table_is_turned_and_chosen_from_and_stays_so_when_it_changes(
+    served: Served, look: Look, tmp_path: Path
+) -> None:
+    page = look(f"{served.url}/#/shop")
+    panel = page.locator("#panel-trips")
+    cells = panel.locator("tbody tr td:first-child")
+    expect(cells).to_have_count(25)
+    expect(panel.locator(".turn")).to_contain_text("1–25 of 60")
+    panel.locator("[data-focus=next]").click()
+    put(tmp_path / "shop", "sales", [{"n": 2}])
+    expect(panel.locator(".turn")).to_contain_text("26–50 of 61")
+    assert page.evaluate("document.activeElement.dataset.focus") == "next"
+    panel.locator("[data-focus=next]").click()
+    expect(cells).to_have_text([str(n) for n in range(50, 61)])
+    assert page.evaluate("document.activeElement.dataset.focus") == "back"
+    panel.locator("select").select_option("town 1")
+    expect(cells).to_have_text([str(n) for n in range(1, 61, 3)])
+    expect(panel.locator("[data-focus=next]")).to_have_count(0)
 
 
 def test_a_server_that_is_gone_is_told(tmp_path: Path, look: Look) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants import (
     app_clickstream,
     app_fraud,
+    app_fraud_page,
     app_iot,
     app_ridesharing,
     chaos,
@@ -52,6 +53,7 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "connectors": connectors.MUTANTS,
     "app_clickstream": app_clickstream.MUTANTS,
     "app_fraud": app_fraud.MUTANTS,
+    "app_fraud_page": app_fraud_page.MUTANTS,
     "app_iot": app_iot.MUTANTS,
     "app_ridesharing": app_ridesharing.MUTANTS,
     "generators": generators.MUTANTS,

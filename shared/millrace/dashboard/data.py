@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.dashboard.broker import Broker
 from millrace.dashboard.progress import Progress, read_progress
@@ -19,6 +19,8 @@ from millrace.runtime.announced import announced_in
 if TYPE_CHECKING:
     from millrace.runtime.apps import App
     from millrace.runtime.settings import AppSettings
+
+A = TypeVar("A")
 
 log = logging.getLogger("millrace.dashboard")
 
@@ -65,6 +67,8 @@ class AppData:
         self._tables: dict[Path, _Kept] = {}
         self._settings_with = settings_with
         self._told: tuple[str, ...] = ()
+        self._making = threading.Lock()
+        self._made: dict[str, tuple[Hashable, Any]] = {}
         self._take(settings)
 
     def listen(self) -> None:
@@ -129,6 +133,21 @@ class AppData:
             kept.failures += 1
             log.info("%s cannot be looked at now: %s", path, one_line(error))
         return kept.reader
+
+    def once(self, name: str, version: Hashable, make: Callable[[], A]) -> A:
+        """Return what is made of something outside of the tables, made anew only for another version of it.
+
+        Args:
+            name: Identity of what is made.
+            version: Tells whether what it is made of has changed.
+            make: Makes it; nobody may change that.
+        """
+        with self._making:
+            kept = self._made.get(name)
+            if kept is None or kept[0] != version:
+                kept = self._made[name] = (version, make())
+            value: A = kept[1]
+            return value
 
     def progress(self) -> Progress | None:
         """Return where the query stands, ``None`` before its first batch."""

@@ -14,7 +14,7 @@ from millrace.dashboard.common_panels import COMMON_PANELS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, DashboardPage, Panel
 from millrace.dashboard.values import table_of
-from millrace.dashboard.views import Note, Table, Titled
+from millrace.dashboard.views import Note, Table, Titled, View
 from millrace.dead_letters import one_line
 from millrace.errors import MillraceError, UserError
 from millrace.operations.roster import Operator
@@ -54,7 +54,7 @@ class LivePage:
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know before the first panel comes."""
-        page, action = self.page, self.page.action
+        page = self.page
         self.data.listen()
         return {
             "app": self.data.app.name,
@@ -62,10 +62,12 @@ class LivePage:
             "root": str(self.data.root),
             "broker": None if self.data.broker is None else self.data.broker.address,
             "panels": [
-                {"id": p.id, "title": p.title, "about": p.about, "width": p.width} for p in self.panels
+                {"id": p.id, "title": p.title, "about": p.about, "width": p.width, "actions": p.actions}
+                for p in self.panels
             ],
             "detail": None if page.detail is None else page.detail.label,
-            "action": None if action is None else _described(action),
+            "kinds": {} if page.detail is None else dict(page.detail.kinds),
+            "actions": [_described(action) for action in page.actions],
             "tables": self.data.table_names(),
         }
 
@@ -115,22 +117,36 @@ class LivePage:
         shown = reader.latest(min(number, MOST_SHOWN))
         return table_of(shown, more=max(0, reader.rows - shown.num_rows))
 
-    def act(self, values: Mapping[str, object], operator: Operator | None = None) -> str:
-        """Do the page's action and return what is said about it.
+    def act(self, values: Mapping[str, object], name: str = "", operator: Operator | None = None) -> str:
+        """Do one of the page's actions and return what is said about it.
+
+        Args:
+            values: Field → value.
+            name: The action; not needed where the page has one only.
+            operator: Who does it; ``None``: there are no operators.
 
         Args:
             values: What was filled in.
             operator: Who does it; ``None``: there are no operators.
 
         Raises:
-            UserError: The page has none, or it was refused.
+            UserError: The page has no such action, or it was refused.
         """
-        action = self.page.action
-        if action is None:
-            raise UserError(f"there is nothing to do on the page of {self.data.app.name}")
+        action = self.page.action(name)
         said = action.run(self.data, action.checked(action.signed(values, operator)))
         self.soon()
         return said
+
+    def look(self, values: Mapping[str, object], name: str = "") -> View:
+        """Return what an action would do; nothing is done.
+
+        Raises:
+            UserError: The page has no such action, it cannot tell, or it was refused.
+        """
+        action = self.page.action(name)
+        if action.look is None:
+            raise UserError(f"what '{action.label}' would do cannot be shown before")
+        return action.look(self.data, action.checked(values, complete=False))
 
     def _make(self, panel: Panel) -> bytes:
         try:
@@ -147,6 +163,8 @@ def _described(action: Action) -> dict[str, Any]:
     return {
         "name": action.name,
         "label": action.label,
+        "about": action.about,
+        "looks": action.look is not None,
         "fields": [
             {
                 "name": f.name,
@@ -154,6 +172,7 @@ def _described(action: Action) -> dict[str, Any]:
                 "choices": None if f.choices is None else dict(f.choices),
                 "required": f.required,
                 "hidden": f.hidden,
+                "hint": f.hint,
             }
             for f in action.fields
         ],

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from millrace.dashboard.views import Titled, View
@@ -50,6 +50,7 @@ class Panel:
         about: What it says and how it is computed, in a sentence or two.
         width: How much of a wide window it takes.
         empty: What is said instead as long as there is nothing.
+        actions: Names of the page's actions that stand below it, as forms that begin empty.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Panel:
     about: str = ""
     width: Literal["third", "half", "full"] = "half"
     empty: str = "nothing yet"
+    actions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,12 @@ class Detail:
     Attributes:
         label: What a key is called.
         make: Data and key → what is shown of it; empty: there is no such key.
+        kinds: Beginning of keys of other kinds → what such a key is called, e.g. ``{"device:": "Device"}``.
     """
 
     label: str
     make: Callable[[AppData, str], Sequence[Titled]]
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Field:
         choices: Value → label of what may be chosen; empty: free text.
         required: Whether it must be filled in.
         hidden: Whether it comes with the row and is not shown.
+        hint: What stands in it as long as it is empty.
     """
 
     name: str
@@ -90,17 +95,23 @@ class Field:
     choices: Mapping[str, str] | None = None
     required: bool = True
     hidden: bool = False
+    hint: str = ""
 
 
 @dataclass(frozen=True)
 class Action:
     """Something that can be done from the page, with the token only.
 
+    It is offered for rows of tables (:class:`~millrace.dashboard.views.Offer`), below a panel
+    (:attr:`Panel.actions`), or both.
+
     Attributes:
         name: Its identity in the page.
         label: What its button says.
         fields: What is asked of the user.
         run: Does it, and returns a sentence that is shown; raises :class:`ActionRefused`.
+        look: Shows what it would do, and does nothing; of what is asked, anything may be missing then.
+        about: What it does, in a sentence; stands above its form.
         role: What an operator must be allowed to, where there are operators.
     """
 
@@ -108,6 +119,8 @@ class Action:
     label: str
     fields: tuple[Field, ...]
     run: Callable[[AppData, Mapping[str, str]], str]
+    look: Callable[[AppData, Mapping[str, str]], View] | None = None
+    about: str = ""
     role: Role = Role.decide
 
     def signed(self, values: Mapping[str, object], operator: Operator | None) -> Mapping[str, object]:
@@ -129,28 +142,32 @@ class Action:
             raise NotAllowed(f"you have logged in as {operator.name}, and can say so only")
         return {**values, BY: operator.name}
 
-    def checked(self, values: Mapping[str, object]) -> dict[str, str]:
+    def checked(self, values: Mapping[str, object], *, complete: bool = True) -> dict[str, str]:
         """Return the values of the fields, or raise for what does not fit.
+
+        Args:
+            values: Field → value.
+            complete: Whether fields that must be filled in have to be.
 
         Raises:
             ActionRefused: A field is missing, unknown, too long, or none of the choices.
         """
-        names = {field.name for field in self.fields}
+        names = {asked.name for asked in self.fields}
         if unknown := sorted(set(values) - names):
             raise ActionRefused(f"{self.label} has no field '{unknown[0][:40]}'")
         found: dict[str, str] = {}
-        for field in self.fields:
-            value = values.get(field.name, "")
+        for asked in self.fields:
+            label, value = asked.label or asked.name, values.get(asked.name, "")
             if not isinstance(value, str):
-                raise ActionRefused(f"{field.label or field.name} is not text")
+                raise ActionRefused(f"{label} is not text")
             value = value.strip()
-            if field.required and not value:
-                raise ActionRefused(f"{field.label or field.name} is missing")
+            if complete and asked.required and not value:
+                raise ActionRefused(f"{label} is missing")
             if len(value) > LONGEST_VALUE:
-                raise ActionRefused(f"{field.label or field.name} is longer than {LONGEST_VALUE} characters")
-            if value and field.choices is not None and value not in field.choices:
-                raise ActionRefused(f"{field.label or field.name} is one of {', '.join(field.choices)}")
-            found[field.name] = value
+                raise ActionRefused(f"{label} is longer than {LONGEST_VALUE} characters")
+            if value and asked.choices is not None and value not in asked.choices:
+                raise ActionRefused(f"{label} is one of {', '.join(asked.choices)}")
+            found[asked.name] = value
         return found
 
 
@@ -161,14 +178,40 @@ class DashboardPage:
     Attributes:
         panels: Its panels, before those that every app has.
         detail: The view of one key, if there is one.
-        action: What can be done with rows that carry values for it, if anything.
+        actions: What can be done from it, by different names.
         folders: Further folders with tables, relative to the app's root.
+
+    Raises:
+        ValueError: Two actions have one name, or a panel names one that there is not.
     """
 
     panels: tuple[Panel, ...] = ()
     detail: Detail | None = None
-    action: Action | None = None
+    actions: tuple[Action, ...] = ()
     folders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [action.name for action in self.actions]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two actions of a page have one name: {', '.join(sorted(names))}")
+        for panel in self.panels:
+            if unknown := sorted(set(panel.actions) - set(names)):
+                raise ValueError(
+                    f"panel {panel.id} names the action {unknown[0]}, which the page does not have"
+                )
+
+    def action(self, name: str) -> Action:
+        """Return an action; a page that has one only calls it by no name as well.
+
+        Raises:
+            ActionRefused: There is none of this name.
+        """
+        if not name and len(self.actions) == 1:
+            return self.actions[0]
+        for action in self.actions:
+            if action.name == name:
+                return action
+        raise ActionRefused(f"there is no action '{name[:40]}' here")
 
 
 def load_page(app: App) -> DashboardPage:

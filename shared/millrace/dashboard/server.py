@@ -183,10 +183,12 @@ def _add_data(app: FastAPI, site: Site) -> None:
         return _json({"error": "no such table"}, 404) if found is None else _json(found)
 
     @app.post("/api/apps/{name}/action")
-    async def act(name: str, request: Request) -> Response:
+    async def act(name: str, request: Request, action: str = "", look: bool = False) -> Response:
         page, operator = _page(site, name), site.access.acting(request.state.asked)
         values = await _values(request)
-        return _json({"said": await run_in_threadpool(page.act, values, operator)})
+        if look:
+            return _json({"view": await run_in_threadpool(page.look, values, action)})
+        return _json({"said": await run_in_threadpool(page.act, values, action, operator)})
 
 
 async def _values(request: Request) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a panel shows, as data: numbers, time series, bars, tables, points, notes.
+"""What a panel shows, as data: numbers, time series, bars, tables, points, graphs, notes.
 
 An app's panels return these; how they look is the page's business, and the page puts every text in as
 text, so nothing that came with an event can become markup.
@@ -49,15 +49,16 @@ class Series(msgspec.Struct, frozen=True):
 
     Attributes:
         name: What it is.
-        points: Time (UTC milliseconds) and value, in order of time; a value of ``None`` is a gap.
+        points: Time (UTC milliseconds), or what else is along the axis, and value, in order of it; a value
+            of ``None`` is a gap.
     """
 
     name: str
-    points: Sequence[tuple[int, float | None]]
+    points: Sequence[tuple[float, float | None]]
 
 
 class TimeSeries(msgspec.Struct, frozen=True, tag="series", kw_only=True):
-    """Lines over time.
+    """Lines over time, or over another figure.
 
     Attributes:
         series: The lines.
@@ -65,6 +66,8 @@ class TimeSeries(msgspec.Struct, frozen=True, tag="series", kw_only=True):
         unit: What stands behind them.
         from_zero: Whether the axis begins at zero.
         clock: Whether the times are those of events or of the wall clock; the page says which.
+        x_kind: How what is along the axis is written.
+        x_label: What it is, where it is not a time.
     """
 
     series: tuple[Series, ...]
@@ -72,6 +75,8 @@ class TimeSeries(msgspec.Struct, frozen=True, tag="series", kw_only=True):
     unit: str = ""
     from_zero: bool = True
     clock: Literal["wall clock", "event time"] = "wall clock"
+    x_kind: Kind = "time"
+    x_label: str = ""
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -110,6 +115,18 @@ class Column(msgspec.Struct, frozen=True):
     kind: Kind = "text"
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """One of the page's actions, offered for a row.
+
+    Attributes:
+        action: Its name.
+        values: What its form starts from: field → value.
+    """
+
+    action: str
+    values: dict[str, str] = {}
+
+
 class Table(msgspec.Struct, frozen=True, tag="table", kw_only=True):
     """Rows.
 
@@ -117,15 +134,19 @@ class Table(msgspec.Struct, frozen=True, tag="table", kw_only=True):
         columns: The columns.
         rows: A value per column.
         tones: How each row is meant; empty: all plain.
-        actions: Per row, the values that the page's action starts from (field → value); empty: none.
+        actions: Per row, what can be done with it; empty: nothing with any.
         more: How many rows there are besides.
+        page: How many rows are shown at a time, with a way to the others; 0: all.
+        choose: Name of a column by whose values rows can be chosen; empty: none.
     """
 
     columns: tuple[Column, ...]
     rows: Sequence[Sequence[Cell]]
     tones: Sequence[Tone] = ()
-    actions: Sequence[dict[str, str] | None] = ()
+    actions: Sequence[Sequence[Offer]] = ()
     more: int = 0
+    page: int = 0
+    choose: str = ""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -169,7 +190,65 @@ class Note(msgspec.Struct, frozen=True, tag="note"):
     tone: Tone = "plain"
 
 
-View = Numbers | TimeSeries | Bars | Table | Points | Note
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a graph.
+
+    Attributes:
+        id: Its identity in the graph.
+        label: What it is called.
+        column: Number of the column that it stands in, from 0.
+        note: What else is to be said of it, in small print.
+        key: The key whose detail it leads to; empty: none.
+        tone: How it is meant.
+        chosen: Whether it is the one that the graph is about.
+    """
+
+    id: str
+    label: str
+    column: int
+    note: str = ""
+    key: str = ""
+    tone: Tone = "plain"
+    chosen: bool = False
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """An edge of a graph.
+
+    Attributes:
+        source: Identity of the node at one end.
+        target: Of the one at the other.
+        weight: How much it stands for: the more, the thicker.
+        note: What is said of it.
+        tone: How it is meant.
+    """
+
+    source: str
+    target: str
+    weight: float = 1.0
+    note: str = ""
+    tone: Tone = "plain"
+
+
+class Graph(msgspec.Struct, frozen=True, tag="graph", kw_only=True):
+    """Nodes in columns, those of a column below each other in the given order, and edges between them.
+
+    Attributes:
+        columns: What the nodes of each column are.
+        nodes: The nodes.
+        edges: The edges; both ends are among the nodes.
+        unit: What the weights count.
+        more: How many nodes there are besides.
+    """
+
+    columns: tuple[str, ...]
+    nodes: Sequence[Node]
+    edges: Sequence[Edge]
+    unit: str = ""
+    more: int = 0
+
+
+View = Numbers | TimeSeries | Bars | Table | Points | Graph | Note
 
 
 class Titled(msgspec.Struct, frozen=True):

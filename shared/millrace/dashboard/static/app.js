@@ -1,6 +1,6 @@
 // The page: a list of apps, one app's panels live, the detail of a key, and what may be done.
 
-import { draw, el, time } from "/static/charts.js";
+import { actButton, draw, el, time } from "/static/charts.js";
 import { asked, logsIn, showOperator, whyNot } from "/static/operators.js";
 
 const main = document.getElementById("main");
@@ -127,7 +127,8 @@ async function showApp(name, isOver) {
     el("section", { class: `panel ${p.width}`, id: `panel-${p.id}`, "data-version": 0, "aria-labelledby": `title-${p.id}` },
       el("h2", { id: `title-${p.id}` }, p.title),
       p.about ? el("p", { class: "about" }, p.about) : null,
-      el("div", { class: "view" }, el("p", { class: "note" }, "…"))));
+      el("div", { class: "view" }, el("p", { class: "note" }, "…")),
+      p.actions.length ? el("div", { class: "acts below" }, ...p.actions.map((act) => actButton(act, {}, context(p.title), `act-${act}`))) : null));
   main.replaceChildren(
     el("p", { class: "lead" }, el("b", {}, about.summary), ` Data: ${about.root}`, about.broker ? `, broker ${about.broker}` : ""),
     ...(about.detail ? [searchBox(name, about.detail)] : []),
@@ -154,7 +155,7 @@ function listen(name) {
 function context(title) {
   const { name, about } = current;
   return {
-    title, action: about.action, mayAct: session.may_act, whyNot: whyNot(session), act: openAction,
+    title, actions: about.actions, mayAct: session.may_act, whyNot: whyNot(session), act: openAction,
     link: about.detail ? (key) => linkTo(name, key) : null,
   };
 }
@@ -201,7 +202,8 @@ async function loadRows(name, table, body) {
 // -- one key -------------------------------------------------------------------------------------
 
 async function showDetail(app, key) {
-  document.getElementById("detail-title").textContent = `${current.about.detail ?? "Key"} ${key}`;
+  const [start, kind] = Object.entries(current.about.kinds).find(([begin]) => key.startsWith(begin)) ?? ["", current.about.detail ?? "Key"];
+  document.getElementById("detail-title").textContent = `${kind} ${key.slice(start.length)}`;
   const body = document.getElementById("detail-body");
   body.replaceChildren(el("p", { class: "note" }, "…"));
   if (!detailBox.open) detailBox.showModal();
@@ -219,21 +221,27 @@ detailBox.addEventListener("close", () => { if (current && place().key !== null)
 
 // -- doing something -----------------------------------------------------------------------------
 
-function openAction(values) {
-  const { action } = current.about;
+let acting = null; // the action whose form is open
+
+function openAction(action, values) {
+  acting = action;
   const fields = asked(action.fields, session).map((field) => {
     const common = { name: field.name, required: field.required };
     if (field.hidden) return el("input", { ...common, type: "hidden", value: values[field.name] ?? "" });
     const input = field.choices
-      ? el("select", common, el("option", { value: "" }, "choose"), ...Object.entries(field.choices).map(([value, label]) => el("option", { value }, label)))
-      : el("input", { ...common, maxlength: 500, autocomplete: "off" });
+      ? el("select", common, el("option", { value: "" }, field.hint || "choose"), ...Object.entries(field.choices).map(([value, label]) => el("option", { value }, label)))
+      : el("input", { ...common, maxlength: 500, autocomplete: "off", placeholder: field.hint || null });
     if (values[field.name]) input.value = values[field.name];
     return el("label", {}, field.label, input);
   });
-  document.getElementById("act-title").textContent = `${action.label}: ${Object.values(values)[0] ?? ""}`;
+  const first = Object.values(values)[0];
+  document.getElementById("act-title").textContent = first ? `${action.label}: ${first}` : action.label;
+  document.getElementById("act-about").textContent = action.about;
   document.getElementById("act-fields").replaceChildren(...fields);
+  document.getElementById("act-view").replaceChildren();
+  document.getElementById("act-look").hidden = !action.looks;
   said("", false);
-  document.getElementById("act-send").disabled = false;
+  busy(false);
   actBox.showModal();
 }
 
@@ -243,23 +251,41 @@ function said(text, done) {
   line.className = done ? "done" : "";
 }
 
+function busy(is) {
+  for (const id of ["act-send", "act-look"]) document.getElementById(id).disabled = is;
+}
+
+async function post(more) {
+  const values = Object.fromEntries(new FormData(document.getElementById("act-form")));
+  const response = await fetch(`/api/apps/${encodeURIComponent(current.name)}/action?action=${encodeURIComponent(acting.name)}${more}`, {
+    method: "POST", body: JSON.stringify(values),
+    headers: { "content-type": "application/json", "x-millrace-csrf": half() },
+  });
+  if (!response.ok) throw new Error(await reason(response));
+  return response.json();
+}
+
 document.getElementById("act-cancel").addEventListener("click", () => actBox.close());
+document.getElementById("act-look").addEventListener("click", async () => {
+  busy(true);
+  said("", false);
+  try {
+    const { view } = await post("&look=true");
+    document.getElementById("act-view").replaceChildren(draw(view, { title: acting.label, actions: [], mayAct: false, link: null }));
+  } catch (error) {
+    said(error.message, false);
+  }
+  busy(false);
+});
 document.getElementById("act-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const send = document.getElementById("act-send");
-  const values = Object.fromEntries(new FormData(event.target));
-  send.disabled = true;
+  busy(true);
   try {
-    const response = await fetch(`/api/apps/${encodeURIComponent(current.name)}/action`, {
-      method: "POST", body: JSON.stringify(values),
-      headers: { "content-type": "application/json", "x-millrace-csrf": half() },
-    });
-    if (!response.ok) throw new Error(await reason(response));
-    said((await response.json()).said, true);
+    said((await post("")).said, true);
     setTimeout(() => actBox.close(), 1200);
   } catch (error) {
     said(error.message, false);
-    send.disabled = false;
+    busy(false);
   }
 });
 

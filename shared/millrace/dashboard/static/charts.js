@@ -60,6 +60,7 @@ const shown = {
   table: drawTable,
   series: drawSeries,
   points: drawPoints,
+  graph: drawGraph,
 };
 
 export function draw(view, context) {
@@ -88,13 +89,57 @@ function drawBars(view) {
         bar.note ? el("small", {}, ` ${bar.note}`) : null))));
 }
 
+// Which page of a table is shown, and which rows are chosen: a table is drawn anew whenever its rows change.
+const turned = new Map();
+
 function drawTable(view, context) {
+  if (!view.page && !view.choose) return tableOf(view, context, view.rows.map((_, at) => at), view.more);
+  const at = view.columns.findIndex((c) => c.name === view.choose);
+  const name = `${context.title ?? ""}/${view.choose}`;
+  const state = turned.get(name) ?? { page: 0, chosen: "" };
+  turned.set(name, state);
+  const box = el("div", {});
+  const paint = (focused) => {
+    const values = at < 0 ? [] : [...new Set(view.rows.map((row) => String(row[at])))].sort();
+    if (!values.includes(state.chosen)) state.chosen = "";
+    const places = view.rows.map((_, n) => n).filter((n) => state.chosen === "" || String(view.rows[n][at]) === state.chosen);
+    const size = view.page || Math.max(1, places.length);
+    const last = Math.max(0, Math.ceil(places.length / size) - 1);
+    state.page = Math.min(Math.max(0, state.page), last);
+    const begin = state.page * size;
+    const go = (page, id) => () => { state.page = page; paint(id); };
+    const bar = el("div", { class: "turn" });
+    if (values.length > 1) {
+      const select = el("select", { "aria-label": view.choose, "data-focus": "choose",
+        onchange: () => { state.chosen = select.value; state.page = 0; paint("choose"); } },
+        el("option", { value: "" }, `every ${view.choose}`), ...values.map((v) => el("option", { value: v }, v)));
+      select.value = state.chosen;
+      bar.append(select);
+    }
+    if (last > 0) {
+      bar.append(
+        el("button", { type: "button", "data-focus": "back", disabled: state.page === 0, onclick: go(state.page - 1, "back") }, "Back"),
+        el("span", {}, `${begin + 1}–${Math.min(begin + size, places.length)} of ${whole.format(places.length)}`),
+        el("button", { type: "button", "data-focus": "next", disabled: state.page === last, onclick: go(state.page + 1, "next") }, "Next"));
+    }
+    const table = tableOf(view, context, places.slice(begin, begin + size), view.more);
+    box.replaceChildren(...(bar.children.length ? [bar] : []), table);
+    if (focused) {
+      const there = box.querySelector(`[data-focus="${focused}"]:not(:disabled)`) ?? bar.querySelector("button:not(:disabled)");
+      there?.focus({ preventScroll: true });
+    }
+  };
+  paint(null);
+  return box;
+}
+
+function tableOf(view, context, places, left) {
   const right = new Set(["count", "number", "share", "money", "duration"]);
-  const acts = view.actions.length > 0 && context.action;
+  const acts = view.actions.length > 0 && context.actions;
   const head = el("tr", {}, ...view.columns.map((c) => el("th", { scope: "col", class: right.has(c.kind) ? "right" : null }, c.name)));
   if (acts) head.append(el("th", { scope: "col" }, ""));
-  const body = view.rows.map((row, at) => {
-    const cells = row.map((value, n) => {
+  const body = places.map((at) => {
+    const cells = view.rows[at].map((value, n) => {
       const kind = view.columns[n].kind;
       const side = right.has(kind) ? "right" : kind;
       const text = format(value, kind);
@@ -106,17 +151,83 @@ function drawTable(view, context) {
   });
   const table = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": context.title ?? "table" },
     el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)));
-  const more = view.more > 0 ? el("p", { class: "more" }, `and ${whole.format(view.more)} more`) : null;
+  const more = left > 0 ? el("p", { class: "more" }, `and ${whole.format(left)} more`) : null;
   return el("div", {}, table, more);
 }
 
-function actCell(values, at, context) {
-  if (!values) return el("td", {});
-  return el("td", {}, el("button", {
-    type: "button", "data-focus": `act-${at}`, disabled: !context.mayAct,
+function actCell(offers, at, context) {
+  return el("td", { class: "acts" }, ...(offers ?? []).map((offer) =>
+    actButton(offer.action, offer.values, context, `act-${offer.action}-${at}`)));
+}
+
+export function actButton(name, values, context, focus) {
+  const action = context.actions.find((a) => a.name === name);
+  return action && el("button", {
+    type: "button", "data-focus": focus, "data-act": name, disabled: !context.mayAct,
     title: context.mayAct ? null : context.whyNot,
-    onclick: () => context.act(values),
-  }, context.action.label));
+    onclick: () => context.act(action, values),
+  }, action.label);
+}
+
+// -- graphs: nodes in columns, as tall as the longest of them -----------------------------------
+
+const ROW = 34, BOX = 26, HEAD = 24;
+
+function drawGraph(view, context) {
+  const W = Math.max(width(), 150 * view.columns.length), step = W / view.columns.length;
+  const wide = Math.min(step - 44, 190);
+  const columns = view.columns.map((_, n) => view.nodes.filter((node) => node.column === n));
+  const rows = Math.max(1, ...columns.map((nodes) => nodes.length));
+  const height = HEAD + rows * ROW + 6;
+  const places = new Map();
+  columns.forEach((nodes, n) => nodes.forEach((node, at) => {
+    const gap = (rows * ROW) / nodes.length;
+    places.set(node.id, { x: step * (n + 0.5), y: HEAD + gap * (at + 0.5), column: n });
+  }));
+  const most = Math.max(1e-12, ...view.edges.map((edge) => edge.weight));
+  // What is amiss lies above what is not.
+  const order = { plain: 0, good: 1, warn: 2, bad: 3 };
+  const edges = [...view.edges].sort((a, b) => order[a.tone] - order[b.tone]).map((edge) => {
+    const [a, b] = [places.get(edge.source), places.get(edge.target)].sort((p, q) => p.x - q.x);
+    const [x1, x2] = a.column === b.column ? [a.x + wide / 2, b.x + wide / 2] : [a.x + wide / 2, b.x - wide / 2];
+    const bend = a.column === b.column ? 30 : Math.max(16, (x2 - x1) / 2);
+    const d = `M${x1.toFixed(1)} ${a.y.toFixed(1)}C${(x1 + bend).toFixed(1)} ${a.y.toFixed(1)} ${(a.column === b.column ? x2 + bend : x2 - bend).toFixed(1)} ${b.y.toFixed(1)} ${x2.toFixed(1)} ${b.y.toFixed(1)}`;
+    return svg("path", { class: `edge ${edge.tone}`, d, "stroke-width": (1 + 5 * Math.sqrt(edge.weight / most)).toFixed(2) },
+      svg("title", {}, edgeText(edge, view)));
+  });
+  const nodes = view.nodes.map((node) => {
+    const { x, y } = places.get(node.id);
+    const letters = Math.max(4, Math.floor((wide - 12) / 6.4));
+    const short = node.label.length > letters ? `${node.label.slice(0, letters - 1)}…` : node.label;
+    const group = svg("g", { class: `node ${node.tone}${node.chosen ? " chosen" : ""}` },
+      svg("title", {}, node.note ? `${node.label}: ${node.note}` : node.label),
+      svg("rect", { x: x - wide / 2, y: y - BOX / 2, width: wide, height: BOX, rx: 5 }),
+      svg("text", { x, y: y + 4, "text-anchor": "middle" }, short));
+    if (!node.key || !context.link) return group;
+    return svg("a", { href: context.link(node.key), "data-focus": `node-${node.id}`, "aria-label": `${view.columns[node.column]} ${node.label}` }, group);
+  });
+  const heads = view.columns.map((name, n) =>
+    svg("text", { x: step * (n + 0.5), y: 14, "text-anchor": "middle", class: "head" }, name));
+  const counts = view.columns.map((name, n) => `${columns[n].length} ${name}`).join(", ");
+  const label = `${context.title ?? "graph"}: ${counts}; ${view.edges.length} edges`;
+  const picture = svg("svg", { viewBox: `0 0 ${W} ${height}`, role: "group", "aria-label": label },
+    svg("desc", {}, view.edges.slice(0, 100).map((edge) => edgeText(edge, view)).join("; ")), ...edges, ...heads, ...nodes);
+  return el("div", { class: "chart graph" }, el("div", { class: "wide" }, picture),
+    view.more > 0 ? el("p", { class: "more" }, `and ${whole.format(view.more)} more that are not drawn`) : null,
+    el("details", {}, el("summary", {}, "The same as a table"), edgeTable(view, context)));
+}
+
+function edgeText(edge, view) {
+  const name = (id) => { const node = view.nodes.find((n) => n.id === id); return `${view.columns[node.column]} ${node.label}`; };
+  return `${name(edge.source)} – ${name(edge.target)}: ${decimal.format(edge.weight)} ${view.unit}${edge.note ? `, ${edge.note}` : ""}`;
+}
+
+function edgeTable(view, context) {
+  const node = new Map(view.nodes.map((n) => [n.id, n]));
+  const name = (id) => `${view.columns[node.get(id).column]} ${node.get(id).label}`;
+  const rows = view.edges.map((e) => [name(e.source), name(e.target), e.weight, e.note]);
+  const columns = [["from", "text"], ["to", "text"], [view.unit || "weight", "count"], ["", "text"]].map(([n, kind]) => ({ name: n, kind }));
+  return tableOf({ columns, rows, tones: view.edges.map((e) => e.tone), actions: [], more: 0 }, context, rows.map((_, at) => at), 0);
 }
 
 // -- charts ------------------------------------------------------------------------------------
@@ -135,7 +246,7 @@ function drawSeries(view, context) {
   if (points.length === 0) return el("p", { class: "note" }, "nothing yet");
   const W = width();
   const xs = points.map((p) => p[0]), ys = points.map((p) => p[1]);
-  const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1);
+  const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + (view.x_kind === "time" ? 1 : 1e-9));
   let y0 = Math.min(...ys), y1 = Math.max(...ys);
   if (view.from_zero || y0 === y1) { y0 = Math.min(0, y0); y1 = nice(y1); }
   if (y0 === y1) y1 = y0 + 1;
@@ -150,7 +261,7 @@ function drawSeries(view, context) {
   }
   for (const [n, anchor] of [[0, "start"], [0.5, "middle"], [1, "end"]]) {
     const at = x0 + (x1 - x0) * n;
-    const text = x1 - x0 > 3 * 86400e3 ? time(at).slice(0, 10) : x1 - x0 > 86400e3 ? time(at).slice(5, 16) : time(at).slice(11);
+    const text = view.x_kind !== "time" ? format(at, view.x_kind) : x1 - x0 > 3 * 86400e3 ? time(at).slice(0, 10) : x1 - x0 > 86400e3 ? time(at).slice(5, 16) : time(at).slice(11);
     parts.push(svg("text", { x: x(at), y: H - 5, "text-anchor": anchor }, text));
   }
   view.series.forEach((series, n) => {
@@ -170,7 +281,8 @@ function drawSeries(view, context) {
       return el("li", {}, svg("svg", { viewBox: "0 0 18 8", "aria-hidden": "true" }, svg("line", { class: `line s${n % 5}`, x1: 0, x2: 18, y1: 4, y2: 4, "stroke-width": 3 })),
         `${s.name} `, el("b", {}, point ? format(point[1], view.kind) : "–"), view.unit ? ` ${view.unit}` : "");
     }), when);
-    when.textContent = at === null ? (view.clock === "event time" ? "by event time" : "") : time(at);
+    when.textContent = view.x_kind !== "time" ? `${view.x_label} ${at === null ? "→" : format(at, view.x_kind)}`
+      : at === null ? (view.clock === "event time" ? "by event time" : "") : time(at);
   };
   picture.addEventListener("pointermove", (event) => {
     const box = picture.getBoundingClientRect();

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from apps.fraud.control_events import Propose, SetThreshold
+from millrace.operations.control_topic import append_audit
 from tests.unit.millrace.dashboard.cases import put, put_checkpoint
 
 START_MS = 1_767_225_600_000
@@ -25,7 +27,9 @@ DECISION = pa.schema(
         ("sum_24h", pa.float64()), ("balance", pa.float64()), ("card", FEATURES), ("score", pa.float64()),
         ("action", pa.string()), ("reasons", pa.list_(REASON)), ("rules", pa.list_(pa.string())),
         ("shadow_rules", pa.list_(pa.string())), ("model_score", pa.float64()),
-        ("model_version", pa.string()),
+        ("model_version", pa.string()), ("device_id", pa.string()), ("ip", pa.string()),
+        ("merchant_id", pa.string()), ("control_group", pa.bool_()), ("mcc", pa.string()),
+        ("currency", pa.string()),
     ]
 )  # fmt: skip
 ALERT = pa.schema([DECISION.field(n) for n in (
@@ -66,9 +70,17 @@ def decisions(
                 "rules": ["night-spree@2"] if "SPREE" in codes else [],
                 "shadow_rules": ["new-shop@1"] if random.random() < 0.05 else [],
                 "model_score": score, "model_version": "3",
+                **_used(n, suspicious), "mcc": "5411", "currency": "EUR",
+                "control_group": action == "review" and n % 3 == 0,
             }
         )  # fmt: skip
     return found
+
+
+def _used(n: int, suspicious: bool) -> dict[str, str | None]:
+    """What a payment was made with: half of them at a terminal, and a shop of several terminals."""
+    device = (EVIL if n % 2 else "device-shared") if suspicious else f"device-{n % 97}" if n % 2 else None
+    return {"device_id": device, "ip": device and f"10.0.0.{n % 89}", "merchant_id": f"shop-{n % 7}"}
 
 
 def put_decisions(root: Path, rows: list[dict[str, Any]]) -> None:
@@ -113,7 +125,8 @@ def fraud_folder(root: Path, *, number: int = 1_500) -> list[dict[str, Any]]:
         {"at_ms": START_MS + day * 86_400_000, "role": role, "model_version": v, "ap": ap + day / 100}
         for day in range(8) for role, v, ap in (("champion", "3", 0.70), ("challenger", "4", 0.73))
     ])  # fmt: skip
-    put(root, "rule_audit", [{"at_ms": START_MS, "rule": "night-spree", "step": "active", "by": "ann"}])
+    asked = Propose("c-1", [SetThreshold("block_score", 0.8)], "ann", START_MS, "wrong blocks")
+    append_audit(root / "tables" / "rule_audit", [asked])
     put_checkpoint(root, {"fraud.transactions": {"0": number}}, batch=6, watermark=rows[-1]["event_time_ms"])
     put_checkpoint(root / "cases", {"fraud.alerts": {"0": 5}}, batch=2, watermark=START_MS)
     return rows

@@ -11,6 +11,7 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
+from apps.fraud import dashboard
 from apps.fraud.app import app as fraud
 from apps.fraud.cases import CaseBook, case_id_of
 from apps.fraud.cases_app import CaseTopics, FraudCasesSettings, topology
@@ -18,10 +19,11 @@ from apps.fraud.cases_cli import app as commands
 from apps.fraud.cases_events import AlertSeen, CardBlock, Disposition
 from apps.fraud.cases_queue import ReviewQueue
 from apps.fraud.cases_store import TABLES, acts, case_view, dispose, journal
-from apps.fraud.dashboard import queue
+from apps.fraud.dashboard_work import queue
 from apps.fraud.forgetting import elsewhere
 from apps.fraud.settings import FraudSettings
 from millrace.dashboard.data import AppData
+from millrace.dashboard.page import Action, ActionRefused
 from millrace.dashboard.views import Table
 from millrace.errors import UserError
 from millrace.runtime.contract import check_contract
@@ -100,6 +102,22 @@ def test_one_card_of_a_ring_is_verified_and_a_ring_is_decided_on(root: Path) -> 
     assert {x["card_id"]: x["is_fraud"] for x in labels} == {"card-0": True, "card-1": True, "card-2": False}
 
 
+def test_the_page_does_with_a_ring_what_the_commands_do(root: Path) -> None:
+    data = data_of(root, 2 * HOUR)
+    verify, decide = (dashboard.page.action(name) for name in ("act", "dispose"))
+
+    def said(action: Action, **values: str) -> str:
+        return action.run(data, action.checked({"case_id": CASE, "by": "ann", **values}))
+
+    with pytest.raises(ActionRefused, match="say with --card"):
+        said(verify, what="verified")
+    assert "verified, by ann" in said(verify, what="verified", card="card-2")
+    assert f"{CASE} is fraud" in said(decide, verdict="fraud", ring="block")
+    shown = say(root, "show", CASE)
+    assert shown.count("blocked until") == 3  # two cards and the device
+    assert "verified of card-2 by ann" in shown
+
+
 def run_fails(root: Path, *words: str) -> BaseException | None:
     result = CliRunner().invoke(commands, [*words, "--root", str(root)])
     assert isinstance(result.exception, UserError), result.output
@@ -149,7 +167,8 @@ def test_what_was_written_before_there_were_rings_is_read_and_added_to(root: Pat
 def test_the_page_says_of_a_row_that_it_is_a_ring(root: Path) -> None:
     found = queue(data_of(root))
     assert isinstance(found, Table)
-    whys = {str(row[2]) for row in found.rows}
+    why = [column.name for column in found.columns].index("why")
+    whys = {str(row[why]) for row in found.rows}
     assert "ring of 3 cards via device d-7: SHARED_DEVICE ×3" in whys
 
 

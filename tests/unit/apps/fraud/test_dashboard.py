@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -19,7 +20,7 @@ from apps.fraud.cases_cli import app as cases_app
 from apps.fraud.cases_live import alerts_of
 from apps.fraud.cases_store import CaseView, NoCase, case_view, dispose, journal
 from apps.fraud.dashboard_card import card
-from apps.fraud.dashboard_data import judged
+from apps.fraud.dashboard_data import decided, judged
 from apps.fraud.dashboard_model import drift_of, lines_of
 from apps.fraud.events import Label
 from millrace.dashboard.data import AppData
@@ -27,8 +28,8 @@ from millrace.dashboard.views import Bars, Numbers, Table, TimeSeries
 from millrace.errors import UserError
 from millrace.rules import PutListEntry
 from millrace.runtime.settings import load_settings
-from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions
-from tests.unit.millrace.dashboard.cases import Clock, check_panels, panel_of
+from tests.unit.apps.fraud.tables import DECISION, EVIL, decisions, fraud_folder, put_decisions
+from tests.unit.millrace.dashboard.cases import Clock, check_panels, panel_of, put
 
 Rows = list[dict[str, Any]]
 shown = partial(panel_of, dashboard.page)
@@ -60,6 +61,8 @@ def test_every_panel_shows_something_of_a_full_folder_and_nothing_of_an_empty_on
     world: tuple[AppData, Rows, Clock], tmp_path: Path
 ) -> None:
     data, _, clock = world
+    dispose(data, SETTINGS, view_of(data).queue()[0].case.case_id, "fraud", by="eva")
+    clock.later()
     check_panels(
         dashboard.page, data, AppData(fraud, data.settings, tmp_path / "none", clock, dashboard.page.folders)
     )
@@ -82,11 +85,13 @@ def test_the_queue_is_in_order_of_priority_and_carries_its_cases(world: tuple[Ap
     data, _, _ = world
     found = shown(data, "queue")
     assert isinstance(found, Table)
-    priorities = [row[6] for row in found.rows]
+    priorities = [row[7] for row in found.rows]
     assert priorities == sorted(priorities, reverse=True)
     assert [row[0] for row in found.rows] == list(range(1, len(found.rows) + 1))
     ids = {r.case.case_id for r in view_of(data).queue()}
-    assert {(a or {})["case_id"] for a in found.actions} <= ids
+    offered = [[offer.action for offer in row] for row in found.actions]
+    assert offered == [["dispose", "claim", "act"]] * len(ids)
+    assert {offer.values["case_id"] for row in found.actions for offer in row} == ids
 
 
 def test_flagged_payments_are_counted_by_event_time(world: tuple[AppData, Rows, Clock]) -> None:
@@ -168,6 +173,34 @@ def test_a_card_is_shown_with_history_features_and_cases(world: tuple[AppData, R
     assert "Cases" in parts
     assert card(data, "no-such-card", SETTINGS) == []
     assert card(data, EVIL, SETTINGS) != []
+
+
+def test_amounts_are_those_that_were_billed(tmp_path: Path) -> None:
+    rows = [
+        {**row, "card_id": "card-1", "amount": 9_000.0, "currency": currency, "kind": "purchase",
+         "billing_amount": billed, "billing_currency": told}
+        for row, (currency, billed, told) in zip(
+            decisions(1, 4), [("JPY", 54.5, "EUR"), ("JPY", None, "EUR"), ("EUR", None, ""),
+                             ("EUR", 9_000.0, "EUR")], strict=True,
+        )
+    ]  # fmt: skip
+    more = [("billing_amount", pa.float64()), ("billing_currency", pa.string())]
+    put(tmp_path, "transactions", rows, pa.schema([*DECISION, *more]))
+    settings = load_settings(fraud.settings, app="fraud", env={})
+    data = AppData(fraud, settings, tmp_path, Clock(rows[-1]["event_time_ms"]), dashboard.page.folders)
+    parts = {part.title: part.view for part in card(data, "card-1", SETTINGS)}
+    history, purchases = parts["History"], parts["Purchases"]
+    assert isinstance(history, Table)
+    assert isinstance(purchases, TimeSeries)
+    assert [row[1:3] for row in reversed(history.rows)] == [
+        [54.5, "9,000 JPY"], [None, "9,000 JPY"], [9_000.0, ""], [9_000.0, ""],
+    ]  # fmt: skip
+    assert [value for _, value in purchases.series[0].points] == [54.5, None, 9_000.0, 9_000.0]
+    found = decided(data)
+    assert found is not None
+    # Of which the amount is not known is in no bin of amounts: ln 9,001 is 9.1, ln 55.5 is 4.0.
+    assert sum(found.amounts.values()).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 2]  # type: ignore[union-attr]
+    assert sum(int(counts.sum()) for counts in found.scores.values()) == 4
 
 
 # -- dispositions ----------------------------------------------------------------------------------

@@ -57,10 +57,24 @@ ACTION = Action(
      Field("note", required=False)),
     refuse,
 )  # fmt: skip
+
+
+def ahead(data: AppData, values: Mapping[str, str]) -> View:
+    return Note(f"{values['id']} would be {values['verdict'] or 'as it is'}")
+
+
+SHELVE = Action(
+    "shelve", "Shelve", (Field("id", hidden=True), Field("verdict")), refuse, ahead, "For a while."
+)
+MANY = DashboardPage(
+    panels=(Panel("count", "Count", count, actions=("shelve",)),),
+    actions=(ACTION, SHELVE),
+    detail=Detail("Sale", lambda data, key: [], {"shop:": "Shop"}),
+)
 PAGE = DashboardPage(
     panels=(Panel("count", "Count", count), Panel("broken", "Broken", broken)),
     detail=Detail("Sale", lambda data, key: [Titled("it", Note(key))] if key != "none" else []),
-    action=ACTION,
+    actions=(ACTION,),
 )
 
 
@@ -118,7 +132,7 @@ def test_the_apps_are_listed_those_that_cannot_be_shown_with_the_reason(client: 
 def test_a_page_says_which_panels_detail_and_action_it_has(client: TestClient) -> None:
     found = client.get("/api/apps/shop").json()
     assert [p["id"] for p in found["panels"]][:2] == ["count", "broken"]
-    assert (found["detail"], found["action"]["fields"][0]["hidden"]) == ("Sale", True)
+    assert (found["detail"], found["actions"][0]["fields"][0]["hidden"]) == ("Sale", True)
     assert client.get("/api/apps/other").status_code == 409
 
 
@@ -200,6 +214,65 @@ def test_every_answer_has_the_headers_that_keep_foreign_things_out(client: TestC
         assert "unsafe" not in policy
         assert (headers["x-content-type-options"], headers["x-frame-options"]) == ("nosniff", "DENY")
         assert headers["cache-control"] == "no-store"
+
+
+# -- several actions -------------------------------------------------------------------------------
+
+
+def test_a_page_may_have_several_actions_of_which_some_can_be_looked_at_ahead(tmp_path: Path) -> None:
+    put(tmp_path, "sales", [{"n": 1}])
+    page = LivePage(data_of(tmp_path), MANY)
+    about = page.describe()
+    assert [(a["name"], a["looks"], a["about"]) for a in about["actions"]] == [
+        ("decide", False, ""), ("shelve", True, "For a while."),
+    ]  # fmt: skip
+    assert about["panels"][0]["actions"] == ("shelve",)
+    assert about["kinds"] == {"shop:": "Shop"}
+    assert page.act({"id": "a", "verdict": "long"}, "shelve") == "a is long"
+    assert page.act({"id": "a", "verdict": "good"}, "decide") == "a is good"
+    assert page.look({"id": "a"}, "shelve") == Note("a would be as it is")
+    for name, said in (("", "no action ''"), ("delete", "no action 'delete'")):
+        with pytest.raises(ActionRefused, match=said):
+            page.act({"id": "a", "verdict": "good"}, name)
+    with pytest.raises(UserError, match="cannot be shown before"):
+        page.look({"id": "a", "verdict": "good"}, "decide")
+    for values in ({"id": "a"}, {"id": "a", "verdict": " "}):
+        with pytest.raises(ActionRefused, match="verdict is missing"):
+            page.act(values, "shelve")
+    with pytest.raises(ActionRefused, match="one of good, bad"):
+        page.act({"id": "a", "verdict": "long"}, "decide")
+
+
+def test_actions_that_do_not_fit_their_page_are_told_when_it_is_made() -> None:
+    with pytest.raises(ValueError, match="one name: decide, decide"):
+        DashboardPage(actions=(ACTION, ACTION))
+    with pytest.raises(ValueError, match="panel count names the action shelve"):
+        DashboardPage(panels=MANY.panels, actions=(ACTION,))
+
+
+@pytest.mark.parametrize("query", ["action=shelve", "action=shelve&look=true"])
+def test_every_action_and_a_look_ahead_take_the_token(tmp_path: Path, query: str) -> None:
+    put(tmp_path, "sales", [{"n": 1}])
+    site = Site({"shop": LivePage(data_of(tmp_path), MANY)}, Access("127.0.0.1", TOKEN))
+    with TestClient(make_app(site), base_url=f"http://{HOST}") as client:
+        path, values = f"/api/apps/shop/action?{query}", {"id": "a", "verdict": "long"}
+        assert client.post(path, json=values).status_code == 401
+        by_token = {"authorization": f"Bearer {TOKEN}"}
+        said = client.post(path, json=values, headers=by_token).json()
+        note = {"type": "note", "text": "a would be long", "tone": "plain"}
+        assert said == ({"view": note} if "look" in query else {"said": "a is long"})
+        assert (
+            client.post("/api/apps/shop/action?action=no", json=values, headers=by_token).status_code == 409
+        )
+        assert client.get(path).status_code == 405
+
+
+def test_what_is_outside_of_tables_is_made_once_for_each_version(tmp_path: Path) -> None:
+    data = data_of(tmp_path)
+    numbers = iter(range(10))
+    found = [data.once("x", version, lambda: next(numbers)) for version in (1, 1, 2, 2, 1)]
+    assert found == [0, 0, 1, 1, 2]
+    assert data.once("y", 1, lambda: next(numbers)) == 3
 
 
 # -- who may what ----------------------------------------------------------------------------------

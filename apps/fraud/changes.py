@@ -1,0 +1,164 @@
+"""Changes of thresholds and lists as people ask for them: made of text, looked at ahead, proposed, settled.
+
+What the command `millrace fraud changes` and the page have in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from apps.fraud.control_events import Change, Propose, ResetThreshold, SetThreshold, Settlement
+from apps.fraud.governance import check_threshold
+from apps.fraud.scoring import DEFAULTS
+from millrace.errors import UserError
+from millrace.rules import PutListEntry
+from millrace.time.durations import to_ms
+from millrace.time.moments import show_time
+
+if TYPE_CHECKING:
+    from apps.fraud.governance import Proposal
+    from apps.fraud.governed_book import GovernedBook
+    from apps.fraud.settings import FraudSettings
+    from apps.fraud.what_if import Difference
+    from millrace.operations.control_topic import ControlTopic
+
+_SAID: Final = {"waiting": "waits for a second person", "undoing": "its undoing waits for a second person"}
+
+
+def thresholds_of(texts: Sequence[str], by: str, now_ms: int, reason: str) -> list[Change]:
+    """Return changes of thresholds of ``NAME=VALUE``; without a value it gets its default back.
+
+    Args:
+        texts: The texts.
+        by: Who asks.
+        now_ms: When, UTC milliseconds.
+        reason: Why.
+
+    Raises:
+        UserError: A text is none of these, or there is no such threshold.
+
+    >>> [c.value for c in thresholds_of(["block_score=0.9"], "ann", 0, "")]
+    [0.9]
+    """
+    found: list[Change] = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            made = (
+                SetThreshold(name, float(value), by, now_ms, reason)
+                if value
+                else ResetThreshold(name, by, now_ms, reason)
+            )
+        except ValueError:
+            raise UserError(f"{text}: write NAME=VALUE with a number, e.g. block_score=0.9") from None
+        check_threshold(made)
+        found.append(made)
+    return found
+
+
+def name_of(changes: Sequence[Change], by: str, now_ms: int) -> str:
+    """Return a name for a proposal that nobody has named."""
+    text = msgspec.json.encode((list(changes), by, now_ms))
+    return "c-" + hashlib.blake2b(text, digest_size=6).hexdigest()
+
+
+def open_topic(settings: FraudSettings) -> ControlTopic:
+    """Return the control topic of the decisions."""
+    from apps.fraud.app_rules import RULES
+    from millrace.operations.control_topic import ControlTopic
+
+    return ControlTopic(RULES, settings)
+
+
+def read(topic: ControlTopic) -> GovernedBook:
+    """Return what the control topic says."""
+    book: Any = topic.read()
+    found: GovernedBook = book
+    return found
+
+
+def propose(
+    topic: ControlTopic, changes: Sequence[Change], by: str, now_ms: int, reason: str
+) -> tuple[str, GovernedBook]:
+    """Send a proposal; return its name and what the topic says then.
+
+    Raises:
+        UserError: It is refused, or the broker did not take it.
+    """
+    return settle(topic, Propose(name_of(changes, by, now_ms), list(changes), by, now_ms, reason))
+
+
+def settle(topic: ControlTopic, event: Propose | Settlement) -> tuple[str, GovernedBook]:
+    """Send a proposal, or what is said of one; return its name and what the topic says then.
+
+    Raises:
+        UserError: It is refused, or the broker did not take it.
+    """
+    book: Any
+    book, _ = topic.change(lambda _: [event])
+    return event.id, book
+
+
+def difference(
+    changes: Sequence[Change], settings: FraudSettings, last: str | None, book: GovernedBook
+) -> Difference:
+    """Return what changes would have done over the app's own table of decisions.
+
+    Args:
+        changes: The changes.
+        settings: The app's settings.
+        last: Decisions of the last so long; ``None``: all.
+        book: What the control topic says: what holds now.
+
+    Raises:
+        UserError: A change cannot be made, or there are no decisions.
+    """
+    from apps.fraud.app_rules import own_labels
+    from apps.fraud.backtest import read_labels
+    from apps.fraud.what_if import what_if
+
+    labels = own_labels(settings)
+    frauds = [] if labels is None else [name for name, is_fraud in read_labels(labels).items() if is_fraud]
+    approving = {
+        f"{name}@{version.number}"
+        for name, entry in book.rules.items()
+        for version in entry.versions
+        if version.rule.action == "approve"
+    }
+    table = settings.storage.path("tables", "transactions")
+    last_ms = None if last is None else to_ms(last)
+    return what_if(changes, book.kept, table, frauds, approving=approving, last_ms=last_ms)
+
+
+def compared(found: Difference) -> list[tuple[str, float, float]]:
+    """Return what is to be compared of a difference: what it is, now, and then."""
+    now, then = found.now, found.then
+    return [
+        ("blocked", now.blocks, then.blocks), ("looked at", now.reviews, then.reviews),
+        ("amount blocked", now.block_amount, then.block_amount),
+        ("amount looked at", now.review_amount, then.review_amount),
+        ("known frauds blocked", now.frauds_blocked, then.frauds_blocked),
+        ("known frauds looked at", now.frauds_reviewed, then.frauds_reviewed),
+        ("known frauds passed", now.frauds_passed, then.frauds_passed),
+    ]  # fmt: skip
+
+
+def standing_of(proposal: Proposal) -> str:
+    """Return where a proposal stands, as it is said."""
+    return _SAID.get(proposal.status, f"is {proposal.status}")
+
+
+def change_text(change: Change, book: GovernedBook) -> str:
+    """Return what a change changes, beside what holds now."""
+    if isinstance(change, SetThreshold | ResetThreshold):
+        default: float = getattr(DEFAULTS, change.name, 0.0)
+        now = book.overrides.get(change.name, default)
+        new = change.value if isinstance(change, SetThreshold) else default
+        return f"{change.name}: {now:g} now, {new:g} proposed"
+    if isinstance(change, PutListEntry):
+        return f"{change.entry} on {change.list} until {show_time(change.until_ms)}"
+    return f"{change.entry} off {change.list}"
