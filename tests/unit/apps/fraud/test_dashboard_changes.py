@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,11 +186,17 @@ def broker() -> Iterator[MockBroker]:
     mock.stop()
 
 
+@pytest.fixture
+def own(made: tuple[Path, Rows], tmp_path: Path) -> tuple[Path, Rows]:
+    """A folder of the test alone: what is sent is written down in it."""
+    return shutil.copytree(made[0], tmp_path / "own"), made[1]
+
+
 def test_a_threshold_is_proposed_agreed_with_and_undone_from_the_page(
-    made: tuple[Path, Rows], broker: MockBroker
+    own: tuple[Path, Rows], broker: MockBroker
 ) -> None:
     topic = Topic(broker)
-    data = data_of(made, f"kafka.bootstrap={topic.bootstrap}", f"topics.control={topic.name}", TWO)
+    data = data_of(own, f"kafka.bootstrap={topic.bootstrap}", f"topics.control={topic.name}", TWO)
     clock = data.now_ms
     assert isinstance(clock, Clock)
     said = do(data, "propose", block_score="0.97", by="ann", reason="wrong blocks")
@@ -222,11 +229,11 @@ def test_a_threshold_is_proposed_agreed_with_and_undone_from_the_page(
 
 
 def test_card_numbers_in_reasons_are_tokens(
-    made: tuple[Path, Rows], broker: MockBroker, tmp_path: Path
+    own: tuple[Path, Rows], broker: MockBroker, tmp_path: Path
 ) -> None:
     topic, key = Topic(broker), tmp_path / "key"
     make_key_file(key)
-    data = data_of(made, f"kafka.bootstrap={topic.bootstrap}", f"topics.control={topic.name}", TWO,
+    data = data_of(own, f"kafka.bootstrap={topic.bootstrap}", f"topics.control={topic.name}", TWO,
                    f"privacy.token_key_file={key}")  # fmt: skip
     said = do(data, "propose", block_score="0.98", by="ann", reason="as for 4111 1111 1111 1111")
     do(data, "reject", proposal=said.split()[0], by="bob", reason="4111-1111-1111-1111 is another")

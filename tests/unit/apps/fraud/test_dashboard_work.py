@@ -108,17 +108,19 @@ def test_days_that_are_over_are_those_of_the_stream_and_others_of_the_cases(
     cases, told = lived(3, RULES, 40)
     data = shown(cases, streamed=True)
     over = sorted({day for day, _, _ in told})[:-3]
+    # Of a day with two persons the stream has told of one: the other is not added from the cases.
+    left_out = next(key for key in told if key[0] in over and sum(k[:2] == key[:2] for k in told) > 1)
     put_records(
         tmp_path / "cases",
         "service_days",
         [
             ServiceDay(q, d, who, *[v + 1 for v in vars(s).values()])
             for (d, q, who), s in told.items()
-            if d in over
+            if d in over and (d, q, who) != left_out
         ],
     )
     found = dashboard_work.work(data)
-    assert found.keys() == told.keys()
+    assert found.keys() == told.keys() - {left_out}
     for key, served in found.items():
         assert vars(served) == {n: v + (key[0] in over) for n, v in vars(told[key]).items()}
     in_memory = shown(cases, streamed=False)
