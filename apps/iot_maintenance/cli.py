@@ -47,7 +47,7 @@ def list_alarms(
         row
         for row in read_table(settings_of(None, root, overrides), "alarms")
         if (every or (row["retain"] and not row["shadow"]))
-        and (entity is None or row["entity_id"] == entity or row["entity_id"].startswith(f"{entity}-"))
+        and (entity is None or entity in (row["entity_id"], row["line_id"], row["plant_id"]))
     ]
     rows.sort(key=lambda r: (-SEVERITIES.index(r["severity"]), r["acked"], r["event_time_ms"]))
     names = {

@@ -64,7 +64,7 @@ MUTANTS: Final = (
     Mutant(
         "iot: machines that stand still raise alarms",
         f"{_APP}/alarms/engine.py",
-        "        by_status = self.status in rule.suppress_in\n",
+        "        by_status = self.status in rule.suppress_in or self.regime in rule.suppress_in\n",
         "        by_status = False\n",
         "a stopped machine is no alarm",
         (f"{_ALARMS}::test_a_stopped_machine_is_not_an_alarm", _CHECKS),

@@ -27,6 +27,7 @@ Change = Literal[
     "comment",
     "rejected",
     "removed",
+    "moved",
 ]
 
 
@@ -67,6 +68,7 @@ class AlarmEvent(msgspec.Struct, frozen=True, gc=False):
         status: The machine's status.
         plant_id: The plant of the entity.
         line_id: Its line.
+        point: The measuring point that it is about, where the machine has several of the quantity.
     """
 
     alarm_id: str
@@ -102,3 +104,4 @@ class AlarmEvent(msgspec.Struct, frozen=True, gc=False):
     status: str = ""
     plant_id: str = ""
     line_id: str = ""
+    point: str = ""
