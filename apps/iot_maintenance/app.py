@@ -71,7 +71,7 @@ app = App(
         "machine_error.v1": MachineError,
         "equipment.v3": Equipment,
         "heartbeat.v1": Heartbeat,
-        "action.v2": Action,
+        "action.v3": Action,
         "control.v2": RuleEvent,
         "enriched_reading.v2": EnrichedReading,
         "alarm.v2": AlarmEvent,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from apps.iot_maintenance.events import Verb
+from apps.iot_maintenance.notify_cli import notify
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 from millrace.cli.rules import commands_of
 from millrace.errors import UserError
@@ -28,6 +29,7 @@ For = Annotated[
     str, typer.Option("--for", help="How long, e.g. 30m; 0: shelved once, suppressed until unsuppress.")
 ]
 Comment = Annotated[str, typer.Option("--comment", "-m", help="Why.")]
+Role = Annotated[str, typer.Option(help="As what, where a rule says who may.")]
 At = Annotated[str | None, typer.Option(help="When, by the clock of the events (ms or ISO 8601).")]
 
 
@@ -95,11 +97,13 @@ def _act(
     comment: str,
     at: str | None,
     duration: str = "0",
+    role: str = "",
     bootstrap: str | None,
     root: Path | None,
     overrides: list[str] | None,
 ) -> None:
     """Send an action on an alarm."""
+    from apps.iot_maintenance.alarms.engine import HOLDS_BACK
     from apps.iot_maintenance.events import Action
     from apps.iot_maintenance.operating import events_now_ms, settings_of
     from millrace.operations.sending import send, who
@@ -110,8 +114,10 @@ def _act(
     if not (entity and colon and name):
         raise UserError(f"'{alarm}' names no alarm: write ENTITY:ALARM, or ENTITY:* for all of a machine")
     settings = settings_of(bootstrap, root, overrides)
+    if verb in HOLDS_BACK and settings.monitor.reasons and not comment.strip():
+        raise UserError(f"{verb.replace('_', '-')} needs a reason: give --comment (monitor.reasons)")
     when = events_now_ms(settings) if at is None else to_time_ms(at)
-    action = Action(uuid.uuid4().hex, entity, name, verb, when, who(by), to_ms(duration), comment)
+    action = Action(uuid.uuid4().hex, entity, name, verb, when, who(by), to_ms(duration), comment, role)
     send(settings.kafka, settings.topics.actions, Action, [(entity, action)])
     typer.echo(f"{verb} of {alarm} sent, for {_clock(when)}")
 
@@ -123,18 +129,7 @@ def _add(verb: Verb, help_text: str, *, timed: bool = False) -> None:
         alarm: Alarm,
         by: By = None,
         comment: Comment = "",
-        at: At = None,
-        bootstrap: Bootstrap = None,
-        root: Root = None,
-        overrides: Overrides = None,
-    ) -> None:
-        _act(verb, alarm, by=by, comment=comment, at=at, bootstrap=bootstrap, root=root, overrides=overrides)
-
-    def with_time(
-        alarm: Alarm,
-        for_: For = "0",
-        by: By = None,
-        comment: Comment = "",
+        role: Role = "",
         at: At = None,
         bootstrap: Bootstrap = None,
         root: Root = None,
@@ -145,6 +140,30 @@ def _add(verb: Verb, help_text: str, *, timed: bool = False) -> None:
             alarm,
             by=by,
             comment=comment,
+            role=role,
+            at=at,
+            bootstrap=bootstrap,
+            root=root,
+            overrides=overrides,
+        )
+
+    def with_time(
+        alarm: Alarm,
+        for_: For = "0",
+        by: By = None,
+        comment: Comment = "",
+        role: Role = "",
+        at: At = None,
+        bootstrap: Bootstrap = None,
+        root: Root = None,
+        overrides: Overrides = None,
+    ) -> None:
+        _act(
+            verb,
+            alarm,
+            by=by,
+            comment=comment,
+            role=role,
             at=at,
             duration=for_,
             bootstrap=bootstrap,
@@ -167,6 +186,9 @@ _add("in_service", "Put it back into use.")
 _add("reset", "Reset a latched alarm that is inactive.")
 _add("silence", "Turn its horn off.")
 _add("comment", "Add a comment to its history.")
+
+
+app.command()(notify)
 
 
 @app.command()

@@ -222,7 +222,8 @@ class Action(msgspec.Struct, frozen=True, gc=False):
         event_time_ms: When it takes effect, on the clock of the events.
         duration_ms: How long a timed shelving or suppression lasts, ms; 0: shelving is one-shot,
             suppression without end.
-        comment: Why.
+        comment: Why; shelving, suppressing and taking out of service may need it.
+        role: As what the operator acts, where a rule says who may.
     """
 
     action_id: Identifier
@@ -233,3 +234,4 @@ class Action(msgspec.Struct, frozen=True, gc=False):
     operator: Text = ""
     duration_ms: Duration = 0
     comment: Annotated[str, Meta(max_length=2_000)] = ""
+    role: Text = ""

@@ -89,6 +89,9 @@ class MonitorSettings(Section):
         default=True,
         description="judge readings by those before them (stuck, noise, jumps); range and unit always are",
     )
+    reasons: bool = Field(
+        default=True, description="shelving, suppressing and taking out of service need a reason (--comment)"
+    )
     tree: Literal["registry", "names"] = Field(
         default="registry",
         description="names: what is in no registry has site and line in its name, p01-l02-m003 (older data)",
@@ -208,6 +211,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
         patience_ms=ms(told.patience),
         two_person=told.two_person,
         tree=told.tree,
+        reasons=told.reasons,
         first_heard_ms=ms(told.first_heard),
         keep_ms=ms(told.keep),
         device_timeout_ms=ms(told.device_timeout),

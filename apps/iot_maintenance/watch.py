@@ -73,6 +73,7 @@ class Monitoring:
         clock: Whether machines and gateways go by the clock of the stream, or by clocks of their own.
         patience_ms: With clocks of their own: how far these may stay behind the stream's.
         two_person: Whether a second person must approve a published rule before it is active.
+        reasons: Whether shelving, suppressing and taking out of service need a reason.
         tree: Whether sites and lines stand in the registry alone, or in names of what is not in it.
         first_heard_ms: What is in the registry and has not been heard for so long is told.
     """
@@ -95,6 +96,7 @@ class Monitoring:
     clock: Literal["stream", "key"] = "stream"
     patience_ms: int = minutes(10)
     two_person: bool = False
+    reasons: bool = False
     tree: Literal["registry", "names"] = "registry"
     first_heard_ms: int = minutes(10)
 
@@ -347,6 +349,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             is_ahead=is_ahead,
             place=self._place(ctx),
             regime=self._regime(machine, status, at),
+            reasons=self._m.reasons,
         )
 
     def _regime(self, machine: Machine | None, status: str | None, at: int) -> Regime | None:

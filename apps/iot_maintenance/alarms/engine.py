@@ -85,6 +85,7 @@ class Engine:
         is_ahead: Whether it is now by the stream's clock, which the entity's own may be behind.
         place: The entity's site and line.
         regime: What its status means.
+        reasons: Whether holding alarms back needs a reason.
 
     Example:
         >>> from apps.iot_maintenance.alarms.rule import AlarmRule, Level
@@ -99,7 +100,18 @@ class Engine:
         [(1, 'active', 81.0), (3, 'inactive', 75.0)]
     """
 
-    __slots__ = ("alarms", "at", "emit", "entity", "is_ahead", "place", "regime", "rules", "status")
+    __slots__ = (
+        "alarms",
+        "at",
+        "emit",
+        "entity",
+        "is_ahead",
+        "place",
+        "reasons",
+        "regime",
+        "rules",
+        "status",
+    )
 
     def __init__(
         self,
@@ -113,9 +125,10 @@ class Engine:
         is_ahead: bool = False,
         place: tuple[str, str] = (UNREGISTERED, UNREGISTERED),
         regime: Regime | None = None,
+        reasons: bool = False,
     ) -> None:
         self.alarms, self.rules, self.entity, self.is_ahead = alarms, rules, entity, is_ahead
-        self.place, self.regime = place, regime
+        self.place, self.regime, self.reasons = place, regime, reasons
         self.at, self.status, self.emit = at, status, emit
         if alarms.conditions and alarms.rules != rules.version:
             self._reconcile()
@@ -339,12 +352,17 @@ class Engine:
             return
         alarms.acted.append(action.action_id)
         if action.alarm == "*":
+            if action.verb in HOLDS_BACK and self.reasons and not action.comment.strip():
+                self._reject(action, None, "it needs a reason")
+                return
             if action.verb in ("suppress", "unsuppress"):
                 until = self.at + action.duration_ms if action.duration_ms > 0 else NEVER
                 alarms.suppressed_until = until if action.verb == "suppress" else 0
             for name in sorted(alarms.conditions):
                 rule = self.rules.rule_of(name)
-                if rule is not None and not _refused(alarms.conditions[name], action):
+                if rule is None:
+                    continue
+                if not _refused(alarms.conditions[name], action, rule):
                     self._apply(name, rule, action)
             return
         rule = self.rules.rule_of(action.alarm)
@@ -353,7 +371,7 @@ class Engine:
             self._reject(action, rule, "there is no such alarm")
             return
         condition = alarms.conditions.get(action.alarm) or new_condition(rule)
-        if why := _refused(condition, action):
+        if why := _refused(condition, action, rule, reasons=self.reasons):
             self._reject(action, rule, why)
             return
         if action.alarm not in alarms.conditions:
@@ -392,6 +410,14 @@ class Engine:
         self._tell(action.alarm, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action)
 
     # -- history -------------------------------------------------------------------------------
+
+    @staticmethod
+    def _advice(condition: Condition, rule: CompiledRule | None) -> tuple[str, str, str, int | None]:
+        """Return what who responds to an alarm should know: cause, consequence, what to do, until when."""
+        if rule is None:
+            return "", "", "", None
+        by = condition.since + rule.response_ms if condition.level and rule.response_ms else None
+        return rule.rule.cause, rule.rule.consequence, rule.rule.response, by
 
     def _tell(
         self,
@@ -449,13 +475,26 @@ class Engine:
                 self.status or "",
                 *(gone_from or self.place),
                 point,
+                action.role if action is not None else "",
+                *self._advice(condition, rule),
             )
         )
 
 
-def _refused(condition: Condition, action: Action) -> str:
-    """Return why an action makes no sense now; empty if it does."""
+#: What holds alarms back, so that it may need a reason, and may be for some roles alone.
+HOLDS_BACK: Final = frozenset({"shelve", "suppress", "out_of_service"})
+
+
+def _refused(
+    condition: Condition, action: Action, rule: CompiledRule | None = None, *, reasons: bool = False
+) -> str:
+    """Return why an action makes no sense now, or may not be done; empty if it may."""
     verb = action.verb
+    if verb in HOLDS_BACK:
+        if reasons and not action.comment.strip():
+            return "it needs a reason"
+        if rule is not None and rule.rule.roles and action.role not in rule.rule.roles:
+            return f"only {', '.join(rule.rule.roles)} may do that"
     if verb == "ack" and condition.acked:
         return "it is acknowledged, or there is nothing to acknowledge"
     if verb == "confirm" and condition.confirmed:

@@ -69,6 +69,11 @@ class AlarmEvent(msgspec.Struct, frozen=True, gc=False):
         plant_id: The plant of the entity.
         line_id: Its line.
         point: The measuring point that it is about, where the machine has several of the quantity.
+        role: As what the operator acted.
+        cause: What it may come from.
+        consequence: What happens if nobody responds.
+        response: What to do.
+        respond_by_ms: Until when; ``None`` if nobody has said, or it is not active.
     """
 
     alarm_id: str
@@ -105,3 +110,8 @@ class AlarmEvent(msgspec.Struct, frozen=True, gc=False):
     plant_id: str = ""
     line_id: str = ""
     point: str = ""
+    role: str = ""
+    cause: str = ""
+    consequence: str = ""
+    response: str = ""
+    respond_by_ms: int | None = None

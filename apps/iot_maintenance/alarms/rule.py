@@ -104,6 +104,11 @@ class AlarmRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         escalate: Whether it becomes more severe while nobody acknowledges it.
         group: Of the alarms of a group on a machine, the first to come is marked.
         max_shelve: Longest time that it may be shelved for.
+        roles: Who may shelve, suppress or take it out of service; empty: anybody.
+        cause: What it may come from, for whoever responds to it.
+        consequence: What happens if nobody does.
+        response: What to do.
+        response_time: Within which time; 0: nobody has said.
     """
 
     id: _RuleId
@@ -121,6 +126,11 @@ class AlarmRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     escalate: Escalate | None = None
     group: str = ""
     max_shelve: _Duration = "8h"
+    roles: tuple[str, ...] = ()
+    cause: str = ""
+    consequence: str = ""
+    response: str = ""
+    response_time: _Duration = 0
 
 
 class Facts:
@@ -429,6 +439,7 @@ class CompiledRule:
         "names",
         "no_data",
         "re_alarm_ms",
+        "response_ms",
         "rule",
         "shadow",
         "suppress_in",
@@ -443,6 +454,7 @@ class CompiledRule:
             self.re_alarm_ms = to_ms(rule.re_alarm.every) if rule.re_alarm else 0
             self.escalate_ms = to_ms(rule.escalate.after) if rule.escalate else 0
             self.max_shelve_ms = to_ms(rule.max_shelve)
+            self.response_ms = to_ms(rule.response_time)
         except RuleError as error:
             raise error.of(rule.id) from None
         except UserError as error:
