@@ -412,12 +412,10 @@ class Engine:
     # -- history -------------------------------------------------------------------------------
 
     @staticmethod
-    def _advice(condition: Condition, rule: CompiledRule | None) -> tuple[str, str, str, int | None]:
-        """Return what who responds to an alarm should know: cause, consequence, what to do, until when."""
-        if rule is None:
-            return "", "", "", None
-        by = condition.since + rule.response_ms if condition.level and rule.response_ms else None
-        return rule.rule.cause, rule.rule.consequence, rule.rule.response, by
+    def _respond_by(condition: Condition, rule: CompiledRule | None) -> int | None:
+        if rule is None or not condition.level or not rule.response_ms:
+            return None
+        return condition.since + rule.response_ms
 
     def _tell(
         self,
@@ -476,7 +474,10 @@ class Engine:
                 *(gone_from or self.place),
                 point,
                 action.role if action is not None else "",
-                *self._advice(condition, rule),
+                "" if rule is None else rule.rule.cause,
+                "" if rule is None else rule.rule.consequence,
+                "" if rule is None else rule.rule.response,
+                self._respond_by(condition, rule),
             )
         )
 
