@@ -122,7 +122,7 @@ def _silence(sizes: Sizes) -> dict[str, Any]:
 
     def own() -> tuple[list[Any], int, int]:
         kept = unpack_own(packed_own)
-        rows = kept.silent("gw", now, _TIMEOUT_MS)
+        rows = kept.silent("gw", now, (_TIMEOUT_MS, _TIMEOUT_MS))
         return rows, kept.next_ms(), kept.devices[last].last
 
     def part() -> tuple[list[Any], int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
+from apps.iot_maintenance.assets import Notice
 from apps.iot_maintenance.events import (
     DATED_BY_HAND,
     Action,
@@ -12,6 +13,7 @@ from apps.iot_maintenance.events import (
     Heartbeat,
     MachineError,
     Maintenance,
+    PartCount,
     Reading,
     Status,
 )
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 def topics(settings: IotSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
-    events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions")
-    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts"]
+    events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions", "counts")
+    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts", "notices"]
     if names.enriched:
         results.append("enriched")
     reads = [
@@ -62,18 +64,20 @@ app = App(
     evaluate="apps.iot_maintenance.evaluate_cli:app",
     rules="apps.iot_maintenance.app_rules:RULES",
     contracts={
-        "reading.v2": Reading,
-        "status.v2": Status,
+        "reading.v3": Reading,
+        "status.v3": Status,
+        "part_count.v1": PartCount,
         "maintenance.v2": Maintenance,
         "machine_error.v1": MachineError,
-        "equipment.v2": Equipment,
+        "equipment.v3": Equipment,
         "heartbeat.v1": Heartbeat,
-        "action.v2": Action,
+        "action.v3": Action,
         "control.v2": RuleEvent,
-        "enriched_reading.v1": EnrichedReading,
-        "alarm.v1": AlarmEvent,
-        "liveness.v1": Liveness,
-        "shift_kpi.v2": ShiftKpi,
+        "enriched_reading.v2": EnrichedReading,
+        "alarm.v2": AlarmEvent,
+        "liveness.v2": Liveness,
+        "notice.v1": Notice,
+        "shift_kpi.v3": ShiftKpi,
         "alarm_kpi.v2": AlarmKpi,
         "asset_health.v1": AssetHealth,
     },

@@ -262,15 +262,15 @@ class _Tally:
     """Counts the alarms that operators would have been told of, as the plant's figures count them."""
 
     def __init__(self) -> None:
-        self._standing: set[str] = set()
+        self._counted: set[str] = set()
         self._told: list[AlarmEvent] = []
 
     def add(self, event: AlarmEvent) -> None:
         """Take a change of an alarm."""
-        if not event.announced:
-            self._standing.discard(event.alarm_id)
-        elif event.alarm_id not in self._standing or event.change == "re_alarm":
-            self._standing.add(event.alarm_id)
+        if not event.active:
+            self._counted.discard(event.alarm_id)
+        elif event.announced and (event.alarm_id not in self._counted or event.change == "re_alarm"):
+            self._counted.add(event.alarm_id)
             self._told.append(event)
 
     def outcome(self, rule: str | None, days: float) -> Outcome:

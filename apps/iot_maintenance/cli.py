@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from apps.iot_maintenance.events import Verb
+from apps.iot_maintenance.notify_cli import notify
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 from millrace.cli.rules import commands_of
 from millrace.errors import UserError
@@ -28,6 +29,7 @@ For = Annotated[
     str, typer.Option("--for", help="How long, e.g. 30m; 0: shelved once, suppressed until unsuppress.")
 ]
 Comment = Annotated[str, typer.Option("--comment", "-m", help="Why.")]
+Role = Annotated[str, typer.Option(help="As what, where a rule says who may.")]
 At = Annotated[str | None, typer.Option(help="When, by the clock of the events (ms or ISO 8601).")]
 
 
@@ -47,7 +49,7 @@ def list_alarms(
         row
         for row in read_table(settings_of(None, root, overrides), "alarms")
         if (every or (row["retain"] and not row["shadow"]))
-        and (entity is None or row["entity_id"] == entity or row["entity_id"].startswith(f"{entity}-"))
+        and (entity is None or entity in (row["entity_id"], row["line_id"], row["plant_id"]))
     ]
     rows.sort(key=lambda r: (-SEVERITIES.index(r["severity"]), r["acked"], r["event_time_ms"]))
     names = {
@@ -95,11 +97,13 @@ def _act(
     comment: str,
     at: str | None,
     duration: str = "0",
+    role: str = "",
     bootstrap: str | None,
     root: Path | None,
     overrides: list[str] | None,
 ) -> None:
     """Send an action on an alarm."""
+    from apps.iot_maintenance.alarms.engine import HOLDS_BACK
     from apps.iot_maintenance.events import Action
     from apps.iot_maintenance.operating import events_now_ms, settings_of
     from millrace.operations.sending import send, who
@@ -111,8 +115,10 @@ def _act(
         raise UserError(f"'{alarm}' names no alarm: write ENTITY:ALARM, or ENTITY:* for all of a machine")
     settings = settings_of(bootstrap, root, overrides)
     operator = who(by, settings)
+    if verb in HOLDS_BACK and settings.monitor.reasons and not comment.strip():
+        raise UserError(f"{verb.replace('_', '-')} needs a reason: give --comment (monitor.reasons)")
     when = events_now_ms(settings) if at is None else to_time_ms(at)
-    action = Action(uuid.uuid4().hex, entity, name, verb, when, operator, to_ms(duration), comment)
+    action = Action(uuid.uuid4().hex, entity, name, verb, when, operator, to_ms(duration), comment, role)
     send(settings.kafka, settings.topics.actions, Action, [(entity, action)])
     typer.echo(f"{verb} of {alarm} sent, for {_clock(when)}")
 
@@ -124,18 +130,7 @@ def _add(verb: Verb, help_text: str, *, timed: bool = False) -> None:
         alarm: Alarm,
         by: By = None,
         comment: Comment = "",
-        at: At = None,
-        bootstrap: Bootstrap = None,
-        root: Root = None,
-        overrides: Overrides = None,
-    ) -> None:
-        _act(verb, alarm, by=by, comment=comment, at=at, bootstrap=bootstrap, root=root, overrides=overrides)
-
-    def with_time(
-        alarm: Alarm,
-        for_: For = "0",
-        by: By = None,
-        comment: Comment = "",
+        role: Role = "",
         at: At = None,
         bootstrap: Bootstrap = None,
         root: Root = None,
@@ -146,6 +141,30 @@ def _add(verb: Verb, help_text: str, *, timed: bool = False) -> None:
             alarm,
             by=by,
             comment=comment,
+            role=role,
+            at=at,
+            bootstrap=bootstrap,
+            root=root,
+            overrides=overrides,
+        )
+
+    def with_time(
+        alarm: Alarm,
+        for_: For = "0",
+        by: By = None,
+        comment: Comment = "",
+        role: Role = "",
+        at: At = None,
+        bootstrap: Bootstrap = None,
+        root: Root = None,
+        overrides: Overrides = None,
+    ) -> None:
+        _act(
+            verb,
+            alarm,
+            by=by,
+            comment=comment,
+            role=role,
             at=at,
             duration=for_,
             bootstrap=bootstrap,
@@ -168,6 +187,9 @@ _add("in_service", "Put it back into use.")
 _add("reset", "Reset a latched alarm that is inactive.")
 _add("silence", "Turn its horn off.")
 _add("comment", "Add a comment to its history.")
+
+
+app.command()(notify)
 
 
 @app.command()

@@ -29,7 +29,7 @@ _FAULT: Final = "sensor fault: "
 #: Topics of the settings that are the demo's own on a broker that others use.
 _TOPICS: Final = (
     "readings", "status", "maintenance", "errors", "heartbeats", "equipment", "actions", "control",
-    "alarms", "liveness", "shifts", "health", "alarm_kpis", "dead_letters",
+    "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "counts", "dead_letters",
 )  # fmt: skip
 #: Sensor faults that must be found, and by which words. A drift looks like wear of a component to whoever
 #: sees one sensor; of a gap there are no readings.
@@ -61,7 +61,7 @@ def generate(run: DemoRun) -> Sequence[str]:
     """Return the generator's arguments: a minute is three hours in the life of the machines."""
     names = run.settings.topics
     arguments: list[object] = ["iot", "--quiet", "--ledger", run.ledger, "--bootstrap", run.bootstrap]
-    for stream in ("readings", "status", "maintenance", "errors", "heartbeats"):
+    for stream in ("readings", "status", "maintenance", "errors", "heartbeats", "equipment"):
         arguments += ["--topic", f"{stream}={getattr(names, stream)}"]
     options: dict[str, object] = {
         "--rate": run.rate,

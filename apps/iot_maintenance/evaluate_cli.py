@@ -96,7 +96,8 @@ def alarms(
         report = evaluate(files, windows, engine=chosen, told=told)
     write(out, report)
     shown: dict[str, Any] = {
-        name: f"{part.transitions} transitions, {part.windows_hit} of {report.windows} windows hit"
+        name: f"{part.transitions} transitions, {part.windows_hit} of {report.windows} windows hit, "
+        f"{part.windows_raised} raised, active {part.active_share:.1%} of the time"
         for name, part in (("bare", report.bare), ("filtered", report.filtered))
     }
     _show("alarms", {**shown, "fewer": f"{report.fewer:.1%}", "series": report.series})

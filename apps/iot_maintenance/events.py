@@ -17,10 +17,14 @@ EventTime = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
 Measured = Annotated[float, Meta(ge=-1e15, le=1e15)]
 #: Parts made between two messages: what a shift sums up fits the integers of the state.
 Parts = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+#: Where a counter stands: what a shift sums up of it fits, too.
+Counted = Annotated[int, Meta(ge=0, le=1_000_000_000_000_000)]
 #: At most ten years, ms.
 Duration = Annotated[int, Meta(ge=0, le=315_360_000_000)]
 #: Texts that are shown, and decide nothing.
 Text = Annotated[str, Meta(max_length=128)]
+
+Attributes = Annotated[dict[Text, Annotated[str, Meta(max_length=1_000)]], Meta(max_length=64)]
 
 #: Inputs whose times are told by hand, long ago or wrongly: they say nothing of how far time is.
 DATED_BY_HAND: Final = ("equipment", "maintenance", "actions")
@@ -49,10 +53,12 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         sensor_id: The sensor.
         machine_id: The machine it sits on.
         gateway_id: The gateway it came through.
-        quantity: What is measured, e.g. ``vibration``; one sensor of a quantity per machine.
+        quantity: What is measured, e.g. ``vibration``.
         value: The value; ``None`` when the transmitter has none.
         unit: Unit of the value.
         event_time_ms: When it was measured.
+        point: Where on the machine, if the quantity is measured in several places. Unless given, the asset
+            registry says so by the sensor; else a second sensor of a quantity is a point of its own.
     """
 
     reading_id: Identifier
@@ -63,6 +69,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     value: Measured | None
     unit: Identifier
     event_time_ms: EventTime
+    point: Text = ""
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -71,8 +78,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         status_id: Its identity.
         machine_id: The machine.
-        status: What it does from now on, e.g. ``running``.
-        produced: Parts made since the status before.
+        status: What it does from now on, by the words of its controller, e.g. ``running``.
+        produced: Parts made since the status before, unless the machine has a stream of counts.
         rejected: How many of them were scrap.
         event_time_ms: Since when.
     """
@@ -81,8 +88,28 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     machine_id: Identifier
     status: Identifier
     event_time_ms: EventTime
-    produced: Parts
-    rejected: Parts
+    produced: Parts = 0
+    rejected: Parts = 0
+
+
+class PartCount(msgspec.Struct, frozen=True, gc=False):
+    """How many parts a machine has made, on ``iot.counts``: since the count before, or by its counters.
+
+    Attributes:
+        count_id: Its identity.
+        machine_id: The machine.
+        event_time_ms: When it was counted.
+        produced: Parts since the count before; of an absolute count: where the counter stands.
+        rejected: The same of scrap.
+        absolute: Whether these are counters that go on; one that falls has begun anew at zero.
+    """
+
+    count_id: Identifier
+    machine_id: Identifier
+    event_time_ms: EventTime
+    produced: Counted
+    rejected: Counted = 0
+    absolute: bool = False
 
 
 class Maintenance(msgspec.Struct, frozen=True, gc=False):
@@ -121,20 +148,48 @@ class MachineError(msgspec.Struct, frozen=True, gc=False):
     event_time_ms: EventTime
 
 
-class Equipment(msgspec.Struct, frozen=True):
-    """What a machine is, from a point in time on: master data.
+class MeasuringPoint(msgspec.Struct, frozen=True):
+    """A place at which a machine is measured: what the asset registry expects to hear.
 
     Attributes:
-        machine_id: The machine.
+        quantity: What is measured there.
+        point: Its name, where the machine has several of the quantity.
+        sensor_id: The sensor that is there; readings of it belong here though they name no point.
+        interval_ms: How often it is to be heard, ms; 0: nobody has said.
+        attributes: Anything else, as text, e.g. a limit: of this point before those of the machine.
+    """
+
+    quantity: Identifier
+    point: Text = ""
+    sensor_id: Text = ""
+    interval_ms: Duration = 0
+    attributes: Attributes = {}
+
+
+class Equipment(msgspec.Struct, frozen=True):
+    """What a machine or gateway is, from a point in time on: its master data in the asset registry.
+
+    Each one says all there is to say; what an earlier one said, and it does not, holds no more.
+
+    Attributes:
+        machine_id: The machine, or the gateway.
         event_time_ms: Since when it is so.
         kind: Kind of machine, e.g. ``pump``; rules can be for kinds.
         attributes: Anything else, as text: model, age, product type.
+        site: The site (plant) that it is in.
+        line: The line of it; empty: none.
+        points: Where it is measured; empty: nobody has said.
+        devices: Of a gateway: the devices that are to be heard through it, it among them if it speaks itself.
     """
 
     machine_id: Identifier
     event_time_ms: EventTime
     kind: Text = ""
-    attributes: Annotated[dict[Text, Annotated[str, Meta(max_length=1_000)]], Meta(max_length=64)] = {}
+    attributes: Attributes = {}
+    site: Text = ""
+    line: Text = ""
+    points: Annotated[list[MeasuringPoint], Meta(max_length=256)] = []
+    devices: Annotated[list[Identifier], Meta(max_length=10_000)] = []
 
 
 class Heartbeat(msgspec.Struct, frozen=True, gc=False):
@@ -167,7 +222,8 @@ class Action(msgspec.Struct, frozen=True, gc=False):
         event_time_ms: When it takes effect, on the clock of the events.
         duration_ms: How long a timed shelving or suppression lasts, ms; 0: shelving is one-shot,
             suppression without end.
-        comment: Why.
+        comment: Why; shelving, suppressing and taking out of service may need it.
+        role: As what the operator acts, where a rule says who may.
     """
 
     action_id: Identifier
@@ -178,3 +234,4 @@ class Action(msgspec.Struct, frozen=True, gc=False):
     operator: Text = ""
     duration_ms: Duration = 0
     comment: Annotated[str, Meta(max_length=2_000)] = ""
+    role: Text = ""

@@ -8,12 +8,12 @@ looked at again when it fires.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
 
-from apps.iot_maintenance.assets import place_of
+from apps.iot_maintenance.assets import UNREGISTERED
 from apps.iot_maintenance.records import Liveness
 from millrace.time import NEVER, NO_WATERMARK
 
@@ -21,6 +21,7 @@ Cause = Literal["own", "gateway"]
 #: A gateway that has not been heard for this share of the timeout is overdue: who falls silent with it is
 #: silent because of it.
 _OVERDUE: Final = 0.5
+_NOWHERE: Final = (UNREGISTERED, UNREGISTERED)
 
 
 class Device(msgspec.Struct, array_like=True, gc=False):
@@ -32,6 +33,7 @@ class Device(msgspec.Struct, array_like=True, gc=False):
         silent: ``""``, or the cause of its silence.
         machine: Whether it is a machine, not a gateway.
         told: When its last row was, ms: the next one is not before it, though what ends a silence may be.
+        never: It is in the registry, ``last`` is since when, and has not been heard.
     """
 
     last: int
@@ -39,6 +41,7 @@ class Device(msgspec.Struct, array_like=True, gc=False):
     silent: str = ""
     machine: bool = True
     told: int = NO_WATERMARK
+    never: bool = False
 
 
 class Gateway(msgspec.Struct, array_like=True):
@@ -51,7 +54,7 @@ class Gateway(msgspec.Struct, array_like=True):
         >>> gateway = Gateway()
         >>> _ = gateway.heard("gw", "gw", False, 0, 100), gateway.heard("m1", "gw", True, 10, 100)
         >>> _ = gateway.heard("gw", "gw", False, 60, 100)
-        >>> [(row.device_id, row.state, row.cause) for row in gateway.silent("gw", 110, 100)]
+        >>> [(row.device_id, row.state, row.cause) for row in gateway.silent("gw", 110, (100, 100))]
         [('m1', 'silent', 'own')]
         >>> [row.state for row in gateway.heard("m1", "gw", True, 150, 100)]
         ['online']
@@ -59,8 +62,40 @@ class Gateway(msgspec.Struct, array_like=True):
 
     devices: dict[str, Device] = {}
 
+    def expect(self, names: Sequence[str], gateway: str, at: int, wait: int) -> list[str]:
+        """Take which devices the registry has.
+
+        Args:
+            names: All of them; none: the registry does not say.
+            gateway: The gateway.
+            at: Since when, ms.
+            wait: How long to wait for a device that has never been heard, ms.
+
+        Returns:
+            Those that were silent and are in the registry no more.
+        """
+        if not names:
+            return []
+        wanted = frozenset(names)
+        gone = [
+            n for n, device in self.devices.items() if n not in wanted and (device.silent or device.never)
+        ]
+        silent = [name for name in gone if self.devices.pop(name).silent]
+        for name in names:
+            if name not in self.devices:
+                self.devices[name] = Device(at, at + wait, "", name != gateway, never=True)
+        return sorted(silent)
+
     def heard(
-        self, name: str, gateway: str, machine: bool, at: int, timeout: int, *, is_over: bool = False
+        self,
+        name: str,
+        gateway: str,
+        machine: bool,
+        at: int,
+        timeout: int,
+        *,
+        is_over: bool = False,
+        place: tuple[str, str] = _NOWHERE,
     ) -> list[Liveness]:
         """Take a heartbeat.
 
@@ -71,6 +106,7 @@ class Gateway(msgspec.Struct, array_like=True):
             at: When, ms.
             timeout: How long a device may be silent, ms.
             is_over: Whether so long has passed since: then a silent device stays silent.
+            place: Site and line of the gateway.
 
         Returns:
             That it is heard again, if it was silent.
@@ -80,6 +116,8 @@ class Gateway(msgspec.Struct, array_like=True):
             self.devices[name] = Device(at, at + timeout, "", machine)
             return []
         before, device.last = device.last, max(at, device.last)
+        if device.never:
+            device.never, device.machine, device.judge = False, machine, min(device.judge, at + timeout)
         if not device.silent or is_over:
             return []
         cause, device.silent, device.judge = device.silent, "", at + timeout
@@ -88,22 +126,32 @@ class Gateway(msgspec.Struct, array_like=True):
             for other in self.devices.values():
                 if other.silent == "gateway":
                     other.judge = at + timeout
-        return [_row(name, device, gateway, "online", cause, at, before)]
+        return [_row(name, device, gateway, "online", cause, at, before, place)]
 
-    def silent(self, gateway: str, at: int, timeout: int) -> list[Liveness]:
-        """Return who is found silent at ``at`` (ms), the gateway first."""
+    def silent(
+        self, gateway: str, at: int, timeouts: tuple[int, int], *, place: tuple[str, str] = _NOWHERE
+    ) -> list[Liveness]:
+        """Return who is found silent at ``at`` (ms), the gateway first.
+
+        Args:
+            gateway: The gateway.
+            at: When, ms.
+            timeouts: How long a machine, and the gateway, may be silent, ms.
+            place: Site and line of the gateway.
+        """
         own = self.devices.get(gateway)
-        overdue = own is not None and (bool(own.silent) or at - own.last > _OVERDUE * timeout)
+        overdue = own is not None and (bool(own.silent) or at - own.last > _OVERDUE * timeouts[1])
         rows = []
         for name, device in self._due(at, gateway):
-            if at - device.last < timeout:
+            timeout = timeouts[0 if device.machine else 1]
+            if at - device.last < timeout and not device.never:
                 device.judge = device.last + timeout
                 continue
             cause: Cause = "gateway" if overdue and device is not own else "own"
             device.judge = NEVER
             if device.silent != cause:
                 device.silent = cause
-                rows.append(_row(name, device, gateway, "silent", cause, at, device.last))
+                rows.append(_row(name, device, gateway, "silent", cause, at, device.last, place))
         return rows
 
     def next_ms(self) -> int:
@@ -127,8 +175,9 @@ def _row(
     cause: str,
     at: int,
     last: int,
+    place: tuple[str, str],
 ) -> Liveness:
     kind: Literal["machine", "gateway"] = "machine" if device.machine else "gateway"
     of: Cause = "gateway" if cause == "gateway" else "own"
     device.told = max(at, device.told)
-    return Liveness(name, kind, gateway, state, of, device.told, last, *place_of(gateway))
+    return Liveness(name, kind, gateway, state, of, device.told, last, *place, device.never)

@@ -19,6 +19,7 @@ def topology(settings: IotSettings) -> Topology:
     Returns:
         Tables ``readings`` (enriched, every revision), ``alarm_history``, ``alarms`` (the state of each),
         ``liveness``, ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset),
+        ``notices`` (of what is in no registry),
         ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of the readings too if one is
         named.
     """
@@ -29,6 +30,7 @@ def topology(settings: IotSettings) -> Topology:
         "health": names.health,
         "MachineMonitor.liveness": names.liveness,
         "MachineMonitor.shifts": names.shifts,
+        "MachineMonitor.notices": names.notices,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -49,6 +51,7 @@ def topology(settings: IotSettings) -> Topology:
                 "health": Upsert("health", ("asset_id",), "event_time_ms"),
                 "MachineMonitor.liveness": "liveness",
                 "MachineMonitor.shifts": Upsert("shifts", ("machine_id", "shift_start_ms"), "revision"),
+                "MachineMonitor.notices": Upsert("notices", ("asset_id", "what", "subject"), "event_time_ms"),
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

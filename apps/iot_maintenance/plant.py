@@ -4,6 +4,8 @@ Nothing waits for a machine that is behind the others: alarms and health are tol
 stream has passed their ends, and once more where such a machine changes them.
 KPIs after ISA-18.2: how many alarms an operator gets in ten minutes, floods, chattering and stale alarms,
 the alarms that come most, and how they are spread over priorities. A window with nothing in it has no row.
+An alarm that was held back (shelved, suppressed, out of service) and is told again is no new one, and no
+younger.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
         ctx.emit(event)
         plant, alarm, at = self.plant.value, event.alarm_id, event.event_time_ms
         was = None if plant is None else plant.windows.standing.get(alarm)
-        if not event.announced and was is None:
+        if not event.announced and was is None and (plant is None or alarm not in plant.windows.held):
             return
         if plant is None:
             plant = self.plant.value = PlantState()
@@ -113,13 +115,18 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
         now: int | None = severity
         if windows.is_late(at):
             ctx.timers.bring_forward(ctx.event_time, _TELL, clock="stream")
+        age = at if event.active_since_ms is None else event.active_since_ms
         if event.announced:
-            if was is None or event.change == "re_alarm":
+            is_known = windows.release(alarm, at, closed) == age or event.change == "moved"
+            if (was is None and not is_known) or event.change == "re_alarm":
                 windows.begins(alarm, severity, at, closed)
                 ctx.timers.bring_forward(end, _TELL, clock="stream")
-            windows.stands(alarm, severity, at)
+            windows.stands(alarm, severity, at, age)
         else:
-            windows.ends(alarm, at, closed)
+            released = windows.release(alarm, at, closed)
+            age = windows.ends(alarm, at, closed) if was is not None else released
+            if event.active and event.change != "moved":
+                windows.hold(alarm, at, age, bool(event.shelved))
             now = None
         ctx.timers.bring_forward(end, _CLOSE)
         before = None if was is None else was[1]

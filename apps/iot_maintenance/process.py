@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
+from apps.iot_maintenance.alarms.book import RuleSet
 from apps.iot_maintenance.alarms.rule import Facts, alarm_language
+from apps.iot_maintenance.alarms.spans import Span, SpanStore
+from apps.iot_maintenance.assets import Asset, point_of, quantity_of, subject_of
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
-from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
+from apps.iot_maintenance.events import (
+    Action,
+    Equipment,
+    Heartbeat,
+    MachineError,
+    Maintenance,
+    PartCount,
+    Reading,
+    Status,
+)
+from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.past import DAY_MS, Known
-from apps.iot_maintenance.quality import Judged, Limits, Sensor
+from apps.iot_maintenance.quality import Judged, Sensor
 from apps.iot_maintenance.records import EnrichedReading
 from apps.iot_maintenance.running import Running
-from apps.iot_maintenance.shifts import ShiftState
+from apps.iot_maintenance.shifts import Regimes, ShiftState
 from apps.iot_maintenance.signals import Fact, Signal
-from apps.iot_maintenance.state import Kept, Machine, corrected, pack, unpack
+from apps.iot_maintenance.state import (
+    REGISTERED,
+    UNASKED,
+    UNKNOWN,
+    WITH_POINTS,
+    Kept,
+    Machine,
+    RowPart,
+    corrected,
+    pack,
+    unpack,
+)
+from apps.iot_maintenance.statuses import VOCABULARY
 from apps.iot_maintenance.watch import (
     ALARMS,
     LIVE,
@@ -34,7 +60,6 @@ from millrace.time import NEVER
 __all__ = ["MachineMonitor", "Monitoring"]
 
 _at = attrgetter("at")
-_NO_LIMITS: Final = Limits()
 
 
 def _identity(event: Fact) -> str:
@@ -44,6 +69,21 @@ def _identity(event: Fact) -> str:
     if isinstance(event, Maintenance):
         return f"m{event.maintenance_id}"
     return f"e{event.error_id}" if isinstance(event, MachineError) else f"q{event.event_time_ms}"
+
+
+def _is_of(part: RowPart, subject: str) -> bool:
+    return subject_of(part.quantity, part.point) == subject
+
+
+def _latest(machine: Machine) -> dict[str, float]:
+    """Return the latest good value of each quantity: of several measuring points the one heard last."""
+    latest: dict[str, float] = {}
+    at: dict[str, int] = {}
+    for subject, sensor in sorted(machine.sensors.items()):
+        quantity = quantity_of(subject)
+        if sensor.count and sensor.at >= at.get(quantity, -1):
+            latest[quantity], at[quantity] = sensor.value, sensor.at
+    return latest
 
 
 class MachineMonitor(Watch):
@@ -80,6 +120,8 @@ class MachineMonitor(Watch):
             engine = self._engine(ctx)
             engine.act(event)
             self._wake(ctx)
+        elif isinstance(event, PartCount):
+            self._count_parts(event, ctx)
         else:
             self._fact(event, ctx)
 
@@ -89,7 +131,9 @@ class MachineMonitor(Watch):
             engine = self._engine(ctx, at=ctx.watermark)
             engine.act(event)
             self._wake(ctx)
-        elif isinstance(event, Heartbeat) or ctx.event_time + self._m.grace_ms <= ctx.watermark:
+        elif isinstance(event, Equipment):
+            self._late_fact(event, ctx)  # master data are dated when a machine was built
+        elif isinstance(event, Heartbeat | PartCount) or ctx.event_time + self._m.grace_ms <= ctx.watermark:
             self.emit_late(event, ctx)
         elif isinstance(event, Reading):
             self._late_reading(event, ctx)
@@ -118,37 +162,79 @@ class MachineMonitor(Watch):
     # -- readings ------------------------------------------------------------------------------
 
     def _reading(self, event: Reading, ctx: Context) -> None:
-        at, quantity = ctx.event_time, event.quantity
+        at = ctx.event_time
         machine = self._opened(ctx)
-        sensor = machine.sensors.get(quantity)
+        subject = self._subject(event, machine)
+        sensor = machine.sensors.get(subject)
         if sensor is None:
-            sensor = machine.sensors[quantity] = Sensor()
-            machine.running[quantity] = Running()
-            machine.gateway = event.gateway_id
-            if not machine.mark:
-                machine.mark = self._m.kinds_by_quantity.get(quantity, "")
+            sensor = self._first(event, subject, machine, ctx)
         elif sensor.at == at:
-            self._repeated(event, machine.kept.of_time(at), ctx)
+            self._repeated(event, subject, machine.kept.of_time(at), ctx)
             return
         before_at, before = sensor.at, sensor.value
-        limits = self._m.limits.get(quantity, _NO_LIMITS)
-        judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge)
-        running = machine.running[quantity]
+        limits, known = self._limits(subject), machine.past.as_of(at)
+        works = self._regime(machine, known.status, at) == "producing"
+        judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge, works)
+        running = machine.running[subject]
         zscore = None
         if judged.value is not None:
-            zscore = running.add(at, judged.value)
-        known = machine.past.as_of(at)
-        row = self._row(event, machine, known, judged, running, zscore)
+            pane_ms = max(1, (limits.window_ms or self._m.window_ms) // Running.panes)
+            zscore = running.follow(at, judged.value, pane_ms, limits.values or self._m.values)
+        row = self._row(event, subject, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
-        self._judge(event, machine, known, judged, running, zscore, before_at, before, ctx)
-        if machine.watch_at == NEVER and sensor.interval:
-            self._watch_from(machine, at + self._timeout(sensor), ctx)
+        self._judge(event, subject, machine, known, judged, running, zscore, before_at, before, ctx)
+        if sensor.interval and machine.watch_at > (due := at + self._timeout(subject, sensor)):
+            self._watch_from(machine, due, ctx)
+
+    def _subject(self, event: Reading, machine: Machine) -> str:
+        """Return what a reading is of: its quantity, with the measuring point where there are several."""
+        quantity, point = event.quantity, event.point
+        if point:
+            return subject_of(quantity, point)
+        if machine.registered == WITH_POINTS:
+            asset = self.asset.value
+            found = None if asset is None else asset.subject(event.sensor_id, quantity)
+            if found is not None:
+                return found
+        subject = subject_of(quantity, "")
+        sensor = machine.sensors.get(subject)
+        if sensor is None or not sensor.name or sensor.name == event.sensor_id:
+            return subject
+        return subject_of(quantity, event.sensor_id)
+
+    def _first(self, event: Reading, subject: str, machine: Machine, ctx: Context) -> Sensor:
+        """Take that a measuring point is heard for the first time."""
+        sensor = machine.sensors[subject] = Sensor()
+        machine.running[subject] = Running()
+        machine.gateway = event.gateway_id
+        if not event.point:
+            sensor.name = event.sensor_id
+        if not machine.mark:
+            machine.mark = self._m.kinds_by_quantity.get(event.quantity, "")
+        if machine.registered == UNASKED:
+            machine.registered = REGISTERED if machine.past.equipment else UNKNOWN
+            if machine.registered == UNKNOWN:
+                self._notice("unknown_asset", "", "open", ctx)
+        asset = self.asset.value if machine.registered == WITH_POINTS else None
+        if asset is not None:
+            point = asset.points.get(subject)
+            if point is None:
+                if asset.is_news(subject):
+                    self._notice("unknown_point", subject, "open", ctx)
+            else:
+                if point.silent:
+                    self._tell_silence(machine, subject, "online", True, asset.at, ctx.event_time, ctx)
+                    self._engine(ctx).silent(subject, silent=False)
+                    self._wake(ctx)
+                point.judge, point.silent = 0, False
+        return sensor
 
     def _judge(
         self,
         event: Reading,
+        subject: str,
         machine: Machine,
         known: Known,
         judged: Judged,
@@ -163,10 +249,11 @@ class MachineMonitor(Watch):
         rules = self.rules.view(self._make).at(at)
         wrong = judged.quality == "bad" or judged.fault in ("unit", "spike")
         looks = value is not None and quantity in rules.of
+        spans = self._spans(subject, quantity, at, value, rules)
         if looks and rules.no_data and quantity in rules.no_data:
             self._watch_from(machine, at + rules.no_data[quantity], ctx)
         alarms = self.conditions.value
-        held = alarms is not None and rules.concern(quantity, alarms.conditions, alarms.rules)
+        held = alarms is not None and rules.concern(subject, alarms.conditions, alarms.rules)
         together = quantity in rules.together
         if not (wrong or held or machine.silences):
             safe = rules.safe.get(quantity)
@@ -180,12 +267,16 @@ class MachineMonitor(Watch):
                 return
         engine = self._engine(ctx, status=known.status, rules=rules)
         if machine.silences:
-            self._heard(event, machine, engine, ctx)
+            self._heard(subject, machine, engine, ctx)
         if wrong or held:
-            engine.fault(quantity, judged.fault, bad=wrong)
+            engine.fault(subject, judged.fault, bad=wrong)
         if looks:
-            facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
+            facts = Facts(at, status=known.status, kind=known.kind or machine.mark, regime=engine.regime)
             facts.quantity, facts.value, facts.known = quantity, value, known
+            facts.subject, facts.spans = subject, spans
+            asset = self.asset.value if machine.registered == WITH_POINTS else None
+            if asset is not None and subject in asset.points:
+                facts.attributes = asset.points[subject].attributes
             if self._m.clock == "key":
                 facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
@@ -198,6 +289,23 @@ class MachineMonitor(Watch):
             ctx.timers.at(at, TOGETHER)
         self._wake(ctx)
 
+    def _spans(
+        self, subject: str, quantity: str, at: int, value: float | None, rules: RuleSet
+    ) -> Mapping[int, Span]:
+        """Count a value in the windows that rules ask for, and return these by their length (ms)."""
+        wanted = rules.windows.get(quantity)
+        if wanted is None:
+            return {}
+        windows = self.windows.value
+        if windows is None:
+            windows = self.windows.value = SpanStore()
+        spans = windows.of(subject, wanted)
+        for length, span in spans.items():
+            span.move(at, length)
+            if value is not None:
+                span.add(value)
+        return spans
+
     def _together(self, ctx: Context) -> None:
         """Judge the machine's readings together, once all of an instant are there."""
         machine = self.machine.value
@@ -205,9 +313,10 @@ class MachineMonitor(Watch):
             return
         at = ctx.event_time
         known, rules = machine.past.as_of(at), self._rules(at)
-        facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
+        regime = self._regime(machine, known.status, at)
+        facts = Facts(at, status=known.status, kind=known.kind or machine.mark, regime=regime)
         facts.known = known
-        facts.latest = {q: sensor.value for q, sensor in machine.sensors.items() if sensor.count}
+        facts.latest = _latest(machine)
         if self.conditions.value is None and not rules.machine_trips(facts):
             return  # as nearly always
         self._engine(ctx, status=known.status, rules=rules).machine(facts)
@@ -216,6 +325,7 @@ class MachineMonitor(Watch):
     def _row(
         self,
         event: Reading,
+        subject: str,
         machine: Machine,
         known: Known,
         judged: Judged,
@@ -252,6 +362,7 @@ class MachineMonitor(Watch):
             None if running is None else running.low,
             None if running is None else running.high,
             zscore,
+            point_of(subject),
         )
 
     # -- corrections ---------------------------------------------------------------------------
@@ -268,32 +379,35 @@ class MachineMonitor(Watch):
         machine = self._opened(ctx)
         at, kept = ctx.event_time, machine.kept.all()
         low, high = bisect_left(kept, at, key=_at), bisect_right(kept, at, key=_at)
-        if any(unpack(k.row).quantity == event.quantity for k in kept[low:high]):
-            self._repeated(event, kept[low:high], ctx)
+        subject = self._subject(event, machine)
+        if any(_is_of(unpack(k.row), subject) for k in kept[low:high]):
+            self._repeated(event, subject, kept[low:high], ctx)
             return
         # By itself, without what came before and after it.
-        limits = self._m.limits.get(event.quantity, _NO_LIMITS)
+        limits = self._limits(subject)
         judged = Sensor().judge(at, event.value, event.unit, limits)
-        row = self._row(event, machine, machine.past.as_of(at), judged, None, None, late=True)
+        row = self._row(event, subject, machine, machine.past.as_of(at), judged, None, None, late=True)
         ctx.emit(row)
         kept.insert(high, Kept(at, 0, pack(row)))
         machine.kept.replace(kept)
 
-    def _repeated(self, event: Reading, kept: list[Kept], ctx: Context) -> None:
-        """Put a reading aside where its sensor's quantity has one of this time."""
+    def _repeated(self, event: Reading, subject: str, kept: list[Kept], ctx: Context) -> None:
+        """Put a reading aside where its measuring point has one of this time."""
         said = event.reading_id, event.sensor_id, event.value, event.unit
-        before = [part for part in (unpack(k.row) for k in kept) if part.quantity == event.quantity]
+        before = [part for part in (unpack(k.row) for k in kept) if _is_of(part, subject)]
         what = f"sensor {event.sensor_id} has a reading of this time"
         if all((part.reading_id, part.sensor_id, part.value, part.unit) == said for part in before):
             ctx.dead_letter("duplicate", what)
         else:
             ctx.dead_letter("conflict", f"{what}, which says something else")
 
-    def _is_news(self, machine: Machine, event: Fact, ctx: Context) -> bool:
-        """Let a machine learn a fact; one that changes nothing is put aside."""
+    def _is_news(self, machine: Machine, event: Fact, now: int, ctx: Context) -> bool:
+        """Let a machine learn a fact, at ``now`` (ms); one that changes nothing is put aside."""
         at = ctx.event_time
         contradicts = machine.past.contradicts(_identity(event), at, digest_of(event))
         if machine.learn(event):
+            if isinstance(event, Equipment):
+                self._register(event, machine, now, ctx)
             return True
         what = f"{ctx.input}: this has come before"
         if contradicts:
@@ -309,7 +423,7 @@ class MachineMonitor(Watch):
         kept = machine.kept.all()
         after = kept[bisect_left(kept, at, key=_at) :]
         before = [past.as_of(k.at) for k in after]
-        if not self._is_news(machine, event, ctx):
+        if not self._is_news(machine, event, ctx.watermark, ctx):
             return
         changed = False
         for k, was in zip(after, before, strict=True):
@@ -322,13 +436,79 @@ class MachineMonitor(Watch):
         if changed:
             machine.kept.replace(kept)
 
+    # -- the asset registry --------------------------------------------------------------------
+
+    def _register(self, event: Equipment, machine: Machine, at: int, ctx: Context) -> None:
+        """Take at ``at`` (ms) what the registry says: place, measuring points, devices to be heard."""
+        asset = self.asset.value
+        if asset is None:
+            asset = self.asset.value = Asset()
+        elif event.event_time_ms < asset.at:
+            return
+        before, was_unknown = self._place(ctx), machine.registered == UNKNOWN
+        told = [name for name, point in asset.points.items() if point.silent]
+        over = asset.register(event)
+        machine.registered = WITH_POINTS if event.points else REGISTERED
+        conditions = self.conditions.value
+        if conditions is not None and conditions.conditions and self._place(ctx) != before:
+            self._engine(ctx, at=at).moved(before)
+        if was_unknown:
+            self._notice("unknown_asset", "", "over", ctx)
+        for name in over:
+            self._notice("unknown_point", name, "over", ctx)
+        if event.points:
+            self._expect_points(asset, machine, told, at, ctx)
+        if event.devices:
+            self._expect_devices(event.devices, at, ctx)
+        self._wake(ctx)
+
+    def _expect_points(self, asset: Asset, machine: Machine, told: list[str], at: int, ctx: Context) -> None:
+        """Listen for measuring points that have never been heard, and no more for those that are gone."""
+        for subject, sensor in list(machine.sensors.items()):
+            quantity = quantity_of(subject)
+            found = asset.subject(sensor.name, quantity) if sensor.name else None
+            if found is not None and found != subject and found not in machine.sensors:
+                # It was known by its sensor alone: from now on by its measuring point.
+                machine.sensors[found], machine.running[found] = sensor, machine.running.pop(subject)
+                sensor.name = ""
+                del machine.sensors[subject]
+                told += [subject] * (machine.silences.pop(subject, None) is not None)
+                self._engine(ctx, at=at).gone(subject)
+            elif subject in machine.silences and subject not in asset.points:
+                del machine.sensors[subject], machine.running[subject], machine.silences[subject]
+                told.append(subject)
+        for subject in told:
+            if subject not in asset.points:
+                self._engine(ctx, at=at).silent(subject, silent=False)
+        soonest = NEVER
+        for subject, point in asset.points.items():
+            if subject in machine.sensors:
+                point.judge, point.silent = 0, False
+            elif not point.silent:
+                wait = max(self._m.first_heard_ms, int(self._m.sensor_intervals * point.interval_ms))
+                point.judge = point.judge or at + wait
+                soonest = min(soonest, point.judge)
+        self._watch_from(machine, soonest, ctx)
+
+    def _expect_devices(self, names: Sequence[str], at: int, ctx: Context) -> None:
+        """Listen for devices that have never been heard."""
+        gateway = self.gateway.value
+        if gateway is None:
+            gateway = self.gateway.value = Gateway()
+        for name in gateway.expect(names, ctx.key, at, self._m.first_heard_ms):
+            self._engine(ctx, at=at).silent(name, silent=False)
+        due = gateway.next_ms()
+        pending = ctx.timers.pending(LIVE, clock="stream")
+        if due != NEVER and (pending is None or pending > due):
+            ctx.timers.at(due, LIVE, clock="stream")
+
     # -- facts ---------------------------------------------------------------------------------
 
     def _fact(self, event: Fact, ctx: Context) -> None:
         """Take a fact in its place in time."""
         machine = self._opened(ctx)
         at = ctx.event_time
-        if not self._is_news(machine, event, ctx):
+        if not self._is_news(machine, event, at, ctx):
             return
         if isinstance(event, Status):
             self._count_status(machine, event, ctx)
@@ -339,25 +519,69 @@ class MachineMonitor(Watch):
             rules = self._rules(at)
             if rules.errors:
                 known = machine.past.as_of(at)
-                facts = Facts(at, status=known.status, kind=known.kind or machine.mark)
+                engine = self._engine(ctx, status=known.status, rules=rules)
+                kind = known.kind or machine.mark
+                facts = Facts(at, status=known.status, kind=kind, regime=engine.regime)
                 facts.code, facts.known = event.code, known
-                self._engine(ctx, status=known.status, rules=rules).error(facts)
+                engine.error(facts)
         elif self.conditions.value is not None:
             self._engine(ctx).status_changed()
         self._wake(ctx)
 
     def _count_status(self, machine: Machine, event: Status, ctx: Context) -> None:
-        at, calendar = ctx.event_time, self._m.calendar
-        shift = machine.shift
+        shift = self._shift(machine, event.status, ctx)
+        regimes = self._regimes(machine, ctx.event_time)
+        if not shift.has_counts:
+            self._made(shift, machine, event.produced, event.rejected, ctx)
+        shift.change(ctx.event_time, event.status, regimes)
+        if regimes(event.status) is None:
+            asset = self.asset.value
+            if asset is None:
+                asset = self.asset.value = Asset()
+            if asset.is_new_word(event.status):
+                self._notice("unknown_status", event.status, "open", ctx)
+
+    def _count_parts(self, event: PartCount, ctx: Context) -> None:
+        """Count the parts that a machine's counters say it has made."""
+        machine = self._opened(ctx)
+        identity = f"c{event.count_id}"
+        if identity in machine.past.told:
+            again = machine.past.contradicts(identity, ctx.event_time, digest_of(event))
+            ctx.dead_letter("conflict" if again else "duplicate", f"{ctx.input}: this has come before")
+            return
+        machine.past.contradicts(identity, ctx.event_time, digest_of(event))
+        shift = self._shift(machine, "", ctx)
+        shift.heard = shift.has_counts = True
+        produced, rejected = event.produced, event.rejected
+        if event.absolute:
+            produced, rejected = shift.counter(produced, rejected)
+        self._made(shift, machine, produced, rejected, ctx)
+
+    def _made(self, shift: ShiftState, machine: Machine, produced: int, rejected: int, ctx: Context) -> None:
+        """Count parts, and tell shifts that are over anew if some of them were made there."""
+        for over in shift.parts(ctx.event_time, produced, rejected):
+            self._emit_shift(over, machine, ctx)
+
+    def _shift(self, machine: Machine, status: str, ctx: Context) -> ShiftState:
+        """Return the shift that the machine is in, begun with a status if it is its first."""
+        at, calendar, shift = ctx.event_time, self._m.calendar, machine.shift
         if shift is None or at > shift.end:
             start, end = calendar.shift(at)
             if shift is None:
-                shift = machine.shift = ShiftState(start, end, event.status, at)
+                shift = machine.shift = ShiftState(start, end, status, at)
             else:
                 shift.resume(at, start, end)
         if ctx.timers.pending(SHIFT) is None:
             self._time_shift(shift, ctx)
-        shift.change(at, event.status, event.produced, event.rejected)
+        return shift
+
+    def _regimes(self, machine: Machine, at: int) -> Regimes:
+        """Return what the words of a machine mean at ``at`` (ms)."""
+        known = self._m.statuses
+        if not known.vocabularies:
+            return known.regime
+        vocabulary = machine.past.as_of(at).attributes.get(VOCABULARY, "")
+        return lambda word: known.regime(word, vocabulary)
 
     def _close_shift(self, ctx: Context) -> None:
         machine = self.machine.value
@@ -367,7 +591,7 @@ class MachineMonitor(Watch):
         if not shift.heard and machine.seen < shift.start:
             return  # nothing was heard in a whole shift: it goes on with the next status
         self._emit_shift(shift, machine, ctx)
-        shift.begin(self._m.calendar)
+        shift.begin(self._m.calendar, self._regimes(machine, ctx.event_time))
         self._time_shift(shift, ctx)
 
     def _tell_shift(self, end: int, ctx: Context) -> None:
@@ -381,7 +605,8 @@ class MachineMonitor(Watch):
 
     def _emit_shift(self, shift: ShiftState, machine: Machine, ctx: Context) -> None:
         kind = machine.past.kind_at(shift.end) or machine.mark
-        kpi = shift.result(ctx.key, self._m.calendar, self._m.ideal_per_h.get(kind))
+        regimes = self._regimes(machine, shift.end)
+        kpi = shift.result(ctx.key, self._m.calendar, self._m.ideal_per_h.get(kind), regimes)
         if kpi is not None:
             ctx.output(self.shifts, kpi, revision=kpi.revision, identity=f"shift:{kpi.shift_start_ms}")
 

@@ -3,6 +3,10 @@
 Judged by what the sensor has measured before: a value that is not there, out of the physical range, in
 another unit, the same again and again, noisier than the sensor is, or a jump. A jump is *uncertain* until
 the next reading: if that stays there, the level has moved; if it is back, the one between was a spike.
+
+A sensor that shows whole degrees says the same for long: how often it usually does is learned, and its step
+is never taken for smaller than the smallest that it has shown. What stands still because it is switched off
+is not stuck. Where more is known of a quantity, its limits say so.
 """
 
 from __future__ import annotations
@@ -18,8 +22,14 @@ Quality = Literal["good", "uncertain", "bad"]
 #: Why a reading is not good; of ``spike`` it is the reading before that was.
 Fault = Literal["", "missing", "range", "unit", "stuck", "noise", "rate", "spike", "gap"]
 
-#: So many equal values in a row are a stuck sensor.
+#: So many equal values in a row are a stuck sensor, and so many times as many as it usually shows.
 STUCK: Final = 6
+OFTEN: Final = 4
+#: Usual numbers of equal values are kept in sixteenths, and forgotten by a fiftieth at a time.
+_PARTS: Final = 16
+_FADES: Final = 50
+#: A sensor that usually shows so many equal values in a row shows steps.
+_STEPPED: Final = 3 * _PARTS
 #: A step of so many times the sensor's usual one is a jump.
 JUMP: Final = 12.0
 #: The last steps so many times as large as usual are noise.
@@ -53,11 +63,27 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         unit: Its unit; empty: that of a sensor's first reading.
         low: Nothing less is physically possible.
         high: Nothing more is.
+        resolution: The smallest step that the sensor shows; 0: learned.
+        stuck: So many equal values are a stuck sensor; 0: learned.
+        stuck_ms: Or the same for so long, ms; 0: by number.
+        rest: What it shows, or less, while its machine is off: that is not stuck.
+        by_exception: It speaks only when its value changes: it has no interval, and is not stuck by number.
+        silent_ms: It is silent after so long, ms; 0: by its interval.
+        window_ms: Length of its moving mean by time, and of its trend, ms; 0: as all have it.
+        values: Length of its moving mean by number; 0: as all have it.
     """
 
     unit: str = ""
     low: float | None = None
     high: float | None = None
+    resolution: float = 0.0
+    stuck: int = 0
+    stuck_ms: int = 0
+    rest: float | None = None
+    by_exception: bool = False
+    silent_ms: int = 0
+    window_ms: int = 0
+    values: int = 0
 
 
 class Judged(NamedTuple):
@@ -89,6 +115,10 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
         suspect: A jump that waits for the next reading.
         wrong_unit: Place of the unit that its values seem to be in, from 1; 0: the right one.
         loud: The last steps in tenths of the usual one, newest last; whole numbers are kept in less space.
+        name: Its name, where it is known by that alone and by no measuring point.
+        longest: How many equal values in a row it usually shows at most, in sixteenths.
+        quantum: The smallest step that it has shown.
+        same_since: Since when its value is the same, ms, where that is asked for; -1: it is not.
     """
 
     at: int = -1
@@ -102,8 +132,20 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
     suspect: float | None = None
     wrong_unit: int = 0
     loud: tuple[int, ...] = ()
+    name: str = ""
+    longest: int = _PARTS
+    quantum: float = 0.0
+    same_since: int = -1
 
-    def judge(self, at: int, value: float | None, unit: str, limits: Limits, follow: bool = True) -> Judged:
+    def judge(
+        self,
+        at: int,
+        value: float | None,
+        unit: str,
+        limits: Limits,
+        follow: bool = True,
+        works: bool = False,
+    ) -> Judged:
         """Judge a reading and remember it.
 
         Args:
@@ -112,6 +154,7 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
             unit: The unit it says it is in.
             limits: What is known of the quantity.
             follow: Whether to judge it by those before it, too.
+            works: Whether it is known that the machine works: then nothing is off.
 
         Example:
             >>> sensor = Sensor()
@@ -142,10 +185,10 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
         if not follow:
             self.count, self.value = self.count + 1, value
             return Judged("uncertain", "unit", value) if converted else Judged("good", "", value)
-        found = self._follow(value)
+        found = self._follow(value, at, limits, works)
         if converted and found.value is not None:
             return Judged("uncertain", "unit", found.value)
-        if late and found.quality == "good" and not found.fault:
+        if late and found.quality == "good" and not found.fault and not limits.by_exception:
             return Judged("uncertain", "gap", found.value)
         return found
 
@@ -166,19 +209,32 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
         self.interval = usual + _ALPHA * ((took if took < long else long) - usual)
         return late
 
-    def _follow(self, value: float) -> Judged:
+    def _follow(self, value: float, at: int, limits: Limits, works: bool) -> Judged:
         """Judge a value by those before it."""
         before, self.raw = self.raw, value
         count, usual = self.count, self.step
         if not count or before is None:
             self.count, self.value = count + 1, value
             return Judged("good", "", value)
-        same = self.same = self.same + 1 if value == before else 1
         learned = count >= LEARN and usual > 0.0
-        if same >= STUCK and learned:
-            return Judged("bad", "stuck", None)
         step = value - before
         size = abs(step)
+        if size:
+            self._changed(size, at, limits, learned)
+        else:
+            self.same += 1
+            if not works and (value == 0.0 or (limits.rest is not None and value <= limits.rest)):
+                self.count, self.value, self.suspect = count + 1, value, None
+                return Judged("good", "", value)  # it is off: that says nothing of what is usual
+            if learned and self._is_stuck(at, limits):
+                return Judged("bad", "stuck", None)
+            if learned and self.same >= STUCK:
+                self.count, self.value = count + 1, value
+                return Judged("good", "", value)
+        if limits.resolution > usual:
+            usual = limits.resolution
+        elif self.longest >= _STEPPED and self.quantum > usual:
+            usual = self.quantum
         if learned:
             self.loud = loud = (*self.loud[1 - STEPS :], _tenths(step / usual))
             if size > LOUD * usual and _is_noise(loud):
@@ -195,13 +251,36 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
                     return Judged("good", "spike", value)  # back where it was: the one between was no level
                 return Judged("good", "", value)
         self.count = count = count + 1
+        kept = self.step
         if count <= LEARN:
-            self.step = usual + (size - usual) / (count - 1)
+            self.step = kept + (size - kept) / (count - 1)
         else:
             most = 4.0 * usual
-            self.step = usual + _ALPHA * ((size if size < most else most) - usual)
+            self.step = kept + _ALPHA * ((size if size < most else most) - kept)
         self.value = value
         return _judged(("good", "", value))
+
+    def _changed(self, size: float, at: int, limits: Limits, learned: bool) -> None:
+        """Take that the value is another: learn how often it was the same, unless it was stuck."""
+        if not self.quantum or size < self.quantum:
+            self.quantum = size
+        run, self.same, self.same_since = _PARTS * self.same, 1, at if limits.stuck_ms else -1
+        more = run - self.longest
+        if more <= 0:
+            self.longest += more // _FADES
+        elif not learned or size <= 1.5 * self.quantum or run < OFTEN * self.longest:
+            self.longest = run
+
+    def _is_stuck(self, at: int, limits: Limits) -> bool:
+        """Return whether so many equal values, or for so long, are too many."""
+        if limits.stuck_ms:
+            if self.same_since < 0:
+                self.same_since = at
+            return at - self.same_since >= limits.stuck_ms
+        if limits.by_exception:
+            return False
+        often = OFTEN if self.longest < _STEPPED else 2 * OFTEN
+        return self.same >= (limits.stuck or max(STUCK, often * self.longest // _PARTS))
 
     def _jumped(self, value: float, away: float) -> Judged:
         """Judge a value that is far from the last believed one."""

@@ -39,6 +39,7 @@ class EnrichedReading(msgspec.Struct, frozen=True, gc=False):
         low: Least good value since the last maintenance.
         high: Largest good value since then.
         zscore: How unusual the value is, in standard deviations.
+        point: The measuring point, where the machine has several of the quantity.
     """
 
     reading_id: str
@@ -66,6 +67,7 @@ class EnrichedReading(msgspec.Struct, frozen=True, gc=False):
     low: float | None = None
     high: float | None = None
     zscore: float | None = None
+    point: str = ""
 
 
 class Liveness(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +83,8 @@ class Liveness(msgspec.Struct, frozen=True, gc=False):
         last_heard_ms: When it was last heard before.
         plant_id: Its plant.
         line_id: Its line.
+        never_heard: It is in the registry, and has not been heard at all (``last_heard_ms`` is then when it
+            was registered).
     """
 
     device_id: str
@@ -92,6 +96,7 @@ class Liveness(msgspec.Struct, frozen=True, gc=False):
     last_heard_ms: int
     plant_id: str
     line_id: str
+    never_heard: bool = False
 
 
 class ShiftKpi(msgspec.Struct, frozen=True):
@@ -102,7 +107,7 @@ class ShiftKpi(msgspec.Struct, frozen=True):
         shift: Name of the shift: its local begin, ``2026-03-29T06:00``.
         shift_start_ms: Its begin.
         shift_end_ms: Its end.
-        planned_ms: Time less what was off.
+        planned_ms: Planned busy time: without what was off, maintenance by plan, and unknown statuses.
         operating_ms: Time in which it produced.
         down_ms: Time in which it was broken or being repaired.
         failures: How often it broke down.
@@ -110,13 +115,16 @@ class ShiftKpi(msgspec.Struct, frozen=True):
         produced: Parts.
         rejected: Scrap among them.
         availability: Operating time of planned time.
-        performance: Parts of what the operating time could have made.
+        performance: Parts of what the operating time could have made (effectiveness).
         quality: Good parts of parts.
         oee: Product of the three (ISO 22400-2).
         mtbf_h: Operating hours per failure since the machine is known.
         mttr_h: Hours down per repair since then.
         by_status_ms: Time in each status.
-        revision: 0, 1, …: how often it was told anew, because the machine was behind and had more to say.
+        revision: 0, 1, …: how often it was told anew, because the machine was behind and had more to say, or
+            said later how many parts it had made.
+        planned_stop_ms: Time of maintenance by plan.
+        unknown_ms: Time in statuses that nobody has said the meaning of.
     """
 
     machine_id: str
@@ -138,6 +146,8 @@ class ShiftKpi(msgspec.Struct, frozen=True):
     mttr_h: float | None
     by_status_ms: dict[str, int]
     revision: int = 0
+    planned_stop_ms: int = 0
+    unknown_ms: int = 0
 
 
 def digest_of(row: msgspec.Struct) -> bytes:

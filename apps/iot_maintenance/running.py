@@ -15,3 +15,16 @@ class Running(MovingStatistics, array_like=True):
     pane_ms: ClassVar[int] = 60_000
     alpha: ClassVar[float] = 0.02
     learn: ClassVar[int] = 30
+
+    def follow(self, at: int, value: float, pane_ms: int, last_n: int) -> float | None:
+        """Add a value; see :meth:`add`.
+
+        Args:
+            at: Its time, ms; not before the one before.
+            value: A finite number.
+            pane_ms: Length of a pane, ms. Where it is another than before, the mean over time begins anew.
+            last_n: The moving average by count is of so many values.
+        """
+        if self.sums and at // pane_ms < self.pane:
+            self.sums, self.counts, self.pane, self.trend = [], [], -1, None
+        return self.add(at, value, pane_ms=pane_ms, last_n=last_n)

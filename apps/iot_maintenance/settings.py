@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from pydantic import Field, field_validator
 
 from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
@@ -14,8 +15,10 @@ from apps.iot_maintenance.alarms.schedule import zone
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
+from apps.iot_maintenance.statuses import Regime, Statuses
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
+from millrace.time.durations import to_ms
 
 #: Alarm rules, limits and kinds of the app itself.
 DEFAULTS = Path(__file__).with_name("defaults.yaml")
@@ -25,6 +28,7 @@ class IotTopics(Section):
     """Names of the app's Kafka topics, and their partitions where the app creates them."""
 
     readings: str = "iot.readings"
+    counts: str = "iot.counts"
     status: str = "iot.status"
     maintenance: str = "iot.maintenance"
     errors: str = "iot.errors"
@@ -37,6 +41,7 @@ class IotTopics(Section):
     shifts: str = "iot.shifts"
     health: str = "iot.health"
     alarm_kpis: str = "iot.alarm-kpis"
+    notices: str = "iot.notices"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
@@ -64,6 +69,11 @@ class MonitorSettings(Section):
     sensor_least: Duration = Field(
         default=timedelta(seconds=5), description="but no sensor is silent before this"
     )
+    window: Duration = Field(
+        default=timedelta(minutes=6),
+        description="length of moving means by time and of trends, where a quantity says nothing else",
+    )
+    values: int = Field(default=5, ge=1, le=100, description="length of moving means by number")
     clock: Literal["stream", "key"] = Field(
         default="stream",
         description="key: machines and gateways go by clocks of their own, where they deliver hours late",
@@ -78,6 +88,17 @@ class MonitorSettings(Section):
     judge: bool = Field(
         default=True,
         description="judge readings by those before them (stuck, noise, jumps); range and unit always are",
+    )
+    reasons: bool = Field(
+        default=True, description="shelving, suppressing and taking out of service need a reason (--comment)"
+    )
+    tree: Literal["registry", "names"] = Field(
+        default="registry",
+        description="names: what is in no registry has site and line in its name, p01-l02-m003 (older data)",
+    )
+    first_heard: Duration = Field(
+        default=timedelta(minutes=10),
+        description="what the registry has and nobody has heard for so long after that is told",
     )
     shift_starts: str = Field(
         default="06:00,14:00,22:00", description="when shifts change, by the clock of shift_tz"
@@ -119,10 +140,46 @@ class IotSettings(AppSettings):
     )
 
 
+class _Quantity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a fleet's file says of a quantity, or of a measuring point: see :class:`Limits`."""
+
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    resolution: Annotated[float, Meta(ge=0)] = 0.0
+    stuck: Annotated[int, Meta(ge=0)] = 0
+    stuck_for: str | int = 0
+    rest: float | None = None
+    by_exception: bool = False
+    silent_after: str | int = 0
+    window: str | int = 0
+    values: Annotated[int, Meta(ge=0, le=100)] = 0
+
+    def limits(self) -> Limits:
+        """Return it with its durations in ms."""
+        return Limits(
+            self.unit,
+            self.low,
+            self.high,
+            self.resolution,
+            self.stuck,
+            to_ms(self.stuck_for),
+            self.rest,
+            self.by_exception,
+            to_ms(self.silent_after),
+            to_ms(self.window),
+            self.values,
+        )
+
+
 class _Fleet(msgspec.Struct, frozen=True):
     """The parts of a fleet's file besides its rules."""
 
-    quantities: dict[str, Limits] = {}
+    statuses: dict[str, Regime] = {}
+    vocabularies: dict[str, dict[str, Regime]] = {}
+    device_timeouts: dict[Literal["machine", "gateway"], str | int] = {}
+
+    quantities: dict[str, _Quantity] = {}
     kinds_by_quantity: dict[str, str] = {}
     ideal_per_h: dict[str, float] = {}
 
@@ -145,15 +202,22 @@ def monitoring(settings: IotSettings) -> Monitoring:
         raise RuleFileError(f"{path}: {error}") from None
     return Monitoring(
         rules=rules,
-        limits=fleet.quantities,
+        limits={name: quantity.limits() for name, quantity in fleet.quantities.items()},
         kinds_by_quantity=fleet.kinds_by_quantity,
         ideal_per_h=fleet.ideal_per_h,
+        statuses=Statuses(fleet.statuses, fleet.vocabularies),
         grace_ms=ms(told.grace),
         clock=told.clock,
         patience_ms=ms(told.patience),
         two_person=told.two_person,
+        tree=told.tree,
+        reasons=told.reasons,
+        first_heard_ms=ms(told.first_heard),
         keep_ms=ms(told.keep),
         device_timeout_ms=ms(told.device_timeout),
+        device_timeouts={kind: to_ms(after) for kind, after in fleet.device_timeouts.items()},
+        window_ms=ms(told.window),
+        values=told.values,
         judge=told.judge,
         sensor_intervals=told.sensor_intervals,
         sensor_least_ms=ms(told.sensor_least),

@@ -1,30 +1,34 @@
 """Shifts of a plant by its own clock, and how a machine does in each of them.
 
 A shift is from one of the day's change-over times to the next, by wall clock: on the days on which clocks are
-changed one shift is an hour shorter or longer. Availability, performance, quality and their product are those
-of ISO 22400-2; mean time between failures counts operating time, mean time to repair from failure to running.
+changed one shift is an hour shorter or longer. The indicators are those of ISO 22400-2: availability is
+production time of planned busy time, which has neither what is off nor maintenance by plan in it;
+effectiveness (here ``performance``) is what the parts would have taken at best of production time; the
+quality ratio; OEE is their product. MTBF and MTTR are those of IEC 60050-192: mean operating time between
+failures, and mean time to restoration, from a failure until the machine is neither broken nor repaired.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from apps.iot_maintenance.alarms.schedule import local_ms, zone
 from apps.iot_maintenance.records import ShiftKpi, digest_of
+from apps.iot_maintenance.statuses import Regime
 
 HOUR_MS: Final = 3_600_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: What counts as producing, as not planned, and as down.
-OPERATING: Final = frozenset({"running", "overload"})
-UNPLANNED: Final = frozenset({"off"})
-FAILED: Final = "failed"
-DOWN: Final = frozenset({"failed", "maintenance"})
+#: Status → what it means.
+Regimes: TypeAlias = Callable[[str], Regime | None]
+#: So many shifts that are over are kept until it is known how many parts were made in them.
+_EARLIER: Final = 3
 
 
 class Calendar(msgspec.Struct, frozen=True):
@@ -85,6 +89,12 @@ class ShiftState(msgspec.Struct, array_like=True):
         all_repairs: Repairs since then.
         told: A digest of the row that was told of the shift last; empty: none was.
         revision: Of that row; -1: none was.
+        planned_stop: Time of maintenance by plan in this shift, ms.
+        parts_upto: Up to when parts are counted, ms; -1: none are yet.
+        earlier: Shifts that are over, some of whose parts may not be counted yet.
+        made: Where the machine's counter of parts stood last; -1: it has none.
+        scrapped: The same of scrap.
+        has_counts: Whether the machine has a stream of counts: its statuses' parts are no more taken.
     """
 
     start: int
@@ -104,54 +114,106 @@ class ShiftState(msgspec.Struct, array_like=True):
     all_repairs: int = 0
     told: bytes = b""
     revision: int = -1
+    planned_stop: int = 0
+    parts_upto: int = -1
+    earlier: list[ShiftState] = []
+    made: int = -1
+    scrapped: int = -1
+    has_counts: bool = False
 
-    def change(self, at: int, status: str, produced: int, rejected: int) -> None:
+    def change(self, at: int, status: str, regimes: Regimes) -> None:
         """Take a status, which ends the one before; ``at`` (ms) is in the shift."""
-        self.count(at)
+        self.count(at, regimes)
         self.heard = True
-        self.produced += produced
-        self.rejected += rejected
-        if status == FAILED and not self.broken:
+        regime = regimes(status)
+        if regime == "failed" and not self.broken:
             self.broken = True
             self.failures += 1
             self.all_failures += 1
-        elif self.broken and status not in DOWN:
+        elif self.broken and regime not in ("failed", "maintenance", None):
             self.broken = False
             self.repairs += 1
             self.all_repairs += 1
         self.status = status
 
+    def parts(self, at: int, produced: int, rejected: int) -> list[ShiftState]:
+        """Count parts made since they were counted last, in the shifts in which that time is.
+
+        Args:
+            at: Now, ms, in the shift.
+            produced: Parts.
+            rejected: Scrap among them.
+
+        Returns:
+            The shifts that are over in which there are more now.
+        """
+        since = self.parts_upto if 0 <= self.parts_upto < at else at - 1
+        self.parts_upto = at
+        earlier, self.earlier = self.earlier, []
+        if not (produced or rejected):
+            return []
+        took = at - since
+        changed = []
+        for shift in (*earlier, self):
+            begin, end = max(shift.start, since) - since, min(shift.end, at) - since
+            if end > begin:
+                shift.produced += produced * end // took - produced * begin // took
+                shift.rejected += rejected * end // took - rejected * begin // took
+                changed += [] if shift is self else [shift]
+        return changed
+
+    def counter(self, made: int, scrapped: int) -> tuple[int, int]:
+        """Return what counters have counted since they were read last; one that fell has begun anew."""
+        before, self.made = self.made, made
+        scrap_before, self.scrapped = self.scrapped, scrapped
+        if before < 0:
+            return 0, 0
+        if made < before:
+            return made, scrapped
+        return made - before, scrapped - scrap_before if scrapped >= scrap_before else scrapped
+
     def resume(self, at: int, start: int, end: int) -> None:
         """Go on in the shift around ``at`` (ms), after shifts in which nothing was heard."""
         self.start, self.end, self.since = start, end, at
         self.spent, self.produced, self.rejected, self.failures, self.repairs = {}, 0, 0, 0, 0
-        self.told, self.revision = b"", -1
+        self.told, self.revision, self.planned_stop = b"", -1, 0
 
-    def count(self, at: int) -> None:
+    def count(self, at: int, regimes: Regimes) -> None:
         """Count the time up to ``at`` (ms)."""
         took = at - self.since
         if took > 0:
             self.spent[self.status] = self.spent.get(self.status, 0) + took
-            if self.status in OPERATING:
+            regime = regimes(self.status)
+            if regime == "producing":
                 self.all_operating += took
             if self.broken:
                 self.all_down += took
+            elif regime == "maintenance":
+                self.planned_stop += took
             self.since = at
 
-    def result(self, machine: str, calendar: Calendar, ideal_per_h: float | None) -> ShiftKpi | None:
+    def result(
+        self, machine: str, calendar: Calendar, ideal_per_h: float | None, regimes: Regimes
+    ) -> ShiftKpi | None:
         """Return how the shift is if nothing more is heard of it; ``None`` if that has been told.
 
         Args:
             machine: The machine.
             calendar: The shifts.
             ideal_per_h: Parts per operating hour at best; ``None`` if nobody has said.
+            regimes: What statuses mean.
         """
         rest = max(self.end - self.since, 0)
         spent = dict(self.spent)
         if rest:
             spent[self.status] = spent.get(self.status, 0) + rest
-        planned = sum(took for status, took in spent.items() if status not in UNPLANNED)
-        operating = sum(took for status, took in spent.items() if status in OPERATING)
+        of: dict[Regime | None, int] = {}
+        for status, took in spent.items():
+            of[regimes(status)] = of.get(regimes(status), 0) + took
+        ends_in = regimes(self.status)
+        planned_stop = self.planned_stop + (rest if ends_in == "maintenance" and not self.broken else 0)
+        unknown, operating = of.get(None, 0), of.get("producing", 0)
+        planned = sum(of.values()) - of.get("off", 0) - planned_stop - unknown
         availability = _share(operating, planned)
         made = ideal_per_h * operating / HOUR_MS if ideal_per_h else 0.0
         performance = _share(self.produced, made)
@@ -159,7 +221,7 @@ class ShiftState(msgspec.Struct, array_like=True):
         oee = None
         if availability is not None and performance is not None and quality is not None:
             oee = availability * performance * quality
-        all_operating = self.all_operating + (rest if self.status in OPERATING else 0)
+        all_operating = self.all_operating + (rest if ends_in == "producing" else 0)
         all_down = self.all_down + (rest if self.broken else 0)
         kpi = ShiftKpi(
             machine,
@@ -168,7 +230,7 @@ class ShiftState(msgspec.Struct, array_like=True):
             self.end,
             planned,
             operating,
-            sum(spent.get(status, 0) for status in DOWN),
+            of.get("failed", 0) + of.get("maintenance", 0) - planned_stop,
             self.failures,
             self.repairs,
             self.produced,
@@ -179,7 +241,9 @@ class ShiftState(msgspec.Struct, array_like=True):
             oee,
             _share(all_operating / HOUR_MS, self.all_failures),
             _share(all_down / HOUR_MS, self.all_repairs),
-            dict(sorted(spent.items())),
+            dict(sorted(item for item in spent.items() if item[0])),
+            planned_stop_ms=planned_stop,
+            unknown_ms=unknown,
         )
         digest = digest_of(kpi)
         if digest == self.told:
@@ -187,12 +251,14 @@ class ShiftState(msgspec.Struct, array_like=True):
         self.told, self.revision = digest, self.revision + 1
         return msgspec.structs.replace(kpi, revision=self.revision)
 
-    def begin(self, calendar: Calendar) -> None:
+    def begin(self, calendar: Calendar, regimes: Regimes) -> None:
         """Begin the next shift, in the status in which this one ends."""
-        self.count(self.end)
+        self.count(self.end, regimes)
+        over = msgspec.structs.replace(self, earlier=[], spent=dict(self.spent))
+        self.earlier = [*self.earlier, over][-_EARLIER:]
         self.start, self.end = calendar.shift(self.end)
         self.spent, self.heard = {}, False
-        self.produced = self.rejected = self.failures = self.repairs = 0
+        self.produced = self.rejected = self.failures = self.repairs = self.planned_stop = 0
         self.told, self.revision = b"", -1
 
 

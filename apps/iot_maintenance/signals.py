@@ -10,13 +10,14 @@ from apps.iot_maintenance.events import (
     Heartbeat,
     MachineError,
     Maintenance,
+    PartCount,
     Reading,
     Status,
 )
 
 #: What holds from an instant on.
 Fact = Equipment | MachineError | Maintenance | Status
-Signal = Fact | Heartbeat | Action | Reading
+Signal = Fact | Heartbeat | Action | Reading | PartCount
 
 #: Input (and setting of its topic) → its events. Those of one instant are handled in this order: facts before
 #: the readings that they hold for.
@@ -28,6 +29,7 @@ INPUTS: Final[dict[str, Any]] = {
     "heartbeats": Heartbeat,
     "actions": Action,
     "readings": Reading,
+    "counts": PartCount,
 }
 #: Input → field of what it is about: the machine, of a heartbeat the gateway.
 KEYS: Final[dict[str, str]] = {

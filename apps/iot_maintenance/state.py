@@ -15,6 +15,12 @@ from apps.iot_maintenance.shifts import ShiftState
 from apps.iot_maintenance.signals import Fact
 from millrace.time import NEVER, NO_WATERMARK
 
+#: Whether a machine is in the registry: nobody has asked; it is not, and that is told; it is, and nothing is
+#: said of its measuring points; it is, with them.
+UNASKED: Final = 0
+UNKNOWN: Final = 1
+REGISTERED: Final = 2
+WITH_POINTS: Final = 3
 #: So many readings are sealed together.
 _SEAL: Final = 64
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -130,7 +136,7 @@ class Machine(msgspec.Struct, array_like=True):
 
     Attributes:
         past: What was known of it at any time within the grace.
-        sensors: What its sensors have been like, by quantity.
+        sensors: What its sensors have been like, by quantity and measuring point.
         running: Their statistics.
         kept: Readings of the grace.
         silences: Sensors that are silent.
@@ -140,6 +146,7 @@ class Machine(msgspec.Struct, array_like=True):
         gateway: Its gateway.
         watch_at: When its sensors are next looked for, ms.
         tidy_at: When it is next swept, ms.
+        registered: What is known of its registration: one of the constants below.
     """
 
     past: Past = msgspec.field(default_factory=Past)
@@ -153,6 +160,7 @@ class Machine(msgspec.Struct, array_like=True):
     gateway: str = ""
     watch_at: int = NEVER
     tidy_at: int = NEVER
+    registered: int = UNASKED
 
     def learn(self, event: Fact) -> bool:
         """Take a fact; return whether it is news."""
@@ -185,6 +193,7 @@ class RowPart(NamedTuple):
     low: float | None
     high: float | None
     zscore: float | None
+    point: str = ""
 
 
 _decode: Final = msgspec.msgpack.Decoder(RowPart).decode
@@ -210,6 +219,7 @@ def pack(row: EnrichedReading) -> bytes:
             row.low,
             row.high,
             row.zscore,
+            row.point,
         )
     )
 
@@ -241,5 +251,6 @@ def corrected(part: RowPart, known: Known, revision: int, mark: str = "") -> Enr
         known.last_maintenance_ms,
         {component: (at - last) / DAY_MS for component, last in known.last_maintenance_ms.items()},
         known.errors_24h,
-        *part[10:],
+        *part[10:16],
+        part.point,
     )

@@ -11,14 +11,16 @@ from apps.iot_maintenance.alarms.book import RuleSet, book_of
 from apps.iot_maintenance.alarms.engine import Alarms, Engine
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
-from apps.iot_maintenance.assets import place_of
-from apps.iot_maintenance.events import Heartbeat, Reading
+from apps.iot_maintenance.alarms.spans import SpanStore
+from apps.iot_maintenance.assets import UNREGISTERED, Asset, Notice, What, place_by_name, quantity_of
+from apps.iot_maintenance.events import Heartbeat
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.shifts import Calendar
 from apps.iot_maintenance.signals import INPUTS, Signal
-from apps.iot_maintenance.state import Machine, Silence
+from apps.iot_maintenance.state import WITH_POINTS, Machine, Silence
+from apps.iot_maintenance.statuses import VOCABULARY, Regime, Statuses
 from millrace import (
     Context,
     KeyedProcess,
@@ -43,6 +45,7 @@ TOGETHER: Final = "together"
 WATCH: Final = "watch"
 #: What is over is swept this often at most, ms.
 _LEAST_TIDY_MS: Final = 60_000
+_NO_LIMITS: Final = Limits()
 #: Longer than an alarm waits or a shift lasts, ms.
 _END_MS: Final = 366 * 86_400_000
 
@@ -56,9 +59,13 @@ class Monitoring:
         limits: Quantity → what is known of it.
         kinds_by_quantity: A machine that measures this is of this kind, unless master data say otherwise.
         ideal_per_h: Kind → parts per operating hour at best.
+        statuses: What the words of controllers mean.
         grace_ms: How far behind the watermark facts and readings are still joined.
         keep_ms: A machine that nothing is heard of for so long is forgotten, its components' ages too.
-        device_timeout_ms: A device whose heartbeat is missing for so long is silent.
+        device_timeout_ms: A device whose heartbeat is missing for so long is silent ...
+        device_timeouts: ... unless there is another time for its kind, ms.
+        window_ms: Length of moving means by time, and of trends, where a quantity says nothing else.
+        values: Length of moving means by number.
         judge: Whether readings are judged by those before them.
         sensor_intervals: A sensor that is missing for so many of its intervals is silent ...
         sensor_least_ms: ... but not before this.
@@ -66,15 +73,22 @@ class Monitoring:
         clock: Whether machines and gateways go by the clock of the stream, or by clocks of their own.
         patience_ms: With clocks of their own: how far these may stay behind the stream's.
         two_person: Whether a second person must approve a published rule before it is active.
+        reasons: Whether shelving, suppressing and taking out of service need a reason.
+        tree: Whether sites and lines stand in the registry alone, or in names of what is not in it.
+        first_heard_ms: What is in the registry and has not been heard for so long is told.
     """
 
     rules: tuple[AlarmRule, ...] = ()
     limits: Mapping[str, Limits] = field(default_factory=dict)
     kinds_by_quantity: Mapping[str, str] = field(default_factory=dict)
     ideal_per_h: Mapping[str, float] = field(default_factory=dict)
+    statuses: Statuses = field(default_factory=Statuses)
     grace_ms: int = minutes(1)
     keep_ms: int = days(400)
     device_timeout_ms: int = seconds(10)
+    device_timeouts: Mapping[str, int] = field(default_factory=dict)
+    window_ms: int = minutes(6)
+    values: int = 5
     judge: bool = True
     sensor_intervals: float = 6.0
     sensor_least_ms: int = seconds(5)
@@ -82,6 +96,9 @@ class Monitoring:
     clock: Literal["stream", "key"] = "stream"
     patience_ms: int = minutes(10)
     two_person: bool = False
+    reasons: bool = False
+    tree: Literal["registry", "names"] = "registry"
+    first_heard_ms: int = minutes(10)
 
 
 class Watch(KeyedProcess[Signal, EnrichedReading]):
@@ -101,10 +118,13 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     alarms = side_output(AlarmEvent)
     liveness = side_output(Liveness)
     shifts = side_output(ShiftKpi)
+    notices = side_output(Notice)
 
     machine = value_state(Machine)
     conditions = value_state(Alarms)
     gateway = value_state(Gateway)
+    asset = value_state(Asset)
+    windows = value_state(SpanStore)
     rules = broadcast_state(str, Entry)
 
     def __init__(self, monitoring: Monitoring) -> None:
@@ -116,8 +136,21 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
 
     # -- silence -------------------------------------------------------------------------------
 
-    def _timeout(self, sensor: Sensor) -> int:
+    def _limits(self, subject: str) -> Limits:
+        """Return what is known of a measuring point, else of its quantity."""
+        limits = self._m.limits
+        return limits.get(subject) or limits.get(quantity_of(subject)) or _NO_LIMITS
+
+    def _timeout(self, subject: str, sensor: Sensor) -> int:
+        limits = self._limits(subject)
+        if limits.silent_ms:
+            return limits.silent_ms
+        if limits.by_exception:
+            return _END_MS  # it need not speak
         return max(int(self._m.sensor_intervals * sensor.interval), self._m.sensor_least_ms)
+
+    def _device_timeout(self, kind: Literal["machine", "gateway"]) -> int:
+        return self._m.device_timeouts.get(kind, self._m.device_timeout_ms)
 
     def _watch(self, ctx: Context) -> None:
         """Look for sensors that have fallen silent."""
@@ -129,58 +162,68 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         ahead = partial(self._engine, ctx, rules=rules, is_ahead=True)
         engine = None if self.conditions.value is None else ahead()
         due = NEVER
-        for quantity, sensor in sorted(machine.sensors.items()):
-            silence = machine.silences.get(quantity)
-            judge = sensor.at + self._timeout(sensor) if silence is None else silence.judge
+        for subject, sensor in sorted(machine.sensors.items()):
+            silence = machine.silences.get(subject)
+            judge = sensor.at + self._timeout(subject, sensor) if silence is None else silence.judge
             if sensor.interval and judge <= at:
                 engine = engine or ahead()
-                judge = self._find_silent(machine, quantity, sensor, engine, ctx)
-            wait = rules.no_data.get(quantity)
+                judge = self._find_silent(machine, subject, sensor, engine, ctx)
+            wait = rules.no_data.get(quantity_of(subject))
             if wait is not None:
                 engine = engine or ahead()
-                engine.no_data(quantity, sensor.at)
+                engine.no_data(subject, sensor.at)
                 judge = min(judge, sensor.at + wait) if sensor.at + wait > at else judge
             if judge > at:
                 due = min(due, judge)
+        asset = self.asset.value if machine.registered == WITH_POINTS else None
+        for subject, point in sorted(asset.points.items()) if asset is not None else ():
+            if 0 < point.judge <= at:
+                engine = engine or ahead()
+                point.judge, point.silent = 0, True
+                since = 0 if asset is None else asset.at
+                self._tell_silence(machine, subject, "silent", True, since, at, ctx, never=True)
+                engine.silent(subject, silent=True, reason="never heard")
+            elif point.judge:
+                due = min(due, point.judge)
         machine.watch_at = due
         if due != NEVER:
             ctx.timers.at(due, WATCH, clock="stream")
         self._wake(ctx)
 
     def _find_silent(
-        self, machine: Machine, quantity: str, sensor: Sensor, engine: Engine, ctx: Context
+        self, machine: Machine, subject: str, sensor: Sensor, engine: Engine, ctx: Context
     ) -> int:
         """Tell that a sensor is silent; return when (ms) to look again."""
-        others = [other.at for name, other in machine.sensors.items() if name != quantity]
+        others = [other.at for name, other in machine.sensors.items() if name != subject]
         # The machine was heard when this sensor was overdue already: then it is the sensor itself.
         own = not others or max(others) >= sensor.at + 2.0 * sensor.interval
-        silence = machine.silences.get(quantity)
+        silence = machine.silences.get(subject)
         if silence is None or (own and not silence.own):
-            machine.silences[quantity] = Silence(sensor.at, own, NEVER, ctx.event_time)
-            self._tell_silence(machine, quantity, "silent", own, sensor.at, ctx.event_time, ctx)
+            machine.silences[subject] = Silence(sensor.at, own, NEVER, ctx.event_time)
+            self._tell_silence(machine, subject, "silent", own, sensor.at, ctx.event_time, ctx)
             if own:
-                engine.silent(quantity, silent=True, reason="no readings")
+                engine.silent(subject, silent=True, reason="no readings")
         else:
             silence.judge = NEVER
         return NEVER
 
-    def _heard(self, event: Reading, machine: Machine, engine: Engine, ctx: Context) -> None:
+    def _heard(self, subject: str, machine: Machine, engine: Engine, ctx: Context) -> None:
         """Take that a machine of which sensors were silent is heard."""
         at = ctx.event_time
-        if self._is_over(at + self._timeout(machine.sensors[event.quantity]), ctx):
+        if self._is_over(at + self._timeout(subject, machine.sensors[subject]), ctx):
             return
-        silence = machine.silences.pop(event.quantity, None)
+        silence = machine.silences.pop(subject, None)
         if silence is not None:
             told = max(at, silence.told)
-            self._tell_silence(machine, event.quantity, "online", silence.own, silence.since, told, ctx)
-            engine.silent(event.quantity, silent=False)
+            self._tell_silence(machine, subject, "online", silence.own, silence.since, told, ctx)
+            engine.silent(subject, silent=False)
         soonest = machine.watch_at
-        for quantity, other in machine.silences.items():
+        for name, other in machine.silences.items():
             if not other.own and other.judge == NEVER:
                 # It was silent with its machine, which is back: it gets its time anew.
-                other.judge = at + self._timeout(machine.sensors[quantity])
+                other.judge = at + self._timeout(name, machine.sensors[name])
                 soonest = min(soonest, other.judge)
-        soonest = min(soonest, at + self._timeout(machine.sensors[event.quantity]))
+        soonest = min(soonest, at + self._timeout(subject, machine.sensors[subject]))
         self._watch_from(machine, soonest, ctx)
 
     def _watch_from(self, machine: Machine, at: int, ctx: Context) -> None:
@@ -190,22 +233,43 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             ctx.timers.at(at, WATCH, clock="stream")
 
     def _tell_silence(
-        self, machine: Machine, quantity: str, state: Any, own: bool, since: int, at: int, ctx: Context
+        self,
+        machine: Machine,
+        subject: str,
+        state: Any,
+        own: bool,
+        since: int,
+        at: int,
+        ctx: Context,
+        *,
+        never: bool = False,
     ) -> None:
         cause: Any = "own" if own else "machine"
-        name = f"{ctx.key}.{quantity}"
-        place = place_of(ctx.key)
-        row = Liveness(name, "sensor", machine.gateway, state, cause, at, since, *place)
+        name = f"{ctx.key}.{subject}"
+        place = self._place(ctx)
+        row = Liveness(name, "sensor", machine.gateway, state, cause, at, since, *place, never)
         ctx.output(self.liveness, row)
 
     def _heartbeat(self, event: Heartbeat, ctx: Context) -> None:
-        gateway = self.gateway.value
+        gateway, asset = self.gateway.value, self.asset.value
         if gateway is None:
             gateway = self.gateway.value = Gateway()
-        at, timeout = ctx.event_time, self._m.device_timeout_ms
+            if asset is None:
+                self._notice("unknown_asset", "", "open", ctx)
+        if asset is not None and asset.has_devices and event.device_id not in gateway.devices:
+            self._notice("unknown_device", event.device_id, "open", ctx)
+        at, timeout = ctx.event_time, self._device_timeout(event.device_kind)
         is_machine = event.device_kind == "machine"
         is_over = self._is_over(at + timeout, ctx)
-        rows = gateway.heard(event.device_id, event.gateway_id, is_machine, at, timeout, is_over=is_over)
+        rows = gateway.heard(
+            event.device_id,
+            event.gateway_id,
+            is_machine,
+            at,
+            timeout,
+            is_over=is_over,
+            place=self._place(ctx),
+        )
         if rows:
             self._tell_liveness(rows, ctx)
         # Far away while all that were known are silent: a device that is new brings it forward.
@@ -227,7 +291,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         if gateway is None:
             return
         at = ctx.event_time
-        rows = gateway.silent(ctx.key, at, self._m.device_timeout_ms)
+        timeouts = self._device_timeout("machine"), self._device_timeout("gateway")
+        rows = gateway.silent(ctx.key, at, timeouts, place=self._place(ctx))
         self._tell_liveness(rows, ctx, is_ahead=True)
         gateway.forget(at - self._m.keep_ms)
         if gateway.devices:
@@ -247,7 +312,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             engine = self._engine(ctx, is_ahead=is_ahead)
             for row in rows:
                 silent = row.state == "silent" and row.cause == "own"
-                engine.silent(row.device_id, silent=silent, reason=f"no heartbeat of a {row.device_kind}")
+                reason = "never heard" if row.never_heard else f"no heartbeat of a {row.device_kind}"
+                engine.silent(row.device_id, silent=silent, reason=reason)
             self._wake(ctx)
 
     # -- helpers -------------------------------------------------------------------------------
@@ -273,7 +339,36 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             status = machine.past.status_at(at)
         found = self._rules(at) if rules is None else rules
         is_ahead = is_ahead and self._m.clock == "key"
-        return Engine(alarms, found, ctx.key, at, status, partial(ctx.output, self.alarms), is_ahead=is_ahead)
+        return Engine(
+            alarms,
+            found,
+            ctx.key,
+            at,
+            status,
+            partial(ctx.output, self.alarms),
+            is_ahead=is_ahead,
+            place=self._place(ctx),
+            regime=self._regime(machine, status, at),
+            reasons=self._m.reasons,
+        )
+
+    def _regime(self, machine: Machine | None, status: str | None, at: int) -> Regime | None:
+        """Return what a status of a machine means at ``at`` (ms)."""
+        known = self._m.statuses
+        if not known.vocabularies or machine is None:
+            return known.regime(status)
+        return known.regime(status, machine.past.as_of(at).attributes.get(VOCABULARY, ""))
+
+    def _place(self, ctx: Context) -> tuple[str, str]:
+        """Return the site and the line of the machine or gateway."""
+        asset = self.asset.value
+        if asset is not None and asset.site:
+            return asset.site, asset.line or asset.site
+        return place_by_name(ctx.key) if self._m.tree == "names" else (UNREGISTERED, UNREGISTERED)
+
+    def _notice(self, what: What, subject: str, state: Literal["open", "over"], ctx: Context) -> None:
+        row = Notice(ctx.key, what, subject, state, ctx.event_time, *self._place(ctx))
+        ctx.output(self.notices, row)
 
     def _wake(self, ctx: Context) -> None:
         """Have what alarms wait for done in time."""
@@ -315,6 +410,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         at = ctx.event_time
         if at >= machine.seen + self._m.keep_ms:
             self.machine.clear()
+            self.asset.clear()
+            self.windows.clear()
             for name in (WATCH, TELL_SHIFT):
                 ctx.timers.delete(name, clock="stream")
             for name in (SHIFT, TOGETHER):

@@ -41,7 +41,7 @@ class AlarmKpi(msgspec.Struct, frozen=True):
         flood: Ten minutes: more than ten of them. A day: whether any ten minutes were.
         flood_share: Share of the ten-minute windows of the day that were floods.
         chattering: Alarms that came three times or more within a minute.
-        stale: Alarms active for more than 24 hours at the end.
+        stale: Alarms active for more than 24 hours at the end, shelved or not.
         standing: Alarms active at the end.
         by_severity: Share of each priority.
         top: The alarms that came most, and how often.
@@ -104,34 +104,54 @@ class Count(msgspec.Struct):
 
 
 class Ended(msgspec.Struct, array_like=True, gc=False):
-    """An alarm that stood, and may have at the end of a window that is open.
+    """An alarm that stood, or was shelved, and may have been at the end of a window that is open.
 
     Attributes:
         alarm: Its name.
         since: Since when, ms.
         until: Until when, ms.
+        age: Since when it is active, ms; -1: since it stood.
+        shelved: Whether it was shelved.
     """
 
     alarm: str
     since: int
     until: int
+    age: int = -1
+    shelved: bool = False
+
+
+class Held(msgspec.Struct, array_like=True, gc=False):
+    """An alarm that stood, is active still, and is held back: shelved, suppressed or out of service.
+
+    Attributes:
+        since: Since when, ms.
+        age: Since when it is active, ms.
+        shelved: Whether it is shelved.
+    """
+
+    since: int
+    age: int
+    shelved: bool
 
 
 class Windows(msgspec.Struct):
     """A plant's windows that are open, and the alarms that stand.
 
     Attributes:
-        standing: Announced alarm → since when, ms, and its severity.
+        standing: Announced alarm → since when, ms, its severity, and since when it is active, ms.
         ended: Those that stood when an open window ended.
         open: Span → begin (ms) → the window.
+        held: Alarms that stood and are held back: once they are not, they are no new ones.
 
     Example:
         >>> windows = Windows()
-        >>> windows.begins("m1:hot", 2, 5_000, 0); windows.stands("m1:hot", 2, 5_000)
+        >>> windows.begins("m1:hot", 2, 5_000, 0); windows.stands("m1:hot", 2, 5_000, 5_000)
         >>> [(row.alarms, row.standing, row.revision) for row in windows.tell("p1", WINDOW_MS)]
         [(1, 1, 0)]
-        >>> windows.begins("m2:hot", 2, 7_000, 0); windows.stands("m2:hot", 2, 7_000)    # it was behind
+        >>> windows.begins("m2:hot", 2, 7_000, 0); windows.stands("m2:hot", 2, 7_000, 7_000)  # it was behind
         >>> windows.ends("m1:hot", 700_000, 0)
+        5000
         >>> [(row.alarms, row.standing, row.revision) for row in windows.tell("p1", WINDOW_MS)]
         [(2, 2, 1)]
         >>> windows.tell("p1", WINDOW_MS)
@@ -143,9 +163,10 @@ class Windows(msgspec.Struct):
     standing: dict[str, list[int]] = {}
     ended: list[Ended] = []
     open: dict[str, dict[int, Count]] = {}
+    held: dict[str, Held] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.standing or self.ended or any(self.open.values()))
+        return bool(self.standing or self.ended or self.held or any(self.open.values()))
 
     def begins(self, alarm: str, severity: int, at: int, closed: int) -> None:
         """Count an alarm that is announced, also one that is announced again.
@@ -165,19 +186,39 @@ class Windows(msgspec.Struct):
         if ten is not None and day is not None and ten.alarms == FLOOD + 1:
             day.floods += 1
 
-    def stands(self, alarm: str, severity: int, at: int) -> None:
-        """Take note that an alarm stands, and how severe it is."""
+    def stands(self, alarm: str, severity: int, at: int, age: int) -> None:
+        """Take note that an alarm stands, how severe it is, and since when it is active (``age``, ms)."""
         was = self.standing.get(alarm)
-        self.standing[alarm] = [at if was is None else was[0], severity]
+        self.standing[alarm] = [at, severity, age] if was is None else [was[0], severity, _age(was)]
         if was is None:
             self._touch(at)
 
-    def ends(self, alarm: str, at: int, closed: int) -> None:
-        """Take note that an alarm stands no more; ``closed`` (ms) as :meth:`begins` has it."""
-        since, _ = self.standing.pop(alarm)
+    def ends(self, alarm: str, at: int, closed: int) -> int:
+        """Take note that an alarm stands no more; return since when it was active, ms.
+
+        ``closed`` (ms) is as :meth:`begins` has it.
+        """
+        stood = self.standing.pop(alarm)
         if at - 1 > closed:
-            self.ended.append(Ended(alarm, since, at))
+            self.ended.append(Ended(alarm, stood[0], at, _age(stood)))
             self._touch(at)
+        return _age(stood)
+
+    def hold(self, alarm: str, at: int, age: int, shelved: bool) -> None:
+        """Take note that an alarm that stood is held back from a time on, ms."""
+        self.held[alarm] = Held(at, age, shelved)
+        if shelved:
+            self._touch(at)
+
+    def release(self, alarm: str, at: int, closed: int) -> int:
+        """Take note that an alarm is held back no more; return since when it is active, ms, else -1."""
+        held = self.held.pop(alarm, None)
+        if held is None:
+            return -1
+        if held.shelved and at - 1 > closed:
+            self.ended.append(Ended(alarm, held.since, at, held.age, True))
+            self._touch(at)
+        return held.age
 
     def tell(self, plant: str, upto: int) -> list[AlarmKpi]:
         """Return the rows of windows in which there is news.
@@ -240,8 +281,11 @@ class Windows(msgspec.Struct):
 
     def _row(self, plant: str, span: Span, start: int, end: int, count: Count) -> AlarmKpi:
         last = end - 1
-        stood = [(name, since) for name, (since, _) in self.standing.items() if since <= last]
-        stood += [(one.alarm, one.since) for one in self.ended if one.since <= last < one.until]
+        stood = [(name, _age(found)) for name, found in self.standing.items() if found[0] <= last]
+        shelved = [(n, held.age) for n, held in self.held.items() if held.shelved and held.since <= last]
+        for one in self.ended:
+            if one.since <= last < one.until:
+                (shelved if one.shelved else stood).append((one.alarm, one.since if one.age < 0 else one.age))
         top = dict(best(count.of.items(), _TOP))
         total = max(count.alarms, 1)
         is_flood = count.alarms > FLOOD
@@ -254,9 +298,14 @@ class Windows(msgspec.Struct):
             is_flood if span == "10min" else count.floods > 0,
             float(is_flood) if span == "10min" else count.floods * WINDOW_MS / DAY_MS,
             sorted(count.chattering),
-            sorted(name for name, since in stood if end - since > DAY_MS),
+            sorted({name for name, age in (*stood, *shelved) if end - age > DAY_MS}),
             len(stood),
             {name: n / total for name, n in zip(SEVERITIES, count.severities, strict=True)},
             top,
             sum(top.values()) / total,
         )
+
+
+def _age(stood: list[int]) -> int:
+    """Return since when a standing alarm is active, ms; older state says only since when it stands."""
+    return stood[2] if len(stood) > 2 else stood[0]

@@ -3,7 +3,7 @@
 from typing import Final
 
 from generators.engine.simulated import Domain, StreamSpec
-from generators.iot.events import Heartbeat, MachineError, Maintenance, Reading, Status
+from generators.iot.events import Equipment, Heartbeat, MachineError, Maintenance, Reading, Status
 from generators.iot.faults import GATEWAY_OUTAGE, MACHINE_SILENCE, SENSOR_FAULTS
 from generators.iot.fleet import assets
 from generators.iot.machines import AVERTED
@@ -23,7 +23,7 @@ _FAULTS: Final = {
 
 DOMAIN: Final = Domain(
     name="iot",
-    description="machines with sensors: readings, status, maintenance, errors, heartbeats; what goes wrong",
+    description="machines with sensors: readings, status, maintenance, errors, registry; what goes wrong",
     streams={
         "readings": StreamSpec(
             topic="iot.readings", event_type=Reading, id_field="reading_id", time_field="event_time_ms"
@@ -42,6 +42,9 @@ DOMAIN: Final = Domain(
         ),
         "heartbeats": StreamSpec(
             topic="iot.heartbeats", event_type=Heartbeat, id_field="heartbeat_id", time_field="event_time_ms"
+        ),
+        "equipment": StreamSpec(
+            topic="iot.equipment", event_type=Equipment, id_field="machine_id", time_field="event_time_ms"
         ),
     },
     profile=IotProfile,

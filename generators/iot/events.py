@@ -1,4 +1,4 @@
-"""The events of the iot domain: readings, equipment status, maintenance, errors and heartbeats."""
+"""The events of the iot domain: readings, status, maintenance, errors, heartbeats and the asset registry."""
 
 from __future__ import annotations
 
@@ -76,4 +76,25 @@ class Heartbeat(msgspec.Struct, frozen=True, gc=False):
     device_id: Annotated[_Id, Meta(description="The machine or the gateway.")]
     device_kind: Annotated[Literal["machine", "gateway"], Meta(description="Which of the two.")]
     gateway_id: GatewayId
+    event_time_ms: EventTime
+
+
+class MeasuringPoint(msgspec.Struct, frozen=True):
+    """A place at which a machine is measured."""
+
+    quantity: Annotated[_Id, Meta(description="What is measured there.")]
+    point: Annotated[str, Meta(description="Its name, where a machine has several of the quantity.")]
+    sensor_id: Annotated[_Id, Meta(description="The sensor that is there.")]
+    interval_ms: Annotated[int, Meta(ge=0, description="How often it is to be heard, ms.")]
+
+
+class Equipment(msgspec.Struct, frozen=True):
+    """A machine or gateway as the asset registry has it."""
+
+    machine_id: Annotated[_Id, Meta(description="The machine, or the gateway.")]
+    kind: Annotated[str, Meta(description="Kind of machine, or gateway.")]
+    site: Annotated[str, Meta(description="The plant.")]
+    line: Annotated[str, Meta(description="The line.")]
+    points: Annotated[tuple[MeasuringPoint, ...], Meta(description="Where it is measured.")]
+    devices: Annotated[tuple[str, ...], Meta(description="Of a gateway: who is heard through it.")]
     event_time_ms: EventTime

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 from generators.engine.randomness import digest, substream
-from generators.engine.simulated import Truth
+from generators.engine.simulated import Simulated, Truth
+from generators.iot.events import Equipment, MeasuringPoint
 from generators.iot.laws import HOUR_MS, Draws, Shifts, weibull_life
 from generators.iot.models import MODELS, ComponentModel, MachineModel, SensorModel
 from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
@@ -286,6 +287,28 @@ class Fleet:
         for number, gateway in enumerate(self.gateways):
             gateway.beat_class = number % HEARTBEAT_TICKS
         return machines
+
+
+def registered(fleet: Fleet, profile: IotProfile) -> Iterator[Simulated]:
+    """Yield the asset registry of a fleet: its gateways and machines, as of the begin."""
+    at, tick_ms = profile.start_ms, profile.tick_ms
+    behind: dict[str, list[str]] = {gateway.gateway_id: [gateway.gateway_id] for gateway in fleet.gateways}
+    for machine in fleet.machines:
+        gateway = machine.gateway
+        behind[gateway.gateway_id].append(machine.machine_id)
+        points = tuple(
+            MeasuringPoint(s.model.quantity, "", s.sensor_id, max(1, round(s.model.every * tick_ms)))
+            for s in machine.sensors
+        )
+        event = Equipment(
+            machine.machine_id, machine.model.kind, machine.plant.plant_id, gateway.line_id, points, (), at
+        )
+        yield Simulated("equipment", machine.machine_id, event, at)
+    plants = {machine.gateway.gateway_id: machine.plant.plant_id for machine in fleet.machines}
+    for gateway in fleet.gateways:
+        name = gateway.gateway_id
+        event = Equipment(name, "gateway", plants[name], gateway.line_id, (), tuple(behind[name]), at)
+        yield Simulated("equipment", name, event, at)
 
 
 def due_sensors(sensors: list[Sensor], phase_class: int) -> tuple[tuple[Sensor, ...], ...]:

@@ -28,6 +28,7 @@ class IotProfile(Profile):
         sensor_fault_rate: Sensor faults begun per sensor and 1,000 hours.
         outage_rate: Gateway outages per gateway, and silences of single machines per machine, in 1,000 hours.
         false_error_rate: Errors without a cause per machine and 1,000 hours.
+        registry: 1: the fleet begins with its asset registry; 0: nobody says what there is.
     """
 
     machines: int = 40
@@ -38,6 +39,7 @@ class IotProfile(Profile):
     sensor_fault_rate: float = 4.0
     outage_rate: float = 5.0
     false_error_rate: float = 5.0
+    registry: int = 1
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
@@ -51,6 +53,7 @@ class IotProfile(Profile):
         for name in ("sensor_fault_rate", "outage_rate", "false_error_rate"):
             value = getattr(self, name)
             check(0 <= value <= 10_000, f"{name} is 0 to 10,000 per 1,000 hours", value)
+        check(self.registry in (0, 1), "registry is 0 or 1", self.registry)
 
     @property
     def gateways(self) -> int:
@@ -70,13 +73,14 @@ class IotProfile(Profile):
     def last_ms(self) -> int | None:
         """A time, ms, that the last event does not come before; None for a stream without end.
 
-        Status, errors and maintenance come on top of the event rate: at the begin one status per
-        machine, later less than six in an hour of a machine's life.
+        Status, errors, maintenance and the registry come on top of the event rate: at the begin one status
+        per machine, later less than six in an hour of a machine's life.
         """
         if self.events is None:
             return None
         extra_rate = 6 * self.machines * self.acceleration / 3600
-        sure = max(self.events - 1 - 2 * self.machines, 0)
+        registered = self.registry * (self.machines + self.gateways)
+        sure = max(self.events - 1 - 2 * self.machines - registered, 0)
         return self.start_ms + int(sure * 1000.0 / (1.02 * self.event_rate + extra_rate))
 
     def event_ms(self, hours: float) -> int:

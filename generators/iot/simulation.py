@@ -12,7 +12,7 @@ from generators.engine.simulated import Simulated, Truth
 from generators.iot.agenda import Agenda
 from generators.iot.events import Heartbeat, Reading
 from generators.iot.faults import Troubles, distort, heard
-from generators.iot.fleet import Fleet, Gateway, Machine, Plant, Sensor
+from generators.iot.fleet import Fleet, Gateway, Machine, Plant, Sensor, registered
 from generators.iot.laws import DAY_MS
 from generators.iot.machines import Life
 from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
@@ -36,7 +36,7 @@ def simulate(profile: IotProfile) -> Iterator[Simulated]:
 
     >>> stream = simulate(IotProfile(seed=1, machines=3))
     >>> [next(stream).stream for _ in range(3)]
-    ['heartbeats', 'status', 'heartbeats']
+    ['equipment', 'equipment', 'equipment']
     """
     return islice(_Simulation(profile).events(), profile.events)
 
@@ -62,6 +62,8 @@ class _Simulation:
 
     def events(self) -> Iterator[Simulated]:
         """Yield everything, without end."""
+        if self._profile.registry:
+            yield from registered(self._fleet, self._profile)
         self._troubles.begin()
         for tick in count():
             now = self._profile.start_ms + tick * self._tick_ms

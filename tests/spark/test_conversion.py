@@ -72,6 +72,10 @@ class Case:
         return [row for row in rows if not name or not str(row[name]).startswith(lead)]
 
 
+NEW_OF_SHIFTS = ("planned_stop_ms", "unknown_ms", "produced", "rejected", "performance", "quality")
+NEW_OF_ALARMS = ("point", "role", "cause", "consequence", "response", "respond_by_ms")
+#: What settings must say so that things are what they were then.
+AS_THEN = {"iot": ["monitor.tree=names"]}
 CASES = [
     Case(
         "fraud",
@@ -108,8 +112,15 @@ CASES = [
     ),
     Case(
         "iot",
-        # Windows are told by revision, and a day when its last millisecond is over.
-        changed={"alarm_kpis": ("revision", "_event_time"), "shifts": ("revision",)},
+        changed={
+            # Windows are told by revision, and a day when its last millisecond is over.
+            "alarm_kpis": ("revision", "_event_time"),
+            # Availability is of planned busy time.
+            "shifts": ("revision", "planned_ms", "down_ms", "availability", "oee", *NEW_OF_SHIFTS),
+            "readings": ("point",),
+            "liveness": ("never_heard",),
+            **dict.fromkeys(("alarms", "alarm_history"), NEW_OF_ALARMS),
+        },
         same_ids=("readings", "late", "dead_letters"),
         waits=("MachineMonitor",),
         timers=("MachineMonitor", "PlantMonitor"),
@@ -199,7 +210,8 @@ def unpacked(name: str, root: Path) -> Left:
         )  # the engine takes them in the order of their times
     relocate(root / "checkpoint")
     app = load_app(name)
-    said = load_settings(app.settings, app=name, overrides=[*make.COMMON, *make.SETTINGS[name]], env={})
+    overrides = [*make.COMMON, *make.SETTINGS[name], *AS_THEN.get(name, ())]
+    said = load_settings(app.settings, app=name, overrides=overrides, env={})
     return Left(app, said, root, json.loads(lzma.decompress((root / "expected.json.xz").read_bytes())))
 
 

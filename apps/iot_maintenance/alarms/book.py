@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Facts
+from apps.iot_maintenance.assets import quantity_of
 from millrace.errors import UserError
 from millrace.rules import Entry
 
@@ -43,6 +44,10 @@ class RuleSet:
         self.silence = self._from("silence")
         #: Quantities that rules over a whole machine look at.
         self.together = frozenset(q for c in self.machine for q in c.rule.quantities)
+        #: Lengths (ms) of the windows that rules ask for, by quantity.
+        self.windows: dict[str, tuple[int, ...]] = {
+            q: lengths for q, found in self.of.items() if (lengths := _lengths(found))
+        }
         #: Shortest wait for data by quantity, ms.
         self.no_data: dict[str, int] = {
             q: min(level.no_data_ms for c in found for level in c.levels if level.no_data_ms)
@@ -75,11 +80,11 @@ class RuleSet:
         """Return whether any rule over a whole machine begins to hold."""
         return any(c.trips(facts) for c in self.machine if not c.kinds or facts.kind in c.kinds)
 
-    def concern(self, quantity: str, conditions: Container[str], version: str) -> bool:
-        """Return whether a reading of a quantity can change an alarm that something has happened to.
+    def concern(self, subject: str, conditions: Container[str], version: str) -> bool:
+        """Return whether a reading of a measuring point can change an alarm that something has happened to.
 
         Args:
-            quantity: The quantity.
+            subject: The measuring point.
             conditions: Names of the machine's alarms that something has happened to.
             version: The version of the rules that they were last asked by.
         """
@@ -87,15 +92,19 @@ class RuleSet:
             return False
         if version != self.version:
             return True
-        names = self._names.get(quantity)
+        names = self._names.get(subject)
         if names is None:
-            rules = (*self.of.get(quantity, ()), *self.quality)
-            names = self._names[quantity] = tuple(rule.name_for(quantity) for rule in rules)
+            rules = (*self.of.get(quantity_of(subject), ()), *self.quality)
+            names = self._names[subject] = tuple(rule.name_for(subject) for rule in rules)
         return any(name in conditions for name in names)
 
     def rule_of(self, alarm: str) -> CompiledRule | None:
         """Return the rule of an alarm by its name on its machine."""
         return self.by_id.get(alarm.partition("/")[0])
+
+
+def _lengths(rules: Iterable[CompiledRule]) -> tuple[int, ...]:
+    return tuple(sorted({length for rule in rules for level in rule.levels for length in level.windows}))
 
 
 #: Bounds between which there is nothing.

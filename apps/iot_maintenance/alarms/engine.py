@@ -11,8 +11,9 @@ from apps.iot_maintenance.alarms.book import RuleSet
 from apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condition
 from apps.iot_maintenance.alarms.record import AlarmEvent, Change
 from apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule, Facts
-from apps.iot_maintenance.assets import place_of
+from apps.iot_maintenance.assets import UNREGISTERED, point_of, quantity_of
 from apps.iot_maintenance.events import Action
+from apps.iot_maintenance.statuses import Regime
 from millrace.time import NEVER
 
 _SHELVED: Final = {0: "", ONE_SHOT: "one_shot"}
@@ -82,6 +83,9 @@ class Engine:
         status: The machine's status now.
         emit: Takes each row of the history.
         is_ahead: Whether it is now by the stream's clock, which the entity's own may be behind.
+        place: The entity's site and line.
+        regime: What its status means.
+        reasons: Whether holding alarms back needs a reason.
 
     Example:
         >>> from apps.iot_maintenance.alarms.rule import AlarmRule, Level
@@ -96,7 +100,18 @@ class Engine:
         [(1, 'active', 81.0), (3, 'inactive', 75.0)]
     """
 
-    __slots__ = ("alarms", "at", "emit", "entity", "is_ahead", "rules", "status")
+    __slots__ = (
+        "alarms",
+        "at",
+        "emit",
+        "entity",
+        "is_ahead",
+        "place",
+        "reasons",
+        "regime",
+        "rules",
+        "status",
+    )
 
     def __init__(
         self,
@@ -108,8 +123,12 @@ class Engine:
         emit: Callable[[AlarmEvent], None],
         *,
         is_ahead: bool = False,
+        place: tuple[str, str] = (UNREGISTERED, UNREGISTERED),
+        regime: Regime | None = None,
+        reasons: bool = False,
     ) -> None:
         self.alarms, self.rules, self.entity, self.is_ahead = alarms, rules, entity, is_ahead
+        self.place, self.regime, self.reasons = place, regime, reasons
         self.at, self.status, self.emit = at, status, emit
         if alarms.conditions and alarms.rules != rules.version:
             self._reconcile()
@@ -120,7 +139,7 @@ class Engine:
         """Judge a reading that is to be believed."""
         found = self.rules.of.get(facts.quantity)
         if found is not None:
-            self._judge(found, facts, facts.quantity)
+            self._judge(found, facts, facts.subject or facts.quantity)
 
     def machine(self, facts: Facts) -> None:
         """Judge the machine's latest readings together."""
@@ -130,20 +149,20 @@ class Engine:
         """Judge an error; it is over at once."""
         self._judge(self.rules.errors, facts, "", momentary=True)
 
-    def fault(self, quantity: str, reason: str, *, bad: bool) -> None:
+    def fault(self, subject: str, reason: str, *, bad: bool) -> None:
         """Take what has been found of a sensor: the alarm of its quality."""
-        self._told(self.rules.quality, quantity, bad, reason)
+        self._told(self.rules.quality, subject, bad, reason)
 
     def silent(self, name: str, *, silent: bool, reason: str = "") -> None:
         """Take that a sensor or device is silent, or heard again."""
         self._told(self.rules.silence, name, silent, reason)
 
-    def no_data(self, quantity: str, since: int) -> None:
-        """Take that there has been no reading of a quantity since a time, ms."""
-        for rule in self.rules.of.get(quantity, ()):
+    def no_data(self, subject: str, since: int) -> None:
+        """Take that there has been no reading of a measuring point since a time, ms."""
+        for rule in self.rules.of.get(quantity_of(subject), ()):
             waits = [level.no_data_ms for level in rule.levels if level.no_data_ms]
             if waits and self.at - since >= min(waits):
-                name = rule.name_for(quantity)
+                name = rule.name_for(subject)
                 condition = self.alarms.conditions.get(name) or self._new(name, rule)
                 for level, state in zip(rule.levels, condition.levels, strict=True):
                     if level.no_data_ms and self.at - since >= level.no_data_ms and not state.holds:
@@ -157,6 +176,21 @@ class Engine:
         self.alarms.due = NEVER
         self._all()
 
+    def moved(self, before: tuple[str, str]) -> None:
+        """Take that the entity was at another site or line: what stands is told there no more, but here."""
+        for name in sorted(self.alarms.conditions):
+            condition, rule = self.alarms.conditions[name], self.rules.rule_of(name)
+            if condition.level and condition.told and rule is not None:
+                self._tell(name, condition, rule, "moved", gone_from=before)
+                self._tell(name, condition, rule, "moved")
+
+    def gone(self, subject: str) -> None:
+        """Take that a measuring point is another now: its alarms are removed."""
+        for name in sorted(self.alarms.conditions):
+            rule = self.rules.rule_of(name)
+            if name.partition("/")[2] == subject:
+                self._remove(name, self.alarms.conditions[name], rule, "its measuring point is another")
+
     def status_changed(self) -> None:
         """Look at all alarms again: the machine does something else now."""
         self._all()
@@ -168,13 +202,13 @@ class Engine:
                 self._advance(name, self.alarms.conditions[name], rule)
 
     def _judge(
-        self, rules: Iterable[CompiledRule], facts: Facts, quantity: str, *, momentary: bool = False
+        self, rules: Iterable[CompiledRule], facts: Facts, subject: str, *, momentary: bool = False
     ) -> None:
         conditions = self.alarms.conditions
         for rule in rules:
             if rule.kinds and facts.kind not in rule.kinds:
                 continue
-            name = rule.names[quantity] if quantity else rule.rule.id
+            name = rule.name_for(subject) if subject else rule.rule.id
             condition = conditions.get(name)
             if condition is None:
                 if not rule.trips(facts):
@@ -190,7 +224,7 @@ class Engine:
 
     def _told(self, rules: Iterable[CompiledRule], subject: str, holds: bool, reason: str) -> None:
         for rule in rules:
-            if rule.rule.quantities and subject not in rule.rule.quantities:
+            if rule.rule.quantities and quantity_of(subject) not in rule.rule.quantities:
                 continue
             name = rule.name_for(subject)
             condition = self.alarms.conditions.get(name)
@@ -221,7 +255,7 @@ class Engine:
         if 0 < condition.suppressed_until <= at:
             condition.suppressed_until = 0
             self._tell(name, condition, rule, "unsuppress", reason="its time is over")
-        by_status = self.status in rule.suppress_in
+        by_status = self.status in rule.suppress_in or self.regime in rule.suppress_in
         if by_status != condition.by_status:
             condition.by_status = by_status
             if condition.retain:
@@ -291,18 +325,21 @@ class Engine:
         self.alarms.rules = self.rules.version
         for name in sorted(self.alarms.conditions):
             condition, rule = self.alarms.conditions[name], self.rules.rule_of(name)
-            quantity = name.partition("/")[2]
+            quantity = quantity_of(name.partition("/")[2])
             of = rule.rule.quantities if rule is not None else ()
             if rule is not None and (not quantity or not of or quantity in of):
                 condition.fit(len(rule.levels))
                 condition.level = min(condition.level, len(rule.levels))
                 self.alarms.due = min(self.alarms.due, self.at)
                 continue
-            del self.alarms.conditions[name]
-            if condition.retain:
-                condition.level, condition.acked, condition.confirmed = 0, True, True
-                condition.latched = False
-                self._tell(name, condition, rule, "removed", reason="its rule is gone")
+            self._remove(name, condition, rule, "its rule is gone")
+
+    def _remove(self, name: str, condition: Condition, rule: CompiledRule | None, why: str) -> None:
+        del self.alarms.conditions[name]
+        if condition.retain:
+            condition.level, condition.acked, condition.confirmed = 0, True, True
+            condition.latched = False
+            self._tell(name, condition, rule, "removed", reason=why)
 
     # -- operators -----------------------------------------------------------------------------
 
@@ -315,21 +352,26 @@ class Engine:
             return
         alarms.acted.append(action.action_id)
         if action.alarm == "*":
+            if action.verb in HOLDS_BACK and self.reasons and not action.comment.strip():
+                self._reject(action, None, "it needs a reason")
+                return
             if action.verb in ("suppress", "unsuppress"):
                 until = self.at + action.duration_ms if action.duration_ms > 0 else NEVER
                 alarms.suppressed_until = until if action.verb == "suppress" else 0
             for name in sorted(alarms.conditions):
                 rule = self.rules.rule_of(name)
-                if rule is not None and not _refused(alarms.conditions[name], action):
+                if rule is None:
+                    continue
+                if not _refused(alarms.conditions[name], action, rule):
                     self._apply(name, rule, action)
             return
         rule = self.rules.rule_of(action.alarm)
-        quantity = action.alarm.partition("/")[2]
+        quantity = quantity_of(action.alarm.partition("/")[2])
         if rule is None or (rule.rule.source == "reading" and quantity not in rule.rule.quantities):
             self._reject(action, rule, "there is no such alarm")
             return
         condition = alarms.conditions.get(action.alarm) or new_condition(rule)
-        if why := _refused(condition, action):
+        if why := _refused(condition, action, rule, reasons=self.reasons):
             self._reject(action, rule, why)
             return
         if action.alarm not in alarms.conditions:
@@ -369,6 +411,12 @@ class Engine:
 
     # -- history -------------------------------------------------------------------------------
 
+    @staticmethod
+    def _respond_by(condition: Condition, rule: CompiledRule | None) -> int | None:
+        if rule is None or not condition.level or not rule.response_ms:
+            return None
+        return condition.since + rule.response_ms
+
     def _tell(
         self,
         name: str,
@@ -378,10 +426,16 @@ class Engine:
         *,
         reason: str = "",
         action: Action | None = None,
+        gone_from: tuple[str, str] | None = None,
     ) -> None:
         at, number = self.alarms.place(name, self.at, is_ahead=self.is_ahead)
         level = condition.level
-        rule_id, _, quantity = name.partition("/")
+        rule_id, _, subject = name.partition("/")
+        category = "process" if rule is None else rule.category
+        # What is silent may be a device, whose name is no quantity's.
+        quantity, point = (
+            (subject, "") if category == "liveness" else (quantity_of(subject), point_of(subject))
+        )
         shadow = rule is not None and rule.shadow
         # By position: a row is made for every change of every alarm.
         self.emit(
@@ -391,7 +445,7 @@ class Engine:
                 name,
                 rule_id,
                 quantity,
-                "process" if rule is None else rule.category,
+                category,
                 change,
                 at,
                 number,
@@ -404,7 +458,7 @@ class Engine:
                 condition.suppressed,
                 condition.out_of_service,
                 condition.silenced,
-                level > 0 and condition.told and not shadow,
+                level > 0 and condition.told and not shadow and gone_from is None,
                 condition.first,
                 shadow,
                 level,
@@ -417,14 +471,31 @@ class Engine:
                 action.comment if action is not None else "",
                 "" if rule is None else rule.rule.title,
                 self.status or "",
-                *place_of(self.entity),
+                *(gone_from or self.place),
+                point,
+                action.role if action is not None else "",
+                "" if rule is None else rule.rule.cause,
+                "" if rule is None else rule.rule.consequence,
+                "" if rule is None else rule.rule.response,
+                self._respond_by(condition, rule),
             )
         )
 
 
-def _refused(condition: Condition, action: Action) -> str:
-    """Return why an action makes no sense now; empty if it does."""
+#: What holds alarms back, so that it may need a reason, and may be for some roles alone.
+HOLDS_BACK: Final = frozenset({"shelve", "suppress", "out_of_service"})
+
+
+def _refused(
+    condition: Condition, action: Action, rule: CompiledRule | None = None, *, reasons: bool = False
+) -> str:
+    """Return why an action makes no sense now, or may not be done; empty if it may."""
     verb = action.verb
+    if verb in HOLDS_BACK:
+        if reasons and not action.comment.strip():
+            return "it needs a reason"
+        if rule is not None and rule.rule.roles and action.role not in rule.rule.roles:
+            return f"only {', '.join(rule.rule.roles)} may do that"
     if verb == "ack" and condition.acked:
         return "it is acknowledged, or there is nothing to acknowledge"
     if verb == "confirm" and condition.confirmed:

@@ -27,6 +27,7 @@ Change = Literal[
     "comment",
     "rejected",
     "removed",
+    "moved",
 ]
 
 
@@ -67,6 +68,12 @@ class AlarmEvent(msgspec.Struct, frozen=True, gc=False):
         status: The machine's status.
         plant_id: The plant of the entity.
         line_id: Its line.
+        point: The measuring point that it is about, where the machine has several of the quantity.
+        role: As what the operator acted.
+        cause: What it may come from.
+        consequence: What happens if nobody responds.
+        response: What to do.
+        respond_by_ms: Until when; ``None`` if nobody has said, or it is not active.
     """
 
     alarm_id: str
@@ -102,3 +109,9 @@ class AlarmEvent(msgspec.Struct, frozen=True, gc=False):
     status: str = ""
     plant_id: str = ""
     line_id: str = ""
+    point: str = ""
+    role: str = ""
+    cause: str = ""
+    consequence: str = ""
+    response: str = ""
+    respond_by_ms: int | None = None

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from apps.iot_maintenance.alarms.schedule import Schedule
+from apps.iot_maintenance.alarms.spans import LEAST_MS, MOST_MS, Span
+from apps.iot_maintenance.statuses import Regime
 from millrace.errors import UserError
-from millrace.rules import Constant, Field, Function, Language, RuleError
+from millrace.rules import Constant, Field, FieldName, Function, Language, RuleError, Window
 from millrace.time import NO_WATERMARK
 from millrace.time.durations import to_ms
 
@@ -92,7 +95,7 @@ class AlarmRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
             Of ``machine``: the names that its expressions use.
         kinds: Kinds of machines that it is for; empty: all.
         title: What is shown.
-        suppress_in: In these statuses of the machine its alarms are suppressed.
+        suppress_in: In these statuses, or regimes, of the machine its alarms are suppressed.
         schedule: When it is in force; always unless given.
         ack: Whether an operator must acknowledge it.
         confirm: Whether acknowledging must be confirmed.
@@ -101,6 +104,11 @@ class AlarmRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         escalate: Whether it becomes more severe while nobody acknowledges it.
         group: Of the alarms of a group on a machine, the first to come is marked.
         max_shelve: Longest time that it may be shelved for.
+        roles: Who may shelve, suppress or take it out of service; empty: anybody.
+        cause: What it may come from, for whoever responds to it.
+        consequence: What happens if nobody does.
+        response: What to do.
+        response_time: Within which time; 0: nobody has said.
     """
 
     id: _RuleId
@@ -118,6 +126,11 @@ class AlarmRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     escalate: Escalate | None = None
     group: str = ""
     max_shelve: _Duration = "8h"
+    roles: tuple[str, ...] = ()
+    cause: str = ""
+    consequence: str = ""
+    response: str = ""
+    response_time: _Duration = 0
 
 
 class Facts:
@@ -133,17 +146,22 @@ class Facts:
         minimum: Least value since maintenance.
         maximum: Largest value since maintenance.
         quantity: What is measured.
+        subject: The measuring point: quantity and name; empty: the quantity alone.
         status: The machine's status.
         kind: The machine's kind.
+        regime: What its status means; empty if nobody has said.
         code: The error's code.
         latest: Latest good value by quantity.
         known: What is known of the machine at this time.
+        attributes: Master data of the measuring point.
+        spans: Length (ms) → window over its values.
         at: This time, ms.
         stream_ms: How far the stream is, which a machine may be behind.
     """
 
     __slots__ = (
         "at",
+        "attributes",
         "average",
         "average_by_time",
         "code",
@@ -154,17 +172,22 @@ class Facts:
         "minimum",
         "quantity",
         "rate",
+        "regime",
+        "spans",
         "status",
         "stream_ms",
+        "subject",
         "trend",
         "value",
         "zscore",
     )
 
-    def __init__(self, at: int, *, status: str | None = None, kind: str = "") -> None:
+    def __init__(
+        self, at: int, *, status: str | None = None, kind: str = "", regime: Regime | None = None
+    ) -> None:
         self.at = at
         self.stream_ms = NO_WATERMARK
-        self.status, self.kind = status, kind
+        self.status, self.kind, self.regime = status, kind, regime or ""
         self.value: float | None = None
         self.rate: float | None = None
         self.average: float | None = None
@@ -173,9 +196,11 @@ class Facts:
         self.zscore: float | None = None
         self.minimum: float | None = None
         self.maximum: float | None = None
-        self.quantity = self.code = ""
+        self.quantity = self.code = self.subject = ""
         self.latest: Mapping[str, float] = {}
         self.known: Any = None
+        self.attributes: Mapping[str, str] = {}
+        self.spans: Mapping[int, Span] = {}
 
     def __getattr__(self, quantity: str) -> float | None:
         # Only for what is no slot: quantities as names in expressions over several sensors.
@@ -199,7 +224,61 @@ def _errors(code: str) -> Callable[[Facts], float]:
 
 
 def _attribute(name: str) -> Callable[[Facts], str | None]:
-    return lambda facts: None if facts.known is None else facts.known.attributes.get(name)
+    def found(facts: Facts) -> str | None:
+        own = facts.attributes.get(name)
+        return own if own is not None or facts.known is None else facts.known.attributes.get(name)
+
+    return found
+
+
+def _number_of(name: str) -> Callable[[Facts], float | None]:
+    text = _attribute(name)
+
+    def found(facts: Facts) -> float | None:
+        said = text(facts)
+        try:
+            number = None if said is None else float(said)
+        except ValueError:
+            return None  # it is no number: no condition on it is true
+        return number if number is not None and isfinite(number) else None
+
+    return found
+
+
+def _minutes_in(word: str) -> Callable[[Facts], float]:
+    def found(facts: Facts) -> float:
+        since = None if facts.known is None else facts.known.status_since_ms
+        return (
+            0.0 if since is None or word not in (facts.status, facts.regime) else (facts.at - since) / 60_000
+        )
+
+    return found
+
+
+def _over(name: str) -> Callable[[str, int], Callable[[Facts], float | None]]:
+    """Return what makes the function that gives one measure of a window."""
+
+    def bind(field: str, length: int) -> Callable[[Facts], float | None]:
+        def found(facts: Facts) -> float | None:
+            span = facts.spans.get(length)
+            return None if span is None else getattr(span, name)
+
+        return found
+
+    return bind
+
+
+_WINDOW: Final = (FieldName("number", ("value",)), Window(LEAST_MS, MOST_MS))
+#: Functions of a window over the values of a measuring point.
+_WINDOWED: Final = tuple(
+    Function(name, _WINDOW, "number", _over(measure), True, about)
+    for name, measure, about in (
+        ("mean", "mean", "mean of the good values of a time"),
+        ("lowest", "low", "least good value of a time"),
+        ("highest", "high", "largest good value of a time"),
+        ("count", "count", "how many good values there were in a time"),
+    )
+)
 
 
 _NUMBERS: Final = (
@@ -215,11 +294,29 @@ _NUMBERS: Final = (
 _FUNCTIONS: Final = (
     Function("age_days", (Constant("text"),), "number", _days_since, True, "days since it was replaced"),
     Function("errors", (Constant("text"),), "number", _errors, False, "errors of a code in 24 h, '*': all"),
-    Function("attribute", (Constant("text"),), "text", _attribute, True, "a machine's master data"),
+    Function(
+        "attribute",
+        (Constant("text"),),
+        "text",
+        _attribute,
+        True,
+        "master data of the measuring point, else of the machine; a number where one is wanted",
+        number=_number_of,
+    ),
+    Function(
+        "minutes_in",
+        (Constant("text"),),
+        "number",
+        _minutes_in,
+        False,
+        "how long it has been in a status or regime, minutes; 0: it is not",
+    ),
 )
+_WINDOW_NAMES: Final = frozenset(function.name for function in _WINDOWED)
 _TEXTS: Final = {
     "status": Field("text", nullable=True, about="the machine's status"),
     "kind": Field("text", about="the machine's kind"),
+    "regime": Field("text", about="what its status means: producing, idle, setup, maintenance, failed, off"),
     "quantity": Field("text", about="what is measured"),
 }
 
@@ -236,7 +333,8 @@ def language(source: Source, quantities: tuple[str, ...] = ()) -> Language:
         return Language({**_TEXTS, **numbers}, _FUNCTIONS)
     if source == "error":
         return Language({**_TEXTS, "code": Field("text", about="the error's code")}, _FUNCTIONS)
-    return Language({**_TEXTS, **{n: Field("number", nullable=True) for n in _NUMBERS}}, _FUNCTIONS)
+    numbers = {n: Field("number", nullable=True) for n in _NUMBERS}
+    return Language({**_TEXTS, **numbers}, (*_FUNCTIONS, *_WINDOWED))
 
 
 class CompiledLevel:
@@ -261,6 +359,7 @@ class CompiledLevel:
         "severity",
         "until",
         "when",
+        "windows",
         "within_ms",
     )
 
@@ -272,8 +371,10 @@ class CompiledLevel:
         self.off_below = None if level.below is None else level.below + level.dead_band
         self.limit = level.above if level.above is not None else level.below
         words = language(rule.source, rule.quantities)
-        self.when = words.condition(level.when).holds if level.when else None
-        self.until = words.condition(level.until).holds if level.until else None
+        asked = [words.condition(text) if text else None for text in (level.when, level.until)]
+        self.when, self.until = (None if c is None else c.holds for c in asked)
+        uses = [use for condition in asked if condition is not None for use in condition.uses]
+        self.windows = frozenset(use.arguments[1] for use in uses if use.name in _WINDOW_NAMES)
         self.no_data_ms = to_ms(level.no_data)
         self.on_delay_ms, self.off_delay_ms = to_ms(level.on_delay), to_ms(level.off_delay)
         self.repeat = level.repeat.count if level.repeat else 0
@@ -338,6 +439,7 @@ class CompiledRule:
         "names",
         "no_data",
         "re_alarm_ms",
+        "response_ms",
         "rule",
         "shadow",
         "suppress_in",
@@ -352,6 +454,7 @@ class CompiledRule:
             self.re_alarm_ms = to_ms(rule.re_alarm.every) if rule.re_alarm else 0
             self.escalate_ms = to_ms(rule.escalate.after) if rule.escalate else 0
             self.max_shelve_ms = to_ms(rule.max_shelve)
+            self.response_ms = to_ms(rule.response_time)
         except RuleError as error:
             raise error.of(rule.id) from None
         except UserError as error:

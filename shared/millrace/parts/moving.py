@@ -64,13 +64,15 @@ class MovingStatistics(msgspec.Struct, array_like=True):
     variance: float = 0.0
     trend: float | None = None
 
-    def add(self, at: int, value: float) -> float | None:
+    def add(self, at: int, value: float, *, pane_ms: int = 0, last_n: int = 0) -> float | None:
         """Add a value.
 
         Args:
             at: Its time, ms. One of an earlier pane is counted there, if that is still kept; in all else
                 values count in the order in which they are added.
             value: A finite number.
+            pane_ms: Length of a pane, ms, if another than the class has; always the same for one series.
+            last_n: Length of the moving average by count, if another.
 
         Returns:
             Its z-score against what was before it; ``None`` while that is too little.
@@ -90,21 +92,22 @@ class MovingStatistics(msgspec.Struct, array_like=True):
         self.count = count + 1
         last = self.last
         last.append(value)
-        if len(last) > self.last_n:
-            del last[0]
+        if len(last) > (last_n or self.last_n):
+            del last[: len(last) - (last_n or self.last_n)]
         low, high = self.low, self.high
         if low is None or value < low:
             self.low = value
         if high is None or value > high:
             self.high = value
-        place, pane = -1, at // self.pane_ms
+        length = pane_ms or self.pane_ms
+        place, pane = -1, at // length
         if pane != self.pane or not self.sums:
             if pane < self.pane and self.sums:
                 place = pane - self.pane - 1
                 if place < -len(self.sums):
                     return zscore
             else:
-                self._begin(pane)
+                self._begin(pane, length)
         self.sums[place] += value
         self.counts[place] += 1
         return zscore
@@ -131,20 +134,20 @@ class MovingStatistics(msgspec.Struct, array_like=True):
         if gone > 0:
             del self.sums[:gone], self.counts[:gone]
 
-    def _begin(self, pane: int) -> None:
+    def _begin(self, pane: int, length: int) -> None:
         """Begin a pane; those that are too old go."""
         gone = pane - self.pane
         if not self.sums or gone >= self.panes:
             self.sums, self.counts, self.trend = [0.0], [0], None
         else:
-            self.trend = self._slope()
+            self.trend = self._slope(length)
             self.sums += [0.0] * gone
             self.counts += [0] * gone
             if (more := len(self.sums) - self.panes) > 0:
                 del self.sums[:more], self.counts[:more]
         self.pane = pane
 
-    def _slope(self) -> float | None:
+    def _slope(self, length: int) -> float | None:
         """Return the least-squares slope of the panes' means, each weighted by its values, per hour."""
         weight = at = value = 0.0
         points = [
@@ -158,7 +161,7 @@ class MovingStatistics(msgspec.Struct, array_like=True):
             weight, at, value = weight + w, at + w * x, value + w * y
         at, value = at / weight, value / weight
         above = sum(w * (x - at) * (y - value) for x, y, w in points)
-        return above / sum(w * (x - at) ** 2 for x, _, w in points) * _HOUR_MS / self.pane_ms
+        return above / sum(w * (x - at) ** 2 for x, _, w in points) * _HOUR_MS / length
 
 
 class Weighted(msgspec.Struct, array_like=True, gc=False):

@@ -224,10 +224,20 @@ class _Compiler:
         return Code("number", of.nullable, _applied(operator.neg, (of,)), f"-({of.key})")
 
     def _number(self, node: syntax.Node) -> Code:
-        code = self.code(node)
+        code = self._in_numbers(self.code(node))
         if code.type != "number":
             _refuse(node, f"this must be a number, it is a {code.type}")
         return code
+
+    def _in_numbers(self, code: Code) -> Code:
+        """Return what a text is where a number is wanted, if its function says so."""
+        use = code.use
+        if code.type != "text" or use is None:
+            return code
+        function = self._language.function(use.name)
+        if function is None or isinstance(function, Pure) or function.number is None:
+            return code
+        return Code("number", True, function.number(*use.arguments), f"number({code.key})", use=use)
 
     def _binary(self, node: syntax.Binary) -> Code:
         if node.sign in COMPARE:
@@ -250,6 +260,8 @@ class _Compiler:
 
     def _comparison(self, node: syntax.Binary) -> Code:
         left, right = self.code(node.left), self.code(node.right)
+        if "number" in (left.type, right.type):
+            left, right = self._in_numbers(left), self._in_numbers(right)
         if left.type != right.type:
             _refuse(node, f"a {left.type} cannot be compared with a {right.type}")
         if left.type == "boolean" and node.sign not in ("==", "!="):

@@ -133,6 +133,8 @@ class Function:
         about: What it is, in a few words.
         implies: Of a function that is true or false: ``implies(*arguments)`` gives a field of numbers and a
             limit that it is at least where the function is true. Rules are then found by the field.
+        number: Of a function that gives a text: ``number(*arguments)`` gives the function that is meant where
+            a number is wanted; it may have no value.
     """
 
     name: str
@@ -142,6 +144,7 @@ class Function:
     nullable: bool = False
     about: str = ""
     implies: Callable[..., tuple[str, float]] | None = None
+    number: Callable[..., Getter] | None = None
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ def monitor(*rules: AlarmRule, **rest: Any) -> MachineMonitor:
     """A monitor that believes what it reads, unless told otherwise, and looks for no silent sensors."""
     rest.setdefault("judge", False)
     rest.setdefault("sensor_least_ms", 10 * DAY)
+    rest.setdefault("tree", "names")
     return MachineMonitor(Monitoring(rules=rules, **rest))
 
 

@@ -603,3 +603,59 @@ def test_a_value_is_safe_for_a_kind_exactly_if_none_of_its_rules_begins_to_hold(
             assert rules.is_safe_for(kind, "oil", value) is not trips
     # An expression asks for more than the value.
     assert not rules.is_safe_for("fan", "oil", 3.0)
+
+
+# -- who holds an alarm back, and why; who responds to it ---------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["shelve", "suppress", "out_of_service"])
+def test_holding_an_alarm_back_needs_a_reason(verb: str) -> None:
+    target = driver(rule(), reasons=True)
+    send(target, reading(0, 81.0), action(SECOND, verb), action(2 * SECOND, verb, comment="being replaced"))
+    send(target, action(3 * SECOND, "ack"))
+    until(target, MINUTE)
+    found = history(target)[1:]
+    assert [(e.change, e.reason, e.comment) for e in found] == [
+        ("rejected", f"{verb}: it needs a reason", ""),
+        (verb, "", "being replaced"),
+        ("ack", "", ""),
+    ]
+
+
+def test_suppressing_all_of_a_machine_needs_a_reason_too() -> None:
+    target = driver(rule(), reasons=True)
+    send(target, reading(0, 81.0), action(SECOND, "suppress", "*", MINUTE), reading(2 * SECOND, 82.0))
+    send(target, action(3 * SECOND, "suppress", "*", MINUTE, comment="cleaning"), reading(4 * SECOND, 82.0))
+    until(target, 5 * SECOND)
+    assert [(e.alarm, e.change, e.announced) for e in history(target)] == [
+        ("hot/oil", "active", True),
+        ("*", "rejected", False),
+        ("hot/oil", "suppress", False),
+    ]
+
+
+def test_a_rule_says_which_roles_may_hold_its_alarms_back() -> None:
+    from apps.iot_maintenance.events import Action
+
+    target = driver(rule(roles=("supervisor", "engineer")))
+    send(target, reading(0, 81.0))
+    for at, role in ((1_000, ""), (2_000, "operator"), (3_000, "engineer")):
+        event = Action(f"a{at}", M1, "hot/oil", "shelve", START + at, "ann", MINUTE, "why", role)
+        send(target, (M1, START + at, event))
+    until(target, 4_000)
+    only = "shelve: only supervisor, engineer may do that"
+    assert [(e.change, e.reason, e.role) for e in history(target)[1:]] == [
+        ("rejected", only, ""),
+        ("rejected", only, "operator"),
+        ("shelve", "", "engineer"),
+    ]
+
+
+def test_an_alarm_says_what_it_comes_from_what_follows_and_what_to_do_until_when() -> None:
+    advice = {"cause": "worn seal", "consequence": "leak", "response": "change the seal"}
+    target = driver(rule(Level(above=80.0, off_delay="1s"), response_time="15m", **advice))
+    send(target, reading(0, 81.0), action(SECOND, "ack"), reading(2 * SECOND, 70.0))
+    until(target, MINUTE)
+    found = history(target)
+    assert {(e.cause, e.consequence, e.response) for e in found} == {tuple(advice.values())}
+    assert [e.respond_by_ms for e in found] == [START + 15 * MINUTE, START + 15 * MINUTE, None]

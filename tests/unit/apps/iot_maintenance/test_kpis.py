@@ -188,6 +188,57 @@ def test_alarms_that_stand_for_more_than_a_day_are_stale_and_priorities_are_shar
     assert days[-1].stale == ["p01-l01-m001:old"]
 
 
+def held(at: int, name: str, *, since: int = 0, **rest: Any) -> Any:
+    """An alarm that is active and held back."""
+    more = {"active": True, "active_since_ms": START + since, "change": "suppress", **rest}
+    return alarm(at, name, False, **more)
+
+
+def again(at: int, name: str, *, since: int = 0, **rest: Any) -> Any:
+    """An alarm that is told again."""
+    more = {"active_since_ms": START + since, "change": "unsuppress", **rest}
+    return alarm(at, name, True, **more)
+
+
+def test_an_alarm_that_is_told_again_after_twenty_stops_is_one_alarm() -> None:
+    stops: list[Any] = []
+    for n in range(20):
+        stops += [held(10_000 * n + 5_000, "a"), again(10_000 * n + 8_000, "a")]
+    window, day = plant(alarm(0, "a", True, active_since_ms=START), *stops).values("kpis")
+    for kpi in (window, day):
+        assert (kpi.alarms, kpi.flood, kpi.chattering, kpi.top) == (1, False, [], {"p01-l01-m001:a": 1})
+
+
+def test_an_alarm_that_became_active_while_it_was_held_back_is_one_when_it_is_told() -> None:
+    found = plant(held(0, "a"), again(5_000, "a"), held(6_000, "a"), again(7_000, "a")).values("kpis")
+    assert [kpi.alarms for kpi in found] == [1, 1]
+
+
+def test_an_alarm_that_comes_back_while_it_is_shelved_is_a_new_one() -> None:
+    events = [
+        alarm(0, "a", True, active_since_ms=START),
+        held(1_000, "a", shelved="timed"),
+        alarm(2_000, "a", False),
+        held(3_000, "a", since=3_000, shelved="timed"),
+        again(4_000, "a", since=3_000),
+    ]
+    assert [kpi.alarms for kpi in plant(*events).values("kpis")] == [2, 2]
+
+
+def test_an_alarm_of_three_days_that_is_shelved_again_and_again_is_stale() -> None:
+    events = [alarm(0, "a", True, active_since_ms=START)]
+    for hour in range(4, 72, 8):
+        events += [held(hour * HOUR, "a", shelved="timed", change="shelve")]
+        events += [again(hour * HOUR + 7 * HOUR, "a", change="unshelve")]
+    # Something else happens each day, so that each has a row.
+    events += [alarm(day * DAY + HOUR, f"b{day}", True) for day in range(3)]
+    days = [k for k in plant(*sorted(events, key=lambda e: e[1])).values("kpis") if k.span == "day"]
+    newest = {k.start_ms: k for k in sorted(days, key=lambda k: k.revision)}
+    stale = [[name for name in kpi.stale if name.endswith(":a")] for _, kpi in sorted(newest.items())]
+    assert stale == [[], ["p01-l01-m001:a"], ["p01-l01-m001:a"]]
+    assert sum(kpi.alarms for kpi in newest.values()) == 1 + 3
+
+
 def test_health_rolls_up_from_the_sensor_to_the_plant_and_back() -> None:
     target = plant(
         alarm(1, "hot/oil", True, severity="high"),

@@ -33,10 +33,33 @@ class Come(NamedTuple):
     on_time: bool = True
 
 
-def made(at: int, name: str, announced: bool, entity: str, rng: random.Random) -> AlarmEvent:
+class Stretch(NamedTuple):
+    """A time in which an alarm stood or was shelved, and since when it was active."""
+
+    alarm: str
+    begin: int
+    until: int
+    age: int
+
+
+def made(
+    at: int, name: str, announced: bool, entity: str, rng: random.Random, active: dict[Any, int] | None = None
+) -> AlarmEvent:
+    """A change of an alarm: it begins, is raised again, ends, or is active still and held back."""
     change = "re_alarm" if announced and rng.random() < 0.2 else "active" if announced else "inactive"
     severity = rng.choice(["low", "critical"])
-    _, _, event = alarm(at - START, name, announced, entity=entity, severity=severity, change=change)
+    more: dict[str, Any] = {}
+    if active is not None:
+        if announced:
+            active.setdefault((entity, name), at)
+        elif (entity, name) in active and rng.random() < 0.6:
+            shelved = rng.random() < 0.5
+            more = {"active": True, "shelved": "timed" if shelved else "", "suppressed": not shelved}
+            change = "shelve" if shelved else "suppress"
+        else:
+            active.pop((entity, name), None)
+        more["active_since_ms"] = active.get((entity, name))
+    _, _, event = alarm(at - START, name, announced, entity=entity, severity=severity, change=change, **more)
     found: AlarmEvent = event
     return found
 
@@ -49,11 +72,11 @@ def stream(rng: random.Random, patience: int) -> list[Come]:
         entity = f"{PLANT}-l0{number % 2}-m{number}"
         delay = rng.choice([0, 0, patience // 3, max(patience - 1, 0)])
         at = START + rng.randint(0, DAY_MS)
-        came = at
+        came, active = at, dict[Any, int]()
         for _ in range(rng.randint(5, 25)):
             at += rng.choice([1, 2, rng.randint(1, step), WINDOW_MS - 1 - at % WINDOW_MS or 1, WINDOW_MS])
             came = max(came, at + rng.randint(0, delay))
-            found.append(Come(came, made(at, rng.choice("ab"), rng.random() < 0.6, entity, rng)))
+            found.append(Come(came, made(at, rng.choice("ab"), rng.random() < 0.6, entity, rng, active)))
     return sorted(found, key=lambda c: c.came)
 
 
@@ -61,19 +84,31 @@ def windows_of(events: list[AlarmEvent], upto: int) -> dict[tuple[str, int], Ala
     """Return the rows of all windows that end up to a time, by looking at all events for each."""
     changes = sorted(events, key=lambda e: e.event_time_ms)
     counted: list[AlarmEvent] = []
-    stood: list[tuple[str, int, int]] = []
+    stood: list[Stretch] = []
     since: dict[str, int] = {}
-    for event in changes:
-        name = event.alarm_id
-        if event.announced:
-            if name not in since or event.change == "re_alarm":
-                counted.append(event)
-            since.setdefault(name, event.event_time_ms)
-        elif name in since:
-            stood.append((name, since.pop(name), event.event_time_ms))
-    stood += [(name, at, NEVER) for name, at in since.items()]
+    shelved: list[Stretch] = []
+    known: dict[str, int] = {}  # alarms that were counted, and are active since
+    for name in sorted({event.alarm_id for event in changes}):
+        mine = [event for event in changes if event.alarm_id == name]
+        for event, after in zip(mine, [*mine[1:], None], strict=True):
+            age = event.event_time_ms if event.active_since_ms is None else event.active_since_ms
+            until = NEVER if after is None else after.event_time_ms
+            if not event.active:
+                known.pop(name, None)
+                since.pop(name, None)
+                continue
+            if event.announced:
+                if event.change == "re_alarm" or (name not in since and known.get(name) != age):
+                    counted.append(event)
+                known[name] = since[name] = since.get(name, age)
+                stood.append(Stretch(name, event.event_time_ms, until, since[name]))
+            else:
+                since.pop(name, None)
+                if name in known and event.shelved:
+                    shelved.append(Stretch(name, event.event_time_ms, until, known[name]))
+    counted.sort(key=lambda e: e.event_time_ms)
     return {
-        (span, start): row_of(span, start, size, counted, stood)
+        (span, start): row_of(span, start, size, counted, stood, shelved)
         for span, size in (("10min", WINDOW_MS), ("day", DAY_MS))
         for start in {e.event_time_ms // size * size for e in counted}
         if start + size - 1 <= upto
@@ -84,7 +119,12 @@ NEVER = END_OF_TIME * 2
 
 
 def row_of(
-    span: Any, start: int, size: int, counted: list[AlarmEvent], stood: list[tuple[str, int, int]]
+    span: Any,
+    start: int,
+    size: int,
+    counted: list[AlarmEvent],
+    stood: list[Stretch],
+    shelved: list[Stretch],
 ) -> AlarmKpi:
     end = start + size
     mine = [e for e in counted if start <= e.event_time_ms < end]
@@ -95,11 +135,12 @@ def row_of(
         times = [e.event_time_ms for e in mine if e.alarm_id == name]
         if any(b - a <= MINUTE_MS for a, b in zip(times, times[CHATTER - 1 :], strict=False)):
             chattering.add(name)
-    standing = [(name, at) for name, at, until in stood if at < end <= until]
+    standing = [one for one in stood if one.begin < end <= one.until]
+    aged = [*standing, *(one for one in shelved if one.begin < end <= one.until)]
     top = sorted(Counter(e.alarm_id for e in mine).items(), key=lambda item: (-item[1], item[0]))[:10]
     return AlarmKpi(
         PLANT, span, start, end, len(mine), floods > 0, floods / (size // WINDOW_MS), sorted(chattering),
-        sorted(name for name, at in standing if end - at > DAY_MS), len(standing),
+        sorted({one.alarm for one in aged if end - one.age > DAY_MS}), len(standing),
         {s: sum(e.severity == s for e in mine) / len(mine) for s in SEVERITIES},
         dict(top), sum(n for _, n in top) / len(mine),
     )  # fmt: skip
