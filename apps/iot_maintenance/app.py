@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
+from apps.iot_maintenance.anomalies import PointScore
 from apps.iot_maintenance.events import (
     DATED_BY_HAND,
     Action,
@@ -30,7 +31,7 @@ def topics(settings: IotSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
     events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions")
-    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts"]
+    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts", "anomalies"]
     if names.enriched:
         results.append("enriched")
     reads = [
@@ -76,6 +77,7 @@ app = App(
         "shift_kpi.v2": ShiftKpi,
         "alarm_kpi.v2": AlarmKpi,
         "asset_health.v1": AssetHealth,
+        "point_score.v1": PointScore,
     },
     narrowed=dict.fromkeys(
         ("reading.v2", "status.v2", "maintenance.v2", "equipment.v2", "action.v2"),

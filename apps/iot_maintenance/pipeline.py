@@ -5,7 +5,7 @@ from __future__ import annotations
 from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, monitoring
+from apps.iot_maintenance.settings import IotSettings, monitoring, scoring
 from apps.iot_maintenance.signals import KEYS
 from millrace.topology import Input, Topology, Upsert, read
 
@@ -18,9 +18,9 @@ def topology(settings: IotSettings) -> Topology:
 
     Returns:
         Tables ``readings`` (enriched, every revision), ``alarm_history``, ``alarms`` (the state of each),
-        ``liveness``, ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset),
-        ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of the readings too if one is
-        named.
+        ``liveness``, ``scores`` (how unusual each value is), ``anomalies`` (those that are), ``shifts`` and
+        ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset), ``late``, ``dead_letters``
+        and ``dead_alarms``; topics of results, of the readings too if one is named.
     """
     names = settings.topics
     topics = {
@@ -29,6 +29,7 @@ def topology(settings: IotSettings) -> Topology:
         "health": names.health,
         "MachineMonitor.liveness": names.liveness,
         "MachineMonitor.shifts": names.shifts,
+        "MachineMonitor.anomalies": names.anomalies,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -38,7 +39,7 @@ def topology(settings: IotSettings) -> Topology:
     }
     return (
         read(inputs, control=names.control)
-        .process(MachineMonitor(monitoring(settings)))
+        .process(MachineMonitor(monitoring(settings), scoring(settings)))
         .key_by("plant_id", output="alarms")
         .process(PlantMonitor())
         .write(
@@ -49,6 +50,8 @@ def topology(settings: IotSettings) -> Topology:
                 "health": Upsert("health", ("asset_id",), "event_time_ms"),
                 "MachineMonitor.liveness": "liveness",
                 "MachineMonitor.shifts": Upsert("shifts", ("machine_id", "shift_start_ms"), "revision"),
+                "MachineMonitor.scores": "scores",
+                "MachineMonitor.anomalies": "anomalies",
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

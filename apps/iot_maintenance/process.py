@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from apps.iot_maintenance.alarms.rule import Facts, alarm_language
+from apps.iot_maintenance.anomalies import Scored
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
 from apps.iot_maintenance.past import DAY_MS, Known
@@ -24,7 +25,6 @@ from apps.iot_maintenance.watch import (
     TOGETHER,
     WATCH,
     Monitoring,
-    Watch,
 )
 from millrace import BroadcastContext, Context, Timer
 from millrace.parts.contents import digest_of
@@ -46,7 +46,7 @@ def _identity(event: Fact) -> str:
     return f"e{event.error_id}" if isinstance(event, MachineError) else f"q{event.event_time_ms}"
 
 
-class MachineMonitor(Watch):
+class MachineMonitor(Scored):
     """Watches machines, and the gateways that they are heard through.
 
     The key is a machine for all but heartbeats, whose key is the gateway. What comes behind the watermark
@@ -55,6 +55,7 @@ class MachineMonitor(Watch):
 
     Args:
         monitoring: What to do.
+        scoring: How values are scored; by default as the settings have it.
     """
 
     version = 2
@@ -134,15 +135,16 @@ class MachineMonitor(Watch):
         limits = self._m.limits.get(quantity, _NO_LIMITS)
         judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge)
         running = machine.running[quantity]
-        zscore = None
+        zscore = score = None
         if judged.value is not None:
             zscore = running.add(at, judged.value)
+            score = self._score(event, quantity, judged.value, sensor.interval, ctx)
         known = machine.past.as_of(at)
         row = self._row(event, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
-        self._judge(event, machine, known, judged, running, zscore, before_at, before, ctx)
+        self._judge(event, machine, known, judged, running, zscore, score, before_at, before, ctx)
         if machine.watch_at == NEVER and sensor.interval:
             self._watch_from(machine, at + self._timeout(sensor), ctx)
 
@@ -154,6 +156,7 @@ class MachineMonitor(Watch):
         judged: Judged,
         running: Running,
         zscore: float | None,
+        score: float | None,
         before_at: int,
         before: float,
         ctx: Context,
@@ -189,6 +192,7 @@ class MachineMonitor(Watch):
             if self._m.clock == "key":
                 facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
+            facts.anomaly_score = score
             facts.minimum, facts.maximum = running.low, running.high
             facts.average, facts.average_by_time = running.average, running.average_by_time
             if value is not None and before_at >= 0 and running.count > 1:

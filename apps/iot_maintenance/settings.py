@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from apps.iot_maintenance.alarms.schedule import zone
+from apps.iot_maintenance.anomalies import Scoring
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
@@ -37,6 +38,7 @@ class IotTopics(Section):
     shifts: str = "iot.shifts"
     health: str = "iot.health"
     alarm_kpis: str = "iot.alarm-kpis"
+    anomalies: str = "iot.anomalies"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
@@ -97,6 +99,19 @@ class MonitorSettings(Section):
         return value
 
 
+class ScoreSettings(Section):
+    """How unusual values are: what is scored, and from where on it is an anomaly."""
+
+    enabled: bool = Field(default=True, description="score the values of measuring points")
+    interval: Duration = Field(
+        default=timedelta(minutes=1),
+        description="score the mean of so long, or each value of a point that reports less often; 0: each",
+    )
+    threshold: float = Field(
+        default=0.5, gt=0, le=1, description="from which score on a value goes to the topic of anomalies"
+    )
+
+
 def _minutes(text: str) -> tuple[int, ...]:
     found = []
     for part in text.split(","):
@@ -112,6 +127,7 @@ class IotSettings(AppSettings):
 
     topics: IotTopics = IotTopics()
     monitor: MonitorSettings = MonitorSettings()
+    scores: ScoreSettings = ScoreSettings()
     # An alarm waits for the watermark: the bound is most of its latency. And when everything is silent time
     # must go on, or nobody would notice.
     stream: StreamSettings = StreamSettings(
@@ -159,3 +175,9 @@ def monitoring(settings: IotSettings) -> Monitoring:
         sensor_least_ms=ms(told.sensor_least),
         calendar=Calendar(_minutes(told.shift_starts), told.shift_tz),
     )
+
+
+def scoring(settings: IotSettings) -> Scoring:
+    """Return how values are scored."""
+    told = settings.scores
+    return Scoring(enabled=told.enabled, interval_ms=ms(told.interval), threshold=told.threshold)

@@ -130,6 +130,7 @@ class Facts:
         average_by_time: Moving average by time.
         trend: Slope, per hour.
         zscore: How unusual the value is.
+        anomaly_score: How unusual the newest scored value is, 0 to 1.
         minimum: Least value since maintenance.
         maximum: Largest value since maintenance.
         quantity: What is measured.
@@ -143,6 +144,7 @@ class Facts:
     """
 
     __slots__ = (
+        "anomaly_score",
         "at",
         "average",
         "average_by_time",
@@ -171,6 +173,7 @@ class Facts:
         self.average_by_time: float | None = None
         self.trend: float | None = None
         self.zscore: float | None = None
+        self.anomaly_score: float | None = None
         self.minimum: float | None = None
         self.maximum: float | None = None
         self.quantity = self.code = ""
@@ -209,6 +212,7 @@ _NUMBERS: Final = (
     "average_by_time",
     "trend",
     "zscore",
+    "anomaly_score",
     "minimum",
     "maximum",
 )
