@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import msgspec
 
 from millrace.operators.base import OperatorDefinitionError, finite, fraction, whole
+from millrace.time import days
+from millrace.windows.assigners import Duration, duration_ms
 
 Why = Literal[
     "",
@@ -28,6 +30,8 @@ Why = Literal[
 ]
 
 _HOUR_MS: Final = 3_600_000
+_MEMORY_MS: Final = days(35)
+_LONG_MEMORY_MS: Final = days(200)
 _DAY_MS: Final = 86_400_000
 _WEEK_MS: Final = 604_800_000
 #: The epoch began on a Thursday; a week here begins on a Monday.
@@ -68,6 +72,7 @@ class NoveltyState(msgspec.Struct, array_like=True, gc=False):
     Attributes:
         n: How many values there were.
         begun_ms: Time of the first.
+        at_ms: Time of the last.
         value: The last.
         levels: Weighted means of the values, one for each gain.
         changes: Weighted means of the steps from value to value, one for each gain.
@@ -80,6 +85,7 @@ class NoveltyState(msgspec.Struct, array_like=True, gc=False):
 
     n: int = 0
     begun_ms: int = 0
+    at_ms: int = 0
     value: float = 0.0
     levels: list[float] = []
     changes: list[float] = []
@@ -109,8 +115,8 @@ class Novelty:
     changes: tuple[float, ...]
     season_weight: float
     change_weight: float
-    forget: float
-    forget_slowly: float
+    memory_ms: int
+    long_memory_ms: int
 
     label: ClassVar[str] = "novelty"
     state: ClassVar[Any] = NoveltyState
@@ -137,30 +143,33 @@ class Novelty:
         if not -_LARGEST < value < _LARGEST:
             raise OverflowError(f"novelty: {value} is too large")
         if not state.n:
-            state.begun_ms = at_ms
+            state.begun_ms = state.at_ms = at_ms
             state.levels = [value] * len(self.levels)
             state.value = value
         state.n += 1
-        level = self._level(state, value)
-        season = self._season(state, value, at_ms)
-        change = self._change(state, abs(value - state.value))
-        state.value = value
+        watched = min(max(at_ms - state.at_ms, 0), _HOUR_MS)
+        forget = 1 - math.exp(-watched / self.memory_ms)
+        slowly = 1 - math.exp(-watched / self.long_memory_ms)
+        level = self._level(state, value, forget)
+        season = self._season(state, value, at_ms, slowly)
+        change = self._change(state, abs(value - state.value), forget, slowly)
+        state.at_ms, state.value = at_ms, value
         if state.n <= self.learn:
             return None
         return self._score(value, level, season, change)
 
-    def _level(self, state: NoveltyState, value: float) -> _Side:
+    def _level(self, state: NoveltyState, value: float, forget: float) -> _Side:
         """Compare a value with the recent levels, and let them follow."""
         beyond, levels, ranges = 0.0, state.levels, state.ranges
         expected, low, high = levels[0], ranges[0], ranges[1]
         if state.n > 1:
             for i, gain in enumerate(self.levels):
                 away = value - levels[i]
-                beyond += _beyond(ranges, 2 * i, away, self.forget, self.resolution)
+                beyond += _beyond(ranges, 2 * i, away, forget, self.resolution)
                 levels[i] += max(gain, 1 / state.n) * away
         return _Side(beyond / len(self.levels), expected, expected + low, expected + high)
 
-    def _season(self, state: NoveltyState, value: float, at_ms: int) -> _Side | None:
+    def _season(self, state: NoveltyState, value: float, at_ms: int, forget: float) -> _Side | None:
         """Compare a value with what is usual at this hour of the week; ``None`` where that is unknown."""
         hour = at_ms % _DAY_MS // _HOUR_MS * 4
         quarter = (at_ms + _MONDAY_MS) % _WEEK_MS * _QUARTERS // _WEEK_MS * 4
@@ -172,7 +181,7 @@ class Novelty:
         expected = usual + more
         where = 2 * len(self.levels)
         low, high = state.ranges[where : where + 2]
-        beyond = _beyond(state.ranges, where, value - expected, self.forget_slowly, self.resolution)
+        beyond = _beyond(state.ranges, where, value - expected, forget, self.resolution)
         # As means of the days and of the weeks at first, three steps to a day; then as weighted ones.
         days = max(at_ms - state.begun_ms, 0) // _DAY_MS
         usual += max(0.05, 1 / (3 * (days + 1))) * (value - usual)
@@ -181,18 +190,18 @@ class Novelty:
         state.quarters = _put(state.quarters, quarter, more)
         return _Side(beyond, expected, expected + low, expected + high)
 
-    def _change(self, state: NoveltyState, step: float) -> float:
+    def _change(self, state: NoveltyState, step: float, forget: float, slowly: float) -> float:
         """Compare how restless the series is with how it was; below 0: calmer."""
         if state.n == 1:
             return 0.0
         beyond, share = 0.0, 1 / (state.n - 1)
-        state.change += max(self.forget, share) * (step - state.change)
+        state.change += max(forget, share) * (step - state.change)
         usual = state.change + self.resolution + 1e-12
         for i, gain in enumerate(self.changes):
             state.changes[i] += max(gain, share) * (step - state.changes[i])
             restless = math.log(state.changes[i] / usual + _CALMEST)
             where = 2 * (len(self.levels) + 1 + i)
-            beyond += _beyond(state.ranges, where, restless, self.forget_slowly, 0.0)
+            beyond += _beyond(state.ranges, where, restless, slowly, 0.0)
         return beyond / len(self.changes)
 
     def _score(self, value: float, level: _Side, season: _Side | None, change: float) -> Score:
@@ -217,8 +226,8 @@ def novelty(
     changes: tuple[float, ...] = (0.05, 0.02, 0.01),
     season_weight: float = 0.6,
     change_weight: float = 0.6,
-    forget: float = 1e-4,
-    forget_slowly: float = 3e-5,
+    memory: Duration = _MEMORY_MS,
+    long_memory: Duration = _LONG_MEMORY_MS,
 ) -> Novelty:
     """Score how far values go beyond all that their series has shown.
 
@@ -226,7 +235,7 @@ def novelty(
     at this hour of the day and quarter of the day of the week (UTC), and between how restless the series is
     and how it usually is. What goes beyond the range that a distance has had so far is divided by the width
     of that range; the largest of the three, weighted, is the score. A range takes in what it has seen, so
-    what goes on is not told again, and narrows slowly, so what was long ago may be told again.
+    what goes on is not told again, and narrows with time, so what was long ago may be told again.
 
     Args:
         tolerance: How far beyond a range, as a share of it, scores 0.5.
@@ -237,11 +246,13 @@ def novelty(
         changes: Gains of the means that are the recent restlessness, in (0, 1].
         season_weight: What the distance from the season counts beside that from the level; 0: nothing.
         change_weight: What restlessness counts beside it; 0: nothing.
-        forget: By what share the range of distances from the level narrows with every value, in (0, 1).
-        forget_slowly: By what share the other ranges do.
+        memory: In what time the range of distances from the level narrows to a third (1 / e), of which time
+            without a value counts for an hour at most; also how long the usual restlessness looks back.
+        long_memory: The same of the other ranges.
 
     Raises:
         OperatorDefinitionError: A number is out of range.
+        WindowDefinitionError: A time is no positive duration.
 
     Example:
         >>> watched = novelty(learn=50)
@@ -267,8 +278,8 @@ def novelty(
         tuple(fraction(gain, "a gain of changes") for gain in changes),
         float(season_weight),
         float(change_weight),
-        fraction(forget, "forget", closed=False),
-        fraction(forget_slowly, "forget_slowly", closed=False),
+        duration_ms(memory, "memory"),
+        duration_ms(long_memory, "long_memory"),
     )
 
 

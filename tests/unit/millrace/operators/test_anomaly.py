@@ -50,17 +50,18 @@ def scored(detector: Novelty, values: Series, cuts: tuple[int, ...] = ()) -> lis
 # -- the definition, from whole arrays --------------------------------------------------------------
 
 
-def _means(x: np.ndarray, gain: float) -> np.ndarray:
+def _means(x: np.ndarray, gain: np.ndarray | float) -> np.ndarray:
     """Weighted means after each value, from explicit weights; the first ones are plain means."""
     out = np.empty(len(x))
+    most = np.maximum(gain, 1 / np.arange(1, len(x) + 1))
     for i in range(len(x)):
-        gains = np.maximum(gain, 1 / np.arange(1, i + 2))
+        gains = most[: i + 1]
         kept = np.concatenate([np.cumprod((1 - gains)[::-1])[::-1][1:], [1.0]])
         out[i] = (kept * gains) @ x[: i + 1]
     return out
 
 
-def _beyond(x: np.ndarray, forget: float, resolution: float) -> np.ndarray:
+def _beyond(x: np.ndarray, forget: np.ndarray, resolution: float) -> np.ndarray:
     """How far each is beyond the range of those before it, which began at 0."""
     centre = half = 0.0
     out = np.zeros(len(x))
@@ -70,7 +71,7 @@ def _beyond(x: np.ndarray, forget: float, resolution: float) -> np.ndarray:
             width = 2 * half + resolution + 1e-9 * max(abs(low), abs(high)) + 1e-12
             out[i] = (value - (high if value > high else low)) / width
             low, high = min(low, value), max(high, value)
-        centre, half = (low + high) / 2, (high - low) / 2 * (1 - forget)
+        centre, half = (low + high) / 2, (high - low) / 2 * (1 - forget[i])
     return out
 
 
@@ -78,10 +79,12 @@ def oracle(values: Series, detector: Novelty) -> np.ndarray:
     """Return the scores by the definition."""
     x = np.array([value for value, _ in values])
     at = np.array([when for _, when in values])
+    watched = np.clip(np.diff(at, prepend=at[0]), 0, HOUR)
+    forget, slowly = (1 - np.exp(-watched / ms) for ms in (detector.memory_ms, detector.long_memory_ms))
     level = np.zeros(len(x))
     for gain in detector.levels:
         away = x[1:] - _means(x, gain)[:-1]
-        level[1:] += _beyond(away, detector.forget, detector.resolution) / len(detector.levels)
+        level[1:] += _beyond(away, forget[1:], detector.resolution) / len(detector.levels)
     usual: dict[int, float] = {}
     more: dict[int, float] = {}
     where, away = [], []
@@ -99,13 +102,13 @@ def oracle(values: Series, detector: Novelty) -> np.ndarray:
         else:
             usual[hour] = float(np.float32(value))
     season = np.zeros(len(x))
-    season[where] = _beyond(np.array(away), detector.forget_slowly, detector.resolution)
+    season[where] = _beyond(np.array(away), slowly[where], detector.resolution)
     steps, restless = np.abs(np.diff(x)), np.zeros(len(x))
     if len(steps):
-        long = _means(steps, detector.forget) + detector.resolution + 1e-12
+        long = _means(steps, forget[1:]) + detector.resolution + 1e-12
         for gain in detector.changes:
-            watched = np.log(_means(steps, gain) / long + 0.05)
-            restless[1:] += _beyond(watched, detector.forget_slowly, 0.0) / len(detector.changes)
+            restlessness = np.log(_means(steps, gain) / long + 0.05)
+            restless[1:] += _beyond(restlessness, slowly[1:], 0.0) / len(detector.changes)
     sides = [
         np.abs(level),
         detector.season_weight * np.abs(season),
@@ -121,7 +124,7 @@ def oracle(values: Series, detector: Novelty) -> np.ndarray:
         novelty(learn=1),
         novelty(learn=1, season_weight=0, change_weight=0),
         novelty(learn=1, resolution=0.5, levels=(0.3,), changes=(0.1, 0.02), season_weight=2.0),
-        novelty(learn=1, tolerance=0.2, forget=0.01, forget_slowly=0.003, change_weight=3.0),
+        novelty(learn=1, tolerance=0.2, memory=DAY, long_memory=3 * DAY, change_weight=3.0),
     ],
 )
 def test_scores_are_those_of_the_definition(detector: Novelty) -> None:
@@ -223,7 +226,7 @@ def test_a_day_of_the_week_has_its_own_usual() -> None:
     """On Sundays it is 10, on other days 50; after four weeks a Sunday with 50 is odd, one with 10 is not."""
     rng = random.Random(4)
     values = [(10 if i // 24 % 7 == 3 else 50) + rng.gauss(0, 1) for i in range((4 * 7 + 3) * 24)]
-    how: dict[str, Any] = {"step": HOUR, "change_weight": 0, "levels": (1.0,)}
+    how: dict[str, Any] = {"step": HOUR, "change_weight": 0, "levels": (1.0,), "memory": 3_650 * DAY}
     sunday, odd = said([*values, 10.0], **how), said([*values, 50.0], **how)
     assert sunday.score < 0.5
     assert (odd.why, odd.score > sunday.score + 0.1) == ("above what is usual at this hour", True)
@@ -251,9 +254,21 @@ def test_what_was_seen_is_not_told_again_and_after_long_it_is() -> None:
     noise = [rng.uniform(9, 11) for _ in range(60_000)]
     soon = [*noise[:500], 30.0, *noise[500:600], 30.0]
     late = [*noise[:500], 30.0, *noise[500:], 30.0]
-    how: dict[str, Any] = {"change_weight": 0, "season_weight": 0}
+    how: dict[str, Any] = {"change_weight": 0, "season_weight": 0, "memory": 10 * DAY}
     assert said(soon, **how).score < 0.5 < said(soon[:501], **how).score
     assert said(late, **how).score > 0.5
+
+
+def test_time_without_values_forgets_an_hour_at_most() -> None:
+    rng = random.Random(6)
+    before = [(rng.uniform(9, 11) if i != 500 else 30.0, i * MINUTE) for i in range(600)]
+    how: dict[str, Any] = {"change_weight": 0, "season_weight": 0, "memory": 10 * DAY}
+    hour, year = (
+        scored(novelty(**how), [*before, (30.0, 600 * MINUTE + gap)])[-1] for gap in (HOUR, 365 * DAY)
+    )
+    assert hour == year
+    assert hour is not None
+    assert hour.score < 0.5
 
 
 def test_a_sensors_resolution_makes_its_last_digit_no_news() -> None:
@@ -310,8 +325,8 @@ def test_what_contradicts_itself_is_refused() -> None:
         {"changes": (0,)},
         {"season_weight": -1},
         {"change_weight": math.nan},
-        {"forget": 1},
-        {"forget_slowly": 0},
+        {"memory": 0},
+        {"long_memory": -5},
     ):
         with pytest.raises(UserError):
             novelty(**how)  # type: ignore[arg-type]
