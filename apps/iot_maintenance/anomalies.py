@@ -41,7 +41,7 @@ class PointScore(msgspec.Struct, frozen=True, gc=False):
         quantity: What was measured.
         subject: The measuring point: the quantity, with a name where the machine has several of it.
         sensor_id: The sensor that measured last.
-        event_time_ms: When the value was there.
+        event_time_ms: When the value was there; of a mean, when its last reading was.
         value: A reading, or the mean of the readings of the interval before.
         score: 0 to 1; 0.5 where it is as far beyond what was seen so far as is tolerated.
         expected: What was expected, in the value's unit.
@@ -70,12 +70,14 @@ class Gathered(msgspec.Struct, array_like=True, gc=False):
 
     Attributes:
         pane: Number of the interval since the epoch.
+        at: When the last of its readings was there, ms.
         total: Sum of its readings.
         count: How many there were.
         score: The last value's score, ``None`` before the first.
     """
 
     pane: int = -1
+    at: int = -1
     total: float = 0.0
     count: int = 0
     score: float | None = None
@@ -115,34 +117,34 @@ class Scored(Watch):
             pane = at // how.interval_ms
             if gathered.count and pane != gathered.pane:
                 mean, gathered.count = gathered.total / gathered.count, 0
-                self._add(event, subject, mean, gathered, ctx)
+                self._add(event, subject, mean, gathered.at, gathered, ctx)
         if not how.interval_ms or every >= how.interval_ms:
-            self._add(event, subject, value, gathered, ctx)
+            self._add(event, subject, value, at, gathered, ctx)
         elif gathered.count:
-            gathered.total += value
+            gathered.at, gathered.total = at, gathered.total + value
             gathered.count += 1
         else:
-            gathered.pane, gathered.total, gathered.count = pane, value, 1
+            gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 1
         self.gathered.put(subject, gathered)
         return gathered.score
 
-    def _add(self, event: Reading, subject: str, value: float, gathered: Gathered, ctx: Context) -> None:
-        """Score a value, and tell what was found."""
+    def _add(
+        self, event: Reading, subject: str, value: float, at: int, gathered: Gathered, ctx: Context
+    ) -> None:
+        """Score a value of a time (ms), and tell what was found."""
         detector = self._scoring.detector
         series = self.series.get(subject)
         if series is None:
             series = detector.new()
         try:
-            found = detector.add(series, value, ctx.event_time)
+            found = detector.add(series, value, at)
         except OverflowError:
             return  # no machine measures this; the reading stands in its table all the same
         self.series.put(subject, series)
         if found is None:
             return
         gathered.score = found.score
-        row = PointScore(
-            event.machine_id, event.quantity, subject, event.sensor_id, ctx.event_time, value, *found
-        )
+        row = PointScore(event.machine_id, event.quantity, subject, event.sensor_id, at, value, *found)
         ctx.output(self.scores, row)
         if found.score >= self._scoring.threshold:
             ctx.output(self.anomalies, row)

@@ -142,6 +142,31 @@ def nab(
     _show("nab", shown)
 
 
+@app.command("skab")
+def skab(
+    data: Annotated[Path, typer.Option(help="Folder with valve1, valve2 and other.")],
+    out: OutOption = Path("skab.json"),
+    engine: EngineOption = "spark",
+) -> None:
+    """Control charts (T² and Q) as the benchmark judges them: Skoltech Anomaly Benchmark.
+
+    Example: millrace evaluate iot skab --data SKAB/data --out skab.json
+    """
+    from apps.iot_maintenance.evaluation.skab import evaluate
+
+    chosen = _engine(engine)
+    with _progress("skab") as told:
+        report = evaluate(data, engine=chosen, told=told)
+    write(out, report)
+    shown = {
+        "outliers": f"F1 {report.outlier_f1}, FAR {report.far} %, MAR {report.mar} %",
+        "after training": f"F1 {report.after_training.f1}, FAR {report.after_training.far} %",
+        "change points": _points(report.changepoint_nab),
+        "files": report.files,
+    }
+    _show("skab", shown)
+
+
 def _points(score: float | None) -> str:
     return "no windows" if score is None else f"{score:.2f}"
 

@@ -304,8 +304,8 @@ MUTANTS: Final = (
     Mutant(
         "iot: a minute is scored with the first reading of the next in it",
         f"{_APP}/anomalies.py",
-        "            gathered.pane, gathered.total, gathered.count = pane, value, 1\n",
-        "            gathered.pane, gathered.total, gathered.count = pane, 2 * value, 2\n",
+        "            gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 1\n",
+        "            gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 2\n",
         "the mean of a minute is scored",
         (f"{_SCORES}::test_the_mean_of_a_minute_is_scored_when_the_next_one_begins",),
     ),
@@ -364,5 +364,13 @@ MUTANTS: Final = (
         "        others = [i for i, rows in enumerate(series)]\n",
         "nested: a folder has no part in what is chosen for it",
         (f"{_NAB}::test_nested_chooses_on_the_other_folders_alone",),
+    ),
+    Mutant(
+        "skab: all detections of a minute count as found, none as false",
+        f"{_APP}/evaluation/skab.py",
+        "        false += len(left)\n",
+        "        false += 0\n",
+        "false change points cost",
+        (f"{_TESTS}/test_skab.py::test_change_points_are_judged_by_the_benchmarks_words",),
     ),
 )

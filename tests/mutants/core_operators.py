@@ -10,6 +10,7 @@ _OPERATORS: Final = "shared/millrace/operators"
 _PARTS: Final = "shared/millrace/parts"
 _TESTS: Final = "tests/unit/millrace/operators"
 _ANOMALY: Final = f"{_TESTS}/test_anomaly.py"
+_CONTROL: Final = f"{_TESTS}/test_control.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -129,5 +130,29 @@ MUTANTS: Final = (
         "        state.n += value > _LARGEST\n        if not -_LARGEST < value < _LARGEST:\n",
         "what cannot be kept changes nothing",
         (f"{_ANOMALY}::test_a_value_that_cannot_be_kept_leaves_what_is_kept_as_it_was",),
+    ),
+    Mutant(
+        "charts: Q is measured within the components",
+        f"{_OPERATORS}/control.py",
+        "                left[j] -= along * weight\n",
+        "                left[j] += along * weight\n",
+        "Q is what the components leave",
+        (f"{_CONTROL}::test_statistics_are_those_of_the_covariance_matrix_and_of_scikit_learn",),
+    ),
+    Mutant(
+        "charts: contributions are of the other statistic",
+        f"{_OPERATORS}/control.py",
+        '        parts = [x * x for x in left] if statistic == "q" else [abs(x) for x in within]\n',
+        '        parts = [x * x for x in left] if statistic == "t2" else [abs(x) for x in within]\n',
+        "the sensor that has to do with it is named",
+        (f"{_CONTROL}::test_a_combination_that_never_was_is_found_by_q_and_its_sensor_named",),
+    ),
+    Mutant(
+        "charts: one regime is as good as another",
+        f"{_OPERATORS}/control.py",
+        "        known = self.regimes.get(regime)\n",
+        "        known = next(iter(self.regimes.values()), None)\n",
+        "each regime has its own normal",
+        (f"{_CONTROL}::test_each_regime_has_its_own_normal_and_an_unknown_one_none",),
     ),
 )

@@ -7,6 +7,8 @@ what did not come, aggregate as events come, smooth, forecast, notice change, sc
 from millrace.operators.absence import absence, heartbeat
 from millrace.operators.anomaly import novelty
 from millrace.operators.base import OperatorDefinitionError, OperatorProcess
+from millrace.operators.charts import control_chart
+from millrace.operators.control import fit_chart
 from millrace.operators.dedup import deduplicate
 from millrace.operators.detectors import Detector, adwin, cusum, page_hinkley
 from millrace.operators.drift import drift
@@ -23,10 +25,12 @@ __all__ = [
     "absence",
     "adwin",
     "anomaly_scores",
+    "control_chart",
     "cusum",
     "deduplicate",
     "drift",
     "ewm",
+    "fit_chart",
     "fit_holt_winters",
     "heartbeat",
     "holt_winters",

@@ -80,7 +80,7 @@ def test_the_mean_of_a_minute_is_scored_when_the_next_one_begins() -> None:
     for _, at, event in events:
         minutes.setdefault(at // MINUTE, []).append(event.value)
     means = [(minute, sum(values) / len(values)) for minute, values in sorted(minutes.items())][:-1]
-    wanted = by_detector([((minute + 1) * MINUTE - START, mean) for minute, mean in means])
+    wanted = by_detector([((minute + 1) * MINUTE - START - 5 * SECOND, mean) for minute, mean in means])
     assert told_scores(target) == [(at, pytest.approx(mean), tuple(score)) for at, mean, score in wanted]
     assert max(r.score for r in scores(target)) > 0.5
 
@@ -195,7 +195,7 @@ def test_between_two_scored_values_the_score_is_that_of_the_first() -> None:
     for row in scores(target):
         if (row.score > 0.8) != before:
             before = not before
-            changes.append(((row.event_time_ms - START) // SECOND, "active" if before else "inactive"))
+            changes.append(((row.event_time_ms - START) // SECOND + 10, "active" if before else "inactive"))
     assert told(target) == changes
     # The minute from 50 on is scored with the first reading of 51.
     assert changes[0] == (51 * 60, "active")

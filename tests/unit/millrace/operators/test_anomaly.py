@@ -264,7 +264,8 @@ def test_time_without_values_forgets_an_hour_at_most() -> None:
     before = [(rng.uniform(9, 11) if i != 500 else 30.0, i * MINUTE) for i in range(600)]
     how: dict[str, Any] = {"change_weight": 0, "season_weight": 0, "memory": 10 * DAY}
     hour, year = (
-        scored(novelty(**how), [*before, (30.0, 600 * MINUTE + gap)])[-1] for gap in (HOUR, 365 * DAY)
+        scored(novelty(**how), [*before, (10.0, 600 * MINUTE + gap), (30.0, 601 * MINUTE + gap)])[-1]
+        for gap in (HOUR, 365 * DAY)
     )
     assert hour == year
     assert hour is not None
