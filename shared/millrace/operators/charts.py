@@ -25,8 +25,8 @@ from millrace.process import Context
 from millrace.state import ValueState
 from millrace.windows.assigners import Duration
 
-#: A field of the event, or a function of it.
-From = str | Callable[[Any], Any]
+#: A field of the event, several of them, or a function of it.
+From = str | tuple[str, ...] | Callable[[Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,9 @@ class Charts(PerEventProcess):
 def _getter(of: From | None) -> Callable[[Any], Any]:
     if of is None:
         return lambda event: ""
-    return operator.attrgetter(of) if isinstance(of, str) else of
+    if isinstance(of, str):
+        return operator.attrgetter(of)
+    return operator.attrgetter(*of) if isinstance(of, tuple) else of
 
 
 def control_chart(
@@ -149,7 +151,8 @@ def control_chart(
 
     Args:
         event_type: Type of the events.
-        values: The values of the sensors, in the chart's order: a field or a function of the event.
+        values: The values of the sensors, in the chart's order: a field that has them, a field for each, or a
+            function of the event.
         chart: What is normal: ``fit_chart(...)``.
         detector: What finds changes, e.g. ``cusum(...)``, of the score.
         idle: How long after its last row a key is forgotten and begins anew; ``None``: never.
