@@ -74,6 +74,7 @@ class Gathered(msgspec.Struct, array_like=True, gc=False):
         total: Sum of its readings.
         count: How many there were.
         score: The last value's score, ``None`` before the first.
+        crosses_at: When the point's series will cross a limit, ms; -1: nothing is foreseen.
     """
 
     pane: int = -1
@@ -81,6 +82,7 @@ class Gathered(msgspec.Struct, array_like=True, gc=False):
     total: float = 0.0
     count: int = 0
     score: float | None = None
+    crosses_at: int = -1
 
 
 class Scored(Watch):
@@ -96,8 +98,10 @@ class Scored(Watch):
         super().__init__(monitoring)
         self._scoring = scoring or Scoring()
 
-    def _score(self, event: Reading, subject: str, value: float, every: float, ctx: Context) -> float | None:
-        """Take a point's good value; return the score of the newest that was scored.
+    def _score(
+        self, event: Reading, subject: str, value: float, every: float, ctx: Context
+    ) -> Gathered | None:
+        """Take a point's good value; return what is known of its newest that was scored.
 
         Args:
             event: The reading.
@@ -126,12 +130,12 @@ class Scored(Watch):
         else:
             gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 1
         self.gathered.put(subject, gathered)
-        return gathered.score
+        return gathered
 
     def _add(
         self, event: Reading, subject: str, value: float, at: int, gathered: Gathered, ctx: Context
     ) -> None:
-        """Score a value of a time (ms), and tell what was found."""
+        """Score a value of a time (ms), tell what was found, and look ahead."""
         detector = self._scoring.detector
         series = self.series.get(subject)
         if series is None:
@@ -141,6 +145,7 @@ class Scored(Watch):
         except OverflowError:
             return  # no machine measures this; the reading stands in its table all the same
         self.series.put(subject, series)
+        self._look_ahead(event, subject, value, at, gathered, ctx)
         if found is None:
             return
         gathered.score = found.score
@@ -148,6 +153,11 @@ class Scored(Watch):
         ctx.output(self.scores, row)
         if found.score >= self._scoring.threshold:
             ctx.output(self.anomalies, row)
+
+    def _look_ahead(
+        self, event: Reading, subject: str, value: float, at: int, gathered: Gathered, ctx: Context
+    ) -> None:
+        """Say what a value lets one expect; nothing here."""
 
     def _tidy(self, ctx: Context) -> None:
         super()._tidy(ctx)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, monitoring, scoring
+from apps.iot_maintenance.settings import IotSettings, foresight, monitoring, scoring
 from apps.iot_maintenance.signals import KEYS
 from millrace.topology import Input, Topology, Upsert, read
 
@@ -18,9 +18,10 @@ def topology(settings: IotSettings) -> Topology:
 
     Returns:
         Tables ``readings`` (enriched, every revision), ``alarm_history``, ``alarms`` (the state of each),
-        ``liveness``, ``scores`` (how unusual each value is), ``anomalies`` (those that are), ``shifts`` and
-        ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset), ``late``, ``dead_letters``
-        and ``dead_alarms``; topics of results, of the readings too if one is named.
+        ``liveness``, ``scores`` (how unusual each value is), ``anomalies`` (those that are), ``forecasts``
+        (when each point crosses a limit), ``shifts`` and ``alarm_kpis`` (the newest revision of each),
+        ``health`` (of each asset), ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of the
+        readings too if one is named.
     """
     names = settings.topics
     topics = {
@@ -30,6 +31,7 @@ def topology(settings: IotSettings) -> Topology:
         "MachineMonitor.liveness": names.liveness,
         "MachineMonitor.shifts": names.shifts,
         "MachineMonitor.anomalies": names.anomalies,
+        "MachineMonitor.forecasts": names.forecasts,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -39,7 +41,7 @@ def topology(settings: IotSettings) -> Topology:
     }
     return (
         read(inputs, control=names.control)
-        .process(MachineMonitor(monitoring(settings), scoring(settings)))
+        .process(MachineMonitor(monitoring(settings), scoring(settings), foresight(settings)))
         .key_by("plant_id", output="alarms")
         .process(PlantMonitor())
         .write(
@@ -52,6 +54,7 @@ def topology(settings: IotSettings) -> Topology:
                 "MachineMonitor.shifts": Upsert("shifts", ("machine_id", "shift_start_ms"), "revision"),
                 "MachineMonitor.scores": "scores",
                 "MachineMonitor.anomalies": "anomalies",
+                "MachineMonitor.forecasts": Upsert("forecasts", ("machine_id", "subject"), "event_time_ms"),
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

@@ -7,9 +7,10 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from apps.iot_maintenance.alarms.rule import Facts, alarm_language
-from apps.iot_maintenance.anomalies import Scored
+from apps.iot_maintenance.anomalies import Gathered
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
+from apps.iot_maintenance.forecasts import Foreseen, hours_until
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading
@@ -46,7 +47,7 @@ def _identity(event: Fact) -> str:
     return f"e{event.error_id}" if isinstance(event, MachineError) else f"q{event.event_time_ms}"
 
 
-class MachineMonitor(Scored):
+class MachineMonitor(Foreseen):
     """Watches machines, and the gateways that they are heard through.
 
     The key is a machine for all but heartbeats, whose key is the gateway. What comes behind the watermark
@@ -135,16 +136,16 @@ class MachineMonitor(Scored):
         limits = self._m.limits.get(quantity, _NO_LIMITS)
         judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge)
         running = machine.running[quantity]
-        zscore = score = None
+        zscore = scored = None
         if judged.value is not None:
             zscore = running.add(at, judged.value)
-            score = self._score(event, quantity, judged.value, sensor.interval, ctx)
+            scored = self._score(event, quantity, judged.value, sensor.interval, ctx)
         known = machine.past.as_of(at)
         row = self._row(event, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
-        self._judge(event, machine, known, judged, running, zscore, score, before_at, before, ctx)
+        self._judge(event, machine, known, judged, running, zscore, scored, before_at, before, ctx)
         if machine.watch_at == NEVER and sensor.interval:
             self._watch_from(machine, at + self._timeout(sensor), ctx)
 
@@ -156,7 +157,7 @@ class MachineMonitor(Scored):
         judged: Judged,
         running: Running,
         zscore: float | None,
-        score: float | None,
+        scored: Gathered | None,
         before_at: int,
         before: float,
         ctx: Context,
@@ -192,7 +193,8 @@ class MachineMonitor(Scored):
             if self._m.clock == "key":
                 facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
-            facts.anomaly_score = score
+            if scored is not None:
+                facts.anomaly_score, facts.crosses_in_h = scored.score, hours_until(scored, at)
             facts.minimum, facts.maximum = running.low, running.high
             facts.average, facts.average_by_time = running.average, running.average_by_time
             if value is not None and before_at >= 0 and running.count > 1:

@@ -12,9 +12,11 @@ from pydantic import Field, field_validator
 from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from apps.iot_maintenance.alarms.schedule import zone
 from apps.iot_maintenance.anomalies import Scoring
+from apps.iot_maintenance.forecasts import Foresight
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
+from millrace.operators import limit_forecast
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 
@@ -39,6 +41,7 @@ class IotTopics(Section):
     health: str = "iot.health"
     alarm_kpis: str = "iot.alarm-kpis"
     anomalies: str = "iot.anomalies"
+    forecasts: str = "iot.forecasts"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
@@ -112,6 +115,17 @@ class ScoreSettings(Section):
     )
 
 
+class ForecastSettings(Section):
+    """When measuring points will cross the limits of their alarm rules."""
+
+    enabled: bool = Field(default=True, description="look ahead; needs scores.enabled")
+    every: Duration = Field(default=timedelta(minutes=1), description="length of a step")
+    ahead: Duration = Field(default=timedelta(hours=8), description="how far ahead is looked")
+    coverage: float = Field(
+        default=0.9, gt=0, lt=1, description="which share of what comes is to lie in its interval"
+    )
+
+
 def _minutes(text: str) -> tuple[int, ...]:
     found = []
     for part in text.split(","):
@@ -128,6 +142,7 @@ class IotSettings(AppSettings):
     topics: IotTopics = IotTopics()
     monitor: MonitorSettings = MonitorSettings()
     scores: ScoreSettings = ScoreSettings()
+    forecast: ForecastSettings = ForecastSettings()
     # An alarm waits for the watermark: the bound is most of its latency. And when everything is silent time
     # must go on, or nobody would notice.
     stream: StreamSettings = StreamSettings(
@@ -181,3 +196,14 @@ def scoring(settings: IotSettings) -> Scoring:
     """Return how values are scored."""
     told = settings.scores
     return Scoring(enabled=told.enabled, interval_ms=ms(told.interval), threshold=told.threshold)
+
+
+def foresight(settings: IotSettings) -> Foresight:
+    """Return how far ahead is looked.
+
+    Raises:
+        OperatorDefinitionError: The settings do not fit together.
+    """
+    told = settings.forecast
+    made = limit_forecast(every=ms(told.every), ahead=ms(told.ahead), coverage=told.coverage)
+    return Foresight(enabled=told.enabled, forecast=made)

@@ -373,4 +373,20 @@ MUTANTS: Final = (
         "false change points cost",
         (f"{_TESTS}/test_skab.py::test_change_points_are_judged_by_the_benchmarks_words",),
     ),
+    Mutant(
+        "iot: that nothing is foreseen any more is not told",
+        f"{_APP}/forecasts.py",
+        "        elif expected >= 0:\n",
+        "        elif expected > 1e18:\n",
+        "a forecast that no longer holds is taken back",
+        (f"{_TESTS}/test_forecasts.py::test_when_it_no_longer_rises_that_is_told_once",),
+    ),
+    Mutant(
+        "iot: limits of other kinds of machines are foreseen",
+        f"{_APP}/forecasts.py",
+        "        if not rule.kinds or kind in rule.kinds\n",
+        "",
+        "limits are those of the machine's kind",
+        (f"{_TESTS}/test_forecasts.py::test_the_limits_are_those_of_the_machines_kind_and_both_sides_count",),
+    ),
 )

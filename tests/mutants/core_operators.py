@@ -10,6 +10,7 @@ _OPERATORS: Final = "shared/millrace/operators"
 _PARTS: Final = "shared/millrace/parts"
 _TESTS: Final = "tests/unit/millrace/operators"
 _ANOMALY: Final = f"{_TESTS}/test_anomaly.py"
+_CROSSING: Final = f"{_TESTS}/test_crossing.py"
 _CONTROL: Final = f"{_TESTS}/test_control.py"
 
 MUTANTS: Final = (
@@ -154,5 +155,21 @@ MUTANTS: Final = (
         "        known = next(iter(self.regimes.values()), None)\n",
         "each regime has its own normal",
         (f"{_CONTROL}::test_each_regime_has_its_own_normal_and_an_unknown_one_none",),
+    ),
+    Mutant(
+        "crossing: a miss makes an interval no wider",
+        f"{_OPERATORS}/crossing.py",
+        "        wanted = self.coverage if missed else self.coverage - 1\n",
+        "        wanted = self.coverage - 1\n",
+        "intervals cover what they say",
+        (f"{_CROSSING}::test_intervals_cover_what_they_say_however_a_series_changes",),
+    ),
+    Mutant(
+        "crossing: the latest time is the likely one",
+        f"{_OPERATORS}/crossing.py",
+        "        latest = _reached(steps, [slope * h - w for h, w in zip(steps, widths, strict=True)], left)\n",
+        "        latest = _reached(steps, [slope * h for h, w in zip(steps, widths, strict=True)], left)\n",
+        "a limit is crossed within what was said",
+        (f"{_CROSSING}::test_a_limit_is_crossed_when_it_was_said_and_within_what_was_said",),
     ),
 )

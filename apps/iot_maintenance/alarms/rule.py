@@ -131,6 +131,7 @@ class Facts:
         trend: Slope, per hour.
         zscore: How unusual the value is.
         anomaly_score: How unusual the newest scored value is, 0 to 1.
+        crosses_in_h: In how many hours the series is expected to cross a limit of a rule.
         minimum: Least value since maintenance.
         maximum: Largest value since maintenance.
         quantity: What is measured.
@@ -149,6 +150,7 @@ class Facts:
         "average",
         "average_by_time",
         "code",
+        "crosses_in_h",
         "kind",
         "known",
         "latest",
@@ -174,6 +176,7 @@ class Facts:
         self.trend: float | None = None
         self.zscore: float | None = None
         self.anomaly_score: float | None = None
+        self.crosses_in_h: float | None = None
         self.minimum: float | None = None
         self.maximum: float | None = None
         self.quantity = self.code = ""
@@ -213,6 +216,7 @@ _NUMBERS: Final = (
     "trend",
     "zscore",
     "anomaly_score",
+    "crosses_in_h",
     "minimum",
     "maximum",
 )

@@ -192,7 +192,7 @@ def chart_app(chart: Chart) -> App:
     def topology(_: AppSettings) -> Topology:
         process = control_chart(
             SensorRow, "values", chart, regime="file", smooth=SMOOTH, key="file_key", name="SkabChart",
-            detector=cusum(learn=TRAIN, threshold=8.0), idle=days(1), in_order=True,
+            detector=cusum(learn=60, threshold=8.0), idle=days(1), in_order=True,
         )  # fmt: skip
         return (
             read(Input(_ROWS, "file"), control=_CONTROL)

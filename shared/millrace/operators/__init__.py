@@ -9,6 +9,7 @@ from millrace.operators.anomaly import novelty
 from millrace.operators.base import OperatorDefinitionError, OperatorProcess
 from millrace.operators.charts import control_chart
 from millrace.operators.control import fit_chart
+from millrace.operators.crossing import limit_forecast
 from millrace.operators.dedup import deduplicate
 from millrace.operators.detectors import Detector, adwin, cusum, page_hinkley
 from millrace.operators.drift import drift
@@ -34,6 +35,7 @@ __all__ = [
     "fit_holt_winters",
     "heartbeat",
     "holt_winters",
+    "limit_forecast",
     "moving",
     "novelty",
     "page_hinkley",

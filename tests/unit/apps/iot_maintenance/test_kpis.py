@@ -245,9 +245,11 @@ def fleet_day(machines: int, day: int) -> list[Event]:
     return sorted(events, key=lambda e: e[1])
 
 
-@pytest.mark.parametrize(("scoring", "most"), [(Scoring(enabled=False), 2_048), (Scoring(), 2_048 + 6 * 512)])
+@pytest.mark.parametrize(
+    ("scoring", "most"), [(Scoring(enabled=False), 2_048), (Scoring(), 2_048 + 6 * 1_024)]
+)
 def test_state_of_a_device_is_small_and_flat_over_thirty_days(scoring: Scoring, most: int) -> None:
-    """Two KiB a machine; with the scores of its six sensors half a KiB more for each."""
+    """Two KiB a machine; with scores and forecasts of its six sensors a KiB more for each at most."""
     machines = 4
     monitoring = Monitoring(rules=(rule(quantities=("quantity0",)),), sensor_least_ms=10 * DAY)
     host = MemoryHost(MachineMonitor(monitoring, scoring), out_of_orderness_ms=SECOND)
