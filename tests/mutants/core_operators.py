@@ -167,8 +167,8 @@ MUTANTS: Final = (
     Mutant(
         "crossing: the latest time is the likely one",
         f"{_OPERATORS}/crossing.py",
-        "        latest = _reached(steps, [slope * h - w for h, w in zip(steps, widths, strict=True)], left)\n",
-        "        latest = _reached(steps, [slope * h for h, w in zip(steps, widths, strict=True)], left)\n",
+        "        latest = _reached(steps, [slope * h - w ",
+        "        latest = _reached(steps, [slope * h - 0 * w ",
         "a limit is crossed within what was said",
         (f"{_CROSSING}::test_a_limit_is_crossed_when_it_was_said_and_within_what_was_said",),
     ),
