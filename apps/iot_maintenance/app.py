@@ -17,6 +17,7 @@ from apps.iot_maintenance.events import (
     Status,
 )
 from apps.iot_maintenance.forecasts import PointForecast
+from apps.iot_maintenance.machine_health import MachineHealth
 from apps.iot_maintenance.plant import AssetHealth
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.settings import IotSettings
@@ -32,7 +33,16 @@ def topics(settings: IotSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
     events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions")
-    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts", "anomalies", "forecasts"]
+    results = [
+        "alarms",
+        "alarm_kpis",
+        "health",
+        "liveness",
+        "shifts",
+        "anomalies",
+        "forecasts",
+        "machine_health",
+    ]
     if names.enriched:
         results.append("enriched")
     reads = [
@@ -80,6 +90,7 @@ app = App(
         "asset_health.v1": AssetHealth,
         "point_score.v1": PointScore,
         "point_forecast.v1": PointForecast,
+        "machine_health.v1": MachineHealth,
     },
     narrowed=dict.fromkeys(
         ("reading.v2", "status.v2", "maintenance.v2", "equipment.v2", "action.v2"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, foresight, monitoring, scoring
+from apps.iot_maintenance.settings import IotSettings, charts, foresight, monitoring, scoring
 from apps.iot_maintenance.signals import KEYS
 from millrace.topology import Input, Topology, Upsert, read
 
@@ -19,9 +19,9 @@ def topology(settings: IotSettings) -> Topology:
     Returns:
         Tables ``readings`` (enriched, every revision), ``alarm_history``, ``alarms`` (the state of each),
         ``liveness``, ``scores`` (how unusual each value is), ``anomalies`` (those that are), ``forecasts``
-        (when each point crosses a limit), ``shifts`` and ``alarm_kpis`` (the newest revision of each),
-        ``health`` (of each asset), ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of the
-        readings too if one is named.
+        (when each point crosses a limit), ``machine_health`` (what a machine's sensors say together),
+        ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset), ``late``,
+        ``dead_letters`` and ``dead_alarms``; topics of results, of the readings too if one is named.
     """
     names = settings.topics
     topics = {
@@ -32,6 +32,7 @@ def topology(settings: IotSettings) -> Topology:
         "MachineMonitor.shifts": names.shifts,
         "MachineMonitor.anomalies": names.anomalies,
         "MachineMonitor.forecasts": names.forecasts,
+        "MachineMonitor.machine_health": names.machine_health,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -41,7 +42,9 @@ def topology(settings: IotSettings) -> Topology:
     }
     return (
         read(inputs, control=names.control)
-        .process(MachineMonitor(monitoring(settings), scoring(settings), foresight(settings)))
+        .process(
+            MachineMonitor(monitoring(settings), scoring(settings), foresight(settings), charts(settings))
+        )
         .key_by("plant_id", output="alarms")
         .process(PlantMonitor())
         .write(
@@ -55,6 +58,7 @@ def topology(settings: IotSettings) -> Topology:
                 "MachineMonitor.scores": "scores",
                 "MachineMonitor.anomalies": "anomalies",
                 "MachineMonitor.forecasts": Upsert("forecasts", ("machine_id", "subject"), "event_time_ms"),
+                "MachineMonitor.machine_health": "machine_health",
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

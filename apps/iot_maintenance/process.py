@@ -10,7 +10,8 @@ from apps.iot_maintenance.alarms.rule import Facts, alarm_language
 from apps.iot_maintenance.anomalies import Gathered
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
-from apps.iot_maintenance.forecasts import Foreseen, hours_until
+from apps.iot_maintenance.forecasts import hours_until
+from apps.iot_maintenance.machine_health import Charted
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading
@@ -47,7 +48,7 @@ def _identity(event: Fact) -> str:
     return f"e{event.error_id}" if isinstance(event, MachineError) else f"q{event.event_time_ms}"
 
 
-class MachineMonitor(Foreseen):
+class MachineMonitor(Charted):
     """Watches machines, and the gateways that they are heard through.
 
     The key is a machine for all but heartbeats, whose key is the gateway. What comes behind the watermark
@@ -57,6 +58,8 @@ class MachineMonitor(Foreseen):
     Args:
         monitoring: What to do.
         scoring: How values are scored; by default as the settings have it.
+        foresight: How far ahead is looked; the same.
+        charts: What is normal for machines; nothing unless given.
     """
 
     version = 2
@@ -141,11 +144,15 @@ class MachineMonitor(Foreseen):
             zscore = running.add(at, judged.value)
             scored = self._score(event, quantity, judged.value, sensor.interval, ctx)
         known = machine.past.as_of(at)
+        health = None
+        if judged.value is not None:
+            kind = known.kind or machine.mark
+            health = self._chart(event.machine_id, quantity, judged.value, kind, known.status, ctx)
         row = self._row(event, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
-        self._judge(event, machine, known, judged, running, zscore, scored, before_at, before, ctx)
+        self._judge(event, machine, known, judged, running, zscore, scored, health, before_at, before, ctx)
         if machine.watch_at == NEVER and sensor.interval:
             self._watch_from(machine, at + self._timeout(sensor), ctx)
 
@@ -158,6 +165,7 @@ class MachineMonitor(Foreseen):
         running: Running,
         zscore: float | None,
         scored: Gathered | None,
+        health: float | None,
         before_at: int,
         before: float,
         ctx: Context,
@@ -193,6 +201,7 @@ class MachineMonitor(Foreseen):
             if self._m.clock == "key":
                 facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
+            facts.health_score = health
             if scored is not None:
                 facts.anomaly_score, facts.crosses_in_h = scored.score, hours_until(scored, at)
             facts.minimum, facts.maximum = running.low, running.high

@@ -13,6 +13,7 @@ from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from apps.iot_maintenance.alarms.schedule import zone
 from apps.iot_maintenance.anomalies import Scoring
 from apps.iot_maintenance.forecasts import Foresight
+from apps.iot_maintenance.machine_health import Charts, read_charts
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
@@ -42,6 +43,7 @@ class IotTopics(Section):
     alarm_kpis: str = "iot.alarm-kpis"
     anomalies: str = "iot.anomalies"
     forecasts: str = "iot.forecasts"
+    machine_health: str = "iot.machine-health"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
@@ -126,6 +128,16 @@ class ForecastSettings(Section):
     )
 
 
+class HealthSettings(Section):
+    """What a machine's sensors say together, held against what is normal."""
+
+    charts: str = Field(
+        default="",
+        description="file of `millrace iot health train`; unset: nothing is known to be normal",
+    )
+    interval: Duration = Field(default=timedelta(minutes=1), description="the means of so long are judged")
+
+
 def _minutes(text: str) -> tuple[int, ...]:
     found = []
     for part in text.split(","):
@@ -143,6 +155,7 @@ class IotSettings(AppSettings):
     monitor: MonitorSettings = MonitorSettings()
     scores: ScoreSettings = ScoreSettings()
     forecast: ForecastSettings = ForecastSettings()
+    health: HealthSettings = HealthSettings()
     # An alarm waits for the watermark: the bound is most of its latency. And when everything is silent time
     # must go on, or nobody would notice.
     stream: StreamSettings = StreamSettings(
@@ -207,3 +220,14 @@ def foresight(settings: IotSettings) -> Foresight:
     told = settings.forecast
     made = limit_forecast(every=ms(told.every), ahead=ms(told.ahead), coverage=told.coverage)
     return Foresight(enabled=told.enabled, forecast=made)
+
+
+def charts(settings: IotSettings) -> Charts:
+    """Return what is normal for machines.
+
+    Raises:
+        UserError: The file cannot be read, or contradicts itself.
+    """
+    told = settings.health
+    found = read_charts(Path(told.charts)) if told.charts else {}
+    return Charts(found, max(ms(told.interval), 1))

@@ -10,6 +10,7 @@ _APP: Final = "apps/iot_maintenance"
 _TESTS: Final = "tests/unit/apps/iot_maintenance"
 _ALARMS: Final = f"{_TESTS}/test_alarms.py"
 _SCORES: Final = f"{_TESTS}/test_scores.py"
+_HEALTH: Final = f"{_TESTS}/test_machine_health.py"
 _NAB: Final = f"{_TESTS}/test_nab.py"
 #: The checks of the demo over the monitor in memory.
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
@@ -388,5 +389,21 @@ MUTANTS: Final = (
         "",
         "limits are those of the machine's kind",
         (f"{_TESTS}/test_forecasts.py::test_the_limits_are_those_of_the_machines_kind_and_both_sides_count",),
+    ),
+    Mutant(
+        "iot: a minute in which the status changes is judged",
+        f"{_APP}/machine_health.py",
+        "            known.regime = None\n",
+        "            pass\n",
+        "what is normal is that of one status",
+        (f"{_HEALTH}::test_a_minute_in_which_the_status_changes_is_not_judged_nor_one_without_a_sensor",),
+    ),
+    Mutant(
+        "iot: what is normal is learned from what is not believed",
+        f"{_APP}/health_cli.py",
+        """ or row["quality"] != "good" or row["revision"]""",
+        """ or row["revision"]""",
+        "only what is believed is learned from",
+        (f"{_HEALTH}::test_only_what_is_believed_counts_and_too_little_is_told",),
     ),
 )

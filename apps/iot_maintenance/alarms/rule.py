@@ -131,6 +131,7 @@ class Facts:
         trend: Slope, per hour.
         zscore: How unusual the value is.
         anomaly_score: How unusual the newest scored value is, 0 to 1.
+        health_score: How far the machine's sensors together are from normal, 0 to 1; 0.5 at the limit.
         crosses_in_h: In how many hours the series is expected to cross a limit of a rule.
         minimum: Least value since maintenance.
         maximum: Largest value since maintenance.
@@ -151,6 +152,7 @@ class Facts:
         "average_by_time",
         "code",
         "crosses_in_h",
+        "health_score",
         "kind",
         "known",
         "latest",
@@ -177,6 +179,7 @@ class Facts:
         self.zscore: float | None = None
         self.anomaly_score: float | None = None
         self.crosses_in_h: float | None = None
+        self.health_score: float | None = None
         self.minimum: float | None = None
         self.maximum: float | None = None
         self.quantity = self.code = ""
@@ -217,6 +220,7 @@ _NUMBERS: Final = (
     "zscore",
     "anomaly_score",
     "crosses_in_h",
+    "health_score",
     "minimum",
     "maximum",
 )
