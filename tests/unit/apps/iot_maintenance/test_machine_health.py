@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas as pd
 import pytest
+from deltalake import write_deltalake
+from typer.testing import CliRunner
 
 from apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from apps.iot_maintenance.anomalies import Scoring
+from apps.iot_maintenance.cli import app as iot
 from apps.iot_maintenance.forecasts import Foresight
 from apps.iot_maintenance.health_cli import learn
 from apps.iot_maintenance.machine_health import Charts, MachineHealth, read_charts
@@ -198,3 +202,23 @@ def test_a_file_of_charts_is_read_and_one_that_is_none_refused(tmp_path: Path) -
         assert "\n" not in str(raised.value)
     with pytest.raises(UserError, match="no charts"):
         read_charts(tmp_path / "none.json")
+
+
+def test_the_command_learns_from_the_table_and_writes_what_a_job_reads(tmp_path: Path) -> None:
+    target = TestDriver(monitor())
+    target.send_batch(pump(4 * 60))
+    until(target, 13 * HOUR)
+    columns = ("machine_id", "quantity", "value", "event_time_ms", "revision", "late", "quality")
+    table = pd.DataFrame(
+        [{name: getattr(row, name) for name in (*columns, "status", "kind")} for row in rows(target)]
+    )
+    write_deltalake(str(tmp_path / "tables" / "readings"), table)
+    out = tmp_path / "normal.json"
+    arguments = ["health", "train", "--root", str(tmp_path), "--out", str(out)]
+    done = CliRunner().invoke(iot, [*arguments, "--until", str(START + 3 * HOUR)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "pump, running: 120 rows of current, flow, power" in done.output
+    assert read_charts(out)["pump"].regimes["idle"].rows == 60
+    for odd in (["--kind", "turbine"], ["--from", str(START + 9 * HOUR)]):
+        with pytest.raises(UserError, match="enough readings"):
+            CliRunner().invoke(iot, [*arguments, *odd], catch_exceptions=False)
