@@ -17,7 +17,7 @@ from apps.iot_maintenance.machine_health import Charts, read_charts
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
-from millrace.operators import limit_forecast
+from millrace.operators import limit_forecast, novelty
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 
@@ -112,6 +112,7 @@ class ScoreSettings(Section):
         default=timedelta(minutes=1),
         description="score the mean of so long, or each value of a point that reports less often; 0: each",
     )
+    learn: int = Field(default=100, ge=10, description="a point's first values, which are not scored")
     threshold: float = Field(
         default=0.5, gt=0, le=1, description="from which score on a value goes to the topic of anomalies"
     )
@@ -123,6 +124,7 @@ class ForecastSettings(Section):
     enabled: bool = Field(default=True, description="look ahead; needs scores.enabled")
     every: Duration = Field(default=timedelta(minutes=1), description="length of a step")
     ahead: Duration = Field(default=timedelta(hours=8), description="how far ahead is looked")
+    learn: int = Field(default=60, ge=10, description="a point's first steps, of which nothing is foreseen")
     coverage: float = Field(
         default=0.9, gt=0, lt=1, description="which share of what comes is to lie in its interval"
     )
@@ -208,7 +210,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
 def scoring(settings: IotSettings) -> Scoring:
     """Return how values are scored."""
     told = settings.scores
-    return Scoring(enabled=told.enabled, interval_ms=ms(told.interval), threshold=told.threshold)
+    return Scoring(told.enabled, ms(told.interval), told.threshold, novelty(learn=told.learn))
 
 
 def foresight(settings: IotSettings) -> Foresight:
@@ -218,7 +220,9 @@ def foresight(settings: IotSettings) -> Foresight:
         OperatorDefinitionError: The settings do not fit together.
     """
     told = settings.forecast
-    made = limit_forecast(every=ms(told.every), ahead=ms(told.ahead), coverage=told.coverage)
+    made = limit_forecast(
+        every=ms(told.every), ahead=ms(told.ahead), coverage=told.coverage, learn=told.learn
+    )
     return Foresight(enabled=told.enabled, forecast=made)
 
 

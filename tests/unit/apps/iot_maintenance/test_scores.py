@@ -238,6 +238,6 @@ def kept(one: TestDriver) -> list[Any]:
 
 def test_settings_say_how_values_are_scored() -> None:
     assert scoring(load_settings(IotSettings, app="iot", env={})) == Scoring()
-    overrides = ["scores.enabled=false", "scores.interval=5m", "scores.threshold=0.8"]
+    overrides = ["scores.enabled=false", "scores.interval=5m", "scores.threshold=0.8", "scores.learn=20"]
     told = load_settings(IotSettings, app="iot", overrides=overrides, env={})
-    assert scoring(told) == Scoring(enabled=False, interval_ms=5 * MINUTE, threshold=0.8)
+    assert scoring(told) == Scoring(False, 5 * MINUTE, 0.8, QUICK)
