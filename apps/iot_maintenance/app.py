@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
+from apps.iot_maintenance.anomalies import PointScore
 from apps.iot_maintenance.assets import Notice
 from apps.iot_maintenance.events import (
     DATED_BY_HAND,
@@ -17,6 +18,8 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
+from apps.iot_maintenance.forecasts import PointForecast
+from apps.iot_maintenance.machine_health import MachineHealth
 from apps.iot_maintenance.plant import AssetHealth
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.settings import IotSettings
@@ -32,7 +35,17 @@ def topics(settings: IotSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
     events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions", "counts")
-    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts", "notices"]
+    results = [
+        "alarms",
+        "alarm_kpis",
+        "health",
+        "liveness",
+        "shifts",
+        "notices",
+        "anomalies",
+        "forecasts",
+        "machine_health",
+    ]
     if names.enriched:
         results.append("enriched")
     reads = [
@@ -80,6 +93,9 @@ app = App(
         "shift_kpi.v3": ShiftKpi,
         "alarm_kpi.v2": AlarmKpi,
         "asset_health.v1": AssetHealth,
+        "point_score.v1": PointScore,
+        "point_forecast.v1": PointForecast,
+        "machine_health.v1": MachineHealth,
     },
     narrowed=dict.fromkeys(
         ("reading.v2", "status.v2", "maintenance.v2", "equipment.v2", "action.v2"),

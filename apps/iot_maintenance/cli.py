@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from apps.iot_maintenance.events import Verb
+from apps.iot_maintenance.health_cli import app as health
 from apps.iot_maintenance.notify_cli import notify
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 from millrace.cli.rules import commands_of
@@ -18,6 +19,7 @@ from millrace.errors import UserError
 app = typer.Typer(no_args_is_help=True, help="Machines: alarms, rules, devices.")
 alarms = typer.Typer(no_args_is_help=True, help="Alarms: list them, and act on them.")
 app.add_typer(alarms, name="alarms")
+app.add_typer(health, name="health")
 app.add_typer(commands_of("iot"), name="rules")
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON lines.")]

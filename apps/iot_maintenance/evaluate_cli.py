@@ -103,6 +103,75 @@ def alarms(
     _show("alarms", {**shown, "fewer": f"{report.fewer:.1%}", "series": report.series})
 
 
+@app.command("nab")
+def nab(
+    data: Annotated[Path, typer.Option(help="Folder with FOLDER/FILE.csv (or data/…) and their windows.")],
+    out: OutOption = Path("nab.json"),
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The one threshold; unless given, the app's.")
+    ] = None,
+    nested: Annotated[
+        bool, typer.Option("--nested", help="Also choose detector and threshold on the other folders.")
+    ] = False,
+    scores_dir: Annotated[
+        Path | None, typer.Option(help="Where the rows with their scores go, as FOLDER/FILE.csv.")
+    ] = None,
+    engine: EngineOption = "spark",
+) -> None:
+    """Anomaly scores by the benchmark's exact rules: Numenta Anomaly Benchmark.
+
+    Example: millrace evaluate iot nab --data nab --out nab-scores.json --scores-dir nab-scores
+    """
+    from apps.iot_maintenance.evaluation.anomalies import evaluate, write_scores
+
+    chosen = _engine(engine)
+    with _progress("nab") as told:
+        report, scores, series = evaluate(data, threshold=threshold, nested=nested, engine=chosen, told=told)
+    if scores_dir is not None:
+        write_scores(scores_dir, series, scores)
+    write(out, report)
+    shown: dict[str, Any] = {
+        "standard": _points(report.standard),
+        "low_fp, low_fn": f"{_points(report.low_fp)}, {_points(report.low_fn)}",
+        "windows": f"{report.windows_found} of {report.windows} found at {report.threshold}",
+        "false detections": report.false_detections,
+        **{folder: _points(part.standard) for folder, part in report.by_folder.items()},
+        **{name: _points(part.standard) for name, part in report.baselines.items()},
+    }
+    if report.nested is not None:
+        shown["nested"] = _points(report.nested.standard)
+    _show("nab", shown)
+
+
+@app.command("skab")
+def skab(
+    data: Annotated[Path, typer.Option(help="Folder with valve1, valve2 and other.")],
+    out: OutOption = Path("skab.json"),
+    engine: EngineOption = "spark",
+) -> None:
+    """Control charts (T² and Q) as the benchmark judges them: Skoltech Anomaly Benchmark.
+
+    Example: millrace evaluate iot skab --data SKAB/data --out skab.json
+    """
+    from apps.iot_maintenance.evaluation.skab import evaluate
+
+    chosen = _engine(engine)
+    with _progress("skab") as told:
+        report = evaluate(data, engine=chosen, told=told)
+    write(out, report)
+    shown = {
+        "outliers": f"F1 {report.outlier_f1}, FAR {report.far} %, MAR {report.mar} %",
+        "after training": f"F1 {report.after_training.f1}, FAR {report.after_training.far} %",
+        "change points": _points(report.changepoint_nab),
+        "files": report.files,
+    }
+    _show("skab", shown)
+
+
+def _points(score: float | None) -> str:
+    return "no windows" if score is None else f"{score:.2f}"
+
+
 def _engine(name: str) -> Engine:
     if name == "spark":
         return "spark"

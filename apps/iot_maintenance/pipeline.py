@@ -5,7 +5,7 @@ from __future__ import annotations
 from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, monitoring
+from apps.iot_maintenance.settings import IotSettings, charts, foresight, monitoring, scoring
 from apps.iot_maintenance.signals import KEYS
 from millrace.topology import Input, Topology, Upsert, read
 
@@ -18,10 +18,11 @@ def topology(settings: IotSettings) -> Topology:
 
     Returns:
         Tables ``readings`` (enriched, every revision), ``alarm_history``, ``alarms`` (the state of each),
-        ``liveness``, ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset),
-        ``notices`` (of what is in no registry),
-        ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of the readings too if one is
-        named.
+        ``liveness``, ``scores`` (how unusual each value is), ``anomalies`` (those that are), ``forecasts``
+        (when each point crosses a limit), ``machine_health`` (what a machine's sensors say together),
+        ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset), ``notices``
+        (of what is in no registry), ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of
+        the readings too if one is named.
     """
     names = settings.topics
     topics = {
@@ -31,6 +32,9 @@ def topology(settings: IotSettings) -> Topology:
         "MachineMonitor.liveness": names.liveness,
         "MachineMonitor.shifts": names.shifts,
         "MachineMonitor.notices": names.notices,
+        "MachineMonitor.anomalies": names.anomalies,
+        "MachineMonitor.forecasts": names.forecasts,
+        "MachineMonitor.machine_health": names.machine_health,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -40,7 +44,9 @@ def topology(settings: IotSettings) -> Topology:
     }
     return (
         read(inputs, control=names.control)
-        .process(MachineMonitor(monitoring(settings)))
+        .process(
+            MachineMonitor(monitoring(settings), scoring(settings), foresight(settings), charts(settings))
+        )
         .key_by("plant_id", output="alarms")
         .process(PlantMonitor())
         .write(
@@ -52,6 +58,10 @@ def topology(settings: IotSettings) -> Topology:
                 "MachineMonitor.liveness": "liveness",
                 "MachineMonitor.shifts": Upsert("shifts", ("machine_id", "shift_start_ms"), "revision"),
                 "MachineMonitor.notices": Upsert("notices", ("asset_id", "what", "subject"), "event_time_ms"),
+                "MachineMonitor.scores": "scores",
+                "MachineMonitor.anomalies": "anomalies",
+                "MachineMonitor.forecasts": Upsert("forecasts", ("machine_id", "subject"), "event_time_ms"),
+                "MachineMonitor.machine_health": "machine_health",
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

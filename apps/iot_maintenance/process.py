@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from apps.iot_maintenance.alarms.book import RuleSet
 from apps.iot_maintenance.alarms.rule import Facts, alarm_language
 from apps.iot_maintenance.alarms.spans import Span, SpanStore
+from apps.iot_maintenance.anomalies import Gathered
 from apps.iot_maintenance.assets import Asset, point_of, quantity_of, subject_of
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import (
@@ -22,7 +23,9 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
+from apps.iot_maintenance.forecasts import hours_until
 from apps.iot_maintenance.liveness import Gateway
+from apps.iot_maintenance.machine_health import Charted
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Sensor
 from apps.iot_maintenance.records import EnrichedReading
@@ -50,7 +53,6 @@ from apps.iot_maintenance.watch import (
     TOGETHER,
     WATCH,
     Monitoring,
-    Watch,
 )
 from millrace import BroadcastContext, Context, Timer
 from millrace.parts.contents import digest_of
@@ -86,7 +88,7 @@ def _latest(machine: Machine) -> dict[str, float]:
     return latest
 
 
-class MachineMonitor(Watch):
+class MachineMonitor(Charted):
     """Watches machines, and the gateways that they are heard through.
 
     The key is a machine for all but heartbeats, whose key is the gateway. What comes behind the watermark
@@ -95,6 +97,9 @@ class MachineMonitor(Watch):
 
     Args:
         monitoring: What to do.
+        scoring: How values are scored; by default as the settings have it.
+        foresight: How far ahead is looked; the same.
+        charts: What is normal for machines; nothing unless given.
     """
 
     version = 2
@@ -176,15 +181,20 @@ class MachineMonitor(Watch):
         works = self._regime(machine, known.status, at) == "producing"
         judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge, works)
         running = machine.running[subject]
-        zscore = None
+        zscore = scored = health = None
         if judged.value is not None:
             pane_ms = max(1, (limits.window_ms or self._m.window_ms) // Running.panes)
             zscore = running.follow(at, judged.value, pane_ms, limits.values or self._m.values)
+            scored = self._score(event, subject, judged.value, sensor.interval, ctx)
+            kind = known.kind or machine.mark
+            health = self._chart(event.machine_id, subject, judged.value, kind, known.status, ctx)
         row = self._row(event, subject, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
-        self._judge(event, subject, machine, known, judged, running, zscore, before_at, before, ctx)
+        self._judge(
+            event, subject, machine, known, judged, running, zscore, scored, health, before_at, before, ctx
+        )
         if sensor.interval and machine.watch_at > (due := at + self._timeout(subject, sensor)):
             self._watch_from(machine, due, ctx)
 
@@ -240,6 +250,8 @@ class MachineMonitor(Watch):
         judged: Judged,
         running: Running,
         zscore: float | None,
+        scored: Gathered | None,
+        health: float | None,
         before_at: int,
         before: float,
         ctx: Context,
@@ -280,6 +292,9 @@ class MachineMonitor(Watch):
             if self._m.clock == "key":
                 facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
+            facts.health_score = health
+            if scored is not None:
+                facts.anomaly_score, facts.crosses_in_h = scored.score, hours_until(scored, at)
             facts.minimum, facts.maximum = running.low, running.high
             facts.average, facts.average_by_time = running.average, running.average_by_time
             if value is not None and before_at >= 0 and running.count > 1:

@@ -12,10 +12,14 @@ from pydantic import Field, field_validator
 
 from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from apps.iot_maintenance.alarms.schedule import zone
+from apps.iot_maintenance.anomalies import Scoring
+from apps.iot_maintenance.forecasts import Foresight
+from apps.iot_maintenance.machine_health import Charts, read_charts
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
 from apps.iot_maintenance.statuses import Regime, Statuses
+from millrace.operators import limit_forecast, novelty
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 from millrace.time.durations import to_ms
@@ -42,6 +46,9 @@ class IotTopics(Section):
     health: str = "iot.health"
     alarm_kpis: str = "iot.alarm-kpis"
     notices: str = "iot.notices"
+    anomalies: str = "iot.anomalies"
+    forecasts: str = "iot.forecasts"
+    machine_health: str = "iot.machine-health"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
@@ -118,6 +125,42 @@ class MonitorSettings(Section):
         return value
 
 
+class ScoreSettings(Section):
+    """How unusual values are: what is scored, and from where on it is an anomaly."""
+
+    enabled: bool = Field(default=True, description="score the values of measuring points")
+    interval: Duration = Field(
+        default=timedelta(minutes=1),
+        description="score the mean of so long, or each value of a point that reports less often; 0: each",
+    )
+    learn: int = Field(default=100, ge=10, description="a point's first values, which are not scored")
+    threshold: float = Field(
+        default=0.5, gt=0, le=1, description="from which score on a value goes to the topic of anomalies"
+    )
+
+
+class ForecastSettings(Section):
+    """When measuring points will cross the limits of their alarm rules."""
+
+    enabled: bool = Field(default=True, description="look ahead; needs scores.enabled")
+    every: Duration = Field(default=timedelta(minutes=1), description="length of a step")
+    ahead: Duration = Field(default=timedelta(hours=8), description="how far ahead is looked")
+    learn: int = Field(default=60, ge=10, description="a point's first steps, of which nothing is foreseen")
+    coverage: float = Field(
+        default=0.9, gt=0, lt=1, description="which share of what comes is to lie in its interval"
+    )
+
+
+class HealthSettings(Section):
+    """What a machine's sensors say together, held against what is normal."""
+
+    charts: str = Field(
+        default="",
+        description="file of `millrace iot health train`; unset: nothing is known to be normal",
+    )
+    interval: Duration = Field(default=timedelta(minutes=1), description="the means of so long are judged")
+
+
 def _minutes(text: str) -> tuple[int, ...]:
     found = []
     for part in text.split(","):
@@ -133,6 +176,9 @@ class IotSettings(AppSettings):
 
     topics: IotTopics = IotTopics()
     monitor: MonitorSettings = MonitorSettings()
+    scores: ScoreSettings = ScoreSettings()
+    forecast: ForecastSettings = ForecastSettings()
+    health: HealthSettings = HealthSettings()
     # An alarm waits for the watermark: the bound is most of its latency. And when everything is silent time
     # must go on, or nobody would notice.
     stream: StreamSettings = StreamSettings(
@@ -223,3 +269,33 @@ def monitoring(settings: IotSettings) -> Monitoring:
         sensor_least_ms=ms(told.sensor_least),
         calendar=Calendar(_minutes(told.shift_starts), told.shift_tz),
     )
+
+
+def scoring(settings: IotSettings) -> Scoring:
+    """Return how values are scored."""
+    told = settings.scores
+    return Scoring(told.enabled, ms(told.interval), told.threshold, novelty(learn=told.learn))
+
+
+def foresight(settings: IotSettings) -> Foresight:
+    """Return how far ahead is looked.
+
+    Raises:
+        OperatorDefinitionError: The settings do not fit together.
+    """
+    told = settings.forecast
+    made = limit_forecast(
+        every=ms(told.every), ahead=ms(told.ahead), coverage=told.coverage, learn=told.learn
+    )
+    return Foresight(enabled=told.enabled, forecast=made)
+
+
+def charts(settings: IotSettings) -> Charts:
+    """Return what is normal for machines.
+
+    Raises:
+        UserError: The file cannot be read, or contradicts itself.
+    """
+    told = settings.health
+    found = read_charts(Path(told.charts)) if told.charts else {}
+    return Charts(found, max(ms(told.interval), 1))

@@ -9,6 +9,9 @@ from tests.mutants.mutant import Mutant
 _APP: Final = "apps/iot_maintenance"
 _TESTS: Final = "tests/unit/apps/iot_maintenance"
 _ALARMS: Final = f"{_TESTS}/test_alarms.py"
+_SCORES: Final = f"{_TESTS}/test_scores.py"
+_HEALTH: Final = f"{_TESTS}/test_machine_health.py"
+_NAB: Final = f"{_TESTS}/test_nab.py"
 #: The checks of the demo over the monitor in memory.
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
@@ -504,5 +507,109 @@ MUTANTS: Final = (
         "type(error).__name__))\n            answer = None\n",
         "notifications are delivered",
         (f"{_NOTIFY}::test_what_cannot_be_delivered_is_tried_again_and_hinders_nobody",),
+    ),
+    Mutant(
+        "iot: a minute is scored with the first reading of the next in it",
+        f"{_APP}/anomalies.py",
+        "            gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 1\n",
+        "            gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 2\n",
+        "the mean of a minute is scored",
+        (f"{_SCORES}::test_the_mean_of_a_minute_is_scored_when_the_next_one_begins",),
+    ),
+    Mutant(
+        "iot: a point that reports seldom is scored with its next value",
+        f"{_APP}/anomalies.py",
+        "        if not how.interval_ms or every >= how.interval_ms:\n",
+        "        if not how.interval_ms:\n",
+        "a value is scored when it comes, where that is seldom",
+        (f"{_SCORES}::test_a_point_that_reports_less_often_is_scored_value_by_value",),
+    ),
+    Mutant(
+        "iot: rules do not know the score",
+        f"{_APP}/process.py",
+        "                facts.anomaly_score, facts.crosses_in_h = scored.score, hours_until(scored, at)\n",
+        "                pass\n",
+        "anomaly_score in alarm rules",
+        (f"{_SCORES}::test_an_alarm_rule_can_ask_for_the_score",),
+    ),
+    Mutant(
+        "iot: what is known of a point outlives its machine",
+        f"{_APP}/anomalies.py",
+        "            self.series.clear()\n",
+        "            pass\n",
+        "what is kept ends",
+        (f"{_SCORES}::test_what_is_kept_of_a_point_is_less_than_half_a_kib_and_goes_with_its_machine",),
+    ),
+    Mutant(
+        "iot: all scores are anomalies",
+        f"{_APP}/anomalies.py",
+        "        if found.score >= self._scoring.threshold:\n",
+        "        if found.score >= 0:\n",
+        "anomalies are what is beyond the threshold",
+        (f"{_SCORES}::test_anomalies_are_the_scores_from_the_threshold_on",),
+    ),
+    Mutant(
+        "nab: the last detection of a window counts",
+        f"{_APP}/evaluation/nab_scoring.py",
+        "                    first.setdefault(window, worth)\n",
+        "                    first[window] = worth\n",
+        "the earliest detection of a window counts",
+        (f"{_NAB}::test_the_scoring_is_that_of_the_benchmarks_words",),
+    ),
+    Mutant(
+        "nab: rows of the probation are judged",
+        f"{_APP}/evaluation/nab_scoring.py",
+        "        for row in range(probation(rows), rows):\n",
+        "        for row in range(rows):\n",
+        "the first 15 % are not judged",
+        (f"{_NAB}::test_the_scoring_is_that_of_the_benchmarks_words",),
+    ),
+    Mutant(
+        "nab: what is chosen for a folder is chosen on it",
+        f"{_APP}/evaluation/anomalies.py",
+        "        others = [i for i, rows in enumerate(series) if rows.folder != folder]\n",
+        "        others = [i for i, rows in enumerate(series)]\n",
+        "nested: a folder has no part in what is chosen for it",
+        (f"{_NAB}::test_nested_chooses_on_the_other_folders_alone",),
+    ),
+    Mutant(
+        "skab: all detections of a minute count as found, none as false",
+        f"{_APP}/evaluation/skab.py",
+        "        false += len(left)\n",
+        "        false += 0\n",
+        "false change points cost",
+        (f"{_TESTS}/test_skab.py::test_change_points_are_judged_by_the_benchmarks_words",),
+    ),
+    Mutant(
+        "iot: that nothing is foreseen any more is not told",
+        f"{_APP}/forecasts.py",
+        "        elif expected >= 0:\n",
+        "        elif expected > 1e18:\n",
+        "a forecast that no longer holds is taken back",
+        (f"{_TESTS}/test_forecasts.py::test_when_it_no_longer_rises_that_is_told_once",),
+    ),
+    Mutant(
+        "iot: limits of other kinds of machines are foreseen",
+        f"{_APP}/forecasts.py",
+        "        if not rule.kinds or kind in rule.kinds\n",
+        "",
+        "limits are those of the machine's kind",
+        (f"{_TESTS}/test_forecasts.py::test_the_limits_are_those_of_the_machines_kind_and_both_sides_count",),
+    ),
+    Mutant(
+        "iot: a minute in which the status changes is judged",
+        f"{_APP}/machine_health.py",
+        "            known.regime = None\n",
+        "            pass\n",
+        "what is normal is that of one status",
+        (f"{_HEALTH}::test_a_minute_in_which_the_status_changes_is_not_judged_nor_one_without_a_sensor",),
+    ),
+    Mutant(
+        "iot: what is normal is learned from what is not believed",
+        f"{_APP}/health_cli.py",
+        """ or row["quality"] != "good" or row["revision"]""",
+        """ or row["revision"]""",
+        "only what is believed is learned from",
+        (f"{_HEALTH}::test_only_what_is_believed_counts_and_too_little_is_told",),
     ),
 )

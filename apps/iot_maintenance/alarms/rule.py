@@ -143,6 +143,9 @@ class Facts:
         average_by_time: Moving average by time.
         trend: Slope, per hour.
         zscore: How unusual the value is.
+        anomaly_score: How unusual the newest scored value is, 0 to 1.
+        health_score: How far the machine's sensors together are from normal, 0 to 1; 0.5 at the limit.
+        crosses_in_h: In how many hours the series is expected to cross a limit of a rule.
         minimum: Least value since maintenance.
         maximum: Largest value since maintenance.
         quantity: What is measured.
@@ -160,11 +163,14 @@ class Facts:
     """
 
     __slots__ = (
+        "anomaly_score",
         "at",
         "attributes",
         "average",
         "average_by_time",
         "code",
+        "crosses_in_h",
+        "health_score",
         "kind",
         "known",
         "latest",
@@ -194,6 +200,9 @@ class Facts:
         self.average_by_time: float | None = None
         self.trend: float | None = None
         self.zscore: float | None = None
+        self.anomaly_score: float | None = None
+        self.crosses_in_h: float | None = None
+        self.health_score: float | None = None
         self.minimum: float | None = None
         self.maximum: float | None = None
         self.quantity = self.code = self.subject = ""
@@ -288,6 +297,9 @@ _NUMBERS: Final = (
     "average_by_time",
     "trend",
     "zscore",
+    "anomaly_score",
+    "crosses_in_h",
+    "health_score",
     "minimum",
     "maximum",
 )

@@ -107,7 +107,7 @@ def read_series(path: Path) -> Series:
     """
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            rows = [(_ms(row["timestamp"]), float(row["value"])) for row in csv.DictReader(lines)]
+            rows = [(as_ms(row["timestamp"]), float(row["value"])) for row in csv.DictReader(lines)]
     except (OSError, KeyError, ValueError) as error:
         raise NotNab(f"{path} is no series of timestamp and value: {error}") from None
     # Where clocks went back, and where a time comes twice, the last value of a time counts.
@@ -125,12 +125,13 @@ def read_windows(path: Path) -> Mapping[str, list[tuple[int, int]]]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: [(_ms(low), _ms(high)) for low, high in of] for name, of in found.items()}
+        return {name: [(as_ms(low), as_ms(high)) for low, high in of] for name, of in found.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise NotNab(f"{path} is no list of labelled windows: {error}") from None
 
 
-def _ms(text: str) -> int:
+def as_ms(text: str) -> int:
+    """Return a time of the benchmark, which names no zone, in ms."""
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 

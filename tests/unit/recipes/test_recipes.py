@@ -67,6 +67,14 @@ def check_temperature_spike(r: Any) -> None:
     assert r["late"] == []
 
 
+def check_stop_the_print(r: Any) -> None:
+    (stop,) = r["main"]
+    assert stop.printer == "mark"
+    # By hand: 66.3 degrees at 10:09, 1.2 more a minute, are 75 in 7 minutes: it was told in time.
+    assert stop.earliest < 5 < stop.minutes < 10
+    assert r["late"] == []
+
+
 def check_moving_average(r: Any) -> None:
     assert [(w.symbol, w.average, w.close) for w in r["main"]] == [
         ("MILL", 102.0, 104.0),

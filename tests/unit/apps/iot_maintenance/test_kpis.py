@@ -10,9 +10,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
+from apps.iot_maintenance.anomalies import Scoring
 from apps.iot_maintenance.plant import AssetHealth, PlantMonitor
+from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.records import ShiftKpi
 from apps.iot_maintenance.shifts import Calendar
+from apps.iot_maintenance.watch import Monitoring
 from apps.iot_maintenance.windows import AlarmKpi
 from millrace.host.memory import MemoryHost
 from millrace.testing import TestDriver
@@ -28,7 +31,6 @@ from tests.unit.apps.iot_maintenance.monitor_cases import (
     equipment,
     error,
     maintenance,
-    monitor,
     reading,
     rule,
     send,
@@ -294,9 +296,14 @@ def fleet_day(machines: int, day: int) -> list[Event]:
     return sorted(events, key=lambda e: e[1])
 
 
-def test_state_of_a_device_is_small_and_flat_over_thirty_days() -> None:
+@pytest.mark.parametrize(
+    ("scoring", "most"), [(Scoring(enabled=False), 2_048), (Scoring(), 2_048 + 6 * 1_024)]
+)
+def test_state_of_a_device_is_small_and_flat_over_thirty_days(scoring: Scoring, most: int) -> None:
+    """Two KiB a machine; with scores and forecasts of its six sensors a KiB more for each at most."""
     machines = 4
-    host = MemoryHost(monitor(rule(quantities=("quantity0",)), judge=True), out_of_orderness_ms=SECOND)
+    monitoring = Monitoring(rules=(rule(quantities=("quantity0",)),), sensor_least_ms=10 * DAY)
+    host = MemoryHost(MachineMonitor(monitoring, scoring), out_of_orderness_ms=SECOND)
     sizes = []
     for day in range(30):
         host.run_batch(fleet_day(machines, day))
@@ -304,5 +311,5 @@ def test_state_of_a_device_is_small_and_flat_over_thirty_days() -> None:
         host.snapshot()  # packs everything as it would be kept
         sizes.append(max(len(cell.body) for cell in host.store.cells.values()))
     settled = sizes[5:]
-    assert max(settled) <= 2_048
+    assert max(settled) <= most
     assert max(settled) - min(settled) <= 0.05 * max(settled)

@@ -200,6 +200,8 @@ def two_hours() -> Iterator[Happened]:
 
 class IotWorld(AppWorld):
     app = app
+    # So that two hours have scores and forecasts.
+    overrides = ("scores.interval=0", "scores.learn=20", "forecast.learn=10")
     bound_ms = MINUTE
     per_key = False
 
@@ -214,10 +216,13 @@ class TestContract(IotWorld, AppInMemory):
 
 def assert_all_tables(standing: Standing) -> None:
     found = {name: rows.total() for name, rows in standing.expected().items()}
-    first = {f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts", "notices")}
-    assert found.keys() == first | {"main", "main:alarms", "kpis", "health"}
+    first = {
+        f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts", "scores", "forecasts", "notices")
+    }
+    anomalies = "MachineMonitor.anomalies"
+    assert found.keys() == first | {anomalies, "main", "main:alarms", "kpis", "health"}
     del found["MachineMonitor.notices"]  # everything is in the registry
-    assert min(found.values()) >= 9
+    assert min(number for name, number in found.items() if name != anomalies) >= 9
 
 
 # -- machines that are hours behind -------------------------------------------------------------------

@@ -15,6 +15,7 @@ from millrace import Context, KeyedProcess, Timer, side_output, value_state
 from millrace.operators import (
     absence,
     adwin,
+    anomaly_scores,
     cusum,
     deduplicate,
     drift,
@@ -22,6 +23,7 @@ from millrace.operators import (
     heartbeat,
     holt_winters,
     moving,
+    novelty,
     page_hinkley,
     running,
     top_n,
@@ -59,6 +61,7 @@ PROCESSES: dict[str, KeyedProcess[Any, Any]] = {
     "holt_winters": holt_winters(Ev, "x", season=3, every=1, ahead=3, idle=DAY),
     "page_hinkley": drift(Ev, "x", page_hinkley(threshold=3, min_n=5), idle=DAY),
     "cusum": drift(Ev, "x", cusum(learn=5, threshold=3), idle=DAY),
+    "anomaly_scores": anomaly_scores(Ev, "x", novelty(learn=5), idle=DAY, keep="id"),
     "adwin": drift(Ev, operator.attrgetter("x"), adwin(every=2, min_n=6), idle=DAY),
 }
 
