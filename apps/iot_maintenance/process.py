@@ -294,6 +294,8 @@ class MachineMonitor(Watch):
         at = ctx.event_time
         contradicts = machine.past.contradicts(_identity(event), at, digest_of(event))
         if machine.learn(event):
+            if isinstance(event, Maintenance):
+                ctx.output(self.replaced, event)
             return True
         what = f"{ctx.input}: this has come before"
         if contradicts:

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from apps.iot_maintenance.alarms.schedule import zone
+from apps.iot_maintenance.foresight.settings import ForesightSettings
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
@@ -40,6 +41,9 @@ class IotTopics(Section):
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
+    risks: str = "iot.risks"
+    remaining_life: str = "iot.remaining-life"
+    maintenance_plan: str = "iot.maintenance-plan"
     dead_letters: str = "iot.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
 
@@ -112,6 +116,7 @@ class IotSettings(AppSettings):
 
     topics: IotTopics = IotTopics()
     monitor: MonitorSettings = MonitorSettings()
+    foresight: ForesightSettings = ForesightSettings()
     # An alarm waits for the watermark: the bound is most of its latency. And when everything is silent time
     # must go on, or nobody would notice.
     stream: StreamSettings = StreamSettings(

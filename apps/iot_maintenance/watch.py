@@ -12,7 +12,7 @@ from apps.iot_maintenance.alarms.engine import Alarms, Engine
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.assets import place_of
-from apps.iot_maintenance.events import Heartbeat, Reading
+from apps.iot_maintenance.events import Heartbeat, Maintenance, Reading
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
@@ -101,6 +101,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     alarms = side_output(AlarmEvent)
     liveness = side_output(Liveness)
     shifts = side_output(ShiftKpi)
+    replaced = side_output(Maintenance)
 
     machine = value_state(Machine)
     conditions = value_state(Alarms)
