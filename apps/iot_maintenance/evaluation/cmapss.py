@@ -18,8 +18,9 @@ from apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_f
 from apps.iot_maintenance.events import Reading
 from apps.iot_maintenance.foresight.baseline import Baseline, fitted
 from apps.iot_maintenance.foresight.condition import Life
-from apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME
+from apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME
 from apps.iot_maintenance.foresight.training import (
+    LIFE,
     Boosting,
     Examples,
     LifeModel,
@@ -48,8 +49,8 @@ CAP: Final = 125
 _STILL: Final = 1e-6
 #: Ways of learning that the training engines choose from, and their ceilings, cycles.
 WAYS: Final = (
-    (Boosting(models=3), 125.0),
-    (Boosting(models=3), 130.0),
+    (LIFE, 125.0),
+    (LIFE, 130.0),
 )
 _ROUNDS: Final = 1_000
 _BATCH: Final = 20_000
@@ -275,6 +276,7 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="millrace-cmapss-") as name, written([]) as fleet:
         exports, kept = Path(name, "exported"), Path(name, "baseline.json")
         export(model, examples.inputs, exports)
+        (exports / RISK_NAME).mkdir()  # of risks there is no model
         kept.write_bytes(msgspec.json.encode(baseline))
         overrides = [
             f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d", "monitor.grace=0s",
@@ -346,9 +348,7 @@ def scores_of(rows: Sequence[dict[str, Any]], test: pd.DataFrame, rest: dict[int
     return found.drop(columns="_merge").sort_values(["unit", "cycle"], ignore_index=True)
 
 
-def differing(
-    rows: Sequence[dict[str, Any]], test: pd.DataFrame, wanted: Sequence[dict[str, float]]
-) -> int:
+def differing(rows: Sequence[dict[str, Any]], test: pd.DataFrame, wanted: Sequence[dict[str, float]]) -> int:
     """Return how many cycles have other features in the stream than by a look at the table."""
     streamed = {
         (int(row["machine_id"].removeprefix("engine")), (row["event_time_ms"] - START_MS) // HOUR_MS): dict(

@@ -18,7 +18,7 @@ from millrace.time import NEVER
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
 #: Steps that a fading mean is about: the newest has 2 / (span + 1) of the weight.
-SHORT, MIDDLE, LONG = 8, 20, 60
+SHORT, MIDDLE, LONG = 10, 30, 80
 #: A machine is compared with what it was in so many first steps of its life.
 FIRST: Final = 15
 #: Most measuring points, error codes and components, and attributes that are looked at; others are left out.

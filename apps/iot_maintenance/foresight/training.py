@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -42,8 +42,7 @@ class Examples(NamedTuple):
     life: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Boosting:
+class Boosting(msgspec.Struct, frozen=True):
     """Settings of boosted trees.
 
     Attributes:
@@ -92,6 +91,11 @@ class Boosting:
         }
 
 
+#: How remaining life is learned, and the risk of components.
+LIFE: Final = Boosting(models=3, least=150)
+RISK: Final = Boosting(rounds=120, rate=0.06, leaves=8, least=10)
+
+
 def named(rows: Sequence[Mapping[str, float]], wanted: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return the names of all features of rows, in order.
 
@@ -109,6 +113,12 @@ def matrix_of(rows: Sequence[Mapping[str, float]], inputs: Sequence[str]) -> npt
     return np.array([[row.get(name, missing) for name in inputs] for row in rows], dtype=np.float32).reshape(
         len(rows), len(inputs)
     )
+
+
+def learnable(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return features in which none is unknown in all rows: nothing is learned from it, and nothing breaks."""
+    unknown = np.isnan(x).all(axis=0)
+    return np.where(unknown[None, :], np.float32(0.0), x) if unknown.any() else x
 
 
 class LifeFigures(NamedTuple):
@@ -148,7 +158,7 @@ def out_of_fold(
     target = np.minimum(examples.left, ceiling)
     for fold in range(int(parts.max()) + 1):
         held = parts == fold
-        model = how.regressor(seed).fit(examples.x[~held], target[~held])
+        model = how.regressor(seed).fit(learnable(examples.x[~held]), target[~held])
         found[held] = np.clip(model.predict(examples.x[held]), 0.0, ceiling)
     return found
 
@@ -204,9 +214,7 @@ def _cross_coverage(examples: Examples, forecasts: Floats, ceiling: float, miss:
     for half in (0, 1):
         learned = np.isin(examples.life, lives[half::2])
         within = examples.left <= ceiling
-        kept = calibrated(
-            forecasts[learned & within], examples.left[learned & within], ceiling
-        )
+        kept = calibrated(forecasts[learned & within], examples.left[learned & within], ceiling)
         rows = np.flatnonzero(~learned & within)
         for forecast, left in zip(forecasts[rows].tolist(), examples.left[rows].tolist(), strict=True):
             values = kept.spread(forecast)
@@ -249,7 +257,7 @@ def learn_life(
     how, ceiling = ways[place]
     within = examples.left <= ceiling
     calibration = calibrated(forecasts[within], examples.left[within], ceiling)
-    estimator = how.regressor(seed).fit(examples.x, np.minimum(examples.left, ceiling))
+    estimator = how.regressor(seed).fit(learnable(examples.x), np.minimum(examples.left, ceiling))
     return LifeModel(estimator, calibration, figures), place
 
 
@@ -293,6 +301,6 @@ def learn_risk(
     if not known:
         raise CannotTrain("no component failed within the horizon: there is nothing to learn")
     truth = np.column_stack([fails[name] for name in known]).astype(int)
-    estimator = MultiOutputClassifier(replace(how, models=1).classifier(seed)).fit(x, truth)
+    estimator = MultiOutputClassifier(how.classifier(seed)).fit(learnable(x), truth)
     asked = tuple(f"{ASKED}{name}" for name in known)
     return RiskModel(estimator, (*inputs, *asked), tuple(known))

@@ -135,7 +135,9 @@ class Risks:
     def score(self, row: Any) -> float:
         """Return the probability that the component fails that a row asks for, shape (features,)."""
         asked = row[self._shared :]
-        return _logistic(self._models[max(range(len(asked)), key=asked.__getitem__)].score(row[: self._shared]))
+        return _logistic(
+            self._models[max(range(len(asked)), key=asked.__getitem__)].score(row[: self._shared])
+        )
 
     def score_many(self, rows: Any) -> npt.NDArray[np.float64]:
         """Return the same of many rows, shape (n, features) → (n,)."""
