@@ -149,8 +149,9 @@ class Life(msgspec.Struct, array_like=True):
             baseline: What is usual; its quantities are scored by it, and others left out.
 
         Returns:
-            ``age_h``; of each point its means, spread, change since the first steps, slope and drift;
-            ``errors.CODE``; ``days_since.COMPONENT``; of each attribute its number, or that it has its text.
+            ``age_h``; of each point its means, spread, change since the first steps, slope and drift, and
+            how far the points that moved most did; ``errors.CODE`` and their sum; ``days_since.COMPONENT``,
+            and the least and most of them; of each attribute its number, or that it has its text.
         """
         at, values = self.due, {}
         for name, point in self.points.items():
@@ -164,10 +165,15 @@ class Life(msgspec.Struct, array_like=True):
         for name, point in self.points.items():
             if point.steps:
                 point.features(name, found)
+        self._together(found)
         for code, count in self.errors.items():
             found[f"errors.{code}"] = float(count)
-        for component, since in self.replaced.items():
-            found[f"days_since.{component}"] = (at - since) / _DAY_MS
+        found["errors"] = float(sum(self.errors.values()))
+        ages = {component: (at - since) / _DAY_MS for component, since in self.replaced.items()}
+        for component, age in ages.items():
+            found[f"days_since.{component}"] = age
+        if ages:
+            found["parts.newest"], found["parts.oldest"] = min(ages.values()), max(ages.values())
         for name, text in self.attributes.items():
             number = _number(text)
             if number is None:
@@ -175,6 +181,17 @@ class Life(msgspec.Struct, array_like=True):
             else:
                 found[f"is.{name}"] = number
         return found
+
+    def _together(self, found: dict[str, float]) -> None:
+        """Add how far the points that have moved most have, by their own spread: whichever they are."""
+        slopes, changes = [0.0, 0.0], [0.0]
+        for name, point in self.points.items():
+            if point.steps > 1 and (spread := found[f"{name}.spread_{LONG}"]) > 0.0:
+                slopes.append(abs(found[f"{name}.slope"]) / spread)
+                changes.append(abs(found[f"{name}.change"]) / spread)
+        slopes.sort()
+        found["most.slope"], found["most.second"] = slopes[-1], slopes[-2]
+        found["most.change"] = max(changes)
 
 
 def _number(text: str) -> float | None:

@@ -93,7 +93,7 @@ class Boosting(msgspec.Struct, frozen=True):
 
 #: How remaining life is learned, and the risk of components.
 LIFE: Final = Boosting(models=3, least=150)
-RISK: Final = Boosting(rounds=120, rate=0.06, leaves=8, least=10)
+RISK: Final = Boosting(rounds=80, rate=0.06, leaves=4, least=5, share=0.5)
 
 
 def named(rows: Sequence[Mapping[str, float]], wanted: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def matrix_of(rows: Sequence[Mapping[str, float]], inputs: Sequence[str]) -> npt
 
 
 def learnable(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return features in which none is unknown in all rows: nothing is learned from it, and nothing breaks."""
+    """Return features with zeros for those that no row knows: nothing is learned of them."""
     unknown = np.isnan(x).all(axis=0)
     return np.where(unknown[None, :], np.float32(0.0), x) if unknown.any() else x
 

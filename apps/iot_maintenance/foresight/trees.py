@@ -65,10 +65,10 @@ class Boosted:
         trees: list[Any] = []
         base = 0.0
         for one in models:
-            stages = getattr(one, "_predictors", None)
+            stages = vars(one).get("_predictors")
             if not stages or any(len(stage) != 1 for stage in stages):
                 raise BrokenModel(f"{type(one).__name__} is no boosted model of one output")
-            base += float(np.asarray(one._baseline_prediction).reshape(-1)[0])
+            base += float(np.asarray(vars(one)["_baseline_prediction"]).reshape(-1)[0])
             for (tree,) in stages:
                 _check(tree.nodes, inputs)
                 trees.append(tree.nodes)
@@ -160,7 +160,7 @@ def _logistic(value: float) -> float:
 
 
 def _nested(nodes: Any) -> Any:
-    """Return a tree as (feature, threshold, left, right, whether what is missing goes left), leaves as numbers."""
+    """Return a tree as (feature, threshold, left, right, missing goes left), and a leaf as its number."""
     made: list[Any] = nodes["value"].tolist()
     columns = [nodes[name].tolist() for name in ("feature_idx", "num_threshold", "left", "right")]
     missing, leaf = nodes["missing_go_to_left"].astype(bool).tolist(), nodes["is_leaf"].tolist()
