@@ -238,7 +238,7 @@ def evaluate(
     subset: str,
     *,
     engine: Engine,
-    ways: Sequence[tuple[Boosting, float]] = WAYS,
+    ways: Sequence[tuple[Boosting, float]] | None = None,
     said: Callable[[str], None] = lambda line: None,
     told: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[Report, pd.DataFrame]:
@@ -248,7 +248,7 @@ def evaluate(
         folder: The data.
         subset: Which part of it, e.g. ``FD001``.
         engine: Where it runs.
-        ways: Ways of learning that the training engines choose from.
+        ways: Ways of learning that the training engines choose from; ``None``: :data:`WAYS`.
         said: Called with a line on each way of learning.
         told: Called with how many batches are done, of how many.
 
@@ -266,6 +266,7 @@ def evaluate(
     baseline = baseline_of(train)
     features = features_of(train, baseline)
     examples = examples_of(train, features)
+    ways = WAYS if ways is None else ways
     lines: list[str] = []
 
     def note(line: str) -> None:

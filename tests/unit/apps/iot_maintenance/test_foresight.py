@@ -17,13 +17,22 @@ from apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, writ
 from apps.iot_maintenance.foresight import condition
 from apps.iot_maintenance.foresight.baseline import Baseline, Usual, fitted, read_baseline
 from apps.iot_maintenance.foresight.condition import FIRST, LONG, MIDDLE, SHORT, Awaited, Life
-from apps.iot_maintenance.foresight.distribution import LEVELS, Adaptive, Calibration, level_of, value_at
+from apps.iot_maintenance.foresight.distribution import (
+    LEVELS,
+    Adaptive,
+    Calibration,
+    calibrated,
+    level_of,
+    value_at,
+)
 from apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
 from apps.iot_maintenance.foresight.models import Forecaster, calibration_of, risk_rows
+from apps.iot_maintenance.foresight.process import Foresight, Looking
 from apps.iot_maintenance.foresight.records import LifeForecast, LifeTruth
 from apps.iot_maintenance.foresight.training import fold_of, learnable
 from apps.iot_maintenance.foresight.trees import Boosted, Risks
 from apps.iot_maintenance.pipeline import topology
+from apps.iot_maintenance.records import EnrichedReading
 from millrace.errors import UserError
 from millrace.models.manifest import BrokenModel
 from millrace.models.tables import CannotTrain
@@ -146,6 +155,22 @@ def test_a_failure_ends_a_life_and_judges_its_forecasts(tmp_path: Path) -> None:
     near = [r["remaining_h"] for r in lives if ends[r["machine_id"]] - r["event_time_ms"] <= 3 * HOUR]
     assert np.mean(near) < 0.5 * np.mean([r["remaining_h"] for r in lives])
     assert len(tables["maintenance"]) == 6
+
+
+def test_a_machine_that_never_fails_keeps_a_few_forecasts(tmp_path: Path) -> None:
+    events = wearing(3)
+    publish_both(tmp_path, streamed(events)["machine_features"], events)
+    driver = TestDriver(Foresight(Looking(forecaster=Forecaster(str(tmp_path)))))
+    for hour in range(1, 260):
+        at = START + hour * HOUR
+        row = EnrichedReading(
+            f"r{hour}", "s", "m1", "heat", 50.0, "1", at, 0, False, False, "good", "", "running", at, "pump",
+            {}, {}, {}, {},
+        )  # fmt: skip
+        driver.send("m1", row, at=at, input="readings")
+    driver.drain()
+    assert len(driver.values("forecasts")) == 259
+    assert len(driver.state("m1")["life"].awaited) == 8
 
 
 def test_a_new_life_begins_after_a_repair() -> None:
@@ -308,6 +333,17 @@ def test_intervals_of_the_calibration_hold_for_what_is_alike() -> None:
         assert values == sorted(values)
         inside += value_at(values, 0.05, 100.0) <= truth <= value_at(values, 0.95, 100.0)
     assert 0.88 <= inside / 4_000 <= 0.92
+
+
+def test_intervals_are_narrow_where_forecasts_are_good() -> None:
+    rng = np.random.default_rng(2)
+    truths = rng.uniform(0, 100, 6_000)
+    kept = calibrated(truths + rng.normal(0, 1 + truths / 5), truths, 130.0)
+    narrow, wide = (
+        value_at(values, 0.95, 130.0) - value_at(values, 0.05, 130.0)
+        for values in (kept.spread(10.0), kept.spread(85.0))
+    )
+    assert narrow < 0.5 * wide
 
 
 def test_a_level_is_where_its_value_is() -> None:
