@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 HOUR_MS: Final = 3_600_000
 #: A component fails within so many hours.
 HORIZON_MS: Final = 24 * HOUR_MS
-#: What is asked beside each component: whether any fails.
+#: Stands for whether any component fails: as likely as the likeliest.
 ANY: Final = "any"
 #: Beginnings of the features that come of telemetry, of events, and of both.
 _TELEMETRY: Final = (*(f"{quantity}." for quantity in QUANTITIES), "most.")
@@ -255,16 +255,16 @@ def scored(
     """
     inputs = named(steps.features, wanted)
     x = matrix_of(steps.features, inputs)
-    found = {name: np.full(len(x), np.nan) for name in truth}
+    found = {name: np.full(len(x), np.nan) for name in truth if name != ANY}
     for learned, tested in split.parts(steps.machines, steps.at):
         if not learned.any() or not tested.any():
             raise CannotTrain("the split leaves nothing to learn from, or nothing to test")
         for name in found:
             found[name][tested] = 0.0
-        made = learn_risk(x[learned], inputs, {name: t[learned] for name, t in truth.items()}, how)
+        made = learn_risk(x[learned], inputs, {name: truth[name][learned] for name in found}, how)
         for place, name in enumerate(made.components):
             found[name][tested] = made.estimator.estimators_[place].predict_proba(x[tested])[:, 1]
-    return found
+    return {**found, ANY: np.max(list(found.values()), axis=0)}
 
 
 def f1(truth: npt.NDArray[np.bool_], found: npt.NDArray[np.bool_]) -> float:
@@ -323,6 +323,8 @@ def evaluate(
     tables, failures = read_tables(folder), read_failures(folder)
     with_telemetry = set(tables["telemetry"]["machineID"].astype(str))
     failures = failures[failures["machineID"].isin(with_telemetry)]
+    if failures.empty:
+        raise CannotTrain("no machine with telemetry failed: there is nothing to foresee")
     events, _ = events_of(tables, _DISORDER_MS, 1, 0.0)
     with written([]) as fleet:
         overrides = [
@@ -362,7 +364,7 @@ def judged(
     tested = ~np.isnan(scores["joined"][ANY])
     machines, at = steps.machines[tested], steps.at[tested]
     true = {name: values[tested] for name, values in truth.items()}
-    warned = {of: _warned({name: v[tested] for name, v in each.items()}) for of, each in scores.items()}
+    warned = {of: each[ANY][tested] > THRESHOLD for of, each in scores.items()}
     said = warned["joined"]
     names = [name for name in true if name != ANY]
     each = np.column_stack([scores["joined"][name][tested] for name in names])
@@ -409,11 +411,6 @@ def judged(
         "lead_h": float(np.median(leads)) if leads else float("nan"),
         "false_alarms": _false_runs(machines, at, said, ends) / days,
     }
-
-
-def _warned(scores: Mapping[str, npt.NDArray[np.float64]]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = np.max(list(scores.values()), axis=0) > THRESHOLD
-    return found
 
 
 def _false_runs(
