@@ -49,8 +49,8 @@ CAP: Final = 125
 _STILL: Final = 1e-6
 #: Ways of learning that the training engines choose from, and their ceilings, cycles.
 WAYS: Final = (
-    (LIFE, 125.0),
-    (LIFE, 130.0),
+    (LIFE, float(CAP)),
+    (msgspec.structs.replace(LIFE, leaves=31, least=200), float(CAP)),
 )
 _ROUNDS: Final = 1_000
 _BATCH: Final = 20_000
