@@ -273,7 +273,7 @@ def evaluate(
         lines.append(line)
         said(line)
 
-    model, chosen = learn_life(examples, ways, told=note)
+    model, chosen = learn_life(examples, ways, cut=True, told=note)
     with tempfile.TemporaryDirectory(prefix="millrace-cmapss-") as name, written([]) as fleet:
         exports, kept = Path(name, "exported"), Path(name, "baseline.json")
         export(model, examples.inputs, exports)

@@ -61,29 +61,40 @@ class Calibration(msgspec.Struct, frozen=True):
         return [min(max(forecast + error, 0.0), self.ceiling) for error in errors]
 
 
-def calibrated(forecasts: npt.NDArray[Any], truths: npt.NDArray[Any], ceiling: float) -> Calibration:
+def calibrated(
+    forecasts: npt.NDArray[Any],
+    truths: npt.NDArray[Any],
+    ceiling: float,
+    weights: npt.NDArray[Any] | None = None,
+) -> Calibration:
     """Return how far forecasts of lives that their models had not seen were from the truth.
 
     Args:
         forecasts: The forecasts, h, shape (n,).
         truths: What was true, h, shape (n,); at most the ceiling.
         ceiling: Longest life that is forecast, h.
+        weights: For how much each counts, shape (n,), where these are no fair sample; ``None``: for one.
     """
     import numpy as np
 
-    order = np.argsort(forecasts, kind="stable")
+    weights = np.ones(len(forecasts)) if weights is None else weights
+    kept = np.flatnonzero(weights > 0)
+    order = kept[np.argsort(forecasts[kept], kind="stable")]
     parts = [part for part in np.array_split(order, min(_PARTS, max(len(order) // 50, 1))) if len(part)]
-    centres, errors = [], []
+    centres: list[float] = []
+    errors: list[tuple[float, ...]] = []
     for part in parts:
-        centre = float(forecasts[part].mean())
+        centre = float(np.average(forecasts[part], weights=weights[part]))
         if centres and centre <= centres[-1]:
             continue
-        found = np.sort(truths[part] - forecasts[part])
-        n = len(found)
-        # As split conformal has it: of n errors and the next one each is as likely to be the largest.
-        at = [min(max(int(np.ceil((n + 1) * level)) - 1, 0), n - 1) for level in LEVELS]
+        found = truths[part] - forecasts[part]
+        rising = np.argsort(found, kind="stable")
+        # As split conformal has it: the next error has a place among these, and may be the largest.
+        upto = np.cumsum(weights[part][rising])
+        shares = upto / (upto[-1] + weights[part].max())
+        at = np.minimum(np.searchsorted(shares, np.array(LEVELS) - 1e-12), len(rising) - 1)
         centres.append(centre)
-        errors.append(tuple(float(found[place]) for place in at))
+        errors.append(tuple(float(value) for value in found[rising][at]))
     return Calibration(tuple(centres), tuple(errors), ceiling)
 
 

@@ -112,7 +112,7 @@ class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
     ) -> None:
         at, machine = ctx.event_time, ctx.key
         risks = forecaster.risks(features)
-        worst = ("", None, 0.0)
+        worst: tuple[str, float | None, float] = ("", None, 0.0)
         if risks is not None:
             for component, probability in risks.of.items():
                 risk = Risk(machine, component, at, risks.horizon_h, probability, risks.version)

@@ -117,7 +117,7 @@ def matrix_of(rows: Sequence[Mapping[str, float]], inputs: Sequence[str]) -> npt
 
 def learnable(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return features with zeros for those that no row knows: nothing is learned of them."""
-    unknown = np.isnan(x).all(axis=0)
+    unknown: npt.NDArray[np.bool_] = np.asarray(np.isnan(x).all(axis=0))
     return np.where(unknown[None, :], np.float32(0.0), x) if unknown.any() else x
 
 
@@ -182,7 +182,9 @@ def fold_of(group: npt.NDArray[Any], folds: int, seed: int) -> npt.NDArray[np.in
     return part[place]
 
 
-def figures_of(examples: Examples, forecasts: Floats, ceiling: float, *, seed: int = 0) -> LifeFigures:
+def figures_of(
+    examples: Examples, forecasts: Floats, ceiling: float, *, seed: int = 0, seen: Floats | None = None
+) -> LifeFigures:
     """Return how good forecasts of unseen lives are where these are cut off as a test's are."""
     rng = np.random.default_rng(seed)
     chosen = []
@@ -201,26 +203,42 @@ def figures_of(examples: Examples, forecasts: Floats, ceiling: float, *, seed: i
     return LifeFigures(
         float(np.sqrt(np.mean(off**2))),
         float(np.sqrt(np.mean(capped**2))),
-        _cross_coverage(examples, forecasts, ceiling),
+        _cross_coverage(examples, forecasts, ceiling, seen),
     )
 
 
-def _cross_coverage(examples: Examples, forecasts: Floats, ceiling: float, miss: float = 0.1) -> float:
+def seen_share(left: Floats) -> Floats:
+    """Return how likely a step with so much left (h) is seen of a life that is cut off at random, shape (n,).
+
+    >>> seen_share(np.array([0.0, 5.0, 145.0, 300.0])).round(3).tolist()
+    [0.0, 0.007, 1.0, 1.0]
+    """
+    low, high = _CUTS
+    found: Floats = np.clip((np.floor(left) - low + 1) / (high - low), 0.0, 1.0)
+    return found
+
+
+def _cross_coverage(
+    examples: Examples, forecasts: Floats, ceiling: float, seen: Floats | None, miss: float = 0.1
+) -> float:
     """Return how often intervals that half of the lives give hold for the other half."""
     from apps.iot_maintenance.foresight.distribution import value_at
 
     lives = np.unique(examples.life)
-    inside, total = 0, 0
+    weights = np.ones(len(forecasts)) if seen is None else seen
+    inside, total = 0.0, 0.0
     for half in (0, 1):
         learned = np.isin(examples.life, lives[half::2])
         within = examples.left <= ceiling
-        kept = calibrated(forecasts[learned & within], examples.left[learned & within], ceiling)
+        part = learned & within
+        kept = calibrated(forecasts[part], examples.left[part], ceiling, weights[part])
         rows = np.flatnonzero(~learned & within)
-        for forecast, left in zip(forecasts[rows].tolist(), examples.left[rows].tolist(), strict=True):
+        columns = (forecasts[rows].tolist(), examples.left[rows].tolist(), weights[rows].tolist())
+        for forecast, left, weight in zip(*columns, strict=True):
             values = kept.spread(forecast)
             low, high = value_at(values, miss / 2, ceiling), value_at(values, 1 - miss / 2, ceiling)
-            inside += low <= left <= high
-            total += 1
+            inside += weight * (low <= left <= high)
+            total += weight
     return inside / total if total else float("nan")
 
 
@@ -230,6 +248,7 @@ def learn_life(
     *,
     folds: int = FOLDS,
     seed: int = 0,
+    cut: bool = False,
     told: Callable[[str], None] = lambda line: None,
 ) -> tuple[LifeModel, int]:
     """Choose among ways of learning by lives that are held out, and learn from all lives by the best.
@@ -239,15 +258,18 @@ def learn_life(
         ways: Settings, and the ceiling, h: what is longer is not told apart.
         folds: Parts in which lives are held out.
         seed: Where parts and models come from.
+        cut: Whether intervals are for lives that are cut off at random, of whose ends little is seen; else
+            for lives that are seen as a whole, as those of a fleet are.
         told: Called with a line on each way.
 
     Returns:
         The model, and which of the ways it was learned by.
     """
+    seen = seen_share(examples.left) if cut else None
     best: tuple[float, int, LifeFigures, Floats] | None = None
     for place, (how, ceiling) in enumerate(ways):
         forecasts = out_of_fold(examples, how, ceiling, folds=folds, seed=seed)
-        figures = figures_of(examples, forecasts, ceiling, seed=seed)
+        figures = figures_of(examples, forecasts, ceiling, seed=seed, seen=seen)
         told(f"ceiling {ceiling:g} h, {how}: {figures}")
         if best is None or figures.rmse < best[0]:
             best = figures.rmse, place, figures, forecasts
@@ -256,7 +278,8 @@ def learn_life(
     _, place, figures, forecasts = best
     how, ceiling = ways[place]
     within = examples.left <= ceiling
-    calibration = calibrated(forecasts[within], examples.left[within], ceiling)
+    weights = None if seen is None else seen[within]
+    calibration = calibrated(forecasts[within], examples.left[within], ceiling, weights)
     estimator = how.regressor(seed).fit(learnable(examples.x), np.minimum(examples.left, ceiling))
     return LifeModel(estimator, calibration, figures), place
 

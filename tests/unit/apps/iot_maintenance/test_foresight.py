@@ -168,9 +168,11 @@ def test_a_machine_that_never_fails_keeps_a_few_forecasts(tmp_path: Path) -> Non
             {}, {}, {}, {},
         )  # fmt: skip
         driver.send("m1", row, at=at, input="readings")
-    driver.drain()
+    driver.advance_watermark(at)
     assert len(driver.values("forecasts")) == 259
     assert len(driver.state("m1")["life"].awaited) == 8
+    driver.drain()  # and a machine that nothing is heard of is forgotten
+    assert driver.is_empty()
 
 
 def test_a_new_life_begins_after_a_repair() -> None:
