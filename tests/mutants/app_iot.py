@@ -22,6 +22,7 @@ _SHIFT: Final = (
 
 _AHEAD: Final = f"{_APP}/foresight"
 _FORESEEN: Final = f"{_TESTS}/test_foresight.py"
+_REMAINING: Final = f"{_TESTS}/test_remaining_life.py"
 _EVALUATED: Final = f"{_TESTS}/test_evaluate_foresight.py"
 
 MUTANTS: Final = (
@@ -349,7 +350,7 @@ MUTANTS: Final = (
         "        self.below += rate * (miss / 2 - low)\n",
         "        self.below += 0 * rate * (miss / 2 - low)\n",
         "intervals hold under drift",
-        (f"{_FORESEEN}::test_an_interval_is_wider_after_lives_that_it_missed",),
+        (f"{_REMAINING}::test_an_interval_is_wider_after_lives_that_it_missed",),
     ),
     Mutant(
         "iot: intervals are those of all forecasts alike",
@@ -357,7 +358,7 @@ MUTANTS: Final = (
         "_PARTS: Final = 12\n",
         "_PARTS: Final = 1\n",
         "intervals hold",
-        (f"{_FORESEEN}::test_intervals_are_narrow_where_forecasts_are_good",),
+        (f"{_REMAINING}::test_intervals_are_narrow_where_forecasts_are_good",),
     ),
     Mutant(
         "iot: a plan does not know what too late costs",
@@ -365,7 +366,7 @@ MUTANTS: Final = (
         "        return self.early / (self.early + self.late)\n",
         "        return 0.5\n",
         "plans cost the least",
-        (f"{_FORESEEN}::test_the_date_of_a_plan_costs_the_least",),
+        (f"{_REMAINING}::test_the_date_of_a_plan_costs_the_least",),
     ),
     Mutant(
         "iot: trees of a model are not checked",
@@ -373,7 +374,7 @@ MUTANTS: Final = (
         "                _check(tree.nodes, inputs)\n",
         "",
         "files of models do no harm",
-        (f"{_FORESEEN}::test_trees_that_lead_outside_of_themselves_are_refused",),
+        (f"{_REMAINING}::test_trees_that_lead_outside_of_themselves_are_refused",),
     ),
     Mutant(
         "iot: a machine is learned from and tested on",
@@ -381,7 +382,7 @@ MUTANTS: Final = (
         "    return part[place]\n",
         "    return np.arange(len(place)) % min(folds, len(names))\n",
         "what is judged was not learned from",
-        (f"{_FORESEEN}::test_machines_are_held_out_whole",),
+        (f"{_REMAINING}::test_machines_are_held_out_whole",),
     ),
     Mutant(
         "iot cmapss: values are not scored by their regime",

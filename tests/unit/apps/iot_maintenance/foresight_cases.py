@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from apps.iot_maintenance.evaluation.stream import Sent
+from apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
 from apps.iot_maintenance.events import Maintenance, Reading
 from apps.iot_maintenance.foresight.distribution import Calibration, calibrated
 from apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME
@@ -29,6 +29,7 @@ from millrace.models.manifest import Manifest
 
 HOUR = 3_600_000
 START = 1_767_600_000_000
+TABLES = ["machine_features", "risks", "remaining_life", "maintenance_plan", "maintenance"]
 SMALL = Boosting(rounds=12, rate=0.2, leaves=6, least=5, share=1.0)
 
 
@@ -54,6 +55,17 @@ def wearing(machines: int, seed: int = 1, shortest: int = 40, longest: int = 90)
         found.append(Sent("maintenance", broken))
     found.sort(key=lambda sent: (sent.event.event_time_ms, sent.topic, sent.event.machine_id))
     return found
+
+
+def streamed(events: list[Sent], *overrides: str, batch: int = 500) -> dict[str, list[dict[str, Any]]]:
+    """The tables after events went through the whole topology in memory."""
+    with written([]) as fleet:
+        told = [f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"]
+        settings = settings_for([*told, "monitor.grace=0s", "foresight.on=true", *overrides])
+        tables = run(events, settings, TABLES, engine="memory", batch=batch).rows
+    for rows in tables.values():
+        rows.sort(key=lambda row: (row["machine_id"], row["event_time_ms"]))
+    return tables
 
 
 def learned(rows: list[dict[str, Any]], events: list[Sent], seed: int = 0) -> tuple[LifeModel, Examples]:
