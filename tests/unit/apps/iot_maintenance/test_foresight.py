@@ -103,6 +103,11 @@ def test_tables_do_not_depend_on_where_batches_are_cut(batch: int, tmp_path: Pat
         assert one, name
 
 
+def test_machines_with_clocks_of_their_own_have_the_same_features() -> None:
+    events = wearing(3)
+    assert streamed(events) == streamed(events, "monitor.clock=key", "monitor.patience=3h")
+
+
 def test_a_failure_ends_a_life_and_judges_its_forecasts(tmp_path: Path) -> None:
     events = wearing(6)
     publish_both(tmp_path, streamed(events)["machine_features"], events)

@@ -214,7 +214,7 @@ class TestContract(IotWorld, AppInMemory):
 
 def assert_all_tables(standing: Standing) -> None:
     found = {name: rows.total() for name, rows in standing.expected().items()}
-    first = {f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts")}
+    first = {f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts", "replaced")}
     assert found.keys() == first | {"main", "main:alarms", "kpis", "health"}
     assert min(found.values()) >= 9
 
