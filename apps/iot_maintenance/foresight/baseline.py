@@ -7,6 +7,7 @@ learned from machines of the past, and read from a file: a machine's own state h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +56,11 @@ class Baseline(msgspec.Struct, frozen=True):
     centres: tuple[tuple[float, ...], ...] = ()
     scale: tuple[float, ...] = ()
     usual: tuple[dict[str, Usual], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """By what it is told from others; empty of none: means of one are no means of another."""
+        return sha256(msgspec.json.encode(self)).hexdigest()[:16] if self.usual else ""
 
     def wants(self, name: str) -> bool:
         """Return whether a quantity tells the regime or is scored; without a baseline all are taken."""

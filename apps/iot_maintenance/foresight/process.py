@@ -64,7 +64,7 @@ class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on."""
-        return {"every_ms": self._l.every_ms}
+        return {"every_ms": self._l.every_ms, "baseline": self._l.baseline.digest}
 
     def process(self, event: Maintenance | EnrichedReading, ctx: Context) -> None:
         """Take a reading into the step that is open, or end a life."""

@@ -276,6 +276,20 @@ def test_regimes_are_found_and_values_are_scored_by_them() -> None:
     assert found.scores({"s1": 500.0}) == {}  # what tells the regime is not there
 
 
+def test_a_state_hangs_on_its_steps_and_its_baseline() -> None:
+    usual = ({"heat": Usual(50.0, 5.0)},)
+    told = [
+        Foresight(looking).describe()
+        for looking in (
+            Looking(),
+            Looking(every_ms=HOUR // 2),
+            Looking(baseline=Baseline(usual=usual)),
+            Looking(baseline=Baseline(usual=({"heat": Usual(51.0, 5.0)},))),
+        )
+    ]
+    assert all(one != other for n, one in enumerate(told) for other in told[:n])
+
+
 def test_noise_in_the_conditions_is_one_regime() -> None:
     rng = np.random.default_rng(0)
     noise = {"op1": rng.normal(0, 0.002, 900), "op2": rng.normal(0, 3e-4, 900), "op3": np.full(900, 100.0)}
