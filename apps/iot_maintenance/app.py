@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
@@ -19,6 +20,7 @@ from apps.iot_maintenance.events import (
     Status,
 )
 from apps.iot_maintenance.forecasts import PointForecast
+from apps.iot_maintenance.foresight.records import MaintenancePlan, RemainingLife, Risk
 from apps.iot_maintenance.machine_health import MachineHealth
 from apps.iot_maintenance.plant import AssetHealth
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
@@ -48,6 +50,8 @@ def topics(settings: IotSettings) -> Topics:
     ]
     if names.enriched:
         results.append("enriched")
+    if settings.foresight.on:
+        results += ["risks", "remaining_life", "maintenance_plan"]
     reads = [
         Topic(getattr(names, name), partitions, event_time="event_time_ms", clock=name not in DATED_BY_HAND)
         for name in events
@@ -66,6 +70,18 @@ def topology(settings: IotSettings) -> Topology:
     return wired(settings)
 
 
+def begin(settings: IotSettings) -> None:
+    """Let a job that begins find the models that a registry has and that were never exported."""
+    told = settings.foresight
+    folder = told.folder(Path(settings.storage.path("models")))
+    if not told.on or not told.registry or folder is None:
+        return
+    from millrace.models.beginning import export_first
+
+    for model, name in (("risk", told.risk), ("life", told.life)):
+        export_first("iot", model, name, told.registry, Path(folder))
+
+
 app = App(
     name="iot",
     summary="Machines watched: status as of event time, alarms that replay, silence noticed, KPIs.",
@@ -74,6 +90,8 @@ app = App(
     topics=topics,
     demo="apps.iot_maintenance.demo:spec",
     dashboard="apps.iot_maintenance.dashboard:page",
+    begin=begin,
+    models="apps.iot_maintenance.foresight.model_cli:app",
     evaluate="apps.iot_maintenance.evaluate_cli:app",
     rules="apps.iot_maintenance.app_rules:RULES",
     contracts={
@@ -96,6 +114,9 @@ app = App(
         "point_score.v1": PointScore,
         "point_forecast.v1": PointForecast,
         "machine_health.v1": MachineHealth,
+        "risk.v1": Risk,
+        "remaining_life.v1": RemainingLife,
+        "maintenance_plan.v1": MaintenancePlan,
     },
     narrowed=dict.fromkeys(
         ("reading.v2", "status.v2", "maintenance.v2", "equipment.v2", "action.v2"),

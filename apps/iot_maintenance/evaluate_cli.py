@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -15,11 +15,18 @@ from millrace.errors import UserError
 from millrace.operations.report import write
 from millrace.time.durations import to_ms
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 app = typer.Typer(no_args_is_help=True, help="The iot app on published data, through its real pipeline.")
 
 OutOption = Annotated[Path, typer.Option("--out", help="Where the report goes, as JSON.")]
 EngineOption = Annotated[
     str, typer.Option("--engine", help="spark: the app's topology as a query; memory: here, without a JVM.")
+]
+
+ScoresOption = Annotated[
+    Path | None, typer.Option("--scores-dir", help="Folder for a CSV file with the scores of every row.")
 ]
 
 
@@ -51,6 +58,54 @@ def azure_join(
         found.to_parquet(features, index=False)
     write(out, report)
     _show("azure-join", msgspec.structs.asdict(report))
+
+
+@app.command("cmapss", epilog="e.g. millrace evaluate iot cmapss --data cmapss --subset FD001 --out R.json")
+def cmapss(
+    data: Annotated[Path, typer.Option(help="Folder with train_*, test_* (.parquet or .txt) and RUL_*.txt.")],
+    out: OutOption,
+    subset: Annotated[str, typer.Option(help="FD001, FD002, FD003 or FD004.")] = "FD001",
+    scores_dir: ScoresOption = None,
+    engine: EngineOption = "spark",
+) -> None:
+    """Remaining life of engines, streamed cycle by cycle: NASA's C-MAPSS."""
+    from apps.iot_maintenance.evaluation.cmapss import evaluate
+
+    chosen = _engine(engine)
+    with _progress("cmapss") as told:
+        report, scores = evaluate(data, subset, engine=chosen, said=_said, told=told)
+    _keep_scores(scores_dir, f"cmapss_{subset}.csv", scores)
+    write(out, report)
+    _show(f"cmapss {subset}", msgspec.structs.asdict(report))
+
+
+@app.command(
+    "azure-pdm", epilog="e.g. millrace evaluate iot azure-pdm --data azure_pdm --folds 6 --out R.json"
+)
+def azure_pdm(
+    data: Annotated[
+        Path, typer.Option(help="Folder with telemetry_*.parquet, errors_*.csv, failures_*.csv, …")
+    ],
+    out: OutOption,
+    folds: Annotated[
+        int | None, typer.Option(min=2, help="Hold machines out in so many parts; the default: 6.")
+    ] = None,
+    train_until: Annotated[str | None, typer.Option(help="Learn from steps up to then: 2015-02-28.")] = None,
+    test_from: Annotated[str | None, typer.Option(help="Test steps from then on: 2015-03-01.")] = None,
+    gap: Annotated[str, typer.Option(help="Least time between steps of training and of test.")] = "24h",
+    scores_dir: ScoresOption = None,
+    engine: EngineOption = "spark",
+) -> None:
+    """Failures within 24 hours by the app's own join of all streams: Azure predictive maintenance."""
+    from apps.iot_maintenance.evaluation.azure_pdm import Split, evaluate
+
+    split = Split.of(folds, train_until, test_from, to_ms(gap))
+    chosen = _engine(engine)
+    with _progress("azure-pdm") as told:
+        report, scores = evaluate(data, split, engine=chosen, told=told)
+    _keep_scores(scores_dir, "azure_pdm.csv", scores)
+    write(out, report)
+    _show("azure-pdm", msgspec.structs.asdict(report))
 
 
 @app.command("ai4i")
@@ -170,6 +225,20 @@ def skab(
 
 def _points(score: float | None) -> str:
     return "no windows" if score is None else f"{score:.2f}"
+
+
+def _said(line: str) -> None:
+    """Tell a line before the report is there."""
+    typer.echo(line, err=True)
+
+
+def _keep_scores(folder: Path | None, name: str, scores: pd.DataFrame) -> None:
+    """Write scores as CSV where a folder is asked for."""
+    if folder is None:
+        return
+    from millrace.operations.report import write_text
+
+    write_text(folder / name, scores.to_csv(index=False))
 
 
 def _engine(name: str) -> Engine:

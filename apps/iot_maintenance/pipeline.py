@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from apps.iot_maintenance.events import DATED_BY_HAND
+from apps.iot_maintenance.foresight.links import TABLES, topics_of, with_foresight
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, charts, foresight, monitoring, scoring
@@ -22,7 +23,8 @@ def topology(settings: IotSettings) -> Topology:
         (when each point crosses a limit), ``machine_health`` (what a machine's sensors say together),
         ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset), ``notices``
         (of what is in no registry), ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of
-        the readings too if one is named.
+        the readings too if one is named. Where the app looks ahead (``foresight.on``), the tables
+        ``machine_features``, ``risks``, ``remaining_life``, ``maintenance_plan`` and ``maintenance`` as well.
     """
     names = settings.topics
     topics = {
@@ -42,15 +44,20 @@ def topology(settings: IotSettings) -> Topology:
     inputs = {
         name: Input(getattr(names, name), key, clock=name not in DATED_BY_HAND) for name, key in KEYS.items()
     }
+    made = read(inputs, control=names.control).process(
+        MachineMonitor(monitoring(settings), scoring(settings), foresight(settings), charts(settings))
+    )
+    ahead: dict[str, str | Upsert] = {}
+    if settings.foresight.on:
+        made = with_foresight(made, settings)
+        ahead = TABLES
+        topics |= topics_of(settings)
     return (
-        read(inputs, control=names.control)
-        .process(
-            MachineMonitor(monitoring(settings), scoring(settings), foresight(settings), charts(settings))
-        )
-        .key_by("plant_id", output="alarms")
+        made.key_by("plant_id", output="MachineMonitor.alarms")
         .process(PlantMonitor())
         .write(
             tables={
+                **ahead,
                 "MachineMonitor.main": "readings",
                 "main": ("alarm_history", Upsert("alarms", ("alarm_id",), ("event_time_ms", "number"))),
                 "kpis": Upsert("alarm_kpis", ("plant_id", "span", "start_ms"), "revision"),

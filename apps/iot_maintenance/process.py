@@ -423,6 +423,8 @@ class MachineMonitor(Charted):
         if machine.learn(event):
             if isinstance(event, Equipment):
                 self._register(event, machine, now, ctx)
+            elif isinstance(event, Maintenance):
+                ctx.output(self.replaced, event)
             return True
         what = f"{ctx.input}: this has come before"
         if contradicts:

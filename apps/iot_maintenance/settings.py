@@ -14,6 +14,7 @@ from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from apps.iot_maintenance.alarms.schedule import zone
 from apps.iot_maintenance.anomalies import Scoring
 from apps.iot_maintenance.forecasts import Foresight
+from apps.iot_maintenance.foresight.settings import ForesightSettings
 from apps.iot_maintenance.machine_health import Charts, read_charts
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
@@ -52,6 +53,9 @@ class IotTopics(Section):
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
+    risks: str = "iot.risks"
+    remaining_life: str = "iot.remaining-life"
+    maintenance_plan: str = "iot.maintenance-plan"
     dead_letters: str = "iot.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
 
@@ -179,6 +183,7 @@ class IotSettings(AppSettings):
     scores: ScoreSettings = ScoreSettings()
     forecast: ForecastSettings = ForecastSettings()
     health: HealthSettings = HealthSettings()
+    foresight: ForesightSettings = ForesightSettings()
     # An alarm waits for the watermark: the bound is most of its latency. And when everything is silent time
     # must go on, or nobody would notice.
     stream: StreamSettings = StreamSettings(

@@ -13,7 +13,7 @@ from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.alarms.spans import SpanStore
 from apps.iot_maintenance.assets import UNREGISTERED, Asset, Notice, What, place_by_name, quantity_of
-from apps.iot_maintenance.events import Heartbeat
+from apps.iot_maintenance.events import Heartbeat, Maintenance
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
@@ -119,6 +119,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     liveness = side_output(Liveness)
     shifts = side_output(ShiftKpi)
     notices = side_output(Notice)
+    replaced = side_output(Maintenance)
 
     machine = value_state(Machine)
     conditions = value_state(Alarms)

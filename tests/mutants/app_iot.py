@@ -28,6 +28,11 @@ _STATUSES: Final = f"{_TESTS}/test_statuses.py"
 _SETTINGS: Final = f"{_TESTS}/test_quality_settings.py"
 _NOTIFY: Final = f"{_TESTS}/test_notifying.py"
 
+_AHEAD: Final = f"{_APP}/foresight"
+_FORESEEN: Final = f"{_TESTS}/test_foresight.py"
+_REMAINING: Final = f"{_TESTS}/test_remaining_life.py"
+_EVALUATED: Final = f"{_TESTS}/test_evaluate_foresight.py"
+
 MUTANTS: Final = (
     Mutant(
         "iot: the end of an alarm is lost",
@@ -611,5 +616,101 @@ MUTANTS: Final = (
         """ or row["revision"]""",
         "only what is believed is learned from",
         (f"{_HEALTH}::test_only_what_is_believed_counts_and_too_little_is_told",),
+    ),
+    Mutant(
+        "iot: features of a step have what comes after it",
+        f"{_AHEAD}/process.py",
+        "            ctx.timers.at(life.due, STEP)\n",
+        "            ctx.timers.at(life.due + 3 * every, STEP)\n",
+        "features have nothing of the future",
+        (f"{_FORESEEN}::test_streamed_features_are_those_of_pandas_over_the_whole_series",),
+    ),
+    Mutant(
+        "iot: a fading mean forgets that it began",
+        f"{_AHEAD}/condition.py",
+        "    return (1.0 - (1.0 - alpha) ** steps) / alpha\n",
+        "    return 1.0 / alpha\n",
+        "features equal those over whole tables",
+        (f"{_FORESEEN}::test_streamed_features_are_those_of_pandas_over_the_whole_series",),
+    ),
+    Mutant(
+        "iot: what is kept of a machine grows with its points",
+        f"{_AHEAD}/condition.py",
+        "            if len(self.points) >= MOST_POINTS:\n                return\n",
+        "",
+        "state is bounded",
+        (f"{_FORESEEN}::test_points_and_facts_beyond_the_bounds_are_left_out",),
+    ),
+    Mutant(
+        "iot: forecasts that wait for the truth are kept for ever",
+        f"{_AHEAD}/process.py",
+        "            del awaited[:-_AWAITED]\n",
+        "",
+        "state is bounded",
+        (f"{_FORESEEN}::test_a_machine_that_never_fails_keeps_a_few_forecasts",),
+    ),
+    Mutant(
+        "iot: a repaired machine goes on with its old life",
+        f"{_AHEAD}/process.py",
+        "        life.begun, life.points, life.awaited = at, {}, []\n",
+        "",
+        "lives end with a failure",
+        (f"{_FORESEEN}::test_a_new_life_begins_after_a_repair",),
+    ),
+    Mutant(
+        "iot: intervals do not follow what came true",
+        f"{_AHEAD}/distribution.py",
+        "        self.below += rate * (miss / 2 - low)\n",
+        "        self.below += 0 * rate * (miss / 2 - low)\n",
+        "intervals hold under drift",
+        (f"{_REMAINING}::test_an_interval_is_wider_after_lives_that_it_missed",),
+    ),
+    Mutant(
+        "iot: intervals are those of all forecasts alike",
+        f"{_AHEAD}/distribution.py",
+        "_PARTS: Final = 12\n",
+        "_PARTS: Final = 1\n",
+        "intervals hold",
+        (f"{_REMAINING}::test_intervals_are_narrow_where_forecasts_are_good",),
+    ),
+    Mutant(
+        "iot: a plan does not know what too late costs",
+        f"{_AHEAD}/lifetimes.py",
+        "        return self.early / (self.early + self.late)\n",
+        "        return 0.5\n",
+        "plans cost the least",
+        (f"{_REMAINING}::test_the_date_of_a_plan_costs_the_least",),
+    ),
+    Mutant(
+        "iot: trees of a model are not checked",
+        f"{_AHEAD}/trees.py",
+        "                _check(tree.nodes, inputs)\n",
+        "",
+        "files of models do no harm",
+        (f"{_REMAINING}::test_trees_that_lead_outside_of_themselves_are_refused",),
+    ),
+    Mutant(
+        "iot: a machine is learned from and tested on",
+        f"{_AHEAD}/training.py",
+        "    return part[place]\n",
+        "    return np.arange(len(place)) % min(folds, len(names))\n",
+        "what is judged was not learned from",
+        (f"{_REMAINING}::test_machines_are_held_out_whole",),
+    ),
+    Mutant(
+        "iot cmapss: values are not scored by their regime",
+        f"{_AHEAD}/baseline.py",
+        "        usual = self.usual[place]\n",
+        "        usual = self.usual[0]\n",
+        "regimes",
+        (f"{_FORESEEN}::test_regimes_are_found_and_values_are_scored_by_them",),
+    ),
+    Mutant(
+        "iot azure-pdm: a failure at the step itself is foreseen",
+        f"{_APP}/evaluation/azure_pdm.py",
+        "(at < end) & (at >= end - HORIZON_MS)\n",
+        "(at <= end) & (at >= end - HORIZON_MS)\n",
+        "labels look ahead alone",
+        (f"{_EVALUATED}::test_labels_are_of_what_comes_within_24_hours_and_not_of_what_is",),
     ),
 )

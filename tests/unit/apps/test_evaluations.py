@@ -18,7 +18,7 @@ from apps.clickstream.rules import SNOWPLOW
 from apps.clickstream.snowplow import summarise
 from apps.clickstream.snowplow_files import SESSION_COLUMNS, compare
 from apps.fraud.evaluation.oracle import handbook_features, mismatches
-from apps.iot_maintenance.evaluation import ai4i, azure, nab
+from apps.iot_maintenance.evaluation import ai4i, azure, cmapss, nab
 from apps.ridesharing.location_report import differing_counts, stale_drivers, zone_counts
 from tests.broken import (
     Break,
@@ -246,12 +246,31 @@ def locations() -> Compared:
     return Compared({"supply": wanted.to_dict("records"), "stale": changes}, wrong)
 
 
+@cache
+def engine_features() -> Compared:
+    rng = Random(3)
+    test = pd.DataFrame(
+        [
+            {"unit": unit, "cycle": cycle, **{name: rng.gauss(9, 2) for name in cmapss.COLUMNS[2:]}}
+            for unit in (1, 2)
+            for cycle in range(1, 13)
+        ]
+    )
+    features = cmapss.features_of(test, cmapss.baseline_of(test))
+    rows = [
+        {"machine_id": f"engine{unit}", "event_time_ms": cmapss.START_MS + cycle * HOUR, "features": found}
+        for unit, cycle, found in zip(test["unit"], test["cycle"], features, strict=True)
+    ]
+    return Compared({"features": rows}, lambda tables: cmapss.differing(tables["features"], test, features))
+
+
 SNOWPLOW_ROWS = "clickstream sessions: rows of Snowplow's model"
 SESSIONS = "clickstream sessionize: sessions"
 HANDBOOK = "fraud: features of the Handbook"
 AZURE = "iot azure-join: rows of features"
 AI4I = "iot ai4i: products found by rules"
 NAB = "iot alarms: transitions, windows hit and time in alarm"
+CMAPSS = "iot cmapss: features of test cycles"
 LOCATIONS = "ridesharing locations: cars by zone and minute, and exclusions"
 COMPARED: dict[str, Callable[[], Compared]] = {
     SNOWPLOW_ROWS: snowplow,
@@ -260,6 +279,7 @@ COMPARED: dict[str, Callable[[], Compared]] = {
     AZURE: azure_join,
     AI4I: failure_rules,
     NAB: alarm_filters,
+    CMAPSS: engine_features,
     LOCATIONS: locations,
 }
 
@@ -322,6 +342,14 @@ BREAKS = (
         doubled={"alarms": doubled},
         shifted={"alarms": shifted("event_time_ms", 12 * MINUTE)},
         stuck={"alarms": lambda rows: rows[:1]},
+    ),
+    *breaks(
+        CMAPSS,
+        dropped={"features": less},
+        all_dropped={"features": dropped},
+        doubled={"features": doubled},
+        shifted={"features": shifted("event_time_ms", HOUR)},
+        stuck={"features": stuck("features")},
     ),
     *breaks(
         LOCATIONS,

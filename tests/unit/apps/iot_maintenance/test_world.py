@@ -216,9 +216,8 @@ class TestContract(IotWorld, AppInMemory):
 
 def assert_all_tables(standing: Standing) -> None:
     found = {name: rows.total() for name, rows in standing.expected().items()}
-    first = {
-        f"MachineMonitor.{name}" for name in ("main", "liveness", "shifts", "scores", "forecasts", "notices")
-    }
+    told = ("main", "liveness", "shifts", "scores", "forecasts", "notices", "replaced")
+    first = {f"MachineMonitor.{name}" for name in told}
     anomalies = "MachineMonitor.anomalies"
     assert found.keys() == first | {anomalies, "main", "main:alarms", "kpis", "health"}
     del found["MachineMonitor.notices"]  # everything is in the registry

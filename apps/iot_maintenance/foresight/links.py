@@ -1,0 +1,71 @@
+"""The links that look ahead, as the app's topology has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apps.iot_maintenance.foresight.baseline import read_baseline
+from apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
+from apps.iot_maintenance.foresight.models import Forecaster
+from apps.iot_maintenance.foresight.process import Foresight, Looking
+from millrace.time import ms
+from millrace.topology import Topology, Upsert
+
+if TYPE_CHECKING:
+    from apps.iot_maintenance.settings import IotSettings
+
+#: Output → its table.
+TABLES: dict[str, str | Upsert] = {
+    "MachineMonitor.replaced": "maintenance",
+    "Foresight.main": "machine_features",
+    "Foresight.risks": "risks",
+    "Foresight.dead_letters": "dead_features",
+    "Lifetimes.main": "remaining_life",
+    "Lifetimes.plans": Upsert("maintenance_plan", ("machine_id",), "event_time_ms"),
+    "Lifetimes.dead_letters": "dead_forecasts",
+}
+
+
+def looking(settings: IotSettings) -> Looking:
+    """Return how far and by what the app looks ahead.
+
+    Raises:
+        NotABaseline: The baseline's file cannot be read.
+    """
+    told = settings.foresight
+    folder = told.folder(Path(settings.storage.path("models")))
+    return Looking(
+        every_ms=ms(told.every),
+        keep_ms=ms(settings.monitor.keep),
+        baseline=read_baseline(told.baseline),
+        forecaster=None if folder is None else Forecaster(folder, told.risk, told.life),
+    )
+
+
+def with_foresight(made: Topology, settings: IotSettings) -> Topology:
+    """Return a topology with the links that look ahead behind the monitor of machines.
+
+    Raises:
+        NotABaseline: The baseline's file cannot be read.
+    """
+    told = settings.foresight
+    promises = Promises(told.coverage, told.rate, told.cost_early, told.cost_late)
+    taken = {"replaced": "MachineMonitor.replaced", "readings": "MachineMonitor.main"}
+    judged = {"truths": "Foresight.truths", "forecasts": "Foresight.forecasts"}
+    return (
+        made.key_by("machine_id", output=taken)
+        .process(Foresight(looking(settings)))
+        .key_by("fleet", output=judged)
+        .process(Lifetimes(promises))
+    )
+
+
+def topics_of(settings: IotSettings) -> dict[str, str]:
+    """Return output → topic of what is foreseen."""
+    names = settings.topics
+    return {
+        "Foresight.risks": names.risks,
+        "Lifetimes.main": names.remaining_life,
+        "Lifetimes.plans": names.maintenance_plan,
+    }

@@ -1,0 +1,141 @@
+"""``millrace models iot …``: train, list, compare, promote, roll back and describe what looks ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from millrace.models.commands import (
+    LABEL_DELAY,
+    AsOf,
+    Delay,
+    Root,
+    TableVersion,
+    To,
+    Uri,
+    Which,
+    command_line,
+    entered,
+    opened,
+    time_of,
+)
+
+if TYPE_CHECKING:
+    from apps.iot_maintenance.foresight.learner import Read
+    from millrace.models.candidate import Candidate
+    from millrace.models.learner import Learner
+
+
+def _learning() -> Learner:
+    from apps.iot_maintenance.foresight.learner import LEARNER
+
+    return LEARNER
+
+
+def train(
+    root: Root = None,
+    registry: Uri = None,
+    exports: To = None,
+    model: Which = None,
+    label_delay: Delay = LABEL_DELAY,
+    as_of: AsOf = None,
+    table_version: TableVersion = None,
+    horizon: Annotated[str, typer.Option(help="How soon a component is to fail, of risks.")] = "24h",
+    ceiling: Annotated[
+        str, typer.Option(help="Longest life that is told apart, of remaining life.")
+    ] = "125h",
+    models: Annotated[int, typer.Option(min=1, help="Models of remaining life whose mean is taken.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of the models.")] = 0,
+) -> None:
+    """Train a model on what machines were like before they failed, and let it challenge the champion.
+
+    `--model risk` learns the risk of each component, `--model life` the remaining life with its intervals.
+    """
+    from apps.iot_maintenance.foresight.learner import ms_of, read_tables
+    from millrace.models.tables import parse_versions
+
+    shop = opened(_learning, model, root, registry, exports)
+    tables = shop.tables(parse_versions(table_version or ()))
+    read = read_tables(tables)
+    tables.check_wanted()
+    now, delay = time_of(as_of, read.newest_ms), ms_of(label_delay)
+    if shop.model.reader.kind == "regressor":
+        candidate, told = _life(read, now, ms_of(ceiling) / 3_600_000, models, seed, tables.versions)
+    else:
+        candidate, told = _risk(read, now, max(delay, ms_of(horizon)), ms_of(horizon), seed, tables.versions)
+    version, champion = shop.enter(candidate)
+    for line in (f"version {version}: {told}", entered(shop, version, champion)):
+        typer.echo(line)
+
+
+def _life(
+    read: Read, now: int, ceiling: float, models: int, seed: int, tables: Mapping[str, int]
+) -> tuple[Candidate, str]:
+    import msgspec
+    import numpy as np
+
+    from apps.iot_maintenance.foresight.models import FEATURES_VERSION
+    from apps.iot_maintenance.foresight.training import LIFE, learn_life
+    from apps.iot_maintenance.foresight.trees import BOOSTED
+    from millrace.models.candidate import Candidate
+
+    examples, at = read.between(-1, now).lives()
+    how = msgspec.structs.replace(LIFE, models=models)
+    made, _ = learn_life(examples, [(how, ceiling)], seed=seed)
+    figures, lives = made.figures, len(np.unique(examples.life))
+    candidate = Candidate(
+        estimator=made.estimator,
+        inputs=examples.inputs,
+        since_ms=int(at.min()),
+        until_ms=int(at.max()),
+        rows=len(at),
+        features_version=FEATURES_VERSION,
+        kind="regressor",
+        metrics={"cv_rmse": figures.rmse, "cv_rmse_capped": figures.capped, "cv_coverage": figures.coverage},
+        tables=dict(tables),
+        facts={"lives": lives, "ceiling_h": ceiling},
+        about={"calibration": msgspec.to_builtins(made.calibration)},
+        trusted=BOOSTED,
+    )
+    told = f"{len(at):,} steps of {lives} lives; on lives held out: RMSE {figures.rmse:.1f} h"
+    return candidate, f"{told}, 90 % intervals hold for {figures.coverage:.1%}"
+
+
+def _risk(
+    read: Read, now: int, delay: int, horizon: int, seed: int, tables: Mapping[str, int]
+) -> tuple[Candidate, str]:
+    from apps.iot_maintenance.foresight.learner import HOUR_MS, Read
+    from apps.iot_maintenance.foresight.models import FEATURES_VERSION
+    from apps.iot_maintenance.foresight.training import RISK, learn_risk, matrix_of, named
+    from apps.iot_maintenance.foresight.trees import BOOSTED
+    from millrace.models.candidate import Candidate
+    from millrace.models.tables import CannotTrain
+
+    steps = read.between(-1, now - delay).steps
+    part = Read(steps, read.failures[read.failures["event_time_ms"] <= now])
+    if steps.empty:
+        raise CannotTrain("of no step is it known yet whether a component failed after it")
+    rows = [dict(features) for features in steps["features"]]
+    inputs = named(rows)
+    fails = part.fails(horizon)
+    made = learn_risk(matrix_of(rows, inputs), inputs, fails, RISK, seed=seed)
+    failed = int(sum(fails[name].sum() for name in made.components))
+    candidate = Candidate(
+        estimator=made.estimator,
+        inputs=made.inputs,
+        since_ms=int(steps["event_time_ms"].min()),
+        until_ms=int(steps["event_time_ms"].max()),
+        rows=len(steps),
+        features_version=FEATURES_VERSION,
+        tables=dict(tables),
+        facts={"horizon_h": horizon / HOUR_MS, "components": ", ".join(made.components)},
+        about={"horizon_h": horizon / HOUR_MS},
+        trusted=BOOSTED,
+    )
+    return candidate, f"{len(steps):,} steps, {failed:,} before failures of {', '.join(made.components)}"
+
+
+_OWN: Final[Mapping[str, Callable[..., None]]] = {"train": train}
+app = command_line("iot", _learning, _OWN)

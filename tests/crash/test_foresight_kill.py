@@ -1,0 +1,78 @@
+"""A champion's swap under kill -9: every forecast once, by one of the two models, of the same features."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from apps.iot_maintenance.evaluation.stream import plain, run, settings_for
+from apps.iot_maintenance.signals import KEYS
+from millrace.runtime.replay import Record, RecordFiles
+from tests.crash.killed_foresight import OVERRIDES, settings_in
+from tests.unit.apps.iot_maintenance.foresight_cases import publish_both, wearing
+
+pytestmark = pytest.mark.matrix  # three starts of Spark
+
+BATCH = 120
+
+
+def killed(point: str, batch: int, folder: Path) -> int:
+    command = [sys.executable, "-m", "tests.crash.killed_foresight", point, str(batch), str(folder)]
+    return subprocess.run(command, timeout=250, check=False, capture_output=True).returncode
+
+
+def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
+    found = DeltaTable(str(folder / "tables" / table)).to_pyarrow_table().to_pylist()
+    return [plain(row) for row in found]
+
+
+@pytest.mark.parametrize("points", [[("state", 2), ("tables", 5)], [("offsets", 3), ("table", 4)]])
+def test_a_swap_of_the_champion_loses_and_doubles_nothing(
+    points: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    events = wearing(8)
+    names = ["machine_features", "maintenance"]
+    wanted = run(events, settings_for(OVERRIDES), names, engine="memory").rows["machine_features"]
+    publish_both(tmp_path / "exported", wanted, events, "1")
+    settings, files = settings_in(tmp_path), RecordFiles(tmp_path / "records")
+    for low in range(0, len(events), BATCH):
+        files.add(
+            Record(
+                getattr(settings.topics, sent.topic),
+                msgspec.json.encode(sent.event),
+                getattr(sent.event, KEYS[sent.topic]).encode(),
+                sent.event.event_time_ms,
+            )
+            for sent in events[low : low + BATCH]
+        )
+    for number, (point, batch) in enumerate(points):
+        assert killed(point, batch, tmp_path) == -signal.SIGKILL
+        publish_both(tmp_path / "exported", wanted, events, str(number + 2))
+    assert killed("never", 0, tmp_path) == 0
+
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["machine_id"], row["event_time_ms"], row.get("component", "")
+
+    steps = {place(row): dict(row["features"]) for row in wanted}
+    found = rows_of(tmp_path, "machine_features")
+    assert len(found) == len(wanted)
+    assert {place(row): dict(row["features"]) for row in found} == steps
+    lives, risks = rows_of(tmp_path, "remaining_life"), rows_of(tmp_path, "risks")
+    assert sorted(map(place, lives)) == sorted(steps)
+    assert sorted(map(place, risks)) == sorted((*s[:2], c) for s in steps for c in ("pump", "seal"))
+    versions = {row["model"] for row in lives}
+    assert versions <= {"1", "2", "3"}
+    assert {"1", "3"} <= versions
+    # All of one step are of one version of their model.
+    by_step: dict[tuple[Any, ...], set[str]] = {}
+    for row in risks:
+        by_step.setdefault(place(row)[:2], set()).add(row["model"])
+    assert all(len(of) == 1 for of in by_step.values())
+    assert len(rows_of(tmp_path, "maintenance")) == 8
