@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.assets import Notice
+from apps.iot_maintenance.clocks import ClockOffset
 from apps.iot_maintenance.events import (
     DATED_BY_HAND,
     Action,
@@ -32,7 +33,7 @@ def topics(settings: IotSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
     events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions", "counts")
-    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts", "notices"]
+    results = ["alarms", "alarm_kpis", "health", "liveness", "shifts", "notices", "clocks"]
     if names.enriched:
         results.append("enriched")
     reads = [
@@ -70,13 +71,14 @@ app = App(
         "maintenance.v2": Maintenance,
         "machine_error.v1": MachineError,
         "equipment.v3": Equipment,
-        "heartbeat.v1": Heartbeat,
+        "heartbeat.v2": Heartbeat,
         "action.v3": Action,
         "control.v2": RuleEvent,
         "enriched_reading.v2": EnrichedReading,
         "alarm.v2": AlarmEvent,
         "liveness.v2": Liveness,
         "notice.v1": Notice,
+        "clock_offset.v1": ClockOffset,
         "shift_kpi.v3": ShiftKpi,
         "alarm_kpi.v2": AlarmKpi,
         "asset_health.v1": AssetHealth,

@@ -19,7 +19,7 @@ def topology(settings: IotSettings) -> Topology:
     Returns:
         Tables ``readings`` (enriched, every revision), ``alarm_history``, ``alarms`` (the state of each),
         ``liveness``, ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset),
-        ``notices`` (of what is in no registry),
+        ``notices`` (of what is in no registry), ``clocks`` (how far each device's is off),
         ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of the readings too if one is
         named.
     """
@@ -31,6 +31,7 @@ def topology(settings: IotSettings) -> Topology:
         "MachineMonitor.liveness": names.liveness,
         "MachineMonitor.shifts": names.shifts,
         "MachineMonitor.notices": names.notices,
+        "MachineMonitor.clocks": names.clocks,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -52,6 +53,7 @@ def topology(settings: IotSettings) -> Topology:
                 "MachineMonitor.liveness": "liveness",
                 "MachineMonitor.shifts": Upsert("shifts", ("machine_id", "shift_start_ms"), "revision"),
                 "MachineMonitor.notices": Upsert("notices", ("asset_id", "what", "subject"), "event_time_ms"),
+                "MachineMonitor.clocks": Upsert("clocks", ("device_id",), "event_time_ms"),
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

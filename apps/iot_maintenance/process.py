@@ -127,6 +127,9 @@ class MachineMonitor(Watch):
 
     def on_late(self, event: Signal, ctx: Context) -> None:
         """Join what is within the grace; an operator's action takes effect now."""
+        if isinstance(event, Reading | Heartbeat):  # a clock that is behind makes all of its events late
+            device = event.machine_id if isinstance(event, Reading) else event.device_id
+            self._measure(device, event, ctx.watermark, ctx)
         if isinstance(event, Action):
             engine = self._engine(ctx, at=ctx.watermark)
             engine.act(event)
@@ -165,6 +168,7 @@ class MachineMonitor(Watch):
         at = ctx.event_time
         machine = self._opened(ctx)
         subject = self._subject(event, machine)
+        self._measure(event.machine_id, event, at, ctx)
         sensor = machine.sensors.get(subject)
         if sensor is None:
             sensor = self._first(event, subject, machine, ctx)

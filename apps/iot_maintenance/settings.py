@@ -42,6 +42,7 @@ class IotTopics(Section):
     health: str = "iot.health"
     alarm_kpis: str = "iot.alarm-kpis"
     notices: str = "iot.notices"
+    clocks: str = "iot.clocks"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
@@ -68,6 +69,9 @@ class MonitorSettings(Section):
     )
     sensor_least: Duration = Field(
         default=timedelta(seconds=5), description="but no sensor is silent before this"
+    )
+    clock_limit: Duration = Field(
+        default=timedelta(seconds=5), description="how far a device's clock may be from its gateway's"
     )
     window: Duration = Field(
         default=timedelta(minutes=6),
@@ -216,6 +220,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
         keep_ms=ms(told.keep),
         device_timeout_ms=ms(told.device_timeout),
         device_timeouts={kind: to_ms(after) for kind, after in fleet.device_timeouts.items()},
+        clock_limit_ms=ms(told.clock_limit),
         window_ms=ms(told.window),
         values=told.values,
         judge=told.judge,

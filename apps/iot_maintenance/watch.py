@@ -13,7 +13,8 @@ from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.alarms.spans import SpanStore
 from apps.iot_maintenance.assets import UNREGISTERED, Asset, Notice, What, place_by_name, quantity_of
-from apps.iot_maintenance.events import Heartbeat
+from apps.iot_maintenance.clocks import Clock, ClockOffset, ClockStore
+from apps.iot_maintenance.events import Heartbeat, Reading
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
@@ -64,6 +65,7 @@ class Monitoring:
         keep_ms: A machine that nothing is heard of for so long is forgotten, its components' ages too.
         device_timeout_ms: A device whose heartbeat is missing for so long is silent ...
         device_timeouts: ... unless there is another time for its kind, ms.
+        clock_limit_ms: How far a device's clock may be from its gateway's.
         window_ms: Length of moving means by time, and of trends, where a quantity says nothing else.
         values: Length of moving means by number.
         judge: Whether readings are judged by those before them.
@@ -87,6 +89,7 @@ class Monitoring:
     keep_ms: int = days(400)
     device_timeout_ms: int = seconds(10)
     device_timeouts: Mapping[str, int] = field(default_factory=dict)
+    clock_limit_ms: int = seconds(5)
     window_ms: int = minutes(6)
     values: int = 5
     judge: bool = True
@@ -119,12 +122,14 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     liveness = side_output(Liveness)
     shifts = side_output(ShiftKpi)
     notices = side_output(Notice)
+    clocks = side_output(ClockOffset)
 
     machine = value_state(Machine)
     conditions = value_state(Alarms)
     gateway = value_state(Gateway)
     asset = value_state(Asset)
     windows = value_state(SpanStore)
+    offsets = value_state(ClockStore)
     rules = broadcast_state(str, Entry)
 
     def __init__(self, monitoring: Monitoring) -> None:
@@ -251,6 +256,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         ctx.output(self.liveness, row)
 
     def _heartbeat(self, event: Heartbeat, ctx: Context) -> None:
+        self._measure(event.device_id, event, ctx.event_time, ctx)
         gateway, asset = self.gateway.value, self.asset.value
         if gateway is None:
             gateway = self.gateway.value = Gateway()
@@ -314,6 +320,28 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
                 silent = row.state == "silent" and row.cause == "own"
                 reason = "never heard" if row.never_heard else f"no heartbeat of a {row.device_kind}"
                 engine.silent(row.device_id, silent=silent, reason=reason)
+            self._wake(ctx)
+
+    # -- clocks --------------------------------------------------------------------------------
+
+    def _measure(self, device: str, event: Reading | Heartbeat, now: int, ctx: Context) -> None:
+        """Measure a device's clock by when its gateway received an event."""
+        if event.received_ms is None:
+            return
+        store = self.offsets.value
+        if store is None:
+            store = self.offsets.value = ClockStore()
+        clock = store.kept.get(device)
+        if clock is None:
+            clock = store.kept[device] = Clock()
+        was, limit = clock.wrong, self._m.clock_limit_ms
+        if not clock.hear(now, event.event_time_ms, limit, event.received_ms):
+            return
+        ctx.output(self.clocks, ClockOffset(device, clock.offset, clock.wrong, now, *self._place(ctx)))
+        if clock.wrong != was:
+            side = "ahead" if clock.offset > 0 else "behind"
+            engine = self._engine(ctx, at=now)
+            engine.clock(device, wrong=clock.wrong, reason=f"{abs(clock.offset) / 1000:.1f} s {side}")
             self._wake(ctx)
 
     # -- helpers -------------------------------------------------------------------------------
@@ -412,6 +440,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             self.machine.clear()
             self.asset.clear()
             self.windows.clear()
+            if self.gateway.value is None:
+                self.offsets.clear()
             for name in (WATCH, TELL_SHIFT):
                 ctx.timers.delete(name, clock="stream")
             for name in (SHIFT, TOGETHER):

@@ -505,4 +505,20 @@ MUTANTS: Final = (
         "notifications are delivered",
         (f"{_NOTIFY}::test_what_cannot_be_delivered_is_tried_again_and_hinders_nobody",),
     ),
+    Mutant(
+        "iot: what was held up is a wrong clock",
+        f"{_APP}/clocks.py",
+        "(offset < -limit and (whole or self.wrong))",
+        "(offset < -limit)",
+        "clocks of devices",
+        (f"{_TESTS}/test_clocks.py",),
+    ),
+    Mutant(
+        "iot: a wrong clock is no alarm",
+        f"{_APP}/watch.py",
+        "        if clock.wrong != was:\n",
+        "        if clock.wrong and was:\n",
+        "clocks of devices",
+        (f"{_TESTS}/test_clocks.py",),
+    ),
 )
