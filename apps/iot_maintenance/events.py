@@ -45,7 +45,7 @@ Verb = Literal[
 ]
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
+class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One value of one sensor, as JSON on ``iot.readings`` with the machine as its key.
 
     Attributes:
@@ -194,7 +194,7 @@ class Equipment(msgspec.Struct, frozen=True):
     devices: Annotated[list[Identifier], Meta(max_length=10_000)] = []
 
 
-class Heartbeat(msgspec.Struct, frozen=True, gc=False):
+class Heartbeat(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A sign of life of a machine or a gateway; keyed by the gateway it comes through.
 
     Attributes:

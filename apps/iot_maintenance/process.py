@@ -165,32 +165,38 @@ class MachineMonitor(Watch):
     # -- readings ------------------------------------------------------------------------------
 
     def _reading(self, event: Reading, ctx: Context) -> None:
-        at = ctx.event_time
+        at, subject = ctx.event_time, event.quantity
         machine = self._opened(ctx)
-        subject = self._subject(event, machine)
-        self._measure(event.machine_id, event, at, ctx)
         sensor = machine.sensors.get(subject)
+        if sensor is None or sensor.name != event.sensor_id or event.point:
+            subject = self._subject(event, machine)
+            sensor = machine.sensors.get(subject)
+        if event.received_ms is not None:
+            self._measure(event.machine_id, event, at, ctx)
         if sensor is None:
             sensor = self._first(event, subject, machine, ctx)
         elif sensor.at == at:
             self._repeated(event, subject, machine.kept.of_time(at), ctx)
             return
         before_at, before = sensor.at, sensor.value
-        limits, known = self._limits(subject), machine.past.as_of(at)
-        works = self._regime(machine, known.status, at) == "producing"
+        limits, pane_ms, last_n = self._known.get(subject) or self._know(subject)
+        known = machine.past.as_of(at)
+        # Only of a value that is the same again it matters whether the machine works.
+        works = event.value == sensor.raw and self._regime(machine, known.status, at) == "producing"
         judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge, works)
         running = machine.running[subject]
         zscore = None
         if judged.value is not None:
-            pane_ms = max(1, (limits.window_ms or self._m.window_ms) // Running.panes)
-            zscore = running.follow(at, judged.value, pane_ms, limits.values or self._m.values)
+            if running.pane > at // pane_ms:
+                running.begin_panes()  # they are of another length than they were
+            zscore = running.add(at, judged.value, pane_ms, last_n)
         row = self._row(event, subject, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
         self._judge(event, subject, machine, known, judged, running, zscore, before_at, before, ctx)
-        if sensor.interval and machine.watch_at > (due := at + self._timeout(subject, sensor)):
-            self._watch_from(machine, due, ctx)
+        if machine.watch_at > at + self._least_ms and sensor.interval:
+            self._watch_from(machine, at + self._timeout(subject, sensor), ctx)
 
     def _subject(self, event: Reading, machine: Machine) -> str:
         """Return what a reading is of: its quantity, with the measuring point where there are several."""
@@ -253,7 +259,7 @@ class MachineMonitor(Watch):
         rules = self.rules.view(self._make).at(at)
         wrong = judged.quality == "bad" or judged.fault in ("unit", "spike")
         looks = value is not None and quantity in rules.of
-        spans = self._spans(subject, quantity, at, value, rules)
+        spans = self._spans(subject, quantity, at, value, rules) if rules.windows else {}
         if looks and rules.no_data and quantity in rules.no_data:
             self._watch_from(machine, at + rules.no_data[quantity], ctx)
         alarms = self.conditions.value
@@ -366,7 +372,7 @@ class MachineMonitor(Watch):
             None if running is None else running.low,
             None if running is None else running.high,
             zscore,
-            point_of(subject),
+            "" if subject == event.quantity else point_of(subject),
         )
 
     # -- corrections ---------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from apps.iot_maintenance.events import Heartbeat, Reading
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from apps.iot_maintenance.running import Running
 from apps.iot_maintenance.shifts import Calendar
 from apps.iot_maintenance.signals import INPUTS, Signal
 from apps.iot_maintenance.state import WITH_POINTS, Machine, Silence
@@ -47,6 +48,8 @@ WATCH: Final = "watch"
 #: What is over is swept this often at most, ms.
 _LEAST_TIDY_MS: Final = 60_000
 _NO_LIMITS: Final = Limits()
+#: Of so many measuring points what is known is remembered.
+_MOST_KNOWN: Final = 100_000
 #: Longer than an alarm waits or a shift lasts, ms.
 _END_MS: Final = 366 * 86_400_000
 
@@ -138,13 +141,24 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             self.order = event_time(clock="key", patience=monitoring.patience_ms)  # type: ignore[assignment,misc]
         self._make = partial(book_of, monitoring.rules)
         self._tidy_ms = max(monitoring.grace_ms, _LEAST_TIDY_MS)
+        #: Measuring point → what is known of it, length of its panes (ms), length of its mean by number.
+        self._known: dict[str, tuple[Limits, int, int]] = {}
+        silent = (limits.silent_ms for limits in monitoring.limits.values() if limits.silent_ms)
+        self._least_ms = min((monitoring.sensor_least_ms, *silent))
 
     # -- silence -------------------------------------------------------------------------------
 
+    def _know(self, subject: str) -> tuple[Limits, int, int]:
+        """Return what is known of a measuring point, else of its quantity, and remember it."""
+        limits = self._m.limits.get(subject) or self._m.limits.get(quantity_of(subject)) or _NO_LIMITS
+        pane_ms = max(1, (limits.window_ms or self._m.window_ms) // Running.panes)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        found = self._known[subject] = limits, pane_ms, limits.values or self._m.values
+        return found
+
     def _limits(self, subject: str) -> Limits:
-        """Return what is known of a measuring point, else of its quantity."""
-        limits = self._m.limits
-        return limits.get(subject) or limits.get(quantity_of(subject)) or _NO_LIMITS
+        return (self._known.get(subject) or self._know(subject))[0]
 
     def _timeout(self, subject: str, sensor: Sensor) -> int:
         limits = self._limits(subject)
