@@ -102,6 +102,17 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "iot: a sensor is missed when its machine is looked at, and not when it is due",
+        f"{_APP}/process.py",
+        "        if machine.watch_at > at + self._least_ms and sensor.interval:\n",
+        "        if machine.watch_at == NEVER and sensor.interval:\n",
+        "silent sensors are told in time",
+        (
+            f"{_TESTS}/test_liveness.py"
+            "::test_a_sensor_that_is_due_before_its_machine_is_looked_at_next_is_told_in_time",
+        ),
+    ),
+    Mutant(
         "iot: silence is never told",
         f"{_APP}/watch.py",
         "        rows = gateway.silent(ctx.key, at, timeouts, place=self._place(ctx))\n",
