@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.anomalies import PointScore
 from apps.iot_maintenance.assets import Notice
+from apps.iot_maintenance.clocks import ClockOffset
 from apps.iot_maintenance.events import (
     DATED_BY_HAND,
     Action,
@@ -38,15 +39,8 @@ def topics(settings: IotSettings) -> Topics:
     names, partitions = settings.topics, settings.topics.partitions
     events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions", "counts")
     results = [
-        "alarms",
-        "alarm_kpis",
-        "health",
-        "liveness",
-        "shifts",
-        "notices",
-        "anomalies",
-        "forecasts",
-        "machine_health",
+        *("alarms", "alarm_kpis", "health", "liveness", "shifts", "notices", "clocks"),
+        *("anomalies", "forecasts", "machine_health"),
     ]
     if names.enriched:
         results.append("enriched")
@@ -101,13 +95,14 @@ app = App(
         "maintenance.v2": Maintenance,
         "machine_error.v1": MachineError,
         "equipment.v3": Equipment,
-        "heartbeat.v1": Heartbeat,
+        "heartbeat.v2": Heartbeat,
         "action.v3": Action,
         "control.v2": RuleEvent,
         "enriched_reading.v2": EnrichedReading,
         "alarm.v2": AlarmEvent,
         "liveness.v2": Liveness,
         "notice.v1": Notice,
+        "clock_offset.v1": ClockOffset,
         "shift_kpi.v3": ShiftKpi,
         "alarm_kpi.v2": AlarmKpi,
         "asset_health.v1": AssetHealth,

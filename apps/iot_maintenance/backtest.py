@@ -226,6 +226,8 @@ def backtest(
 def _why_not(rule: AlarmRule) -> str:
     if rule.source == "error":
         return "it is of errors, which stand in no reading"
+    if rule.source == "clock":
+        return "it is of clocks, whose times of receipt stand in no reading"
     if any(_ERRORS.search(text) for level in rule.levels for text in (level.when, level.until)):
         return "it asks for errors, which stand in no reading"
     return ""

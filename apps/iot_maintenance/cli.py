@@ -12,6 +12,7 @@ import typer
 from apps.iot_maintenance.events import Verb
 from apps.iot_maintenance.health_cli import app as health
 from apps.iot_maintenance.notify_cli import notify
+from apps.iot_maintenance.register_cli import register
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 from millrace.cli.rules import commands_of
 from millrace.errors import UserError
@@ -192,6 +193,7 @@ _add("comment", "Add a comment to its history.")
 
 
 app.command()(notify)
+app.command()(register)
 
 
 @app.command()

@@ -68,7 +68,8 @@ def _readings(data: AppData, machine: str) -> list[dict[str, Any]]:
     if table is None:
         return []
     newest: dict[str, dict[str, Any]] = {}
-    for row in table.recent("machine_id", machine, limit=_READINGS, columns=_READING).to_pylist():
+    columns = (*_READING, "point") if "point" in table.columns else _READING  # older tables have none
+    for row in table.recent("machine_id", machine, limit=_READINGS, columns=columns).to_pylist():
         before = newest.get(row["reading_id"])
         if before is None or before["revision"] <= row["revision"]:
             newest[row["reading_id"]] = row
@@ -94,10 +95,11 @@ def _now(row: Row) -> Numbers:
 
 
 def _charts(rows: Sequence[Row]) -> list[Titled]:
-    """Return a chart per quantity; what is not to be believed is a gap."""
+    """Return a chart per measuring point; what is not to be believed is a gap."""
     by_quantity: dict[str, list[Row]] = {}
     for row in rows:
-        by_quantity.setdefault(row["quantity"], []).append(row)
+        at = f", {row['point']}" if row.get("point") else ""
+        by_quantity.setdefault(row["quantity"] + at, []).append(row)
     charts = []
     for quantity, of in sorted(by_quantity.items())[:_MOST_QUANTITIES]:
         values = [(r["event_time_ms"], r["value"] if r["quality"] == "good" else None) for r in of]

@@ -29,7 +29,8 @@ _FAULT: Final = "sensor fault: "
 #: Topics of the settings that are the demo's own on a broker that others use.
 _TOPICS: Final = (
     "readings", "status", "maintenance", "errors", "heartbeats", "equipment", "actions", "control",
-    "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "counts", "dead_letters",
+    "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "counts", "clocks",
+    "dead_letters",
 )  # fmt: skip
 #: Sensor faults that must be found, and by which words. A drift looks like wear of a component to whoever
 #: sees one sensor; of a gap there are no readings.

@@ -45,7 +45,7 @@ Verb = Literal[
 ]
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
+class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One value of one sensor, as JSON on ``iot.readings`` with the machine as its key.
 
     Attributes:
@@ -59,6 +59,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         event_time_ms: When it was measured.
         point: Where on the machine, if the quantity is measured in several places. Unless given, the asset
             registry says so by the sensor; else a second sensor of a quantity is a point of its own.
+        received_ms: When the gateway received it, by the gateway's clock: so the machine's is measured.
     """
 
     reading_id: Identifier
@@ -70,6 +71,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     unit: Identifier
     event_time_ms: EventTime
     point: Text = ""
+    received_ms: EventTime | None = None
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -192,7 +194,7 @@ class Equipment(msgspec.Struct, frozen=True):
     devices: Annotated[list[Identifier], Meta(max_length=10_000)] = []
 
 
-class Heartbeat(msgspec.Struct, frozen=True, gc=False):
+class Heartbeat(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A sign of life of a machine or a gateway; keyed by the gateway it comes through.
 
     Attributes:
@@ -201,6 +203,7 @@ class Heartbeat(msgspec.Struct, frozen=True, gc=False):
         device_kind: Which of the two.
         gateway_id: The gateway.
         event_time_ms: When.
+        received_ms: When the gateway received it, by the gateway's clock; of its own: whoever hears it.
     """
 
     heartbeat_id: Identifier
@@ -208,6 +211,7 @@ class Heartbeat(msgspec.Struct, frozen=True, gc=False):
     device_kind: Literal["machine", "gateway"]
     gateway_id: Identifier
     event_time_ms: EventTime
+    received_ms: EventTime | None = None
 
 
 class Action(msgspec.Struct, frozen=True, gc=False):

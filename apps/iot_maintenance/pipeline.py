@@ -22,9 +22,10 @@ def topology(settings: IotSettings) -> Topology:
         ``liveness``, ``scores`` (how unusual each value is), ``anomalies`` (those that are), ``forecasts``
         (when each point crosses a limit), ``machine_health`` (what a machine's sensors say together),
         ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset), ``notices``
-        (of what is in no registry), ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of
-        the readings too if one is named. Where the app looks ahead (``foresight.on``), the tables
-        ``machine_features``, ``risks``, ``remaining_life``, ``maintenance_plan`` and ``maintenance`` as well.
+        (of what is in no registry), ``clocks`` (how far each device's is off), ``late``, ``dead_letters`` and
+        ``dead_alarms``; topics of results, of the readings too if one is named. Where the app looks
+        ahead (``foresight.on``), the tables ``machine_features``, ``risks``, ``remaining_life``,
+        ``maintenance_plan`` and ``maintenance`` as well.
     """
     names = settings.topics
     topics = {
@@ -37,6 +38,7 @@ def topology(settings: IotSettings) -> Topology:
         "MachineMonitor.anomalies": names.anomalies,
         "MachineMonitor.forecasts": names.forecasts,
         "MachineMonitor.machine_health": names.machine_health,
+        "MachineMonitor.clocks": names.clocks,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -69,6 +71,7 @@ def topology(settings: IotSettings) -> Topology:
                 "MachineMonitor.anomalies": "anomalies",
                 "MachineMonitor.forecasts": Upsert("forecasts", ("machine_id", "subject"), "event_time_ms"),
                 "MachineMonitor.machine_health": "machine_health",
+                "MachineMonitor.clocks": Upsert("clocks", ("device_id",), "event_time_ms"),
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

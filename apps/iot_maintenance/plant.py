@@ -180,7 +180,7 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
             (event.line_id, "line", event.plant_id),
             (event.plant_id, "plant", ""),
         ]
-        if event.quantity and event.category != "liveness":
+        if event.quantity and event.category not in ("liveness", "clock"):
             places.insert(0, (f"{machine}.{event.quantity}", "sensor", machine))
         for name, kind, parent in places:
             asset = plant.assets.get(name)

@@ -132,6 +132,9 @@ class MachineMonitor(Charted):
 
     def on_late(self, event: Signal, ctx: Context) -> None:
         """Join what is within the grace; an operator's action takes effect now."""
+        if isinstance(event, Reading | Heartbeat):  # a clock that is behind makes all of its events late
+            device = event.machine_id if isinstance(event, Reading) else event.device_id
+            self._measure(device, event, ctx.watermark, ctx)
         if isinstance(event, Action):
             engine = self._engine(ctx, at=ctx.watermark)
             engine.act(event)
@@ -167,24 +170,31 @@ class MachineMonitor(Charted):
     # -- readings ------------------------------------------------------------------------------
 
     def _reading(self, event: Reading, ctx: Context) -> None:
-        at = ctx.event_time
+        at, subject = ctx.event_time, event.quantity
         machine = self._opened(ctx)
-        subject = self._subject(event, machine)
         sensor = machine.sensors.get(subject)
+        if sensor is None or sensor.name != event.sensor_id or event.point:
+            subject = self._subject(event, machine)
+            sensor = machine.sensors.get(subject)
+        if event.received_ms is not None:
+            self._measure(event.machine_id, event, at, ctx)
         if sensor is None:
             sensor = self._first(event, subject, machine, ctx)
         elif sensor.at == at:
             self._repeated(event, subject, machine.kept.of_time(at), ctx)
             return
         before_at, before = sensor.at, sensor.value
-        limits, known = self._limits(subject), machine.past.as_of(at)
-        works = self._regime(machine, known.status, at) == "producing"
+        limits, pane_ms, last_n = self._known.get(subject) or self._know(subject)
+        known = machine.past.as_of(at)
+        # Only of a value that is the same again it matters whether the machine works.
+        works = event.value == sensor.raw and self._regime(machine, known.status, at) == "producing"
         judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge, works)
         running = machine.running[subject]
         zscore = scored = health = None
         if judged.value is not None:
-            pane_ms = max(1, (limits.window_ms or self._m.window_ms) // Running.panes)
-            zscore = running.follow(at, judged.value, pane_ms, limits.values or self._m.values)
+            if running.pane > at // pane_ms:
+                running.begin_panes()  # they are of another length than they were
+            zscore = running.add(at, judged.value, pane_ms, last_n)
             scored = self._score(event, subject, judged.value, sensor.interval, ctx)
             kind = known.kind or machine.mark
             health = self._chart(event.machine_id, subject, judged.value, kind, known.status, ctx)
@@ -195,8 +205,8 @@ class MachineMonitor(Charted):
         self._judge(
             event, subject, machine, known, judged, running, zscore, scored, health, before_at, before, ctx
         )
-        if sensor.interval and machine.watch_at > (due := at + self._timeout(subject, sensor)):
-            self._watch_from(machine, due, ctx)
+        if machine.watch_at > at + self._least_ms and sensor.interval:
+            self._watch_from(machine, at + self._timeout(subject, sensor), ctx)
 
     def _subject(self, event: Reading, machine: Machine) -> str:
         """Return what a reading is of: its quantity, with the measuring point where there are several."""
@@ -261,7 +271,7 @@ class MachineMonitor(Charted):
         rules = self.rules.view(self._make).at(at)
         wrong = judged.quality == "bad" or judged.fault in ("unit", "spike")
         looks = value is not None and quantity in rules.of
-        spans = self._spans(subject, quantity, at, value, rules)
+        spans = self._spans(subject, quantity, at, value, rules) if rules.windows else {}
         if looks and rules.no_data and quantity in rules.no_data:
             self._watch_from(machine, at + rules.no_data[quantity], ctx)
         alarms = self.conditions.value
@@ -377,7 +387,7 @@ class MachineMonitor(Charted):
             None if running is None else running.low,
             None if running is None else running.high,
             zscore,
-            point_of(subject),
+            "" if subject == event.quantity else point_of(subject),
         )
 
     # -- corrections ---------------------------------------------------------------------------

@@ -220,7 +220,10 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
         step = value - before
         size = abs(step)
         if size:
-            self._changed(size, at, limits, learned)
+            if self.same > 1 or self.longest > _PARTS or size < self.quantum or not self.quantum:
+                self._changed(size, learned)
+            if limits.stuck_ms:
+                self.same_since = at
         else:
             self.same += 1
             if not works and (value == 0.0 or (limits.rest is not None and value <= limits.rest)):
@@ -260,11 +263,11 @@ class Sensor(msgspec.Struct, array_like=True, gc=False):
         self.value = value
         return _judged(("good", "", value))
 
-    def _changed(self, size: float, at: int, limits: Limits, learned: bool) -> None:
+    def _changed(self, size: float, learned: bool) -> None:
         """Take that the value is another: learn how often it was the same, unless it was stuck."""
         if not self.quantum or size < self.quantum:
             self.quantum = size
-        run, self.same, self.same_since = _PARTS * self.same, 1, at if limits.stuck_ms else -1
+        run, self.same = _PARTS * self.same, 1
         more = run - self.longest
         if more <= 0:
             self.longest += more // _FADES

@@ -8,7 +8,10 @@ from millrace.parts.moving import MovingStatistics
 
 
 class Running(MovingStatistics, array_like=True):
-    """The statistics of one sensor: of 5 values, of 6 minutes, the newest with a fiftieth of weight."""
+    """The statistics of one sensor: of its last values, and of six panes of time.
+
+    How many values, and how long a pane is, a plant may say.
+    """
 
     last_n: ClassVar[int] = 5
     panes: ClassVar[int] = 6
@@ -16,15 +19,6 @@ class Running(MovingStatistics, array_like=True):
     alpha: ClassVar[float] = 0.02
     learn: ClassVar[int] = 30
 
-    def follow(self, at: int, value: float, pane_ms: int, last_n: int) -> float | None:
-        """Add a value; see :meth:`add`.
-
-        Args:
-            at: Its time, ms; not before the one before.
-            value: A finite number.
-            pane_ms: Length of a pane, ms. Where it is another than before, the mean over time begins anew.
-            last_n: The moving average by count is of so many values.
-        """
-        if self.sums and at // pane_ms < self.pane:
-            self.sums, self.counts, self.pane, self.trend = [], [], -1, None
-        return self.add(at, value, pane_ms=pane_ms, last_n=last_n)
+    def begin_panes(self) -> None:
+        """Begin the mean over time, and the trend, anew."""
+        self.sums, self.counts, self.pane, self.trend = [], [], -1, None

@@ -50,6 +50,7 @@ class IotTopics(Section):
     anomalies: str = "iot.anomalies"
     forecasts: str = "iot.forecasts"
     machine_health: str = "iot.machine-health"
+    clocks: str = "iot.clocks"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )
@@ -79,6 +80,9 @@ class MonitorSettings(Section):
     )
     sensor_least: Duration = Field(
         default=timedelta(seconds=5), description="but no sensor is silent before this"
+    )
+    clock_limit: Duration = Field(
+        default=timedelta(seconds=5), description="how far a device's clock may be from its gateway's"
     )
     window: Duration = Field(
         default=timedelta(minutes=6),
@@ -267,6 +271,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
         keep_ms=ms(told.keep),
         device_timeout_ms=ms(told.device_timeout),
         device_timeouts={kind: to_ms(after) for kind, after in fleet.device_timeouts.items()},
+        clock_limit_ms=ms(told.clock_limit),
         window_ms=ms(told.window),
         values=told.values,
         judge=told.judge,

@@ -13,10 +13,12 @@ from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.alarms.spans import SpanStore
 from apps.iot_maintenance.assets import UNREGISTERED, Asset, Notice, What, place_by_name, quantity_of
-from apps.iot_maintenance.events import Heartbeat, Maintenance
+from apps.iot_maintenance.clocks import Clock, ClockOffset, ClockStore
+from apps.iot_maintenance.events import Heartbeat, Maintenance, Reading
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from apps.iot_maintenance.running import Running
 from apps.iot_maintenance.shifts import Calendar
 from apps.iot_maintenance.signals import INPUTS, Signal
 from apps.iot_maintenance.state import WITH_POINTS, Machine, Silence
@@ -46,6 +48,8 @@ WATCH: Final = "watch"
 #: What is over is swept this often at most, ms.
 _LEAST_TIDY_MS: Final = 60_000
 _NO_LIMITS: Final = Limits()
+#: Of so many measuring points what is known is remembered.
+_MOST_KNOWN: Final = 100_000
 #: Longer than an alarm waits or a shift lasts, ms.
 _END_MS: Final = 366 * 86_400_000
 
@@ -64,6 +68,7 @@ class Monitoring:
         keep_ms: A machine that nothing is heard of for so long is forgotten, its components' ages too.
         device_timeout_ms: A device whose heartbeat is missing for so long is silent ...
         device_timeouts: ... unless there is another time for its kind, ms.
+        clock_limit_ms: How far a device's clock may be from its gateway's.
         window_ms: Length of moving means by time, and of trends, where a quantity says nothing else.
         values: Length of moving means by number.
         judge: Whether readings are judged by those before them.
@@ -87,6 +92,7 @@ class Monitoring:
     keep_ms: int = days(400)
     device_timeout_ms: int = seconds(10)
     device_timeouts: Mapping[str, int] = field(default_factory=dict)
+    clock_limit_ms: int = seconds(5)
     window_ms: int = minutes(6)
     values: int = 5
     judge: bool = True
@@ -120,12 +126,14 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     shifts = side_output(ShiftKpi)
     notices = side_output(Notice)
     replaced = side_output(Maintenance)
+    clocks = side_output(ClockOffset)
 
     machine = value_state(Machine)
     conditions = value_state(Alarms)
     gateway = value_state(Gateway)
     asset = value_state(Asset)
     windows = value_state(SpanStore)
+    offsets = value_state(ClockStore)
     rules = broadcast_state(str, Entry)
 
     def __init__(self, monitoring: Monitoring) -> None:
@@ -134,13 +142,24 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             self.order = event_time(clock="key", patience=monitoring.patience_ms)  # type: ignore[assignment,misc]
         self._make = partial(book_of, monitoring.rules)
         self._tidy_ms = max(monitoring.grace_ms, _LEAST_TIDY_MS)
+        #: Measuring point → what is known of it, length of its panes (ms), length of its mean by number.
+        self._known: dict[str, tuple[Limits, int, int]] = {}
+        silent = (limits.silent_ms for limits in monitoring.limits.values() if limits.silent_ms)
+        self._least_ms = min((monitoring.sensor_least_ms, *silent))
 
     # -- silence -------------------------------------------------------------------------------
 
+    def _know(self, subject: str) -> tuple[Limits, int, int]:
+        """Return what is known of a measuring point, else of its quantity, and remember it."""
+        limits = self._m.limits.get(subject) or self._m.limits.get(quantity_of(subject)) or _NO_LIMITS
+        pane_ms = max(1, (limits.window_ms or self._m.window_ms) // Running.panes)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        found = self._known[subject] = limits, pane_ms, limits.values or self._m.values
+        return found
+
     def _limits(self, subject: str) -> Limits:
-        """Return what is known of a measuring point, else of its quantity."""
-        limits = self._m.limits
-        return limits.get(subject) or limits.get(quantity_of(subject)) or _NO_LIMITS
+        return (self._known.get(subject) or self._know(subject))[0]
 
     def _timeout(self, subject: str, sensor: Sensor) -> int:
         limits = self._limits(subject)
@@ -252,6 +271,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         ctx.output(self.liveness, row)
 
     def _heartbeat(self, event: Heartbeat, ctx: Context) -> None:
+        self._measure(event.device_id, event, ctx.event_time, ctx)
         gateway, asset = self.gateway.value, self.asset.value
         if gateway is None:
             gateway = self.gateway.value = Gateway()
@@ -315,6 +335,28 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
                 silent = row.state == "silent" and row.cause == "own"
                 reason = "never heard" if row.never_heard else f"no heartbeat of a {row.device_kind}"
                 engine.silent(row.device_id, silent=silent, reason=reason)
+            self._wake(ctx)
+
+    # -- clocks --------------------------------------------------------------------------------
+
+    def _measure(self, device: str, event: Reading | Heartbeat, now: int, ctx: Context) -> None:
+        """Measure a device's clock by when its gateway received an event."""
+        if event.received_ms is None:
+            return
+        store = self.offsets.value
+        if store is None:
+            store = self.offsets.value = ClockStore()
+        clock = store.kept.get(device)
+        if clock is None:
+            clock = store.kept[device] = Clock()
+        was, limit = clock.wrong, self._m.clock_limit_ms
+        if not clock.hear(now, event.event_time_ms, limit, event.received_ms):
+            return
+        ctx.output(self.clocks, ClockOffset(device, clock.offset, clock.wrong, now, *self._place(ctx)))
+        if clock.wrong != was:
+            side = "ahead" if clock.offset > 0 else "behind"
+            engine = self._engine(ctx, at=now)
+            engine.clock(device, wrong=clock.wrong, reason=f"{abs(clock.offset) / 1000:.1f} s {side}")
             self._wake(ctx)
 
     # -- helpers -------------------------------------------------------------------------------
@@ -413,6 +455,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             self.machine.clear()
             self.asset.clear()
             self.windows.clear()
+            if self.gateway.value is None:
+                self.offsets.clear()
             for name in (WATCH, TELL_SHIFT):
                 ctx.timers.delete(name, clock="stream")
             for name in (SHIFT, TOGETHER):

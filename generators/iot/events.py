@@ -17,6 +17,19 @@ OVERLOAD: Final = "overload"
 MAINTENANCE: Final = "maintenance"
 FAILED: Final = "failed"
 
+#: Words of plants for what their machines do: the regimes' own, PackML's, and those of a plant in Germany.
+VOCABULARIES: Final[tuple[tuple[str, dict[Regime, str]], ...]] = (
+    ("", {}),
+    ("packml", {
+        "off": "Off", "idle": "Idle", "setup": "Resetting", "running": "Execute", "overload": "Execute",
+        "maintenance": "Maintenance", "failed": "Aborted",
+    }),
+    ("werk", {
+        "off": "Aus", "idle": "Bereit", "setup": "Rüsten", "running": "Läuft", "overload": "Überlast",
+        "maintenance": "Wartung", "failed": "Störung",
+    }),
+)  # fmt: skip
+
 _Id: TypeAlias = Annotated[str, Meta(min_length=1)]
 EventTime: TypeAlias = Annotated[
     int, Meta(ge=0, description="Event time, milliseconds since the epoch, UTC.")
@@ -43,7 +56,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
     status_id: Annotated[_Id, Meta(description="Unique.")]
     machine_id: MachineId
-    status: Annotated[Regime, Meta(description="What the machine does from now on.")]
+    status: Annotated[str, Meta(description="What the machine does from now on, in its plant's words.")]
     produced: Annotated[int, Meta(ge=0, description="Parts made since the status before.")]
     rejected: Annotated[int, Meta(ge=0, description="How many of them were scrap.")]
     event_time_ms: EventTime
@@ -95,6 +108,7 @@ class Equipment(msgspec.Struct, frozen=True):
     kind: Annotated[str, Meta(description="Kind of machine, or gateway.")]
     site: Annotated[str, Meta(description="The plant.")]
     line: Annotated[str, Meta(description="The line.")]
+    attributes: Annotated[dict[str, str], Meta(description="What else is known: the words of its statuses.")]
     points: Annotated[tuple[MeasuringPoint, ...], Meta(description="Where it is measured.")]
     devices: Annotated[tuple[str, ...], Meta(description="Of a gateway: who is heard through it.")]
     event_time_ms: EventTime

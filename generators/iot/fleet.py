@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from generators.engine.randomness import digest, substream
 from generators.engine.simulated import Simulated, Truth
-from generators.iot.events import Equipment, MeasuringPoint
+from generators.iot.events import VOCABULARIES, Equipment, MeasuringPoint
 from generators.iot.laws import HOUR_MS, Draws, Shifts, weibull_life
 from generators.iot.models import MODELS, ComponentModel, MachineModel, SensorModel
 from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
@@ -16,6 +16,9 @@ from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
 _OFFSETS_H: Final = (1, 0, -5, 9)
 #: Operating hours in an hour of the calendar, for the age of what was built in before the begin.
 _UTILISATION: Final = 0.7
+#: Where the two vibration sensors of a pump are.
+DRIVE_END: Final = "drive end"
+FAN_END: Final = "fan end"
 
 
 class Silence:
@@ -40,9 +43,11 @@ class Silence:
 class Plant:
     """A plant with its clock, its shifts and the temperature in its halls (°C above 20)."""
 
-    __slots__ = ("ambient", "plant_id", "shifts")
+    __slots__ = ("ambient", "plant_id", "shifts", "vocabulary", "words")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, variety: int = 0) -> None:
+        place = number % len(VOCABULARIES) if variety else 0
+        self.vocabulary, self.words = VOCABULARIES[place]
         self.plant_id = f"p{number + 1:02d}"
         self.shifts = Shifts(number % 3, _OFFSETS_H[number % len(_OFFSETS_H)] * HOUR_MS)
         self.ambient = 0.0
@@ -238,7 +243,7 @@ class Fleet:
         line, in_line = divmod(number, profile.machines_per_line)
         plant_number, in_plant = divmod(line, profile.lines_per_plant)
         if plant_number == len(self.plants):
-            self.plants.append(Plant(plant_number))
+            self.plants.append(Plant(plant_number, profile.variety))
         plant = self.plants[plant_number]
         line_id = f"{plant.plant_id}-l{in_plant + 1:02d}"
         if line == len(self.gateways):
@@ -289,6 +294,16 @@ class Fleet:
         return machines
 
 
+def has_second(machine: Machine, sensor: Sensor, variety: int) -> bool:
+    """Return whether a sensor has a second one of its quantity beside it."""
+    return bool(variety) and machine.model.kind == "pump" and sensor.model.quantity == "vibration"
+
+
+def second_of(sensor: Sensor) -> str:
+    """Return the name of the second sensor."""
+    return f"{sensor.sensor_id}.2"
+
+
 def registered(fleet: Fleet, profile: IotProfile) -> Iterator[Simulated]:
     """Yield the asset registry of a fleet: its gateways and machines, as of the begin."""
     at, tick_ms = profile.start_ms, profile.tick_ms
@@ -296,18 +311,30 @@ def registered(fleet: Fleet, profile: IotProfile) -> Iterator[Simulated]:
     for machine in fleet.machines:
         gateway = machine.gateway
         behind[gateway.gateway_id].append(machine.machine_id)
-        points = tuple(
-            MeasuringPoint(s.model.quantity, "", s.sensor_id, max(1, round(s.model.every * tick_ms)))
-            for s in machine.sensors
-        )
+        points = []
+        for s in machine.sensors:
+            every = max(1, round(s.model.every * tick_ms))
+            twice = has_second(machine, s, profile.variety)
+            points.append(MeasuringPoint(s.model.quantity, DRIVE_END if twice else "", s.sensor_id, every))
+            if twice:
+                points.append(MeasuringPoint(s.model.quantity, FAN_END, second_of(s), every))
+        plant = machine.plant
+        words = {"vocabulary": plant.vocabulary} if plant.vocabulary else {}
         event = Equipment(
-            machine.machine_id, machine.model.kind, machine.plant.plant_id, gateway.line_id, points, (), at
+            machine.machine_id,
+            machine.model.kind,
+            plant.plant_id,
+            gateway.line_id,
+            words,
+            tuple(points),
+            (),
+            at,
         )
         yield Simulated("equipment", machine.machine_id, event, at)
     plants = {machine.gateway.gateway_id: machine.plant.plant_id for machine in fleet.machines}
     for gateway in fleet.gateways:
         name = gateway.gateway_id
-        event = Equipment(name, "gateway", plants[name], gateway.line_id, (), tuple(behind[name]), at)
+        event = Equipment(name, "gateway", plants[name], gateway.line_id, {}, (), tuple(behind[name]), at)
         yield Simulated("equipment", name, event, at)
 
 

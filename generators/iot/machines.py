@@ -121,7 +121,8 @@ class Life:
         machine.version += 1
         machine.statuses += 1
         truths = (machine.failure,) if regime == FAILED and machine.failure is not None else ()
-        event = Status(status_id, machine.machine_id, regime, made, rejected, at_ms)
+        word = machine.plant.words.get(regime, regime)
+        event = Status(status_id, machine.machine_id, word, made, rejected, at_ms)
         return Simulated("status", machine.machine_id, event, at_ms, truths)
 
     def _parts(self, machine: Machine, hours: float) -> tuple[int, int]:

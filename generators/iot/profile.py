@@ -29,6 +29,8 @@ class IotProfile(Profile):
         outage_rate: Gateway outages per gateway, and silences of single machines per machine, in 1,000 hours.
         false_error_rate: Errors without a cause per machine and 1,000 hours.
         registry: 1: the fleet begins with its asset registry; 0: nobody says what there is.
+        variety: 1: plants are as plants are: words of their own for statuses, a second vibration sensor on
+            pumps, temperatures in whole degrees, and exactly nought from a current sensor that is off.
     """
 
     machines: int = 40
@@ -40,6 +42,7 @@ class IotProfile(Profile):
     outage_rate: float = 5.0
     false_error_rate: float = 5.0
     registry: int = 1
+    variety: int = 0
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
@@ -54,6 +57,7 @@ class IotProfile(Profile):
             value = getattr(self, name)
             check(0 <= value <= 10_000, f"{name} is 0 to 10,000 per 1,000 hours", value)
         check(self.registry in (0, 1), "registry is 0 or 1", self.registry)
+        check(self.variety in (0, 1), "variety is 0 or 1", self.variety)
 
     @property
     def gateways(self) -> int:
@@ -81,7 +85,8 @@ class IotProfile(Profile):
         extra_rate = 6 * self.machines * self.acceleration / 3600
         registered = self.registry * (self.machines + self.gateways)
         sure = max(self.events - 1 - 2 * self.machines - registered, 0)
-        return self.start_ms + int(sure * 1000.0 / (1.02 * self.event_rate + extra_rate))
+        rate = (1.02 + 0.5 * self.variety) * self.event_rate  # with the second sensors
+        return self.start_ms + int(sure * 1000.0 / (rate + extra_rate))
 
     def event_ms(self, hours: float) -> int:
         """Return how much event time these hours of plant life take, ms (at least 1)."""

@@ -12,7 +12,7 @@ from generators.engine.simulated import Simulated, Truth
 from generators.iot.agenda import Agenda
 from generators.iot.events import Heartbeat, Reading
 from generators.iot.faults import Troubles, distort, heard
-from generators.iot.fleet import Fleet, Gateway, Machine, Plant, Sensor, registered
+from generators.iot.fleet import Fleet, Gateway, Machine, Plant, Sensor, has_second, registered, second_of
 from generators.iot.laws import DAY_MS
 from generators.iot.machines import Life
 from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
@@ -96,6 +96,7 @@ class _Simulation:
         """
         agenda, load_draw, noise_draw = self._agenda, self._load_draw, self._noise_draw
         slot, number = tick % HEARTBEAT_TICKS, tick // HEARTBEAT_TICKS
+        varied = self._profile.variety
         for machine in self._fleet.in_order:
             self._move(machine, load_draw(), now)
             at_ms = int(now + machine.phase_ms)
@@ -133,11 +134,20 @@ class _Simulation:
                         continue
                 if value > model.high or value < model.low or sensor.exceeding is not None:
                     truths += self._exceed(sensor, machine, value, at_ms)
+                if varied and read is not None:
+                    read = _as_shown(model.quantity, read, machine.on)
                 event = Reading(
                     f"{sensor.prefix}{tick}", sensor.sensor_id, machine.machine_id, gateway.gateway_id,
                     model.quantity, read if read is None else round(read, 3), unit, at_ms,
                 )  # fmt: skip
                 yield Simulated("readings", machine.machine_id, event, at_ms, truths)
+                if varied and has_second(machine, sensor, varied):
+                    other = 0.9 * value + model.noise * NORMAL[int(noise_draw() * _STEPS)]
+                    event = Reading(
+                        f"{sensor.prefix}{tick}b", second_of(sensor), machine.machine_id, gateway.gateway_id,
+                        model.quantity, round(other, 3), model.unit, at_ms,
+                    )  # fmt: skip
+                    yield Simulated("readings", machine.machine_id, event, at_ms)
 
     def _beat(self, machine: Machine, number: int, at_ms: int, truths: tuple[Truth, ...]) -> Simulated:
         machine_id, gateway_id = machine.machine_id, machine.gateway.gateway_id
@@ -189,6 +199,13 @@ class _Simulation:
             detail=detail,
         )
         return (sensor.exceeding,)
+
+
+def _as_shown(quantity: str, value: float, on: float) -> float:
+    """Return what a sensor of a plant as plants are shows: whole degrees; nought while it is off."""
+    if quantity == "current" and not on:
+        return 0.0
+    return float(round(value)) if quantity.endswith("temperature") else value
 
 
 def _weather(plant: Plant, now: float) -> None:

@@ -110,6 +110,17 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "iot: a sensor is missed when its machine is looked at, and not when it is due",
+        f"{_APP}/process.py",
+        "        if machine.watch_at > at + self._least_ms and sensor.interval:\n",
+        "        if machine.watch_at == NEVER and sensor.interval:\n",
+        "silent sensors are told in time",
+        (
+            f"{_TESTS}/test_liveness.py"
+            "::test_a_sensor_that_is_due_before_its_machine_is_looked_at_next_is_told_in_time",
+        ),
+    ),
+    Mutant(
         "iot: silence is never told",
         f"{_APP}/watch.py",
         "        rows = gateway.silent(ctx.key, at, timeouts, place=self._place(ctx))\n",
@@ -347,8 +358,8 @@ MUTANTS: Final = (
     Mutant(
         "iot: points that were never heard are not missed",
         f"{_APP}/watch.py",
-        "            if 0 < point.judge <= at:\n",
-        "            if 0 < point.judge <= at - 10**12:\n",
+        '                engine.silent(subject, silent=True, reason="never heard")\n',
+        "",
         "what is registered and never heard is told",
         (f"{_REGISTRY}::test_a_point_that_has_never_been_heard_is_an_alarm_until_it_is",),
     ),
@@ -712,5 +723,21 @@ MUTANTS: Final = (
         "(at <= end) & (at >= end - HORIZON_MS)\n",
         "labels look ahead alone",
         (f"{_EVALUATED}::test_labels_are_of_what_comes_within_24_hours_and_not_of_what_is",),
+    ),
+    Mutant(
+        "iot: what was held up is a wrong clock",
+        f"{_APP}/clocks.py",
+        "(offset < -limit and (whole or self.wrong))",
+        "(offset < -limit)",
+        "clocks of devices",
+        (f"{_TESTS}/test_clocks.py",),
+    ),
+    Mutant(
+        "iot: a wrong clock is no alarm",
+        f"{_APP}/watch.py",
+        "        if clock.wrong != was:\n",
+        "        if clock.wrong and was:\n",
+        "clocks of devices",
+        (f"{_TESTS}/test_clocks.py",),
     ),
 )

@@ -42,6 +42,7 @@ class RuleSet:
         self.errors = self._from("error")
         self.quality = self._from("quality")
         self.silence = self._from("silence")
+        self.clock = self._from("clock")
         #: Quantities that rules over a whole machine look at.
         self.together = frozenset(q for c in self.machine for q in c.rule.quantities)
         #: Lengths (ms) of the windows that rules ask for, by quantity.

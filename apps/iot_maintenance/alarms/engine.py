@@ -153,6 +153,10 @@ class Engine:
         """Take what has been found of a sensor: the alarm of its quality."""
         self._told(self.rules.quality, subject, bad, reason)
 
+    def clock(self, device: str, *, wrong: bool, reason: str = "") -> None:
+        """Take that a device's clock is wrong, or right again."""
+        self._told(self.rules.clock, device, wrong, reason)
+
     def silent(self, name: str, *, silent: bool, reason: str = "") -> None:
         """Take that a sensor or device is silent, or heard again."""
         self._told(self.rules.silence, name, silent, reason)
@@ -434,7 +438,7 @@ class Engine:
         category = "process" if rule is None else rule.category
         # What is silent may be a device, whose name is no quantity's.
         quantity, point = (
-            (subject, "") if category == "liveness" else (quantity_of(subject), point_of(subject))
+            (subject, "") if category in ("liveness", "clock") else (quantity_of(subject), point_of(subject))
         )
         shadow = rule is not None and rule.shadow
         # By position: a row is made for every change of every alarm.

@@ -40,7 +40,7 @@ class AlarmEvent(msgspec.Struct, frozen=True, gc=False):
         alarm: The alarm's name there: ``rule``, or ``rule/quantity``.
         rule_id: The rule.
         quantity: The quantity, or the device, that it is about; empty for a whole machine.
-        category: ``process``, ``sensor`` or ``liveness``.
+        category: ``process``, ``sensor``, ``liveness`` or ``clock``.
         change: What happened.
         event_time_ms: When, on the clock of the events.
         number: Counts the changes of one entity at one instant, from 0.

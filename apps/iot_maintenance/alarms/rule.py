@@ -27,9 +27,11 @@ from millrace.time.durations import to_ms
 Severity = Literal["low", "medium", "high", "critical"]
 SEVERITIES: Final = ("low", "medium", "high", "critical")
 #: What a rule looks at: every reading of its quantities; the machine's latest readings together, once an
-#: instant; errors; what is wrong with a sensor; what is silent.
-Source = Literal["reading", "machine", "error", "quality", "silence"]
-Category = Literal["process", "sensor", "liveness"]
+#: instant; errors; what is wrong with a sensor; what is silent; whose clock is wrong.
+Source = Literal["reading", "machine", "error", "quality", "silence", "clock"]
+Category = Literal["process", "sensor", "liveness", "clock"]
+#: Source → what its alarms are of; process unless here.
+_CATEGORIES: Final[Mapping[Source, Category]] = {"quality": "sensor", "silence": "liveness", "clock": "clock"}
 
 _RuleId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 _Duration = str | int
@@ -398,11 +400,11 @@ class CompiledLevel:
         ways = sum(
             (level.above is not None or level.below is not None, bool(level.when), bool(level.no_data))
         )
-        fed = rule.source in ("quality", "silence")  # told from outside, by the fault or the silence itself
+        fed = rule.source in ("quality", "silence", "clock")  # told from outside, by the fault itself
         if ways != (0 if fed and not level.when else 1):
             raise RuleError(
                 "a level has one condition: above/below, when, or no_data"
-                + (" (or none, of quality and silence)" if fed else ""),
+                + (" (or none, of quality, silence and clock)" if fed else ""),
                 rule=rule.id,
             )
         if (self.limit is not None or self.no_data_ms) and rule.source != "reading":
@@ -479,7 +481,7 @@ class CompiledRule:
         self.escalated = SEVERITIES.index(rule.escalate.severity) if rule.escalate else 0
         self.kinds = frozenset(rule.kinds)
         self.suppress_in = frozenset(rule.suppress_in)
-        self.category: Category = {"quality": "sensor", "silence": "liveness"}.get(rule.source, "process")  # type: ignore[assignment]
+        self.category: Category = _CATEGORIES.get(rule.source, "process")
         #: Whether only limits say when it begins to hold.
         self.by_limits = all(not level.when or level.no_data_ms for level in self.levels)
         self.no_data = any(level.no_data_ms for level in self.levels)

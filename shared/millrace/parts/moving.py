@@ -64,7 +64,7 @@ class MovingStatistics(msgspec.Struct, array_like=True):
     variance: float = 0.0
     trend: float | None = None
 
-    def add(self, at: int, value: float, *, pane_ms: int = 0, last_n: int = 0) -> float | None:
+    def add(self, at: int, value: float, pane_ms: int = 0, last_n: int = 0) -> float | None:
         """Add a value.
 
         Args:

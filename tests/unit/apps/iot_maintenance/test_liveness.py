@@ -14,6 +14,7 @@ from millrace.testing.properties import invariant, leaks
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     GATEWAY,
+    HOUR,
     M1,
     MINUTE,
     SECOND,
@@ -248,3 +249,17 @@ def test_a_late_heartbeat_is_put_aside() -> None:
 
 def test_gateways_and_their_devices_are_forgotten() -> None:
     assert leaks(monitor(SILENCE), [beat(at * SECOND, GATEWAY) for at in range(5)] + [beat(100)]) == []
+
+
+def test_a_sensor_that_is_due_before_its_machine_is_looked_at_next_is_told_in_time() -> None:
+    """A slow sensor is due in hours; a fast one beside it, which begins later, falls silent before."""
+    target = driver(sensor_least_ms=5 * SECOND)
+    send(target, *(reading(hour * HOUR, 1.0, "level") for hour in range(4)))
+    send(target, *(reading(3 * HOUR + second * SECOND, 1.0, "flow") for second in range(1, 60)))
+    send(target, reading(4 * HOUR, 1.0, "level"))
+    until(target, 5 * HOUR)
+    told = [(row.device_id, row.cause, row.event_time_ms - START) for row in target.values("liveness")]
+    assert told == [
+        (f"{M1}.flow", "machine", 3 * HOUR + (59 + 6) * SECOND),
+        (f"{M1}.flow", "own", 4 * HOUR + 6 * SECOND),
+    ]

@@ -199,8 +199,10 @@ def test_the_windows_may_be_set_anew_and_what_was_kept_begins_anew() -> None:
 
     kept = Running()
     for n in range(100):
-        kept.follow(n * SECOND, 1.0, 10, 5)
-    kept.follow(100 * SECOND, 7.0, HOUR, 2)
+        kept.add(n * SECOND, 1.0, 10, 5)
+    assert kept.pane > 100 * SECOND // HOUR
+    kept.begin_panes()
+    kept.add(100 * SECOND, 7.0, HOUR, 2)
     assert (kept.average, kept.average_by_time) == (4.0, 7.0)
 
 

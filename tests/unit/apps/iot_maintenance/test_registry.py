@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from apps.iot_maintenance.assets import Notice
+from apps.iot_maintenance.cli import app
 from apps.iot_maintenance.events import Equipment, MeasuringPoint, Reading
 from apps.iot_maintenance.records import Liveness
+from apps.iot_maintenance.register_cli import read_assets
+from millrace.errors import UserError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from tests.unit.apps.iot_maintenance.monitor_cases import (
@@ -325,3 +330,44 @@ def test_what_the_registry_brings_about_hangs_on_no_cut() -> None:
     rules = (rule(Level(above=5.0), quantities=("vibration",)), SILENT)
     made = monitor(*rules, first_heard_ms=MINUTE, sensor_least_ms=5 * SECOND)
     invariant(made, events, bound_ms=3 * SECOND, runs=4)
+
+
+# -- by command ------------------------------------------------------------------------------------
+
+
+def test_a_file_of_assets_is_sent_to_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from millrace.operations import sending
+
+    sent: list[Any] = []
+    monkeypatch.setattr(sending, "send", lambda kafka, topic, contract, events: sent.append((topic, events)))
+    file = tmp_path / "plant.yaml"
+    file.write_text(
+        "- {machine_id: press-7, event_time_ms: 5, site: north, "
+        "points: [{quantity: vibration, point: fan}]}\n"
+        "- {machine_id: gw-3, kind: gateway, devices: [gw-3, press-7]}\n"
+    )
+    done = CliRunner().invoke(app, ["register", str(file), "--root", str(tmp_path)])
+    assert (done.exit_code, done.output) == (0, "2 assets sent to iot.equipment\n")
+    ((topic, ((key, press), (_, gateway))),) = sent
+    assert (topic, key) == ("iot.equipment", "press-7")
+    assert press == Equipment("press-7", 5, site="north", points=[MeasuringPoint("vibration", "fan")])
+    assert gateway.devices == ["gw-3", "press-7"]
+    assert gateway.event_time_ms > START
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: b", "no list of assets"),
+        ("- {machine: m1}", "there is no 'machine'"),
+        ("- {kind: pump}", "machine_id"),
+        ("- {machine_id: m1, points: [{point: x}]}", "quantity"),
+        ("- [", "plant.yaml"),
+    ],
+)
+def test_a_file_that_is_no_list_of_assets_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "plant.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=why) as refused:
+        read_assets(file, 0)
+    assert "\n" not in str(refused.value)

@@ -178,6 +178,30 @@ def test_broken_sensors_raise_no_process_alarm(world: World) -> None:
             assert not any(begins(truth) <= at <= ends(truth) for at in process[truth.entity]), truth
 
 
+def test_plants_as_plants_are_are_understood() -> None:
+    """Words of three plants, two sensors of a quantity, whole degrees, currents that are off: all well."""
+    profile = IotProfile(
+        seed=3, start_ms=START, machines=12, machines_per_line=2, lines_per_plant=2, event_rate=60.0,
+        failure_scale=0.0, sensor_fault_rate=0.0, outage_rate=0.0, variety=1, events=20_000,
+    )  # fmt: skip
+    host = MemoryHost(MachineMonitor(monitoring(IotSettings())), out_of_orderness_ms=1_000, records=True)
+    events = [
+        (simulated.stream, msgspec.convert(simulated.event, INPUTS[simulated.stream], from_attributes=True))
+        for simulated in simulate(profile)
+    ]
+    told = defaultdict(list)
+    for emission in host.run_batch([as_row(name, event) for name, event in events]):
+        told[emission.output].append(emission.payload)
+    assert told["dead_letters"] == told["notices"] == told["late"] == []
+    words = {event.status for name, event in events if name == "status"}
+    assert {"Execute", "Aus", "running"} <= words
+    points = {(row.quantity, row.point) for row in told["main"] if row.point}
+    assert points == {("vibration", "drive end"), ("vibration", "fan end")}
+    bad = [row for row in told["main"] if row.quality == "bad"]
+    assert len(bad) <= 0.01 * len(told["main"])
+    assert len([a for a in told["alarms"] if a.category == "sensor" and a.change == "active"]) <= 5
+
+
 # -- whatever the batches ----------------------------------------------------------------------------
 
 HOUR, MINUTE = 3_600_000, 60_000
@@ -216,11 +240,12 @@ class TestContract(IotWorld, AppInMemory):
 
 def assert_all_tables(standing: Standing) -> None:
     found = {name: rows.total() for name, rows in standing.expected().items()}
-    told = ("main", "liveness", "shifts", "scores", "forecasts", "notices", "replaced")
+    told = ("main", "liveness", "shifts", "scores", "forecasts", "notices", "clocks", "replaced")
     first = {f"MachineMonitor.{name}" for name in told}
     anomalies = "MachineMonitor.anomalies"
     assert found.keys() == first | {anomalies, "main", "main:alarms", "kpis", "health"}
     del found["MachineMonitor.notices"]  # everything is in the registry
+    del found["MachineMonitor.clocks"]  # and no gateway says when it received what
     assert min(number for name, number in found.items() if name != anomalies) >= 9
 
 
