@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Foreseen, Foresight
+from apps.iot_maintenance.forecasts import Forecasting, Foreseen
 from apps.iot_maintenance.watch import Monitoring
 from millrace import Context, minutes, side_output, value_state
 from millrace.errors import UserError
@@ -102,10 +102,10 @@ class Charted(Foreseen):
         self,
         monitoring: Monitoring,
         scoring: Scoring | None = None,
-        foresight: Foresight | None = None,
+        forecasting: Forecasting | None = None,
         charts: Charts | None = None,
     ) -> None:
-        super().__init__(monitoring, scoring, foresight)
+        super().__init__(monitoring, scoring, forecasting)
         self._charts = charts or Charts()
 
     def _chart(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, charts, foresight, monitoring, scoring
+from apps.iot_maintenance.settings import IotSettings, charts, forecasting, monitoring, scoring
 from apps.iot_maintenance.signals import KEYS
 from millrace.topology import Input, Topology, Upsert, read
 
@@ -43,7 +43,7 @@ def topology(settings: IotSettings) -> Topology:
     return (
         read(inputs, control=names.control)
         .process(
-            MachineMonitor(monitoring(settings), scoring(settings), foresight(settings), charts(settings))
+            MachineMonitor(monitoring(settings), scoring(settings), forecasting(settings), charts(settings))
         )
         .key_by("plant_id", output="alarms")
         .process(PlantMonitor())

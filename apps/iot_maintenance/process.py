@@ -58,7 +58,7 @@ class MachineMonitor(Charted):
     Args:
         monitoring: What to do.
         scoring: How values are scored; by default as the settings have it.
-        foresight: How far ahead is looked; the same.
+        forecasting: How far ahead is looked; the same.
         charts: What is normal for machines; nothing unless given.
     """
 
