@@ -7,11 +7,9 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from apps.iot_maintenance.alarms.rule import Facts, alarm_language
-from apps.iot_maintenance.anomalies import Gathered
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import Action, Heartbeat, MachineError, Maintenance, Reading, Status
-from apps.iot_maintenance.forecasts import hours_until
-from apps.iot_maintenance.machine_health import Charted
+from apps.iot_maintenance.machine_health import Charted, Learned
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading
@@ -139,20 +137,16 @@ class MachineMonitor(Charted):
         limits = self._m.limits.get(quantity, _NO_LIMITS)
         judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge)
         running = machine.running[quantity]
-        zscore = scored = None
+        zscore = None
         if judged.value is not None:
             zscore = running.add(at, judged.value)
-            scored = self._score(event, quantity, judged.value, sensor.interval, ctx)
         known = machine.past.as_of(at)
-        health = None
-        if judged.value is not None:
-            kind = known.kind or machine.mark
-            health = self._chart(event.machine_id, quantity, judged.value, kind, known.status, ctx)
+        learned = self._learn(event, quantity, judged.value, sensor.interval, known, machine.mark, ctx)
         row = self._row(event, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
-        self._judge(event, machine, known, judged, running, zscore, scored, health, before_at, before, ctx)
+        self._judge(event, machine, known, judged, running, zscore, learned, before_at, before, ctx)
         if machine.watch_at == NEVER and sensor.interval:
             self._watch_from(machine, at + self._timeout(sensor), ctx)
 
@@ -164,8 +158,7 @@ class MachineMonitor(Charted):
         judged: Judged,
         running: Running,
         zscore: float | None,
-        scored: Gathered | None,
-        health: float | None,
+        learned: Learned,
         before_at: int,
         before: float,
         ctx: Context,
@@ -201,9 +194,7 @@ class MachineMonitor(Charted):
             if self._m.clock == "key":
                 facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
-            facts.health_score = health
-            if scored is not None:
-                facts.anomaly_score, facts.crosses_in_h = scored.score, hours_until(scored, at)
+            facts.anomaly_score, facts.crosses_in_h, facts.health_score = learned
             facts.minimum, facts.maximum = running.low, running.high
             facts.average, facts.average_by_time = running.average, running.average_by_time
             if value is not None and before_at >= 0 and running.count > 1:
