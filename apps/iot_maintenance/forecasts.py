@@ -21,7 +21,7 @@ _HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
-class Foresight:
+class Forecasting:
     """How far ahead is looked.
 
     Attributes:
@@ -71,15 +71,15 @@ class Foreseen(Scored):
     ahead = map_state(str, CrossingState)
 
     def __init__(
-        self, monitoring: Monitoring, scoring: Scoring | None = None, foresight: Foresight | None = None
+        self, monitoring: Monitoring, scoring: Scoring | None = None, forecasting: Forecasting | None = None
     ) -> None:
         super().__init__(monitoring, scoring)
-        self._foresight = foresight or Foresight()
+        self._forecasting = forecasting or Forecasting()
 
     def _look_ahead(
         self, event: Reading, subject: str, value: float, at: int, gathered: Gathered, ctx: Context
     ) -> None:
-        how = self._foresight
+        how = self._forecasting
         machine = self.machine.value
         if not how.enabled or machine is None:
             return

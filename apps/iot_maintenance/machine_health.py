@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
 from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Foreseen, Foresight
+from apps.iot_maintenance.forecasts import Forecasting, Foreseen, hours_until
 from apps.iot_maintenance.watch import Monitoring
 from millrace import Context, minutes, side_output, value_state
 from millrace.errors import UserError
@@ -18,8 +18,12 @@ from millrace.operators import cusum
 from millrace.operators.control import Chart
 from millrace.operators.detectors import Cusum, CusumState
 
+if TYPE_CHECKING:
+    from apps.iot_maintenance.events import Reading
+    from apps.iot_maintenance.past import Known
+
 #: A sensor that has said nothing for so many intervals has no value any more.
-_LATEST = 10
+_LATEST: Final = 10
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,23 @@ class Together(msgspec.Struct, array_like=True):
     score: float | None = None
 
 
+class Learned(NamedTuple):
+    """What the monitor has found out by the time of a reading.
+
+    Attributes:
+        anomaly_score: How unusual the point's newest scored value is, 0 to 1.
+        crosses_in_h: In how many hours it crosses a limit of a rule.
+        health_score: How far the machine's sensors together are from normal, 0 to 1.
+    """
+
+    anomaly_score: float | None
+    crosses_in_h: float | None
+    health_score: float | None
+
+
+_NOTHING: Final = Learned(None, None, None)
+
+
 class Charted(Foreseen):
     """The part of the monitor that holds machines against what is normal."""
 
@@ -102,11 +123,40 @@ class Charted(Foreseen):
         self,
         monitoring: Monitoring,
         scoring: Scoring | None = None,
-        foresight: Foresight | None = None,
+        forecasting: Forecasting | None = None,
         charts: Charts | None = None,
     ) -> None:
-        super().__init__(monitoring, scoring, foresight)
+        super().__init__(monitoring, scoring, forecasting)
         self._charts = charts or Charts()
+
+    def _learn(
+        self,
+        event: Reading,
+        subject: str,
+        value: float | None,
+        every: float,
+        known: Known,
+        mark: str,
+        ctx: Context,
+    ) -> Learned:
+        """Take a reading of a point; return what is known of point and machine by now.
+
+        Args:
+            event: The reading.
+            subject: The measuring point.
+            value: Its value, ``None`` where it is not believed.
+            every: How often the point reports, ms; 0 while nobody knows.
+            known: What is known of the machine.
+            mark: Its kind, where nobody has said.
+            ctx: The reading's context.
+        """
+        if value is None:
+            return _NOTHING
+        scored = self._score(event, subject, value, every, ctx)
+        health = self._chart(event.machine_id, subject, value, known.kind or mark, known.status, ctx)
+        if scored is None:
+            return Learned(None, None, health)
+        return Learned(scored.score, hours_until(scored, ctx.event_time), health)
 
     def _chart(
         self, machine_id: str, subject: str, value: float, kind: str, status: str | None, ctx: Context

@@ -6,7 +6,7 @@ from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.foresight.links import TABLES, topics_of, with_foresight
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, charts, foresight, monitoring, scoring
+from apps.iot_maintenance.settings import IotSettings, charts, forecasting, monitoring, scoring
 from apps.iot_maintenance.signals import KEYS
 from millrace.topology import Input, Topology, Upsert, read
 
@@ -47,7 +47,7 @@ def topology(settings: IotSettings) -> Topology:
         name: Input(getattr(names, name), key, clock=name not in DATED_BY_HAND) for name, key in KEYS.items()
     }
     made = read(inputs, control=names.control).process(
-        MachineMonitor(monitoring(settings), scoring(settings), foresight(settings), charts(settings))
+        MachineMonitor(monitoring(settings), scoring(settings), forecasting(settings), charts(settings))
     )
     ahead: dict[str, str | Upsert] = {}
     if settings.foresight.on:

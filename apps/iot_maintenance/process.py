@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from apps.iot_maintenance.alarms.book import RuleSet
 from apps.iot_maintenance.alarms.rule import Facts, alarm_language
 from apps.iot_maintenance.alarms.spans import Span, SpanStore
-from apps.iot_maintenance.anomalies import Gathered
 from apps.iot_maintenance.assets import Asset, point_of, quantity_of, subject_of
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import (
@@ -23,9 +22,8 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from apps.iot_maintenance.forecasts import hours_until
 from apps.iot_maintenance.liveness import Gateway
-from apps.iot_maintenance.machine_health import Charted
+from apps.iot_maintenance.machine_health import Charted, Learned
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Sensor
 from apps.iot_maintenance.records import EnrichedReading
@@ -98,7 +96,7 @@ class MachineMonitor(Charted):
     Args:
         monitoring: What to do.
         scoring: How values are scored; by default as the settings have it.
-        foresight: How far ahead is looked; the same.
+        forecasting: How far ahead is looked; the same.
         charts: What is normal for machines; nothing unless given.
     """
 
@@ -190,21 +188,17 @@ class MachineMonitor(Charted):
         works = event.value == sensor.raw and self._regime(machine, known.status, at) == "producing"
         judged = sensor.judge(at, event.value, event.unit, limits, self._m.judge, works)
         running = machine.running[subject]
-        zscore = scored = health = None
+        zscore = None
         if judged.value is not None:
             if running.pane > at // pane_ms:
                 running.begin_panes()  # they are of another length than they were
             zscore = running.add(at, judged.value, pane_ms, last_n)
-            scored = self._score(event, subject, judged.value, sensor.interval, ctx)
-            kind = known.kind or machine.mark
-            health = self._chart(event.machine_id, subject, judged.value, kind, known.status, ctx)
+        learned = self._learn(event, subject, judged.value, sensor.interval, known, machine.mark, ctx)
         row = self._row(event, subject, machine, known, judged, running, zscore)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
-        self._judge(
-            event, subject, machine, known, judged, running, zscore, scored, health, before_at, before, ctx
-        )
+        self._judge(event, subject, machine, known, judged, running, zscore, learned, before_at, before, ctx)
         if machine.watch_at > at + self._least_ms and sensor.interval:
             self._watch_from(machine, at + self._timeout(subject, sensor), ctx)
 
@@ -260,8 +254,7 @@ class MachineMonitor(Charted):
         judged: Judged,
         running: Running,
         zscore: float | None,
-        scored: Gathered | None,
-        health: float | None,
+        learned: Learned,
         before_at: int,
         before: float,
         ctx: Context,
@@ -302,9 +295,7 @@ class MachineMonitor(Charted):
             if self._m.clock == "key":
                 facts.stream_ms = ctx.stream_watermark
             facts.zscore, facts.trend = zscore, running.trend
-            facts.health_score = health
-            if scored is not None:
-                facts.anomaly_score, facts.crosses_in_h = scored.score, hours_until(scored, at)
+            facts.anomaly_score, facts.crosses_in_h, facts.health_score = learned
             facts.minimum, facts.maximum = running.low, running.high
             facts.average, facts.average_by_time = running.average, running.average_by_time
             if value is not None and before_at >= 0 and running.count > 1:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from apps.iot_maintenance.alarms.schedule import zone
 from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Foresight
+from apps.iot_maintenance.forecasts import Forecasting
 from apps.iot_maintenance.foresight.settings import ForesightSettings
 from apps.iot_maintenance.machine_health import Charts, read_charts
 from apps.iot_maintenance.process import Monitoring
@@ -287,7 +287,7 @@ def scoring(settings: IotSettings) -> Scoring:
     return Scoring(told.enabled, ms(told.interval), told.threshold, novelty(learn=told.learn))
 
 
-def foresight(settings: IotSettings) -> Foresight:
+def forecasting(settings: IotSettings) -> Forecasting:
     """Return how far ahead is looked.
 
     Raises:
@@ -297,7 +297,7 @@ def foresight(settings: IotSettings) -> Foresight:
     made = limit_forecast(
         every=ms(told.every), ahead=ms(told.ahead), coverage=told.coverage, learn=told.learn
     )
-    return Foresight(enabled=told.enabled, forecast=made)
+    return Forecasting(enabled=told.enabled, forecast=made)
 
 
 def charts(settings: IotSettings) -> Charts:

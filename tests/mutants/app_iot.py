@@ -543,8 +543,8 @@ MUTANTS: Final = (
     Mutant(
         "iot: rules do not know the score",
         f"{_APP}/process.py",
-        "                facts.anomaly_score, facts.crosses_in_h = scored.score, hours_until(scored, at)\n",
-        "                pass\n",
+        "            facts.anomaly_score, facts.crosses_in_h, facts.health_score = learned\n",
+        "",
         "anomaly_score in alarm rules",
         (f"{_SCORES}::test_an_alarm_rule_can_ask_for_the_score",),
     ),

@@ -9,9 +9,9 @@ import pytest
 
 from apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Foresight, PointForecast
+from apps.iot_maintenance.forecasts import Forecasting, PointForecast
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, foresight
+from apps.iot_maintenance.settings import IotSettings, forecasting
 from apps.iot_maintenance.watch import Monitoring
 from millrace.operators import limit_forecast
 from millrace.runtime.settings import load_settings
@@ -31,17 +31,17 @@ from tests.unit.apps.iot_maintenance.monitor_cases import (
     until,
 )
 
-QUICK = Foresight(forecast=limit_forecast(every=MINUTE, ahead=8 * HOUR, learn=20))
+QUICK = Forecasting(forecast=limit_forecast(every=MINUTE, ahead=8 * HOUR, learn=20))
 HOT = rule(Level(above=75.0))
 
 
-def monitor(*rules: AlarmRule, foresight: Foresight = QUICK, **rest: int) -> MachineMonitor:
+def monitor(*rules: AlarmRule, forecasting: Forecasting = QUICK, **rest: int) -> MachineMonitor:
     how = {"sensor_least_ms": 10 * DAY, "grace_ms": 0, **rest}
-    return MachineMonitor(Monitoring(rules=rules, judge=False, **how), Scoring(), foresight)  # type: ignore[arg-type]
+    return MachineMonitor(Monitoring(rules=rules, judge=False, **how), Scoring(), forecasting)  # type: ignore[arg-type]
 
 
-def driven(*rules: AlarmRule, foresight: Foresight = QUICK, **rest: int) -> TestDriver:
-    return TestDriver(monitor(*rules, foresight=foresight, **rest))
+def driven(*rules: AlarmRule, forecasting: Forecasting = QUICK, **rest: int) -> TestDriver:
+    return TestDriver(monitor(*rules, forecasting=forecasting, **rest))
 
 
 def rising(n: int, per_h: float = 3.0, start: float = 60.0, quantity: str = "oil") -> list[Event]:
@@ -98,7 +98,7 @@ def test_the_limits_are_those_of_the_machines_kind_and_both_sides_count() -> Non
 
 def test_nothing_is_foreseen_without_a_limit_or_where_it_is_off() -> None:
     free = driven(rule(Level(when="value > 75")))
-    off = driven(HOT, foresight=Foresight(enabled=False))
+    off = driven(HOT, forecasting=Forecasting(enabled=False))
     for target in (free, off):
         send(target, *rising(180))
         until(target, 4 * HOUR)
@@ -126,8 +126,8 @@ def test_forecasts_do_not_depend_on_cuts_and_restarts_and_end_with_their_machine
 
 
 def test_settings_say_how_far_ahead_is_looked() -> None:
-    assert foresight(load_settings(IotSettings, app="iot", env={})) == Foresight()
+    assert forecasting(load_settings(IotSettings, app="iot", env={})) == Forecasting()
     overrides = ["forecast.enabled=false", "forecast.every=10m", "forecast.ahead=3d", "forecast.coverage=0.8"]
-    made = foresight(load_settings(IotSettings, app="iot", overrides=overrides, env={}))
+    made = forecasting(load_settings(IotSettings, app="iot", overrides=overrides, env={}))
     wanted = limit_forecast(every=10 * MINUTE, ahead=3 * DAY, coverage=0.8)
-    assert made == Foresight(enabled=False, forecast=wanted)
+    assert made == Forecasting(enabled=False, forecast=wanted)

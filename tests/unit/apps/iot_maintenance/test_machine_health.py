@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from apps.iot_maintenance.anomalies import Scoring
 from apps.iot_maintenance.cli import app as iot
-from apps.iot_maintenance.forecasts import Foresight
+from apps.iot_maintenance.forecasts import Forecasting
 from apps.iot_maintenance.health_cli import learn
 from apps.iot_maintenance.machine_health import Charts, MachineHealth, read_charts
 from apps.iot_maintenance.process import MachineMonitor
@@ -46,7 +46,7 @@ SENSORS = ("current", "flow", "power")
 
 def monitor(*rules: AlarmRule, by_kind: dict[str, Chart] | None = None, **rest: int) -> MachineMonitor:
     how = {"sensor_least_ms": 10 * DAY, "grace_ms": 0, **rest}
-    off = Scoring(enabled=False), Foresight(enabled=False)
+    off = Scoring(enabled=False), Forecasting(enabled=False)
     return MachineMonitor(Monitoring(rules=rules, judge=False, **how), *off, Charts(by_kind or {}))  # type: ignore[arg-type]
 
 
