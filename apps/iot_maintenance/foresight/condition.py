@@ -42,9 +42,9 @@ class Point(msgspec.Struct, array_like=True, gc=False):
         count: How many these are.
         steps: Steps with a reading so far.
         first: Mean of the first ones.
-        short: Fading mean, of some eight steps.
-        middle: The same of some twenty.
-        long: The same of some sixty.
+        short: Fading mean, of some ten steps.
+        middle: The same of some thirty.
+        long: The same of some eighty.
         square: Fading sum of squared distances from ``long``.
 
     Example:
@@ -52,7 +52,7 @@ class Point(msgspec.Struct, array_like=True, gc=False):
         >>> for value in (1.0, 3.0):
         ...     point.step(value)
         >>> point.first, round(point.short, 3), point.steps
-        (2.0, 2.125, 2)
+        (2.0, 2.1, 2)
     """
 
     total: float = 0.0
