@@ -40,7 +40,7 @@ class World:
             access.pop("host", "127.0.0.1"), TOKEN, now=lambda: self.now_s, operators=self.file.read,
             wall_ms=lambda: self.now_ms, **access,
         )  # fmt: skip
-        self.site = Site({"shop": LivePage(data_of(folder), DashboardPage(action=action))}, self.access)
+        self.site = Site({"shop": LivePage(data_of(folder), DashboardPage(actions=(action,)))}, self.access)
 
     def add(self, name: str, role: Role, until_ms: int | None = None) -> str:
         return self.file.change(lambda r: r.add(name, role, 0, until_ms, CHEAP))
