@@ -28,7 +28,7 @@ DAY, HOUR = 86_400_000, 3_600_000
 SETTINGS = dashboard.case_settings()
 EXTRA = pa.schema(
     [
-        *DECISION, ("control_group", pa.bool_()), ("challenger_score", pa.float64()),
+        *DECISION, ("challenger_score", pa.float64()),
         ("challenger_version", pa.string()),
     ]
 )  # fmt: skip
