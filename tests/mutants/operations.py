@@ -205,8 +205,8 @@ MUTANTS: Final = (
     Mutant(
         "operations: an alarm that stands is counted with every change",
         _BACKTEST,
-        '        elif event.announced and (event.alarm_id not in self._counted or event.change == "re_alarm"):\n',
-        "        elif event.announced:\n",
+        'event.announced and (event.alarm_id not in self._counted or event.change == "re_alarm"):\n',
+        "event.announced:\n",
         "alarms are counted as operators are told of them",
         (f"{_TEST_BACKTEST}::test_an_alarm_that_rises_is_one_and_one_that_is_told_again_is_counted_again",),
     ),
