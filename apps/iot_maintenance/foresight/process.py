@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from apps.iot_maintenance.assets import subject_of
 from apps.iot_maintenance.events import Maintenance
 from apps.iot_maintenance.foresight.baseline import Baseline
 from apps.iot_maintenance.foresight.condition import Awaited, Life
@@ -80,8 +81,9 @@ class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
             life.due = -(-at // every) * every
             ctx.timers.at(life.due, STEP)
             ctx.timers.at(life.due + self._l.keep_ms, TIDY)
-        if event.value is not None and event.quality != "bad" and self._l.baseline.wants(event.quantity):
-            life.take(event.quantity, event.value)
+        subject = subject_of(event.quantity, event.point)
+        if event.value is not None and event.quality != "bad" and self._l.baseline.wants(subject):
+            life.take(subject, event.value)
         life.know(event.kind, event.errors_24h, event.last_maintenance_ms, event.attributes)
 
     def on_late(self, event: Maintenance | EnrichedReading, ctx: Context) -> None:

@@ -149,6 +149,18 @@ def test_a_machine_that_never_fails_keeps_a_few_forecasts(tmp_path: Path) -> Non
     assert driver.is_empty()
 
 
+def test_several_points_of_a_quantity_are_looked_at_apart() -> None:
+    driver = TestDriver(Foresight(Looking()))
+    for n, (point, value) in enumerate([("front", 50.0), ("back", 90.0)]):
+        row = EnrichedReading(
+            f"r{n}", f"s{n}", "m1", "heat", value, "1", START, 0, False, False, "good", "", "running", START,
+            "pump", {}, {}, {}, {}, point=point,
+        )  # fmt: skip
+        driver.send("m1", row, at=START, input="readings")
+    driver.advance_watermark(START)
+    assert set(driver.state("m1")["life"].points) == {"heat@front", "heat@back"}
+
+
 def test_a_new_life_begins_after_a_repair() -> None:
     events = wearing(1, shortest=50, longest=50)
     again = [
