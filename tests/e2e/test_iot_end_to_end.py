@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from apps.iot_maintenance.events import Action, Status
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, IotTopics, monitoring
+from apps.iot_maintenance.settings import IotSettings, IotTopics, forecasting, monitoring, scoring
 from apps.iot_maintenance.signals import INPUTS, KEYS
 from generators.iot import IotProfile, simulate
 from millrace.cli import build
@@ -30,7 +30,10 @@ START = 1_767_261_600_000
 #: Batches take a share of every topic: how far the streams come apart is part of it.
 BOUND_MS = 150_000
 _INPUTS = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions")
-_OUT = ("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "dead_letters")
+_OUT = (
+    *("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "dead_letters"),
+    *("anomalies", "forecasts", "machine_health"),
+)
 
 
 _RULES = """\
@@ -66,6 +69,8 @@ class Plant:
     def settings(self) -> list[str]:
         own = [f"topics.{name}={topic}" for name, topic in self.names.items()]
         same = ["monitor.device_timeout=4s", "spark.quick_start=true", "stream.max_future_skew=100000d"]
+        # Every reading is scored soon, so that minutes have scores and forecasts.
+        same += ["scores.interval=0", "scores.learn=20", "forecast.every=1s", "forecast.ahead=10m"]
         return [*own, *same, f"stream.out_of_orderness={BOUND_MS}"]
 
     def arguments(self, root: Path, *more: str) -> list[str]:
@@ -77,7 +82,10 @@ class Plant:
     def in_memory(self) -> dict[str, list[dict[str, Any]]]:
         """Return what the monitor makes of the same events, an event a batch."""
         settings = load_settings(IotSettings, app="iot", overrides=self.settings(), env={})
-        host = MemoryHost(MachineMonitor(monitoring(settings)), out_of_orderness_ms=BOUND_MS)
+        host = MemoryHost(
+            MachineMonitor(monitoring(settings), scoring(settings), forecasting(settings)),
+            out_of_orderness_ms=BOUND_MS,
+        )
         found: dict[str, list[dict[str, Any]]] = {}
         emitted = host.broadcast(*self.controls())
         for name, event in self.events:
@@ -124,7 +132,8 @@ def plant(kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path) -> 
 def check(plant: Plant, root: Path, *, repeats: bool) -> None:
     """The tables have what memory has, each row once, and the topics what the tables have."""
     wanted = plant.in_memory()
-    for output, name in (("main", "readings"), ("alarms", "alarm_history"), ("liveness", "liveness")):
+    compared = {"main": "readings", "alarms": "alarm_history", "liveness": "liveness", "scores": "scores"}
+    for output, name in compared.items():
         rows = [_plain(row) for row in table(root, name)]
         assert len(rows) == len(wanted[output]) > 20, name
         assert sorted(map(repr, rows)) == sorted(repr(_plain(row)) for row in wanted[output]), name
