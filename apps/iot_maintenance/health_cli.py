@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from apps.iot_maintenance.assets import subject_of
 from millrace.cli.options import Overrides, Root
 from millrace.errors import UserError
 
@@ -106,4 +107,4 @@ def learn(
 
 
 def _subject(row: Mapping[str, Any]) -> str:
-    return str(row["quantity"])
+    return subject_of(row["quantity"], row.get("point") or "")
