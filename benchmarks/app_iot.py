@@ -59,7 +59,7 @@ def _alarm(alarm: Record) -> Key:
 
 bench: Final = AppBench(
     name="iot",
-    streams=("readings", "status", "maintenance", "errors", "heartbeats"),
+    streams=("readings", "status", "maintenance", "errors", "heartbeats", "equipment"),
     entities="machines",
     usual=2_000,
     answers=Answers("alarm", "alarms", "readings", asked=_reading, answered=_alarm),

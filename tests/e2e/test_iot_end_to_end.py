@@ -29,10 +29,10 @@ from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, un
 START = 1_767_261_600_000
 #: Batches take a share of every topic: how far the streams come apart is part of it.
 BOUND_MS = 150_000
-_INPUTS = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions")
+_INPUTS = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions", "counts")
 _OUT = (
-    *("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "dead_letters"),
-    *("anomalies", "forecasts", "machine_health"),
+    *("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "clocks"),
+    *("anomalies", "forecasts", "machine_health", "dead_letters"),
 )
 
 
@@ -116,7 +116,7 @@ def plant(kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path) -> 
         producer.poll(0)
 
     # The only action is read with the first batch, long before the readings of its time.
-    send("actions", Action("a1", "p01-l01-m001", "*", "suppress", START + 20_000, "ann", 10_000))
+    send("actions", Action("a1", "p01-l01-m001", "*", "suppress", START + 20_000, "ann", 10_000, "tests"))
     for simulated in simulate(profile):
         send(simulated.stream, simulated.event)
     # A status out of order, within the bound.
