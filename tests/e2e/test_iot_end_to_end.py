@@ -71,6 +71,7 @@ class Plant:
         same = ["monitor.device_timeout=4s", "spark.quick_start=true", "stream.max_future_skew=100000d"]
         # Every reading is scored soon, so that minutes have scores and forecasts.
         same += ["scores.interval=0", "scores.learn=20", "forecast.every=1s", "forecast.ahead=10m"]
+        same += ["monitor.tree=names"]  # a registry holds no time back: when it is read would be told
         return [*own, *same, f"stream.out_of_orderness={BOUND_MS}"]
 
     def arguments(self, root: Path, *more: str) -> list[str]:
@@ -105,7 +106,7 @@ def plant(kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path) -> 
     assert set(names) == set(IotTopics.model_fields) - {"partitions", "enriched"}
     profile = IotProfile(
         seed=9, start_ms=START, machines=12, event_rate=40.0, acceleration=600.0, failure_scale=4,
-        sensor_fault_rate=30.0, outage_rate=60.0, events=6_000,
+        sensor_fault_rate=30.0, outage_rate=60.0, registry=0, events=6_000,
     )  # fmt: skip
     producer = Producer({"bootstrap.servers": kafka_bootstrap})
     events: list[tuple[str, Any]] = []
