@@ -33,6 +33,7 @@ _INPUTS = ("equipment", "status", "maintenance", "errors", "heartbeats", "readin
 _OUT = (
     *("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "clocks"),
     *("anomalies", "forecasts", "machine_health", "dead_letters"),
+    *("risks", "remaining_life", "maintenance_plan"),
 )
 
 
