@@ -197,7 +197,7 @@ def ordered_stream(events: int = 8_000, *, seed: int = 1, cards: int = 120, hour
         malformed=0.01,
     )
     control = [
-        b'{"kind":"set_threshold","name":"review_score","value":0.3}',
+        b'{"kind":"set_threshold","name":"spree_count","value":2}',
         b'{"kind":"set_threshold","name":"no_such","value":1}',
         b'{"kind":"set_thr',
         b'{"kind":"set_threshold","name":"block_score"}',
@@ -205,7 +205,7 @@ def ordered_stream(events: int = 8_000, *, seed: int = 1, cards: int = 120, hour
     ]
     rejected = {1: "process_error", 2: "malformed", 3: "schema"}
     messages = _repeated_later(list(fraud_events(profile)), every=400, later=events // 6)
-    return FraudStream(messages, control, rejected, Thresholds(review_score=0.3))
+    return FraudStream(messages, control, rejected, Thresholds(spree_count=2))
 
 
 def with_labels(stream: FraudStream) -> FraudStream:

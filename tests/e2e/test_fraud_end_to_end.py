@@ -51,7 +51,7 @@ def test_tables_are_those_of_a_batch_computation_and_topics_those_of_the_tables(
 def test_the_stream_has_in_it_what_these_tests_are_about() -> None:
     stream = ordered_stream()
     unset = FraudStream(stream.messages)
-    assert 20 < len(stream.alerts) < len(unset.alerts), "the control event must change what is an alert"
+    assert 20 < len(unset.alerts) < len(stream.alerts), "the control event must change what is an alert"
     letters = stream.dead_letters(FraudTopics("in", "control", "alerts", "dlq"))
     reasons = Counter(reason for reason, *_ in letters.values())
     assert reasons.keys() == {"malformed", "schema", "range", "duplicate", "process_error"}
