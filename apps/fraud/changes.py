@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.fraud.control_events import Change, Propose, ResetThreshold, SetThreshold, Settlement
+from apps.fraud.control_events import (
+    ApproveChange,
+    Change,
+    Propose,
+    RejectChange,
+    ResetThreshold,
+    SetThreshold,
+    Settlement,
+    UndoChange,
+)
 from apps.fraud.governance import check_threshold
 from apps.fraud.scoring import DEFAULTS
 from millrace.errors import UserError
@@ -26,6 +35,12 @@ if TYPE_CHECKING:
     from apps.fraud.what_if import Difference
     from millrace.operations.control_topic import ControlTopic
 
+#: What may be said of a proposal → its event.
+_SETTLING: Final[dict[str, type[Settlement]]] = {
+    "approve": ApproveChange,
+    "reject": RejectChange,
+    "undo": UndoChange,
+}
 _SAID: Final = {"waiting": "waits for a second person", "undoing": "its undoing waits for a second person"}
 
 
@@ -89,15 +104,32 @@ def propose(
     Raises:
         UserError: It is refused, or the broker did not take it.
     """
-    return settle(topic, Propose(name_of(changes, by, now_ms), list(changes), by, now_ms, reason))
+    return _sent(topic, Propose(name_of(changes, by, now_ms), list(changes), by, now_ms, reason))
 
 
-def settle(topic: ControlTopic, event: Propose | Settlement) -> tuple[str, GovernedBook]:
-    """Send a proposal, or what is said of one; return its name and what the topic says then.
+def settle(
+    settings: FraudSettings, kind: str, proposal: str, by: str, reason: str
+) -> tuple[str, GovernedBook]:
+    """Approve, reject or undo a proposal; return its name and what the topic says then.
+
+    Args:
+        settings: The app's settings.
+        kind: ``approve``, ``reject`` or ``undo``.
+        proposal: Its name.
+        by: Who says so.
+        reason: Why; card numbers in it become tokens.
 
     Raises:
         UserError: It is refused, or the broker did not take it.
     """
+    from apps.fraud.tokens import without_numbers
+    from millrace.operations.sending import now_ms
+
+    event = _SETTLING[kind](proposal, by, now_ms(), without_numbers(settings, reason))
+    return _sent(open_topic(settings), event)
+
+
+def _sent(topic: ControlTopic, event: Propose | Settlement) -> tuple[str, GovernedBook]:
     book: Any
     book, _ = topic.change(lambda _: [event])
     return event.id, book

@@ -10,7 +10,7 @@ import typer
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 
 if TYPE_CHECKING:
-    from apps.fraud.control_events import Change, Settlement
+    from apps.fraud.control_events import Change
     from apps.fraud.governed_book import GovernedBook
     from apps.fraud.settings import FraudSettings
     from apps.fraud.what_if import Difference
@@ -114,11 +114,10 @@ def approve(
 
     Example: millrace fraud changes approve c-1f0a --by bob
     """
-    from apps.fraud.changes import difference, read
-    from apps.fraud.control_events import ApproveChange
+    from apps.fraud.changes import difference, read, settle
     from millrace.errors import UserError
     from millrace.operations.roster import Role
-    from millrace.operations.sending import now_ms, who
+    from millrace.operations.sending import who
 
     settings, topic = open_topic(bootstrap, root, overrides)
     name = who(by, settings, Role.approve)
@@ -129,7 +128,7 @@ def approve(
             show_difference(difference(found.each(), settings, last, book))
         except UserError as error:
             typer.echo(f"what it would have done is not known: {error}")
-    _settle(settings, topic, ApproveChange(proposal, name, now_ms(), reason))
+    _tell(*settle(settings, "approve", proposal, name, reason))
 
 
 @app.command()
@@ -145,11 +144,11 @@ def reject(
 
     Example: millrace fraud changes reject c-1f0a --reason "ask fraud desk first"
     """
-    from apps.fraud.control_events import RejectChange
-    from millrace.operations.sending import now_ms, who
+    from apps.fraud.changes import settle
+    from millrace.operations.sending import who
 
-    settings, topic = open_topic(bootstrap, root, overrides)
-    _settle(settings, topic, RejectChange(proposal, who(by, settings), now_ms(), reason))
+    settings, _ = open_topic(bootstrap, root, overrides)
+    _tell(*settle(settings, "reject", proposal, who(by, settings), reason))
 
 
 @app.command()
@@ -165,11 +164,11 @@ def undo(
 
     Example: millrace fraud changes undo c-1f0a --reason "missed a ring"
     """
-    from apps.fraud.control_events import UndoChange
-    from millrace.operations.sending import now_ms, who
+    from apps.fraud.changes import settle
+    from millrace.operations.sending import who
 
-    settings, topic = open_topic(bootstrap, root, overrides)
-    _settle(settings, topic, UndoChange(proposal, who(by, settings), now_ms(), reason))
+    settings, _ = open_topic(bootstrap, root, overrides)
+    _tell(*settle(settings, "undo", proposal, who(by, settings), reason))
 
 
 @app.command("list")
@@ -282,15 +281,6 @@ def _changes(
     if not found:
         raise UserError("nothing is changed: give --threshold, --put or --remove")
     return found
-
-
-def _settle(settings: FraudSettings, topic: ControlTopic, event: Settlement) -> None:
-    import msgspec
-
-    from apps.fraud.changes import settle
-    from apps.fraud.tokens import without_numbers
-
-    _tell(*settle(topic, msgspec.structs.replace(event, reason=without_numbers(settings, event.reason))))
 
 
 def _tell(name: str, book: GovernedBook) -> None:

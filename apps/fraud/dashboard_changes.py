@@ -18,7 +18,7 @@ from millrace.operations.roster import Role
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from apps.fraud.control_events import Change, Settlement
+    from apps.fraud.control_events import Change
     from apps.fraud.governance import Proposal
     from apps.fraud.governed_book import GovernedBook
     from apps.fraud.settings import FraudSettings
@@ -222,19 +222,9 @@ def do_settle(kind: str, data: AppData, values: Mapping[str, str]) -> str:
         values: What the form says.
     """
     from apps.fraud import changes
-    from apps.fraud.control_events import ApproveChange, RejectChange, UndoChange
-    from apps.fraud.tokens import without_numbers
-    from millrace.operations.sending import now_ms
 
-    kinds: dict[str, type[Settlement]] = {
-        "approve": ApproveChange,
-        "reject": RejectChange,
-        "undo": UndoChange,
-    }
     settings = _sendable(data)
-    reason = without_numbers(settings, values["reason"])
-    event: Settlement = kinds[kind](values["proposal"], values["by"], now_ms(), reason)
-    name, book = changes.settle(changes.open_topic(settings), event)
+    name, book = changes.settle(settings, kind, values["proposal"], values["by"], values["reason"])
     return f"{name} {changes.standing_of(book.proposals[name])}"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from apps.fraud.billing import BILLED, billed_amounts
 from apps.fraud.cases_app import FraudCasesSettings
 from apps.fraud.cases_live import alerts_of
 from apps.fraud.cases_store import case_view, verdicts
@@ -27,8 +28,6 @@ STEP_MS: Final = 300_000
 _MOST_STEPS: Final = 4_032
 _MOST_ALERTS: Final = 50_000
 _MOST_LABELS: Final = 500_000
-#: What was billed; tables of before there were several currencies have it not.
-_BILLED: Final = ("billing_amount", "billing_currency")
 #: Bins of the score, 0 to 1, and of the logarithm of the amount.
 _BINS: Final = 10
 _LARGEST_LOG: Final = 10.0
@@ -67,7 +66,7 @@ class Decided:
             return self
         steps = rows["event_time_ms"].to_numpy() // STEP_MS
         score = np.clip(rows["score"].to_numpy(), 0, 1)
-        amount = _amounts(rows)
+        amount = billed_amounts(lambda name: rows[name].to_numpy(), rows.column_names)
         log_amount = np.log1p(np.abs(np.nan_to_num(amount)))
         places = pc.index_in(rows["action"], value_set=pa.array(ACTIONS))
         action = places.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -97,16 +96,6 @@ class Decided:
                 _count(counts, pc.list_flatten(rows[column]))
         if "model_version" in rows.column_names:
             _count(self.models, rows["model_version"].drop_null())
-
-
-def _amounts(rows: pa.Table) -> npt.NDArray[np.float64]:
-    """Return amounts in the app's currency; NaN: not known."""
-    amount: npt.NDArray[np.float64] = rows["amount"].to_numpy().astype(np.float64)
-    if not set(_BILLED) <= set(rows.column_names):
-        return amount
-    told = np.array([bool(currency) for currency in rows["billing_currency"].to_pylist()], np.bool_)
-    billed_: npt.NDArray[np.float64] = rows["billing_amount"].to_numpy().astype(np.float64)
-    return np.where(told, billed_, amount)
 
 
 def _count(counts: Counter[str], values: pa.ChunkedArray) -> None:
@@ -161,7 +150,7 @@ def decided(data: AppData) -> Decided | None:
         "rules",
         "shadow_rules",
         "model_version",
-        *_BILLED,
+        *BILLED,
     ]
     return table.fold("decided", columns, Decided, Decided.add)
 
@@ -170,7 +159,7 @@ def alerts(data: AppData) -> dict[str, AlertFigures]:
     """Return the latest alerts by transaction."""
     table = data.table("alerts")
     columns = ["transaction_id", "card_id", "event_time_ms", "amount", "score", "action", "reasons", "rules",
-               *_BILLED]  # fmt: skip
+               *BILLED]  # fmt: skip
     return {} if table is None else table.fold("alerts", columns, dict, _add_alerts)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from apps.fraud.billing import BILLED, worths
 from apps.fraud.cases_store import case_view
 from apps.fraud.economics import EconomicsError, Scored
 from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS, Maturity, Verdict, known
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 _DAY_MS: Final = 86_400_000
 _COLUMNS: Final = ("transaction_id", "event_time_ms", "card_id", "kind", "amount", "action")
-#: What was billed; tables of before there were several currencies have it not.
-_BILLED: Final = ("billing_amount", "billing_currency")
 
 
 class ScoreName(StrEnum):
@@ -106,7 +105,7 @@ def scored_decisions(
 
     tables = TrainingTables(data.root / "tables")
     names = _SCORES[score]
-    optional = (*names, "control_group", *_BILLED)
+    optional = (*names, "control_group", *BILLED)
     decided = tables.read("transactions", (*_COLUMNS, *names), optional=optional)
     paid = decided[decided["kind"] == "purchase"]
     labels = _labels(data, settings, tables.find("labels", LABEL_COLUMNS))
@@ -163,20 +162,11 @@ def _arrays(scored: pd.DataFrame, score: str, fraud: np.ndarray, weight: np.ndar
     return Scored(
         scored["event_time_ms"].to_numpy(dtype=np.int64),
         pd.factorize(scored["card_id"])[0].astype(np.int64),
-        _worth(scored),
+        worths(scored.__getitem__, scored.columns),
         scored[score].to_numpy(dtype=np.float64),
         fraud,
         weight,
     )
-
-
-def _worth(scored: pd.DataFrame) -> np.ndarray:
-    """Return amounts in the app's currency; 0: it is not known."""
-    if not set(_BILLED) <= set(scored):
-        return scored["amount"].to_numpy(dtype=np.float64)
-    billed = scored["billing_currency"].fillna("") != ""
-    amount = scored["billing_amount"].where(billed, scored["amount"])
-    return amount.fillna(0.0).to_numpy(dtype=np.float64)
 
 
 def _nothing(data: AppData, score: ScoreName, paid: int, chosen: int) -> str:

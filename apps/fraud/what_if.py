@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apps.fraud.backtest import read_table
+from apps.fraud.billing import worths
 from apps.fraud.control_events import Change
 from apps.fraud.desk import ALLOWED, BLOCKED, FEATURES_VERSION
 from apps.fraud.features import Features
@@ -166,7 +167,7 @@ class Decided:
     def __init__(self, rows: pa.Table, approving: Collection[str] = ()) -> None:
         self._rows = rows
         self.time_ms = np.array(column(rows, "event_time_ms"), np.int64)
-        self.amount = np.array(worths(rows), np.float64)
+        self.amount = _amounts(rows)
         self.score = np.array([s or 0.0 for s in column(rows, "score")], np.float64)
         self.purchase = np.array([k == "purchase" for k in column(rows, "kind")], np.bool_)
         self._model = np.array([np.nan if s is None else s for s in column(rows, "model_score")], np.float64)
@@ -216,10 +217,8 @@ def column(rows: pa.Table, name: str) -> list[Any]:
     return rows.column(name).to_pylist() if name in rows.column_names else [None] * len(rows)
 
 
-def worths(rows: pa.Table) -> list[float]:
-    """Return amounts in the app's currency; 0: it is not known."""
-    every = (column(rows, name) for name in ("amount", "billing_amount", "billing_currency"))
-    return [(billed or 0.0) if currency else amount for amount, billed, currency in zip(*every, strict=True)]
+def _amounts(rows: pa.Table) -> npt.NDArray[np.float64]:
+    return worths(lambda name: column(rows, name), rows.column_names)
 
 
 def scores_by(rows: pa.Table, thresholds: Thresholds) -> npt.NDArray[np.float64]:
@@ -232,7 +231,9 @@ def scores_by(rows: pa.Table, thresholds: Thresholds) -> npt.NDArray[np.float64]
     names = Features.__struct_fields__
     found = np.zeros(len(rows), np.float64)
     own = zip(*(column(rows, name) for name in names), strict=True)
-    rest = zip(column(rows, "kind"), worths(rows), *(column(rows, name) for name in _RECORDS), strict=True)
+    rest = zip(
+        column(rows, "kind"), _amounts(rows).tolist(), *(column(rows, name) for name in _RECORDS), strict=True
+    )
     for place, (values, (kind, amount, card, terminal, device)) in enumerate(zip(own, rest, strict=True)):
         if kind != "purchase":
             continue

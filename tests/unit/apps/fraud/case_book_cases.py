@@ -5,9 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from apps.fraud.cases import case_id_of
-from apps.fraud.cases_events import ActKind, AlertReason, AlertSeen, CaseAct, Disposition, Verdict
+import msgspec
+
+from apps.fraud.cases import CaseBook, case_id_of
+from apps.fraud.cases_events import ActKind, AlertReason, AlertSeen, Case, CaseAct, Disposition, Verdict
 from apps.fraud.cases_rules import CaseRules
+from millrace.testing import TestDriver
 
 START_MS = 1_767_225_600_000  # a midnight
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -15,6 +18,30 @@ UPSERT = {"main": ("case_id",), "book": ("case_id",)}
 RULES = CaseRules(
     gap_ms=DAY, open_for_ms=7 * DAY, followed_ms=2 * DAY, kept_ms=10 * DAY, exposure=100.0, block_ms=5 * DAY
 )
+
+
+Event = AlertSeen | Disposition | CaseAct
+ACTING = msgspec.structs.replace(
+    RULES, quiet_ms=2 * DAY, block_ms=5 * DAY, verified_ms=DAY, claim_ms=3 * HOUR
+)
+
+
+def driver(*events: Event, rules: CaseRules = ACTING) -> TestDriver:
+    """A case book that has taken some events."""
+    target = TestDriver(CaseBook(rules))
+    for one in events:
+        target.send(rules.key_of(one), one, at=event(one)[1])
+    return target
+
+
+def settle(target: TestDriver, at: int) -> TestDriver:
+    target.advance_watermark(START_MS + at)
+    return target
+
+
+def cases(target: TestDriver) -> dict[str, Case]:
+    """The last revision of every case."""
+    return {case.case_id: case for case in target.values()}
 
 
 def alert(

@@ -10,7 +10,7 @@ import pytest
 
 from apps.fraud.cases import CaseBook, case_id_of
 from apps.fraud.cases_app import CaseTopics, processes
-from apps.fraud.cases_events import AlertReason, AlertSeen, Case, CaseAct, Disposition, ServiceDay
+from apps.fraud.cases_events import AlertReason, AlertSeen, Case, Disposition, ServiceDay
 from apps.fraud.cases_live import LiveCases
 from apps.fraud.cases_queue import ReviewQueue
 from apps.fraud.cases_rules import CaseRefused, CaseRules, QueueRule
@@ -21,40 +21,21 @@ from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from tests.oracles import fraud_cases as oracle
 from tests.unit.apps.fraud.case_book_cases import (
+    ACTING,
     DAY,
     HOUR,
     MINUTE,
-    RULES,
     START_MS,
     UPSERT,
+    Event,
     act,
     alert,
+    cases,
+    driver,
     event,
     said,
+    settle,
 )
-
-Event = AlertSeen | Disposition | CaseAct
-ACTING = msgspec.structs.replace(
-    RULES, quiet_ms=2 * DAY, block_ms=5 * DAY, verified_ms=DAY, claim_ms=3 * HOUR
-)
-
-
-def driver(*events: Event, rules: CaseRules = ACTING) -> TestDriver:
-    target = TestDriver(CaseBook(rules))
-    for one in events:
-        key, at, what = event(one)
-        target.send(key, what, at=at)
-    return target
-
-
-def settle(target: TestDriver, at: int) -> TestDriver:
-    target.advance_watermark(START_MS + at)
-    return target
-
-
-def cases(target: TestDriver) -> dict[str, Case]:
-    """The last revision of every case."""
-    return {case.case_id: case for case in target.values()}
 
 
 def the_case(target: TestDriver, first_tx: str = "a") -> Case:

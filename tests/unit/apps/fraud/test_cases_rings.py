@@ -27,43 +27,28 @@ from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from tests.oracles import fraud_cases as oracle
 from tests.unit.apps.fraud.case_book_cases import (
+    ACTING,
     DAY,
     HOUR,
     MINUTE,
     RULES,
     START_MS,
     UPSERT,
+    Event,
     act,
     alert,
+    cases,
+    driver,
     event,
     said,
+    settle,
 )
 
-Event = AlertSeen | Disposition | CaseAct
 RING = "device:d-7"
-ACTING = msgspec.structs.replace(
-    RULES, quiet_ms=2 * DAY, block_ms=5 * DAY, verified_ms=DAY, claim_ms=3 * HOUR
-)
 
 
 def of_ring(at: int, tx: str, card: str, ring: str = RING, **more: Any) -> AlertSeen:
     return alert(at, tx, card=card, ring=ring, codes=more.pop("codes", ("SHARED_DEVICE",)), **more)
-
-
-def driver(*events: Event, rules: CaseRules = ACTING) -> TestDriver:
-    target = TestDriver(CaseBook(rules))
-    for one in events:
-        target.send(rules.key_of(one), one, at=event(one)[1])
-    return target
-
-
-def settle(target: TestDriver, at: int) -> TestDriver:
-    target.advance_watermark(START_MS + at)
-    return target
-
-
-def cases(target: TestDriver) -> dict[str, Case]:
-    return {case.case_id: case for case in target.values()}
 
 
 def the_case(target: TestDriver, first_tx: str = "a", subject: str = RING) -> Case:
