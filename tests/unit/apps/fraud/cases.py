@@ -20,6 +20,12 @@ SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _ids = count()
 
 
+def begin_ids() -> None:
+    """Number transactions from 0 again, so that a test's ids do not hang on which tests ran before it."""
+    global _ids
+    _ids = count()
+
+
 def transaction(
     at: int,
     amount: float,
