@@ -177,7 +177,10 @@ def topology(settings: FraudCasesSettings) -> Topology:
     """
     names, rules = settings.topics, settings.cases.rules()
     queue = ReviewQueue(
-        settings.cases.capacity, capacities=rules.capacities(), most_waiting=settings.cases.most_waiting
+        settings.cases.capacity,
+        capacities=rules.capacities(),
+        most_waiting=settings.cases.most_waiting,
+        kept_ms=rules.kept_ms,
     )
     return processes(CaseBook(rules), queue, names).write(
         tables={

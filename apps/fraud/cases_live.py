@@ -70,7 +70,7 @@ class LiveCases:
     def __init__(self, rules: CaseRules | None = None, capacity: int = 100) -> None:
         topics = FraudCasesSettings().topics
         self._rules = rules or CaseRules()
-        queue = ReviewQueue(capacity, capacities=self._rules.capacities())
+        queue = ReviewQueue(capacity, capacities=self._rules.capacities(), kept_ms=self._rules.kept_ms)
         self._chain = MemoryChain(processes(CaseBook(self._rules), queue, topics))
         self._waiting: list[tuple[str, int, Any, str]] = []
         self._dispositions: set[str] = set()

@@ -18,7 +18,9 @@ from millrace import Context, KeyedProcess, Timer, side_output, value_state
 
 _DAY_MS = 86_400_000
 _MIDNIGHT = "midnight"
-#: A case whose end was seen is remembered so long, so that an older revision cannot open it again.
+_FORGET = "forget"
+#: So many cases whose end was seen are remembered, so that an older revision cannot open one again and a
+#: verdict that replaces another is not counted as a second decision.
 _CLOSED_KEPT = 1_000
 #: More people than so many on a day are counted together.
 _MOST_PEOPLE = 500
@@ -104,6 +106,8 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         capacity: Cases that can be looked at on a day.
         capacities: Queue → the same, of queues that have one of their own.
         most_waiting: Most open cases; beyond, the one with the least to be saved is put out and counted.
+        kept_ms: How long an empty queue remembers the cases that were closed, from the end of its last day
+            on, ms: as long as verdicts can be replaced (:class:`~apps.fraud.cases_rules.CaseRules`).
     """
 
     order = "event_time"
@@ -118,10 +122,12 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         *,
         capacities: Mapping[str, int] | None = None,
         most_waiting: int = 5_000,
+        kept_ms: int = 30 * _DAY_MS,
     ) -> None:
         self.capacity = capacity
         self.capacities = dict(capacities or {})
         self.most_waiting = most_waiting
+        self.kept_ms = kept_ms
 
     def _line(self, state: QueueState, ctx: Context) -> int:
         """Return how many cases can still be looked at today."""
@@ -135,6 +141,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
             # A late change counts on the day that is on.
             state.day_ms = max(state.day_ms, ctx.event_time - ctx.event_time % _DAY_MS)
             ctx.timers.at(state.day_ms + _DAY_MS, _MIDNIGHT)
+            ctx.timers.at(state.day_ms + _DAY_MS + self.kept_ms, _FORGET)
         known = state.cases.get(event.case_id)
         if event.case_id in state.closed:
             self._follow(event, state, ctx)
@@ -162,9 +169,13 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         self.process(event, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """End the day, and begin the next with what is left."""
+        """End the day, and begin the next with what is left; forget a queue that has been empty for long."""
         state = self.state.value
         if state is None:
+            return
+        if timer.name == _FORGET:
+            if not state.cases:
+                self.state.clear()
             return
         ctx.output(
             self.days,
@@ -183,7 +194,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         for person, served in sorted(state.people.items()):
             told = msgspec.structs.astuple(served)
             ctx.output(self.service, ServiceDay(ctx.key, state.day_ms, person, *told))
-        if not state.cases:
+        if not state.cases and not state.closed:
             self.state.clear()
             return
         after = QueueState(timer.at, state.cases, state.order, state.closed)

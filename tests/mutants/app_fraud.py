@@ -718,6 +718,16 @@ MUTANTS: Final = (
         (f"{_ACTING}::test_a_case_is_in_the_first_queue_that_takes_it_and_each_has_its_capacity",),
     ),
     Mutant(
+        "fraud cases: a queue that is empty at midnight forgets what was closed",
+        f"{_APP}/cases_queue.py",
+        "        if not state.cases and not state.closed:\n",
+        "        if not state.cases:\n",
+        "a verdict that is replaced is no second decision",
+        (
+            f"{_TESTS}/test_cases_queue.py::test_a_verdict_replaced_after_an_empty_midnight_is_no_second_decision",
+        ),
+    ),
+    Mutant(
         "fraud cases: a second look counts as the first",
         f"{_APP}/cases_queue.py",
         "    if entry.looked or event.looked_by is None or event.looked_ms is None:\n",

@@ -126,10 +126,50 @@ def test_a_case_that_was_put_out_can_still_be_decided() -> None:
     assert places(settle(target, 5))["c0"] == "done"
 
 
-def test_an_empty_queue_keeps_nothing() -> None:
+def test_an_empty_queue_keeps_nothing_once_verdicts_cannot_be_replaced() -> None:
     target = settle(driver(case(0, "a", 10), case(1, "a", 10, status="fraud", revision=2)), 2)
-    assert not target.is_empty()
-    assert settle(target, DAY).is_empty()
+    assert not settle(target, 31 * DAY - 1).is_empty()
+    assert settle(target, 31 * DAY).is_empty()
+
+
+def test_a_verdict_replaced_after_an_empty_midnight_is_no_second_decision() -> None:
+    """The queue had forgotten the case, and counted the new verdict as decided on its day."""
+    target = settle(driver(case(0, "a", 10), case(1, "a", 10, status="fraud", revision=2)), DAY)
+    send(target, case(2 * DAY, "a", 10, status="genuine", revision=3))
+    settle(target, 3 * DAY)
+    assert [(d.day_ms - START_MS, d.opened, d.decided, d.confirmed) for d in days(target)] == [
+        (0, 1, 1, 1),
+        (2 * DAY, 0, 0, 0),
+    ]
+    assert places(target) == {"a": "done"}
+    # An older revision opens it no more than on the day itself.
+    send(target, case(4 * DAY, "a", 10, revision=1))
+    assert places(settle(target, 5 * DAY)) == {"a": "done"}
+    # Each day on which something happened puts the forgetting off.
+    assert not settle(target, 34 * DAY).is_empty()
+    assert settle(target, 35 * DAY).is_empty()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_case_is_decided_once_however_often_its_verdict_is_replaced(seed: int) -> None:
+    random = Random(seed)
+    events, first_ends = [], 0
+    for n in range(random.randrange(1, 6)):
+        at = random.randrange(3 * DAY)
+        events.append(case(at, f"c{n}", 10.0 * n))
+        statuses: list[Status] = random.choice(
+            [["fraud"], ["fraud", "genuine"], ["genuine", "fraud", "fraud"]]
+        )
+        for revision, status in enumerate(statuses, 2):
+            at += random.randrange(1, 6 * DAY)
+            events.append(case(at, f"c{n}", 10.0 * n, status=status, revision=revision))
+        first_ends += 1
+    events.sort(key=lambda e: (e[1], e[2].case_id))
+    target = driver(*events)
+    settle(target, 90 * DAY)
+    assert sum(d.decided for d in days(target)) == first_ends
+    assert sum(d.opened for d in days(target)) == first_ends
+    assert target.is_empty()
 
 
 def random_days(seed: int, cases: int = 40) -> list[tuple[str, int, Case]]:
