@@ -7,9 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from apps.clickstream.recommend.evaluate_cli import recommend
 from millrace.operations.report import write
 
-app = typer.Typer(no_args_is_help=True, help="Sessions compared, exactly, with those that others expect.")
+app = typer.Typer(
+    no_args_is_help=True, help="Sessions compared, exactly, with those that others expect; next items."
+)
+app.command()(recommend)
 
 _File = {"exists": True, "dir_okay": False, "readable": True}
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="The report, JSON.")]

@@ -1,0 +1,150 @@
+"""The index of ended sessions that is asked: per item its newest sessions, per session its items."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+#: A rule counts pairs of items at most so many clicks apart.
+RULE_STEPS: Final = 10
+
+
+class SessionIndex:
+    """Sessions in the order in which they ended; a new one is let in without building anything again.
+
+    What a session is found by is the list of its items' newest ``m`` sessions, as in VMIS-kNN (Kersbergen,
+    Sprangers, Schelter: Serenade, SIGMOD 2022). Beside it stand what the fall-backs need: clicks per item and
+    sequential rules (Ludewig, Jannach, UMUAI 2018), both of all sessions.
+
+    Args:
+        m: Newest sessions that an item keeps.
+
+    Example:
+        >>> index = SessionIndex(m=2)
+        >>> index.add(["shoe", "sock"])
+        >>> index.add(["shoe", "lace"])
+        >>> index.sessions, [index.names[i] for i in index.items_of(1)]
+        (2, ['shoe', 'lace'])
+    """
+
+    def __init__(self, m: int = 1000) -> None:
+        if m < 1:
+            raise ValueError(f"an item keeps at least one session, not {m}")
+        self.m = m
+        #: Items by number, in the order in which they were first seen.
+        self.names: list[Hashable] = []
+        #: An item's number.
+        self.numbers: dict[Hashable, int] = {}
+        self._newest: list[array[int]] = []
+        self._flat: array[int] = array("q")
+        self._starts: array[int] = array("q", [0])
+        self._in_sessions: array[int] = array("q")
+        self._clicks: array[int] = array("q")
+        self._rules: list[dict[int, float]] = []
+        self._popular: tuple[int, Ints] = (-1, np.empty(0, np.int64))
+
+    @property
+    def sessions(self) -> int:
+        """Sessions let in."""
+        return len(self._starts) - 1
+
+    def add(self, items: Sequence[Hashable]) -> None:
+        """Let in a session that ended after all before.
+
+        Args:
+            items: Its items in the order of the clicks, repeats included.
+        """
+        if not items:
+            return
+        session = self.sessions
+        clicked = [self._number(item) for item in items]
+        for item in dict.fromkeys(clicked):
+            self._flat.append(item)
+            self._in_sessions[item] += 1
+            newest = self._newest[item]
+            newest.append(session)
+            if len(newest) > 2 * self.m:
+                del newest[: -self.m]
+        self._starts.append(len(self._flat))
+        for at, item in enumerate(clicked):
+            self._clicks[item] += 1
+            for back in range(1, min(RULE_STEPS, at) + 1):
+                before = clicked[at - back]
+                if before != item:
+                    rules = self._rules[before]
+                    rules[item] = rules.get(item, 0.0) + 1.0 / back
+
+    def _number(self, item: Hashable) -> int:
+        number = self.numbers.get(item)
+        if number is None:
+            number = self.numbers[item] = len(self.names)
+            self.names.append(item)
+            self._newest.append(array("q"))
+            self._in_sessions.append(0)
+            self._clicks.append(0)
+            self._rules.append({})
+        return number
+
+    def newest(self, item: int) -> Ints:
+        """Return the numbers of an item's newest ``m`` sessions, oldest first."""
+        return np.array(self._newest[item][-self.m :], np.int64)
+
+    def items_of(self, session: int) -> list[int]:
+        """Return a session's items by number, each once."""
+        return list(self._flat[self._starts[session] : self._starts[session + 1]])
+
+    def gather(self, sessions: Ints) -> tuple[Ints, Ints]:
+        """Return the items of several sessions, one behind the other, and how many each has."""
+        # Views, for as long as this call lasts: an array with a view on it cannot grow.
+        starts = np.frombuffer(self._starts, np.int64)
+        first = starts[sessions]
+        lengths = starts[sessions + 1] - first
+        ends = np.cumsum(lengths)
+        at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - lengths), lengths)
+        return np.frombuffer(self._flat, np.int64)[at] if len(at) else np.empty(0, np.int64), lengths
+
+    def idf(self, items: Ints) -> NDArray[np.float64]:
+        """Return ``log(sessions / sessions with the item)`` of items by number."""
+        found: NDArray[np.float64] = np.log(self.sessions / np.frombuffer(self._in_sessions, np.int64)[items])
+        return found
+
+    def rules(self, item: int) -> dict[int, float]:
+        """Return what followed an item: item to the sum of 1 / clicks between them."""
+        return self._rules[item]
+
+    def popular(self, most: int) -> Ints:
+        """Return the items clicked most, by number; of equal ones the one seen first comes first."""
+        if self._popular[0] != self.sessions or len(self._popular[1]) < min(most, len(self.names)):
+            clicks = np.array(self._clicks, np.int64)
+            self._popular = (self.sessions, np.argsort(-clicks, kind="stable")[: max(most, 200)])
+        return self._popular[1][:most]
+
+
+def build(sessions: Iterable[Sequence[Hashable]], m: int = 1000) -> SessionIndex:
+    """Return an index of sessions given in the order in which they ended.
+
+    Example:
+        >>> build([["a", "b"], ["b", "c"]]).sessions
+        2
+    """
+    index = SessionIndex(m)
+    for items in sessions:
+        index.add(items)
+    return index
+
+
+def log_base_2(rank: int) -> float:
+    """Return what a hit at a rank (from 1) is worth in NDCG with one relevant item: ``1 / log2(rank + 1)``.
+
+    Example:
+        >>> log_base_2(1), log_base_2(3)
+        (1.0, 0.5)
+    """
+    return 1.0 / math.log2(rank + 1)
