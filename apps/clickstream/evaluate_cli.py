@@ -1,4 +1,4 @@
-"""``millrace evaluate clickstream …``: what the app finds, beside what others expect or what is true."""
+"""``millrace evaluate clickstream …``: sessions compared with those that others expect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from millrace.operations.report import write
 
-app = typer.Typer(no_args_is_help=True, help="What the app finds, beside what others expect or what is true.")
+app = typer.Typer(no_args_is_help=True, help="Sessions compared, exactly, with those that others expect.")
 
 _File = {"exists": True, "dir_okay": False, "readable": True}
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="The report, JSON.")]
@@ -88,30 +88,6 @@ def shop(
         print_checks("Against the ledger", checks)
     if failed := sum(not check.ok for check in checks):
         raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")
-
-
-@app.command()
-def offers(
-    out: Out,
-    seeds: Annotated[int, typer.Option(min=1, help="Shops to play, seeds 1 to this.")] = 100,
-    days: Annotated[int, typer.Option(min=8, help="Days that pass in each.")] = 20,
-    event_rate: Annotated[float, typer.Option(min=0.001, help="Events a second.")] = 0.08,
-    uplift: Annotated[float, typer.Option("--uplift", help="What an offer adds to the carts bought.")] = 0.3,
-    least: Annotated[int, typer.Option(min=0, help="Of 100 intervals so many must hold the truth.")] = 90,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to play in.")] = 2,
-) -> None:
-    """Shoppers who answer offers, in memory: how often the interval of ``uplift`` holds the truth."""
-    from apps.clickstream.evaluation_offers import Shop, evaluate_offers
-    from millrace.errors import ChecksFailed
-
-    shop = Shop(days=days, event_rate=event_rate, offer_uplift=uplift)
-    report = evaluate_offers(range(1, seeds + 1), shop, jobs=jobs, say=_say)
-    write(out, report)
-    shown = ("seeds", "told", "held", "above_nothing", "mean_truth", "mean_uplift", "mean_width")
-    told = [report[n] if isinstance(report[n], int) else f"{report[n] or 0:.3f}" for n in shown]
-    _show("What offers add, told and true", shown, [tuple(told)])
-    if report["held"] * 100 < least * seeds:
-        raise ChecksFailed(f"{report['held']} of {seeds} intervals hold what offers truly add, not {least} %")
 
 
 def _say(text: str) -> None:

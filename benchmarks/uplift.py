@@ -1,4 +1,4 @@
-"""Offers in a loop: generated shoppers answer what is offered, and ``uplift`` is held to what they truly did.
+"""`millrace bench uplift`: generated shoppers answer offers, and ``uplift`` is held to what they truly did.
 
 The app runs in memory, from clicks to offers and outcomes; its offers go back to the generator, whose
 shoppers have one answer with an offer and one without, fixed by the seed. So what an offer adds is known for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,9 @@ from apps.clickstream.offers import OUTCOME_MS
 from apps.clickstream.pipeline import topology
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.uplift import Added, uplifts
+from generators.clickstream import ClickstreamProfile
+from generators.clickstream.answers import OfferMade
+from generators.clickstream.loop import ShopWorld
 from millrace.host.memory_chain import MemoryChain
 
 _HOUR_MS: Final = 3_600_000
@@ -92,10 +95,6 @@ def play(seed: int, shop: Shop | None = None) -> Played:
         >>> found.exposed, found.shown < found.offers
         (0, True)
     """
-    from generators.clickstream import ClickstreamProfile
-    from generators.clickstream.answers import OfferMade
-    from generators.clickstream.loop import ShopWorld
-
     how = shop or Shop()
     world = ShopWorld(
         ClickstreamProfile(
@@ -221,7 +220,7 @@ def _played(seed: int, found: Added | None, truth: float, exposed: int, seen: _S
     )  # fmt: skip
 
 
-def evaluate_offers(
+def evaluate(
     seeds: Iterable[int], shop: Shop, *, jobs: int = 1, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Play shops, and count how often the interval of ``uplift`` holds the truth.
@@ -244,7 +243,6 @@ def evaluate_offers(
             say(f"{len(found)} played, {held} held; the last: truth {one.truth:+.3f}, said {_said(one)}")
     told = [one for one in found if one.low is not None]
     return {
-        "shop": asdict(shop),
         "seeds": len(found),
         "told": len(told),
         "held": sum(one.holds for one in found),
