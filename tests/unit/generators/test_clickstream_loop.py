@@ -91,6 +91,7 @@ def test_offers_bring_about_the_purchases_that_the_ledger_says_and_no_other(seed
     played = Played(profile, draw)
     told, purchases = played.truths("offer"), played.purchases()
     assert told.keys() == played.made.keys()
+    assert played.world.offers == len(told)  # some came twice
     assert {len(bought) for bought in purchases.values()} <= {1}  # no cart is bought twice
     for offer_id, true in told.items():
         made = played.made[offer_id]
