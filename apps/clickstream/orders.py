@@ -59,8 +59,12 @@ class Orders(KeyedProcess[OrderPlaced, Attribution]):
         """Take down an order or a refund; tell of the order if it is known."""
         order = self.bought.value or Order()
         if isinstance(event, OrderPlaced):
-            order.known, order.at_ms, order.cents = True, event.at_ms, event.cents
-            order.first, order.last = event.first or "direct", event.last or "direct"
+            told = (event.at_ms, event.cents, event.first or "direct", event.last or "direct")
+            # An order is one by its id, whatever events tell of it: the earliest holds, in any order.
+            if order.known and told >= (order.at_ms, order.cents, order.first, order.last):
+                return
+            order.known = True
+            order.at_ms, order.cents, order.first, order.last = told
         elif event.refund_id in order.refunds:
             return
         else:
