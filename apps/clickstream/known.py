@@ -16,6 +16,8 @@ from apps.clickstream.sessions import Session, SessionBook
 from millrace.experiments import share
 
 MINUTE_MS: Final = 60_000
+#: The one timer of a browser.
+TICK: Final = "tick"
 _HOUR_MS: Final = 3_600_000
 #: A visitor is "now" in the shop for so many minutes after a click.
 NOW_MINUTES: Final = 5
