@@ -34,6 +34,10 @@ def sessions(
     write(out, report)
     table = [(name, *(report[name][k] for k in ("expected", "matching", "mismatches")))
              for name in ("sessions", "page_views", "users")]  # fmt: skip
+    live = report["live"]
+    by_app = {"sessions, by the app": live, "users, by the app": live["users"]}
+    table += [(name, *(found[k] for k in ("expected", "matching", "mismatches")))
+              for name, found in by_app.items()]  # fmt: skip
     _show("Snowplow's web model", ("table", "expected", "matching", "mismatches"), table)
     for d in report["differences"][:10]:
         typer.echo(f"{d['table']} {d['key']}: {d['column']} is {d['found']}, expected {d['expected']}")

@@ -39,6 +39,7 @@ class VisitorRules:
         rate_ms: … in less than this are a bot's, ms.
         funnels: What sessions are measured by.
         holdout: Share of the persons who are offered nothing by any rule.
+        most_events: So many events of a tracker's session are kept until it is over.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
     """
 
@@ -50,6 +51,7 @@ class VisitorRules:
     rate_ms: int = 10_000
     funnels: tuple[Funnel, ...] = (PURCHASE,)
     holdout: float = HOLDOUT
+    most_events: int = 2_000
     in_order: bool = False
 
 

@@ -36,6 +36,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False):
         bot: Why it is a bot's: ``user_agent`` or ``rate``; empty where it is not.
         revision: Grows with every row of the visitor.
         deleted: The row is none any more: it has merged with another, or begins earlier.
+        is_full: Whether more was done in it than is kept of it: its figures are at least these.
     """
 
     session_id: str
@@ -63,6 +64,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False):
     bot: str
     revision: int
     deleted: bool = False
+    is_full: bool = False
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):

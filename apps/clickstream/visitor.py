@@ -20,6 +20,7 @@ from apps.clickstream.known import (
 from apps.clickstream.messages import Details, ErasePerson, OrderRefunded
 from apps.clickstream.sessions import Session, SessionBook
 from apps.clickstream.visitor_told import VisitorTold
+from apps.clickstream.visitor_tracked import TrackedSessions
 from millrace import Context, Timer
 from millrace.parts.contents import digest_of as content_of
 from millrace.process import EVENT_TIME_ORDER
@@ -58,9 +59,7 @@ class Visitors(VisitorTold):
             self.emit_late(event, ctx)  # whether it is a repeat cannot be told any more
             return
         book = SessionBook() if known is None else known.book
-        in_time = rules.sessions.commutes and book.in_time(
-            ctx.event_time, rules.sessions, ctx.watermark, rules.session_lateness_ms
-        )
+        in_time = self._in_time(event, book, ctx)
         fresh = self._first_of_its_kind(event, ctx)
         if fresh is None:
             return
@@ -218,16 +217,29 @@ class VisitorsInOrder(Visitors):
     def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
         if self._rules.sessions.commutes:
             return super()._session_of(event, known, campaign, ctx)
-        client = event.client_session_id if self._rules.sessions.client else None
-        book = known.book
-        session, ended = book.follow(ctx.event_time, self._rules.sessions, campaign, client)
+        session, ended = known.book.follow(ctx.event_time, self._rules.sessions, campaign)
         if ended is not None:
             self._finish(ended, known, ctx)
             self._visited(ended, ctx)
         return session
 
 
+class VisitorsTracked(TrackedSessions, Visitors):
+    """The same with sessions as Snowplow's tracker and model have them, in whatever order."""
+
+    name = "VisitorsTracked"
+
+
+class VisitorsTrackedInOrder(TrackedSessions, Visitors):
+    """So, in order of time: where topics differ on what was first."""
+
+    name = "VisitorsTrackedInOrder"
+    order = EVENT_TIME_ORDER
+
+
 def visitors(rules: VisitorRules) -> Visitors:
     """Return the process for some rules."""
+    if rules.sessions.client:
+        return VisitorsTrackedInOrder(rules) if rules.in_order else VisitorsTracked(rules)
     waits = rules.in_order or not rules.sessions.commutes
     return VisitorsInOrder(rules) if waits else Visitors(rules)

@@ -32,8 +32,11 @@ class VisitorIdentity(VisitorSessions):
             known.user_id = user
             touched = True
             self._identity(known, user, ctx)
-            there = {session.start_ms for session in known.book.sessions}
-            for past in (*(s for s in known.past if s.start_ms not in there), *known.book.sessions):
+            there = {(session.start_ms, session.client) for session in known.book.sessions}
+            for past in (
+                *(s for s in known.past if (s.start_ms, s.client) not in there),
+                *known.book.sessions,
+            ):
                 past.user_id = user
                 if past.written:
                     self._write(past, known, ctx)

@@ -13,7 +13,7 @@ from apps.clickstream.funnels import result, step_of
 from apps.clickstream.known import Known, arm_of
 from apps.clickstream.messages import VisitCount, shard_of
 from apps.clickstream.rows import SessionRow
-from apps.clickstream.sessions import Session
+from apps.clickstream.sessions import Kept, Session, SessionBook
 from apps.clickstream.visitor_base import VisitorBase
 from millrace import Context
 
@@ -30,7 +30,7 @@ class VisitorSessions(VisitorBase):
             self._merged(session, merged, known, ctx)
         return session
 
-    def _enter(self, session: Session, event: Click, campaign: str | None, at: int) -> None:
+    def _enter(self, session: Session, event: Click | Kept, campaign: str | None, at: int) -> None:
         """Let an event count for its session; order makes no difference."""
         rules = self._rules.sessions
         kind, page = event.event_type, event.page_url
@@ -55,6 +55,20 @@ class VisitorSessions(VisitorBase):
         elif kind == "remove_from_cart":
             session.added -= event.quantity or 0
 
+    def _named(self, session: Session, start_ms: int, ctx: Context) -> str:
+        return f"{ctx.key}:{start_ms}"
+
+    def _figures(self, session: Session) -> tuple[int, int, int, int]:
+        """Return start and end (UTC ms), events and page views, as rows have them."""
+        return session.start_ms, session.end_ms, session.events, session.views
+
+    def _in_time(self, event: Click, book: SessionBook, ctx: Context) -> bool:
+        """Tell whether the session of a late click may still change."""
+        rules = self._rules
+        return rules.sessions.commutes and book.in_time(
+            ctx.event_time, rules.sessions, ctx.watermark, rules.session_lateness_ms
+        )
+
     def _merged(self, session: Session, merged: Sequence[Session], known: Known, ctx: Context) -> None:
         """Take back the rows of sessions that are part of another now."""
         for gone in merged:
@@ -78,12 +92,12 @@ class VisitorSessions(VisitorBase):
         book, rules = known.book, self._rules.sessions
         book.revision += 1
         row = SessionRow(
-            f"{ctx.key}:{start_ms}", ctx.key, session.user_id, book.number_of(session),
-            session.start_ms, session.end_ms, session.events, session.views, session.attention_s(rules),
+            self._named(session, start_ms, ctx), ctx.key, session.user_id, book.number_of(session),
+            *self._figures(session), session.attention_s(rules),
             session.engaged(rules), session.converted, session.added, session.orders, session.cents,
             session.campaign, session.landing, session.exit, session.device, rules.name,
             "merged" if deleted else session.closed, bool(session.closed) and not deleted,
-            session.ignored, session.bot, book.revision, deleted,
+            session.ignored, session.bot, book.revision, deleted, session.full,
         )  # fmt: skip
         ctx.output(self.sessions, row, revision=book.revision)
 
@@ -94,8 +108,8 @@ class VisitorSessions(VisitorBase):
             return
         arm = arm_of(self.person(known, ctx.key), self._rules)
         for funnel in self._rules.funnels:
-            row = result(funnel, session.marks, f"{ctx.key}:{start_ms}", ctx.key, arm, known.book.revision,
-                         deleted=deleted)  # fmt: skip
+            name = self._named(session, start_ms, ctx)
+            row = result(funnel, session.marks, name, ctx.key, arm, known.book.revision, deleted=deleted)
             if row is not None:
                 ctx.output(self.funnels, row, revision=known.book.revision)
 
@@ -104,7 +118,9 @@ class VisitorSessions(VisitorBase):
         self._write(session, known, ctx)
         self._funnel_rows(session, session.start_ms, known, ctx)
         if known.user_id is None and not session.bot:
-            known.past = [s for s in known.past if s.start_ms != session.start_ms][1 - _PAST :]
+            known.past = [
+                s for s in known.past if (s.start_ms, s.client) != (session.start_ms, session.client)
+            ][1 - _PAST :]
             known.past.append(msgspec.structs.replace(session))
 
     def _visited(self, session: Session, ctx: Context) -> None:
