@@ -100,5 +100,5 @@ def test_attention_to_three_tabs_at_once_is_counted_page_by_page() -> None:
 
 def test_a_trackers_session_that_is_over_never_begins_anew() -> None:
     again = [event(9 * DAY, id="again"), event(20 * DAY, id="later", session_id="next")]
-    rows = live_sessions([event(0), event(8 * DAY, session_id="other"), *again], SNOWPLOW, batch=1)
-    assert sorted((r.session_id, r.events) for r in rows) == [("v:next", 1), ("v:other", 1), ("v:s", 1)]
+    rows = live_sessions([event(0), event(1), event(8 * DAY, session_id="other"), *again], SNOWPLOW, batch=1)
+    assert sorted((r.session_id, r.events) for r in rows) == [("v:next", 1), ("v:other", 1), ("v:s", 2)]
