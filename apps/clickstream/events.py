@@ -165,6 +165,7 @@ class Consent(msgspec.Struct, frozen=True, gc=False):
         purposes: What for.
         granted: Given, or withdrawn.
         event_time_ms: When, UTC milliseconds.
+        told: The browser in which it was said, where the app itself tells another one of the same person.
     """
 
     consent_id: Identifier
@@ -173,6 +174,7 @@ class Consent(msgspec.Struct, frozen=True, gc=False):
     purposes: Annotated[tuple[Purpose, ...], Meta(max_length=16)]
     granted: bool
     event_time_ms: Time
+    told: Name = ""
 
 
 class Refund(msgspec.Struct, frozen=True, gc=False):

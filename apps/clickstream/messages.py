@@ -244,13 +244,33 @@ class MarketingConsent(msgspec.Struct, frozen=True, gc=False, tag="consent"):
     Attributes:
         person: Whom the browser is known to be.
         at_ms: When, UTC ms.
-        visitor: The browser.
+        visitor: The browser, or :data:`EVERYWHERE`.
         granted: Whether it may.
     """
 
     person: str
     at_ms: int
     visitor: str
+    granted: bool
+
+
+class ConsentSaid(msgspec.Struct, frozen=True, gc=False, tag="consent-said"):
+    """Somebody who is logged in has answered the question for consent: it holds in all browsers.
+
+    Attributes:
+        person: Who.
+        at_ms: When, UTC ms.
+        consent_id: The answer.
+        visitor: The browser.
+        bits: What for, as bits.
+        granted: Given, or withdrawn.
+    """
+
+    person: str
+    at_ms: int
+    consent_id: str
+    visitor: str
+    bits: int
     granted: bool
 
 
@@ -367,11 +387,13 @@ class OrderRefunded(msgspec.Struct, frozen=True, gc=False):
 
 ToShard = ItemCount | VisitCount
 ToCart = CartChange | EraseCart
-ToPerson = Activity | Purchase | Link | Unlink | Details | MarketingConsent | ErasePerson
+ToPerson = Activity | Purchase | Link | Unlink | Details | MarketingConsent | ConsentSaid | ErasePerson
 ToOffers = Shopping | MarketingConsent | ErasePerson
 
 #: How many shards count; an item is always in the same one, so a ranking of all is one of their rankings.
 SHARDS: Final = 16
+#: Stands for all browsers of a person.
+EVERYWHERE: Final = "*"
 
 
 def shard_of(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from apps.clickstream.known import HOLDOUT
-from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping, ToOffers
+from apps.clickstream.messages import EVERYWHERE, ErasePerson, MarketingConsent, Shopping, ToOffers
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.offers import KeptOffers, Offer, OfferBook, OfferOutcome
 from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
@@ -53,7 +53,8 @@ class Offers(KeyedProcess[ToOffers, Offer]):
                 state.partials.clear()
             self.person.value = state
             return
-        if state.withdrawn.get(event.visitor, event.at_ms + 1) <= event.at_ms:
+        since = (state.withdrawn.get(place) for place in (event.visitor, EVERYWHERE))
+        if any(at is not None and at <= event.at_ms for at in since):
             return
         if event.kind == "purchase":
             self._outcome(event, ctx, state)

@@ -88,6 +88,7 @@ def topology(settings: ClickstreamSettings) -> Topology:
     names = settings.topics
     inputs = {name: Input(getattr(names, name), RecordKey()) for name in INPUTS}
     # What the app sends itself has the key of its sender: whom it concerns stands in it.
+    inputs["consents"] = Input(names.consents, FirstOf(("visitor_id",)))
     inputs["forget"] = Input(names.forget, FirstOf(("subject",)), clock=False)
     first = visitors(settings.visitor_rules())
     visited = read(inputs, control=names.control).process(first)
@@ -117,6 +118,7 @@ def topology(settings: ClickstreamSettings) -> Topology:
         topics={
             "offers": names.offers,
             "Entities.forget": names.forget,
+            "Entities.consents": names.consents,
             f"{first.name}.dead_letters": names.dead_letters,
         },
     )

@@ -15,7 +15,7 @@ from apps.clickstream.consent import (
 )
 from apps.clickstream.events import Click, Consent, Forget
 from apps.clickstream.known import TICK, Known
-from apps.clickstream.messages import EraseCart, ErasePerson, Link, MarketingConsent, Unlink
+from apps.clickstream.messages import ConsentSaid, EraseCart, ErasePerson, Link, MarketingConsent, Unlink
 from apps.clickstream.rows import Erased, Identity, digest_of
 from apps.clickstream.visitor_sessions import VisitorSessions
 from millrace import Context
@@ -58,8 +58,12 @@ class VisitorIdentity(VisitorSessions):
     def _consent(self, event: Consent, known: Known, ctx: Context) -> None:
         """Take an answer; it is judged by when it was said, not by when it came."""
         before, identity = known.consent, event.consent_id
+        bits = bits_of(event.purposes)
+        if event.user_id and not event.told:
+            person = f"u:{event.user_id}"
+            ctx.emit(ConsentSaid(person, ctx.event_time, identity, ctx.key, bits, event.granted))
         answers = known.answers or Answers(before & ~WITHDRAWN)
-        said = Answer(ctx.event_time, identity, bits_of(event.purposes), event.granted, event.user_id or None)
+        said = Answer(ctx.event_time, identity, bits, event.granted, event.user_id or None, event.told)
         steps = answers.take(said, ctx.watermark - self._rules.repeats_ms)
         for step in steps:
             answers.revision += 1
@@ -81,7 +85,7 @@ class VisitorIdentity(VisitorSessions):
         answer = step.answer
         row = ConsentChange(
             answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),
-            names(step.after), bool(step.before & ~step.after), answer.at_ms, revision,
+            names(step.after), bool(step.before & ~step.after), answer.at_ms, revision, answer.told,
         )  # fmt: skip
         ctx.output(self.consents, row, revision=revision if again else 0)
 

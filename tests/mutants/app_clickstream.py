@@ -204,7 +204,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: of two answers the one that came last holds",
         f"{_APP}/consent.py",
-        "        insort(self.answers, answer)\n",
+        "        insort(self.answers, answer, key=order_of)\n",
         "        self.answers.append(answer)\n",
         "what was said last holds",
         (f"{_TESTS}/test_consent.py::test_what_was_said_last_holds_in_whichever_order_answers_come",),
@@ -212,7 +212,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: an answer of long ago takes back a newer one",
         f"{_APP}/consent.py",
-        "if answer.bits & bit and answer.at_ms >= said[place]:",
+        "if answer.bits & bit and (newer or not said[place]):",
         "if answer.bits & bit:",
         "also of answers that are not kept any more",
         (f"{_TESTS}/test_consent.py::test_what_was_said_last_holds_in_whichever_order_answers_come",),
@@ -315,8 +315,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: offers are made after consent was withdrawn",
         f"{_APP}/offering.py",
-        "        if state.withdrawn.get(event.visitor, event.at_ms + 1) <= event.at_ms:\n"
-        "            return\n",
+        "        if any(at is not None and at <= event.at_ms for at in since):\n            return\n",
         "",
         "consent",
         (

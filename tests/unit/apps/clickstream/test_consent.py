@@ -22,17 +22,22 @@ def allowed_by(answers: list[Answer]) -> list[str]:
     """What is allowed by an own reading: of each purpose the newest answer that names it."""
     found = []
     for name, bit in BITS.items():
-        naming = sorted((a.at_ms, a.consent_id, a.granted) for a in answers if a.bits & bit)
-        if naming and naming[-1][-1]:
+        naming = [a for a in answers if a.bits & bit]
+        newest = max((a.at_ms for a in naming), default=None)
+        if naming and all(a.granted for a in naming if a.at_ms == newest):
             found.append(name)
     return found
+
+
+def _place(answer: Answer) -> tuple[int, int, str]:
+    """Of one moment withdrawals are last."""
+    return answer.at_ms, 0 if answer.granted else 1, answer.consent_id
 
 
 def test_what_was_said_last_holds_in_whichever_order_answers_come() -> None:
     draws = random.Random(5)
     for _ in range(CASES):
-        # Answers of one moment are told apart by their names as long as they are kept.
-        said = list({answer.at_ms: answer for answer in drawn(draws)}.values())
+        said = drawn(draws)
         draws.shuffle(said)
         kept, horizon = Answers(), 0
         for number, answer in enumerate(said, 1):
@@ -46,16 +51,13 @@ def test_rows_hang_on_the_answers_alone() -> None:
     draws = random.Random(6)
     for _ in range(CASES):
         said = drawn(draws)
-        expected = {
-            a.consent_id: allowed_by([b for b in said if (b.at_ms, b.consent_id) <= (a.at_ms, a.consent_id)])
-            for a in said
-        }
+        expected = {a.consent_id: allowed_by([b for b in said if _place(b) <= _place(a)]) for a in said}
         draws.shuffle(said)
         kept, rows = Answers(), dict[str, Step]()
         for answer in said:
             rows |= {step.answer.consent_id: step for step in kept.take(answer, 0)}
         assert {name: names(step.after) for name, step in rows.items()} == expected
-        ordered = [rows[a.consent_id] for a in sorted(said)]
+        ordered = [rows[a.consent_id] for a in sorted(said, key=_place)]
         assert [step.before for step in ordered] == [0, *(step.after for step in ordered[:-1])]
 
 
