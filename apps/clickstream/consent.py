@@ -105,6 +105,17 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         """What is allowed now, as bits."""
         return self.steps()[-1].after if self.answers else self.base
 
+    def at(self, at_ms: int) -> int:
+        """Return what was allowed at a moment (UTC ms) and still is, as bits."""
+        if not self.answers:
+            return self.base
+        consent = now = self.base
+        for answer in self.answers:
+            now = answer.after(now)
+            if answer.at_ms <= at_ms:
+                consent = now
+        return consent & now
+
     def steps(self) -> list[Step]:
         """Return what each of the last answers changed."""
         states = accumulate(self.answers, lambda consent, answer: answer.after(consent), initial=self.base)

@@ -94,6 +94,26 @@ def shop(
         raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")
 
 
+@app.command()
+def consent(
+    out: Out,
+    cases: Annotated[int, typer.Option(min=1, help="How many random histories.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Number of the first one.")] = 0,
+) -> None:
+    """Random histories of answers in any order, repeated and late, through the whole app; exit 1 if wrong."""
+    from apps.clickstream.evaluation_consent import evaluate_consent
+    from millrace.errors import ChecksFailed
+
+    report = evaluate_consent(cases, seed)
+    write(out, report)
+    shown = ("cases", "failed", "answers", "offers", "profiles", "told")
+    _show("Consent", shown, [tuple(report[name] for name in shown)])
+    for one in report["failures"]:
+        typer.echo(f"case {one['case']}: {'; '.join(one['wrong'])}")
+    if report["failed"]:
+        raise ChecksFailed(f"{report['failed']} of {cases} histories are wrong")
+
+
 def _say(text: str) -> None:
     typer.echo(text, err=True)
 

@@ -89,6 +89,10 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     past: list[Session] = msgspec.field(default_factory=list)
     answers: Answers | None = None
 
+    def allowed(self, at_ms: int) -> int:
+        """Return the purposes that were allowed at a moment (UTC ms) and still are, as bits."""
+        return self.consent if self.answers is None else self.answers.at(at_ms)
+
     def touch(self, campaign: str, at_ms: int) -> bool:
         """Take down a touch; return whether it is the first or the last one now."""
         news = False

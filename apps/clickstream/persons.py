@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final
 
-from apps.clickstream.consent import OFFER, STITCH, purposes_of
+from apps.clickstream.consent import STITCH, purposes_of
 from apps.clickstream.events import Consent, Forget
 from apps.clickstream.messages import (
-    EVERYWHERE,
     Activity,
     ConsentSaid,
     Details,
@@ -130,6 +129,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         before = register.refused
         news = register.take(event.bits, event.at_ms, event.granted)
         self.person.value = person
+        ctx.emit(event)
         if not news:
             return
         for visitor in sorted(person.visitors):
@@ -138,10 +138,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         after = register.refused
         if after & STITCH and not before & STITCH:
             person.forget_profile()
-            person.revision += 1
-            ctx.output(self.profiles, profile_row(ctx.key, person, deleted=True), revision=person.revision)
-        if bool(before & OFFER) != bool(after & OFFER):
-            ctx.emit(MarketingConsent(event.person, event.at_ms, EVERYWHERE, not after & OFFER))
+            self._no_profile(person, ctx)
 
     def _tell(self, visitor: str, said_in: str, person: Person, ctx: Context, *, only: int = 7) -> None:
         """Tell a browser of the person what holds for it, too; it comes by the topic of answers."""
@@ -160,9 +157,12 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         person.revision += 1
         ctx.output(self.profiles, profile_row(ctx.key, person), revision=person.revision)
 
-    def _erase(self, event: ErasePerson, person: Person, ctx: Context) -> None:
+    def _no_profile(self, person: Person, ctx: Context) -> None:
         person.revision += 1
         ctx.output(self.profiles, profile_row(ctx.key, person, deleted=True), revision=person.revision)
+
+    def _erase(self, event: ErasePerson, person: Person, ctx: Context) -> None:
+        self._no_profile(person, ctx)
         for visitor in sorted(person.visitors):
             ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
         for cart in person.carts:

@@ -12,6 +12,7 @@ from apps.clickstream.consent import (
     may_offer,
     may_stitch,
     names,
+    order_of,
 )
 from apps.clickstream.events import Click, Consent, Forget
 from apps.clickstream.known import TICK, Known
@@ -28,7 +29,7 @@ class VisitorIdentity(VisitorSessions):
         at = ctx.event_time
         touched = campaign is not None and known.touch(campaign, at)
         user = event.user_id
-        if user and user != known.user_id and may_stitch(known.consent):
+        if user and user != known.user_id and may_stitch(known.allowed(at)):
             known.user_id = user
             touched = True
             self._identity(known, user, ctx)
@@ -70,16 +71,27 @@ class VisitorIdentity(VisitorSessions):
             self._answered(step, answers.revision, ctx, again=step.answer is not said)
         known.answers = answers
         known.consent = after = answers.in_force | before & WITHDRAWN
-        if may_offer(before) and not may_offer(after):
+        if any(may_offer(step.before) and not may_offer(step.after) for step in steps):
             known.consent = after = after | WITHDRAWN
         # Whoever is given leave for the first time has nothing that must be lifted.
-        if may_offer(before) != may_offer(after) and after & WITHDRAWN:
-            ctx.emit(MarketingConsent(self.person(known, ctx.key), ctx.event_time, ctx.key, may_offer(after)))
+        if after & WITHDRAWN:
+            self._may_offer(steps[0].answer, answers, known, ctx)
         own = next(step for step in steps if step.answer is said)
         # Also where it has been given again since.
         if may_stitch(own.before) and not may_stitch(own.after):
             self._unlink(identity, known, ctx)
         self.known.value = known
+
+    def _may_offer(self, first: Answer, answers: Answers, known: Known, ctx: Context) -> None:
+        """Tell whose the browser is or was since when something may be offered there, or may not."""
+        persons = dict.fromkeys((f"v:{ctx.key}", self.person(known, ctx.key)))
+        for number, step in enumerate(answers.steps() or [Step(first, 0, answers.base)]):
+            if order_of(step.answer) >= order_of(first):
+                at, granted = step.answer.at_ms, may_offer(step.after)
+                for person in persons:
+                    told = MarketingConsent(person, at, ctx.key, granted, answers.revision + number)
+                    ctx.emit(told)
+        answers.revision += len(answers.answers)
 
     def _answered(self, step: Step, revision: int, ctx: Context, *, again: bool) -> None:
         answer = step.answer
@@ -91,7 +103,7 @@ class VisitorIdentity(VisitorSessions):
 
     def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
-        ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause))
+        ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
         if known.user_id is not None:
             ctx.emit(Unlink(f"u:{known.user_id}", ctx.event_time, ctx.key))
             self._identity(known, known.user_id, ctx, deleted=True)

@@ -70,7 +70,8 @@ class VisitorTold(VisitorIdentity):
         elif event.price is not None:
             cents = to_cents(event.price)
         cart, step = event.cart_id or "", event.step or ""
-        person, marketing = self.person(known, visitor), may_offer(known.consent)
+        consent = known.allowed(at)
+        person, marketing = self.person(known, visitor), may_offer(consent)
         if event.cart_id is not None and kind in _CART:
             worth = cents * quantity * _CART[kind]
             stage = step or _STAGE.get(kind, "cart")
@@ -81,7 +82,7 @@ class VisitorTold(VisitorIdentity):
                 Purchase(person, at, cause, visitor, event.order_id or "", cart, cents, quantity,
                          known.first_ms, known.first, known.last_ms, known.last, marketing)
             )  # fmt: skip
-        elif kind in _ACTIVITIES and may_stitch(known.consent) and (event.item_id or kind != "page_view"):
+        elif kind in _ACTIVITIES and may_stitch(consent) and (event.item_id or kind != "page_view"):
             ctx.emit(
                 Activity(person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",
                          event.category or "", event.device, step, cart, cents, quantity, marketing)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import random
 
-from apps.clickstream.consent import BITS, Answer, Answers, Step, names
+import msgspec
+import pytest
+
+from apps.clickstream.consent import BITS, OFFER, STITCH, Answer, Answers, Step, names
+from apps.clickstream.evaluation_consent import drawn as history
+from apps.clickstream.evaluation_consent import evaluate_consent, run, wrong
+from apps.clickstream.events import Consent
+from apps.clickstream.registers import MOST_ANSWERS, Register
+from tests.unit.apps.clickstream.app_cases import keyed, shop_chain
 from tests.unit.apps.clickstream.test_visitor import START, click, consent, driver, send
 
 CASES = 10_000
@@ -92,3 +100,85 @@ def test_a_withdrawal_with_the_id_of_a_click_counts() -> None:
     send(target, click(1, id="consent-v1-3"))
     send(target, consent(3, ("marketing",), granted=False))
     assert [row.withdrawn for row in target.values("consents")] == [False, True]
+
+
+def test_a_register_says_what_was_said_last_in_whichever_order_and_however_often() -> None:
+    draws = random.Random(7)
+    for _ in range(CASES // 4):
+        said = drawn(draws)
+        come = [*said, *draws.choices(said, k=draws.randrange(4))]
+        draws.shuffle(come)
+        register = Register()
+        for answer in come:
+            register.take(answer.bits, answer.at_ms, answer.granted)
+        at = draws.randrange(45)
+        for name, bit in BITS.items():
+            naming = [a for a in said if a.bits & bit]
+            refused = bool(naming) and name not in allowed_by(naming)
+            assert register.refuses(bit) == refused
+            then = [a for a in naming if a.at_ms <= at]
+            assert register.refuses(bit, at) == (refused or (bool(then) and name not in allowed_by(then)))
+        held = {bit: (at_ms, granted) for bit, at_ms, granted in register.entries()}
+        assert {BITS[name] for name in BITS if held.get(BITS[name], (0, False))[1]} == {
+            BITS[name] for name in allowed_by(said)
+        }
+
+
+def test_a_withdrawal_is_kept_however_much_is_said_and_however_old_what_comes_is() -> None:
+    register = Register()
+    register.take(7, 10_000, False)
+    for at in range(3 * MOST_ANSWERS):
+        register.take(7, at, True)
+    assert register.refuses(STITCH)
+    assert register.refuses(OFFER)
+    assert max(map(len, register.said)) == MOST_ANSWERS
+
+
+def test_random_histories_through_the_whole_app_allow_nothing_that_was_withdrawn() -> None:
+    report = evaluate_consent(150, 0)
+    assert report["failures"] == []
+    assert min(report["offers"], report["profiles"], report["told"]) > 50
+
+
+@pytest.mark.parametrize("what", ["profile", "offer", "in force"])
+def test_what_no_answer_allows_is_seen(what: str) -> None:
+    """The comparison is worth something: what is broken on purpose is told."""
+    seen = 0
+    for seed in range(30):
+        told, found = history(seed), run(history(seed))
+        assert wrong(told, found) == []
+        if what == "profile":
+            found.profiles |= {"u:u0", "u:u1"}
+        elif what == "offer":
+            found.offers = [({**o, "person": "v:b9", "visitor_id": "b9"}, place) for o, place in found.offers]
+        else:
+            for row in found.consents.values():
+                row["in_force"] = ["marketing"]
+        seen += bool(wrong(told, found))
+    assert seen > 3
+
+
+def test_a_withdrawal_on_the_phone_ends_offers_and_identity_on_the_laptop() -> None:
+    """What the app tells the laptop comes back by the topic of answers; offers end before that.
+
+    ======  ===========================  ==================  ==========
+    laptop  consent, login, view                             view
+    phone                                login, withdrawal
+    ======  ===========================  ==================  ==========
+    """
+    chain = shop_chain(bound_ms=0)
+    laptop, phone = ("v1", "v2")
+    both = [consent(0, visitor=v, user="u1") for v in (laptop, phone)]
+    logins = [click(n + 1, "login", v, user_id="u1") for n, v in enumerate((laptop, phone))]
+    chain.run_batch(keyed(*both, *logins, click(5, item_id="i1", user_id="u1")))
+    taken = consent(10, ("personalisation",), phone, granted=False, user="u1")
+    found = chain.run_batch(keyed(taken, click(11, "page_view", phone)))
+    told = [msgspec.json.decode(e.payload, type=Consent) for e in found if e.output == "Entities.consents"]
+    assert [(t.visitor_id, t.purposes, t.granted, t.told) for t in told] == [
+        (laptop, ("personalisation",), False, phone)
+    ]
+    found = chain.run_batch(keyed(click(12, item_id="i2", user_id="u1")))
+    assert [e for e in found if e.output == "Entities.profiles"] == []
+    found = chain.run_batch(keyed(*told))
+    gone = [msgspec.json.decode(e.payload) for e in found if e.output == "Visitors.identities"]
+    assert [(row["visitor_id"], row["deleted"]) for row in gone] == [(laptop, True)]

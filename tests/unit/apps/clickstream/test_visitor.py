@@ -219,9 +219,12 @@ def test_withdrawal_takes_effect_from_the_next_event_and_is_audited() -> None:
     views = [(a.person, a.kind, a.subject) for a in target.values() if isinstance(a, Activity)]
     assert views == [("u:u1", "view", "i1")]
     assert [(i.user_id, i.deleted) for i in target.values("identities")] == [("u1", False), ("u1", True)]
-    assert told(target, "v:v1") == [ErasePerson("v:v1", START + 3, "consent-v1-3")]
+    assert told(target, "v:v1") == [
+        MarketingConsent("v:v1", START + 3, "v1", granted=False, revision=3),
+        ErasePerson("v:v1", START + 3, "consent-v1-3", withdrawn=True),
+    ]
     ends = [t for t in told(target, "u:u1") if isinstance(t, MarketingConsent | Unlink)]
-    assert ends == [MarketingConsent("u:u1", START + 3, "v1", False), Unlink("u:u1", START + 3, "v1")]
+    assert ends == [MarketingConsent("u:u1", START + 3, "v1", False, 3), Unlink("u:u1", START + 3, "v1")]
 
 
 def test_withdrawal_of_marketing_leaves_the_profile() -> None:
