@@ -11,6 +11,7 @@ from apps.clickstream.consent import BITS, OFFER, STITCH, Answer, Answers, Step,
 from apps.clickstream.evaluation_consent import drawn as history
 from apps.clickstream.evaluation_consent import evaluate_consent, run, wrong
 from apps.clickstream.events import Consent
+from apps.clickstream.offers import KeptOffers
 from apps.clickstream.registers import MOST_ANSWERS, Register
 from tests.unit.apps.clickstream.app_cases import keyed, shop_chain
 from tests.unit.apps.clickstream.test_visitor import START, click, consent, driver, send
@@ -182,3 +183,12 @@ def test_a_withdrawal_on_the_phone_ends_offers_and_identity_on_the_laptop() -> N
     found = chain.run_batch(keyed(*told))
     gone = [msgspec.json.decode(e.payload) for e in found if e.output == "Visitors.identities"]
     assert [(row["visitor_id"], row["deleted"]) for row in gone] == [(laptop, True)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_what_is_said_of_one_moment_the_newest_revision_holds(turned: bool) -> None:
+    said = [(21, True, 1), (21, False, 2), (30, True, 3)]
+    state = KeptOffers()
+    for at, granted, revision in reversed(said) if turned else said:
+        state.browser_says("v1", at, granted, revision)
+    assert [state.forbids("v1", at) for at in (20, 21, 29, 30)] == [False, True, True, False]
