@@ -71,6 +71,8 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         last: Its last touch.
         last_ms: When that was.
         past: Its last sessions, while nobody is known by it.
+        owners: Accounts that it was known to be of within the time of repeats: what is said of its consent
+            concerns them, too.
         answers: What was said about consent; None: nothing, or by an earlier version, which kept the sum
             alone.
     """
@@ -88,6 +90,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     last_ms: int = 0
     past: list[Session] = msgspec.field(default_factory=list)
     answers: Answers | None = None
+    owners: list[str] = msgspec.field(default_factory=list)
 
     def allowed(self, at_ms: int) -> int:
         """Return the purposes that were allowed at a moment (UTC ms) and still are, as bits."""

@@ -165,7 +165,7 @@ class Visitors(VisitorTold):
             known.seen = seen = {event: mark for event, mark in seen.items() if seen_at(mark) > horizon}
         due = known.book.due(rules.sessions, rules.session_lateness_ms)
         if due is None and not seen:
-            known.times, known.minutes, known.bot = [], [], ""
+            known.times, known.minutes, known.bot, known.owners = [], [], "", []
             if known == _NOTHING:
                 self.known.clear()
                 return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from apps.clickstream.consent import (
     WITHDRAWN,
     Answer,
@@ -20,6 +22,9 @@ from apps.clickstream.messages import ConsentSaid, EraseCart, ErasePerson, Link,
 from apps.clickstream.rows import Erased, Identity, digest_of
 from apps.clickstream.visitor_sessions import VisitorSessions
 from millrace import Context
+
+#: So many accounts that a browser was lately known to be of are remembered.
+_OWNERS: Final = 4
 
 
 class VisitorIdentity(VisitorSessions):
@@ -71,7 +76,8 @@ class VisitorIdentity(VisitorSessions):
             self._answered(step, answers.revision, ctx, again=step.answer is not said)
         known.answers = answers
         known.consent = after = answers.in_force | before & WITHDRAWN
-        if any(may_offer(step.before) and not may_offer(step.after) for step in steps):
+        lost = any(may_offer(step.before) and not may_offer(step.after) for step in steps)
+        if lost or (may_offer(before) and not may_offer(after)):
             known.consent = after = after | WITHDRAWN
         # Whoever is given leave for the first time has nothing that must be lifted.
         if after & WITHDRAWN:
@@ -84,7 +90,8 @@ class VisitorIdentity(VisitorSessions):
 
     def _may_offer(self, first: Answer, answers: Answers, known: Known, ctx: Context) -> None:
         """Tell whose the browser is or was since when something may be offered there, or may not."""
-        persons = dict.fromkeys((f"v:{ctx.key}", self.person(known, ctx.key)))
+        owners = (f"u:{user}" for user in known.owners)
+        persons = dict.fromkeys((f"v:{ctx.key}", self.person(known, ctx.key), *owners))
         for number, step in enumerate(answers.steps() or [Step(first, 0, answers.base)]):
             if order_of(step.answer) >= order_of(first):
                 at, granted = step.answer.at_ms, may_offer(step.after)
@@ -107,6 +114,9 @@ class VisitorIdentity(VisitorSessions):
         if known.user_id is not None:
             ctx.emit(Unlink(f"u:{known.user_id}", ctx.event_time, ctx.key))
             self._identity(known, known.user_id, ctx, deleted=True)
+            known.owners = [*(user for user in known.owners if user != known.user_id), known.user_id][
+                -_OWNERS:
+            ]
             known.user_id = None
 
     def _forget(self, event: Forget, known: Known | None, ctx: Context) -> None:

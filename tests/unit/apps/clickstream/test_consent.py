@@ -136,7 +136,7 @@ def test_a_withdrawal_is_kept_however_much_is_said_and_however_old_what_comes_is
 
 
 def test_random_histories_through_the_whole_app_allow_nothing_that_was_withdrawn() -> None:
-    report = evaluate_consent(150, 0)
+    report = evaluate_consent(150, 5400)
     assert report["failures"] == []
     assert min(report["offers"], report["profiles"], report["told"]) > 50
 
