@@ -23,6 +23,7 @@ from apps.clickstream.messages import (
 )
 from apps.clickstream.profiles import Person, Profile, profile_row
 from apps.clickstream.rows import digest_of
+from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 _BOUGHT: Final = "person"
@@ -41,6 +42,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     # Profiles are sums; a purchase is attributed when the watermark has passed it.
     order = arrival(commutes=True)
     person = value_state(Person, ttl=days(395))
+    erased = value_state(Suppressed, ttl=SUPPRESSED)
     profiles = side_output(Profile)
     forget = side_output(Forget)
     consents = side_output(Consent)
@@ -52,7 +54,10 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     def process(self, event: ToPerson, ctx: Context) -> None:
         """Let an event count for the person whom it concerns."""
         person = self.person.value or Person()
-        if isinstance(event, ConsentSaid):
+        erased = self.erased.value
+        if erased is not None and not isinstance(event, ErasePerson) and is_suppressed(erased, event.at_ms):
+            self._of_before(event, erased, ctx)
+        elif isinstance(event, ConsentSaid):
             self._said(event, person, ctx)
         elif isinstance(event, Activity):
             if person.register.no_profile(event.at_ms):
@@ -157,12 +162,24 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         person.revision += 1
         ctx.output(self.profiles, profile_row(ctx.key, person), revision=person.revision)
 
+    def _of_before(self, event: ToPerson, erased: Suppressed, ctx: Context) -> None:
+        """Let what was done before the erasure bring nobody back: the browser is forgotten, too."""
+        if isinstance(event, Link):
+            ctx.output(self.forget, Forget(erased.request_id, event.visitor, erased.at_ms))
+        elif isinstance(event, Purchase):
+            ctx.output(self.placed, OrderPlaced(event.order_id, event.at_ms, event.cents, "", ""))
+
     def _no_profile(self, person: Person, ctx: Context) -> None:
         person.revision += 1
         ctx.output(self.profiles, profile_row(ctx.key, person, deleted=True), revision=person.revision)
 
     def _erase(self, event: ErasePerson, person: Person, ctx: Context) -> None:
         self._no_profile(person, ctx)
+        for bought in person.purchases:
+            first, last = person.attribution(bought)
+            ctx.output(self.placed, OrderPlaced(bought.order_id, bought.at_ms, bought.cents, first, last))
+        if not event.withdrawn:
+            self.erased.value = Suppressed(event.at_ms, event.request_id).after(self.erased.value)
         for visitor in sorted(person.visitors):
             ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
         for cart in person.carts:

@@ -93,12 +93,14 @@ class Erased(msgspec.Struct, frozen=True, gc=False):
         subject_digest: :func:`digest_of` what was forgotten: a browser, an account or a cart.
         had_state: Whether anything was known.
         at_ms: When it was asked for, UTC ms.
+        suppressed: An event of before the request has come since, and was dropped.
     """
 
     request_id: str
     subject_digest: str
     had_state: bool
     at_ms: int
+    suppressed: bool = False
 
 
 def digest_of(name: str) -> str:

@@ -19,6 +19,7 @@ from apps.clickstream.known import (
 )
 from apps.clickstream.messages import Details, ErasePerson, OrderRefunded
 from apps.clickstream.sessions import Session, SessionBook
+from apps.clickstream.suppression import Suppressed
 from apps.clickstream.visitor_told import VisitorTold
 from apps.clickstream.visitor_tracked import TrackedSessions
 from millrace import Context, Timer
@@ -41,6 +42,8 @@ class Visitors(VisitorTold):
 
     def process(self, event: ShopEvent, ctx: Context) -> None:
         """Handle an event that is in time."""
+        if self._suppressed(event, ctx):
+            return
         if isinstance(event, Click):
             known = self._first_of_its_kind(event, ctx)
             if known is not None:
@@ -50,6 +53,8 @@ class Visitors(VisitorTold):
 
     def on_late(self, event: ShopEvent, ctx: Context) -> None:
         """Let a late click change what it still may; the other streams are never too late."""
+        if self._suppressed(event, ctx):
+            return
         if not isinstance(event, Click):
             self._other(event, ctx)
             return
@@ -205,6 +210,7 @@ class Visitors(VisitorTold):
         elif isinstance(event, Refund):
             ctx.output(self.refunds, OrderRefunded(event.order_id, identity, to_cents(event.amount)))
         else:
+            self.erased.value = Suppressed(ctx.event_time, identity).after(self.erased.value)
             ctx.emit(ErasePerson(f"u:{event.user_id}", ctx.event_time, identity))
 
 

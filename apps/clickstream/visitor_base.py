@@ -10,6 +10,7 @@ from apps.clickstream.funnels import FunnelResult
 from apps.clickstream.known import Known, VisitorRules
 from apps.clickstream.messages import OrderRefunded, ToCart, ToPerson, ToShard
 from apps.clickstream.rows import Erased, Identity, SessionRow
+from apps.clickstream.suppression import SUPPRESSED, Suppressed
 from millrace import KeyedProcess, arrival, days, side_output, value_state
 
 
@@ -26,6 +27,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     order = arrival(corrects=True)
     inputs: ClassVar = INPUTS
     known = value_state(Known, ttl=days(395))
+    erased = value_state(Suppressed, ttl=SUPPRESSED)
     sessions = side_output(SessionRow)
     funnels = side_output(FunnelResult)
     consents = side_output(ConsentChange)

@@ -16,10 +16,11 @@ from apps.clickstream.consent import (
     names,
     order_of,
 )
-from apps.clickstream.events import Click, Consent, Forget
+from apps.clickstream.events import Click, Consent, Erasure, Forget, Refund, ShopEvent
 from apps.clickstream.known import TICK, Known
 from apps.clickstream.messages import ConsentSaid, EraseCart, ErasePerson, Link, MarketingConsent, Unlink
 from apps.clickstream.rows import Erased, Identity, digest_of
+from apps.clickstream.suppression import Suppressed, is_suppressed
 from apps.clickstream.visitor_sessions import VisitorSessions
 from millrace import Context
 
@@ -77,7 +78,8 @@ class VisitorIdentity(VisitorSessions):
         known.answers = answers
         known.consent = after = answers.in_force | before & WITHDRAWN
         lost = any(may_offer(step.before) and not may_offer(step.after) for step in steps)
-        if lost or (may_offer(before) and not may_offer(after)):
+        # An answer that comes after newer ones may change what was allowed between them.
+        if lost or len(steps) > 1 or (may_offer(before) and not may_offer(after)):
             known.consent = after = after | WITHDRAWN
         # Whoever is given leave for the first time has nothing that must be lifted.
         if after & WITHDRAWN:
@@ -119,6 +121,18 @@ class VisitorIdentity(VisitorSessions):
             ]
             known.user_id = None
 
+    def _suppressed(self, event: ShopEvent, ctx: Context) -> bool:
+        """Tell whether an event is of before its browser or account was forgotten; it is dropped then."""
+        erased = self.erased.value
+        if erased is None or isinstance(event, Forget | Erasure | Refund):
+            return False
+        if not is_suppressed(erased, ctx.event_time):
+            return False
+        ctx.output(
+            self.erasures, Erased(erased.request_id, digest_of(str(ctx.key)), False, erased.at_ms, True)
+        )
+        return True
+
     def _forget(self, event: Forget, known: Known | None, ctx: Context) -> None:
         subject, cause = ctx.key, event.request_id
         erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
@@ -126,6 +140,7 @@ class VisitorIdentity(VisitorSessions):
         if known is not None and known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
         self.known.clear()
+        self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
         ctx.timers.delete(TICK)
         if subject.startswith("c:"):
             ctx.output(self.carts, EraseCart(subject[2:], ctx.event_time, cause))

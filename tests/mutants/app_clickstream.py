@@ -188,8 +188,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a browser that is forgotten stays",
         f"{_APP}/visitor_identity.py",
-        "        self.known.clear()\n        ctx.timers.delete(TICK)\n        if subject",
-        "        ctx.timers.delete(TICK)\n        if subject",
+        "        self.known.clear()\n        self.erased.value = Supp",
+        "        self.erased.value = Supp",
         "erasure leaves no state",
         (f"{_TESTS}/test_visitor.py::test_forgetting_a_browser_leaves_no_state_and_no_name",),
     ),
@@ -272,6 +272,14 @@ MUTANTS: Final = (
         "        if after & STITCH and before & STITCH:\n",
         "consent",
         (f"{_TESTS}/test_consent.py",),
+    ),
+    Mutant(
+        "clickstream: late events bring back whom nobody may know",
+        f"{_APP}/suppression.py",
+        "    return erased is not None and at_ms <= erased.at_ms\n",
+        "    return erased is not None and at_ms > 1 << 62\n",
+        "erasure holds",
+        (f"{_TESTS}/test_visitor.py", f"{_TESTS}/test_entities.py"),
     ),
     Mutant(
         "clickstream: carts are never left",
