@@ -657,6 +657,34 @@ def serve(
     report.write("serve", results, bench.configuration(sizes, overrides or []), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench uplift --seeds 100 --out uplift.json")
+def uplift(
+    seeds: Annotated[int, typer.Option(min=1, help="Shops to play, seeds 1 to this.")] = 100,
+    days: Annotated[int, typer.Option(min=8, help="Days that pass in each.")] = 20,
+    event_rate: Annotated[float, typer.Option(min=0.001, help="Events a second.")] = 0.08,
+    adds: Annotated[float, typer.Option(help="What an offer adds to the share of carts bought.")] = 0.3,
+    least: Annotated[int, typer.Option(min=0, max=100, help="Of 100 so many must hold the truth.")] = 90,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to play in.")] = 2,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Shoppers who answer clickstream's offers, in memory: how often its interval holds what these add."""
+    from dataclasses import asdict
+
+    from benchmarks import report
+    from benchmarks import uplift as bench
+    from millrace.errors import ChecksFailed
+
+    shop = bench.Shop(days=days, event_rate=event_rate, offer_uplift=adds)
+    results = bench.evaluate(
+        range(1, seeds + 1), shop, jobs=jobs, say=lambda line: typer.echo(line, err=True)
+    )
+    results["correct"] = results["held"] * 100 >= least * seeds
+    report.write("uplift", results, asdict(shop) | {"seeds": seeds, "least": least}, out, markdown)
+    if not results["correct"]:
+        raise ChecksFailed(f"{results['held']} of {seeds} intervals hold what offers add, {least} % must")
+
+
 @app.command("big-state", epilog="Example: millrace bench big-state --keys 100000 --rate 500")
 def big_state(
     keys: Keys = None,

@@ -17,6 +17,7 @@ from generators import options as o
 from generators.engine.disturb import Disturbances
 from generators.engine.profile import Profile
 from generators.engine.simulated import Domain
+from generators.kafka_loop import OPTIONS, close_the_loop
 from millrace.errors import UserError
 
 #: Options of every domain, in the order of the help: name → (type, default).
@@ -57,8 +58,11 @@ _SHARED: Final[dict[str, tuple[Any, Any]]] = {
     "dry_run": (o.DryRun, False),
     "quiet": (o.Quiet, False),
 }
-#: Domains that an app can talk with: domain → module with ``OPTIONS`` and ``close_the_loop``.
-_LOOPS: Final = {"ridesharing": "generators.ridesharing.kafka_loop"}
+#: Domains whose people react to an app: domain → module with its ``LOOP``.
+_LOOPS: Final = {
+    "ridesharing": "generators.ridesharing.loop",
+    "clickstream": "generators.clickstream.loop",
+}
 
 
 def make_command(domain: Domain) -> Callable[..., None]:
@@ -85,10 +89,9 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 def _shared(domain: Domain) -> dict[str, tuple[Any, Any]]:
     """Return the shared options; the domain's profile says the usual rate and disorder."""
     usual = _usual(domain)
-    loop = importlib.import_module(_LOOPS[domain.name]).OPTIONS if domain.name in _LOOPS else {}
     return {
         **_SHARED,
-        **loop,
+        **(OPTIONS if domain.name in _LOOPS else {}),
         "rate": (o.Rate, f"{usual['event_rate']:g}"),
         "disorder_ms": (o.Disorder, usual["disorder_ms"]),
     }
@@ -157,7 +160,8 @@ def generate(domain: Domain, values: dict[str, Any]) -> None:
         now_ms=time.time_ns() // 1_000_000,
     )
     if values.get("loop"):
-        domain, timing = importlib.import_module(_LOOPS[domain.name]).close_the_loop(domain, values, timing)
+        loop = importlib.import_module(_LOOPS[domain.name]).LOOP
+        domain, timing = close_the_loop(domain, loop, values, timing)
     profile, wrong = make_profile(domain, values, timing.event_rate, timing.events, timing.start_ms)
     until_ms = timing.until_ms
     parameters = {**profile.parameters(), "until_ms": until_ms, "disturbances": wrong.parameters()}

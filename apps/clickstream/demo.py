@@ -39,6 +39,7 @@ def settings(run_id: str) -> list[str]:
 def generate(run: DemoRun) -> Sequence[str]:
     """Return the generator's arguments: a minute of clock time is two hours of event time."""
     topics = run.settings.topics
+    suffix = topics.offers.removeprefix(ClickstreamSettings().topics.offers)
     arguments: dict[str, object] = {
         "--rate": run.rate,
         "--duration": f"{run.duration_s:g}s",
@@ -51,6 +52,9 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--refund-after-h": 0.5,
         "--erasures": 40,
         "--recovery": 0.3,
+        # Shoppers answer offers; of the two hours there must be time for it.
+        "--offer-uplift": 0.3,
+        "--offer-answer-min": 10,
         "--duplicates": 0.01,
         "--malformed": 0.002,
         "--bootstrap": run.bootstrap,
@@ -58,7 +62,14 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--ledger": run.ledger,
     }
     streams = [part for name in STREAMS for part in ("--topic", f"{name}={getattr(topics, name)}")]
-    return ["clickstream", "--quiet", *(str(part) for pair in arguments.items() for part in pair), *streams]
+    loop = ["--loop", *(["--loop-suffix", suffix] if suffix else [])]
+    return [
+        "clickstream",
+        "--quiet",
+        *loop,
+        *(str(part) for pair in arguments.items() for part in pair),
+        *streams,
+    ]
 
 
 def offer_line(value: bytes) -> AlertLine:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from apps.clickstream.answer_checks import check_answers
 from apps.clickstream.known import HOLDOUT
 from apps.clickstream.offer_checks import STITCHING, Consents, check_offers, check_outcomes
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
@@ -68,6 +69,15 @@ def check_ledger(
         *check_offers(offers, abandonments, consents, rules, holdout=holdout, until_ms=end_ms, erased=erased),
         *check_outcomes(
             rows("outcomes"), offers, truths["attribution"], truths["identity"], consents, until_ms=end_ms
+        ),
+        *check_answers(
+            offers,
+            rows("outcomes"),
+            truths["offer"],
+            truths["attribution"],
+            truths["identity"],
+            consents,
+            until_ms=end_ms,
         ),
         *_boards(rows("boards"), truths, end_ms, erased),
         equal("repeats in dead letters", faults.get("duplicate", 0), letters["duplicate"]),

@@ -83,8 +83,13 @@ def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess
     )
 
 
-def topology(settings: ClickstreamSettings) -> Topology:
-    """Return the app's topology; its tables and topics stand in the README."""
+def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None = None) -> Topology:
+    """Return the app's topology; its tables and topics stand in the README.
+
+    Args:
+        settings: The app's settings.
+        offers: Rules of offers in place of those of the settings.
+    """
     names = settings.topics
     inputs = {name: Input(getattr(names, name), RecordKey()) for name in INPUTS}
     # What the app sends itself has the key of its sender: whom it concerns stands in it.
@@ -92,8 +97,9 @@ def topology(settings: ClickstreamSettings) -> Topology:
     inputs["forget"] = Input(names.forget, FirstOf(("subject",)), clock=False)
     first = visitors(settings.visitor_rules())
     visited = read(inputs, control=names.control).process(first)
+    rules = settings.offer_rules() if offers is None else offers
     return followed(
-        visited, entities(ms(settings.cart_timeout)), results(settings.offer_rules(), settings.offers.control)
+        visited, entities(ms(settings.cart_timeout)), results(rules, settings.offers.control)
     ).write(
         tables={
             f"{first.name}.sessions": Upsert("sessions", ("session_id",), "revision", "deleted"),

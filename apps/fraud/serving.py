@@ -68,16 +68,17 @@ def found_in(emitted: Iterable[Emission], outputs: Mapping[str, str]) -> dict[st
     return {"status": dead.get("reason", "unknown"), "error": dead.get("error", "nothing was decided")}
 
 
-@dataclass
+@dataclass(slots=True)
 class _Asked:
     """A payment that was asked about.
 
     Attributes:
         body: What it was.
         lock: Held while it is answered for the first time.
-        seen: How it was run; ``None``: not yet.
+        seen: How it was run; ``None``: not yet, or it has arrived.
         told: What the answer says, as long as the broker is not looked at.
-        sent: Where it has arrived.
+        sent: Where it is going to arrive; ``None``: it was not sent, or it has arrived.
+        place: Where it has arrived.
     """
 
     body: bytes
@@ -85,6 +86,7 @@ class _Asked:
     seen: Seen | None = None
     told: dict[str, Any] | None = None
     sent: Future[Place] | None = None
+    place: Place | None = None
 
 
 class Decider:
@@ -171,20 +173,9 @@ class Decider:
         if told["status"] in ("duplicate", "conflict") or "action" not in told:
             # The stream has it, or would put it aside as well: it is not sent once more.
             return Answer(409 if told["status"] in ("duplicate", "conflict") else 422, told)
-        if asked.sent is None or (asked.sent.done() and asked.sent.exception() is not None):
-            asked.sent = self._hand_on.send(tx.card_id.encode(), body)
-        place: Place | None = None
-        why = ""
-        try:
-            place = asked.sent.result(self._ack_s)
-        except NotInTime:
-            why = f"the broker has not answered within {self._ack_s:g} s"
-        except NotHandedOn as error:
-            why = str(error)
-        if place is not None and asked.seen is not None:
-            asked.seen.place = place
-        elif asked.seen is not None:
-            self._when_sent(asked.sent, asked.seen)
+        place, why = asked.place, ""
+        if place is None:
+            place, why = self._sent(asked, tx, body)
         told |= {"handed_on": place is not None, **({"repeated": True} if again else {})}
         refused = place is None and self._when_down == "refuse"
         if not again or place is not None:
@@ -195,6 +186,23 @@ class Decider:
             retry = (("retry-after", "1"),)
             return Answer(503, {"error": f"the payment is not in the stream: {why}; ask again"}, retry)
         return Answer(200, told)
+
+    def _sent(self, asked: _Asked, tx: Transaction, body: bytes) -> tuple[Place | None, str]:
+        """Send a payment unless it is on its way; return where it has arrived, or why it has not."""
+        if asked.sent is None or (asked.sent.done() and asked.sent.exception() is not None):
+            asked.sent = self._hand_on.send(tx.card_id.encode(), body)
+        try:
+            place = asked.sent.result(self._ack_s)
+        except (NotInTime, NotHandedOn) as error:
+            if asked.seen is not None:
+                self._when_sent(asked.sent, asked.seen)
+            late = isinstance(error, NotInTime)
+            return None, f"the broker has not answered within {self._ack_s:g} s" if late else str(error)
+        if asked.seen is not None:
+            asked.seen.place = place
+        # A hundred thousand are remembered: of what has arrived, no more than is asked for.
+        asked.place, asked.seen, asked.sent = place, None, None
+        return place, ""
 
     @staticmethod
     def _when_sent(sent: Future[Place], seen: Seen) -> None:

@@ -28,6 +28,7 @@ class ClickstreamProfile(Profile):
         conversion: Purchases completed in the same visit per cart with something in it, 0 to 1.
         recovery: Share of abandoned carts that are bought later when nothing is offered, 0 to 1.
         offer_uplift: What an offer adds to that share, -1 to 1; see ``responds``.
+        offer_answer_min: Who buys because of an offer comes so many minutes after it, as a median.
         refunds: Share of orders that come back at least in part, 0 to 1.
         refund_after_h: After how many hours they do, as a median.
         boundaries: Share of visits with one pause of about 30 minutes, 0 to 1.
@@ -48,6 +49,7 @@ class ClickstreamProfile(Profile):
     conversion: float = 0.3
     recovery: float = 0.075
     offer_uplift: float = 0.05
+    offer_answer_min: float = 60.0
     refunds: float = 0.06
     refund_after_h: float = 72.0
     boundaries: float = 0.01
@@ -81,6 +83,11 @@ class ClickstreamProfile(Profile):
             low <= self.offer_uplift <= high,
             f"with a recovery of {self.recovery} the uplift of an offer is between {low} and {high}",
             self.offer_uplift,
+        )
+        check(
+            0 < self.offer_answer_min <= 10_000,
+            "answers to an offer come after up to 10,000 minutes",
+            self.offer_answer_min,
         )
         check(0 < self.refund_after_h <= 1_000, "refunds come after up to 1,000 hours", self.refund_after_h)
         check(0 <= self.heartbeat_s <= 300, "heartbeat is 0 to 300 seconds", self.heartbeat_s)

@@ -10,13 +10,14 @@ from typing import Final
 import msgspec
 
 from generators.clickstream import truths
+from generators.clickstream.answers import Answers, OfferMade
 from generators.clickstream.bots import BOT_VISIT_EVENTS, Bots
 from generators.clickstream.catalogue import Catalogue
 from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from generators.clickstream.seasons import Arrivals
 from generators.clickstream.visits import Plan, Visits
 from generators.engine.randomness import substream
-from generators.engine.simulated import Simulated
+from generators.engine.simulated import Simulated, Truth
 
 #: Mean number of events of a visit with all that follows from it; a test holds it to what is simulated.
 VISIT_EVENTS: Final = 4.65
@@ -41,23 +42,35 @@ def simulate(profile: ClickstreamProfile) -> Iterator[Simulated]:
 
 
 def _begin(profile: ClickstreamProfile) -> Iterator[Simulated]:
-    events = _Shop(profile).run()
-    truth = truths.uplift(Names(profile).run, profile.recovery, profile.offer_uplift)
+    events = Shop(profile).run()
+    truth = truth_of_offers(profile)
     for first in islice(events, 1):
         yield msgspec.structs.replace(first, truths=(truth, *first.truths))
     yield from events
 
 
-class _Shop:
-    """Merges what goes on at the same time into one stream in event time."""
+def truth_of_offers(profile: ClickstreamProfile) -> Truth:
+    """Return what an offer does to carts that were left."""
+    return truths.uplift(Names(profile).run, profile.recovery, profile.offer_uplift)
 
-    def __init__(self, profile: ClickstreamProfile) -> None:
+
+class Shop:
+    """Merges what goes on at the same time into one stream in event time.
+
+    Args:
+        profile: What it is made from.
+        answers: Whether visitors react to offers, so that the carts they leave are remembered.
+    """
+
+    def __init__(self, profile: ClickstreamProfile, *, answers: bool = False) -> None:
         names = Names(profile)
         catalogue = Catalogue(profile.seed, profile.items, profile.item_skew)
         self._ties = count()
         #: What begins later: moment, tie, plan.
         self._agenda: list[tuple[int, int, Plan]] = []
-        self._visits = Visits(profile, names, catalogue, self._later)
+        self._waiting = _Calendar()
+        self._answers = Answers(profile, names) if answers else None
+        self._visits = Visits(profile, names, catalogue, self._later, self._answers)
         self._bots = Bots(profile, names, catalogue)
         rate, seed = profile.event_rate, profile.seed
         arrivals = Arrivals(
@@ -95,15 +108,42 @@ class _Shop:
         At a thousand events a second a hundred thousand visits are in progress. A heap of them would miss
         the processor's caches at every step; a list per second, sorted when its time comes, does not.
         """
-        agenda, waiting = self._agenda, _Calendar()
         while True:
-            slot = waiting.next_slot(agenda[0][0] >> _SLOT_BITS)
-            end = (slot + 1) << _SLOT_BITS
-            while agenda[0][0] < end:
-                _, tie, plan = heappop(agenda)
-                waiting.add(tie, plan())
-            for entry in waiting.take(slot):
-                yield entry[3]
+            yield from self._second(self._next())
+
+    def until(self, end_ms: int) -> Iterator[Simulated]:
+        """Yield the events of all seconds that are over at a time, UTC ms."""
+        while (slot := self._next()) + 1 << _SLOT_BITS <= end_ms:
+            yield from self._second(slot)
+        if self._answers is not None:
+            self._answers.forget(end_ms)
+
+    def offer(self, offer: OfferMade, now_ms: int) -> Truth | None:
+        """Let a visitor react to an offer; return what is true of it, ``None`` if it has come before.
+
+        Args:
+            offer: The offer.
+            now_ms: Up to when events have been yielded, UTC ms.
+        """
+        if self._answers is None or (found := self._answers.take(offer, now_ms)) is None:
+            return None
+        truth, left, returns = found
+        if left is not None and returns is not None:
+            self._visits.come_back(returns, shared=left.shared)
+        return truth
+
+    def _next(self) -> int:
+        """Return the next second in which something happens."""
+        return self._waiting.next_slot(self._agenda[0][0] >> _SLOT_BITS)
+
+    def _second(self, slot: int) -> Iterator[Simulated]:
+        agenda, waiting = self._agenda, self._waiting
+        end = (slot + 1) << _SLOT_BITS
+        while agenda[0][0] < end:
+            _, tie, plan = heappop(agenda)
+            waiting.add(tie, plan())
+        for entry in waiting.take(slot):
+            yield entry[3]
 
 
 class _Calendar:

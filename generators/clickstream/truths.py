@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from generators.clickstream.carts import Cart, CartStep, idle_spells
 from generators.clickstream.visitors import Device, Person, Touch
@@ -19,6 +19,7 @@ SCENARIOS: Final = {
     "erasure": "the account asks to be forgotten and never comes back",
     "refund": "part or all of an order is paid back",
     "uplift": "what an offer adds to the share of abandoned carts that are bought; at the first event",
+    "offer": "of --loop: an app's offer, whether it was shown, and whether it adds a purchase",
 }
 
 
@@ -99,6 +100,17 @@ def uplift(run: str, recovery: float, offer_uplift: float) -> Truth:
         entity="offer",
         expected="recovered_in_interval",
         detail={"recovery": recovery, "uplift": offer_uplift},
+    )
+
+
+def offer_made(offer_id: str, visitor_id: str, detail: Mapping[str, Any]) -> Truth:
+    """Return the truth about an offer of an app."""
+    return Truth(
+        truth_id=f"offer-{offer_id}",
+        kind="offer",
+        entity=offer_id,
+        expected="answered" if detail["order_id"] is not None else "nothing",
+        detail={"visitor_id": visitor_id, **detail},
     )
 
 

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from generators.clickstream import truths
+from generators.clickstream.answers import Answers, Left
 from generators.clickstream.browsing import Browser
 from generators.clickstream.campaigns import DIRECT, channel
 from generators.clickstream.carts import Cart
@@ -45,15 +46,23 @@ class Visits:
         names: Makes identifiers.
         catalogue: What is for sale.
         later: Takes what is to happen at a later time.
+        answers: Remembers the carts that are left, where visitors react to offers.
     """
 
-    def __init__(self, profile: ClickstreamProfile, names: Names, catalogue: Catalogue, later: Later) -> None:
+    def __init__(
+        self,
+        profile: ClickstreamProfile,
+        names: Names,
+        catalogue: Catalogue,
+        later: Later,
+        answers: Answers | None = None,
+    ) -> None:
         def draws(purpose: str) -> Callable[[], float]:
             return substream(profile.seed, DOMAIN_NAME, purpose).random
 
         self._profile = profile
         self._names = names
-        self._later = later
+        self._later, self._answers = later, answers
         self._population = Population(profile, names)
         self._browser = Browser(profile, catalogue)
         self._consents = Consents(profile, names)
@@ -156,6 +165,9 @@ class Visits:
         elif responds(self._profile, trail.visitor_id, None):
             returns = self._plan_return(trail, cart, person, shared=shared)
         self._tell(trail, cart, returns)
+        if self._answers is not None and not bought:
+            life = person.life if person else 0
+            self._answers.leave(Left(cart, trail.device, person, life, shared, trail.at_ms, returns))
         return returns
 
     def _buy(self, trail: Trail, cart: Cart, person: Person | None) -> None:
@@ -193,8 +205,17 @@ class Visits:
             draw=self._draw_return,
             some_seconds=self._some_seconds,
         )
-        self._later(returns.at_ms, lambda: self._come_back(returns, shared=shared))
+        self.come_back(returns, shared=shared)
         return returns
+
+    def come_back(self, returns: Return, *, shared: bool) -> None:
+        """Have a visit happen that buys what an earlier one left in the cart.
+
+        Args:
+            returns: The visit.
+            shared: Whether it is made with a household's device.
+        """
+        self._later(returns.at_ms, lambda: self._come_back(returns, shared=shared))
 
     def _come_back(self, returns: Return, *, shared: bool) -> list[Simulated]:
         """Return the events of a visit that buys what an earlier one left in the cart."""

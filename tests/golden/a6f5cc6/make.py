@@ -83,16 +83,17 @@ def ridesharing() -> Iterator[Sent]:
     from apps.ridesharing.events import Signal
     from apps.ridesharing.replay import Chain, memory_chain
     from apps.ridesharing.settings import RidesharingSettings
+    from generators.engine.loop import Mailbag
     from generators.ridesharing import RidesProfile
     from generators.ridesharing.agents import World
-    from generators.ridesharing.loop import APP_TOPICS, Mailbag
+    from generators.ridesharing.loop import APP_TOPICS
 
     config = RidesharingSettings().dispatch_config()
     profile = RidesProfile(
         seed=5, start_ms=START, drivers=30, rings=1, location_interval_ms=60_000, requests_per_hour=60,
         late_accepts=0.15, cancel_races=0.15, breakdowns=0.1, no_shows=0.1, prebooked=0.2,
     )  # fmt: skip
-    world, mail = World(profile), Mailbag()
+    world, mail = World(profile), Mailbag(APP_TOPICS)
     app = Chain(lambda: memory_chain(Dispatcher(config), audit=False))
     while world.now_ms < START + 70 * MINUTE:
         until, batch = world.now_ms + 4 * SECOND, []

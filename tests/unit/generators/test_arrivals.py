@@ -23,8 +23,9 @@ from generators.engine.world import deliver_domain
 from generators.fraud import FraudProfile, fraud_events
 from generators.handbook import HandbookProfile
 from generators.handbook_stream import handbook_events
+from generators.kafka_loop import close_the_loop
 from generators.replay import Replay, replayed
-from generators.ridesharing.kafka_loop import close_the_loop
+from generators.ridesharing.loop import LOOP
 from generators.sinks import KafkaSink
 from millrace.cli import main
 from millrace.errors import UserError
@@ -214,9 +215,9 @@ class TestCommand:
     def test_a_world_that_answers_an_app_in_real_time_sends_the_clocks(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("generators.ridesharing.kafka_loop.KafkaInbox", Inbox)
+        monkeypatch.setattr("generators.kafka_loop.KafkaInbox", Inbox)
         for live in (False, True):
-            _, timing = close_the_loop(domains.load("ridesharing"), VALUES, replace(TIMING, live=live))
+            _, timing = close_the_loop(domains.load("ridesharing"), LOOP, VALUES, replace(TIMING, live=live))
             assert (timing.speed, timing.live) == (None, live)
 
     def test_it_is_of_kafkas_records_only(

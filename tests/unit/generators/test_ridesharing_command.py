@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from generators import kafka_loop
 from generators.cli import app
+from generators.kafka_loop import close_the_loop
 from generators.options import Target
-from generators.ridesharing import DOMAIN, kafka_loop
-from generators.ridesharing.kafka_loop import close_the_loop
+from generators.ridesharing import DOMAIN
+from generators.ridesharing.loop import LOOP
 from generators.timing import Timing
 from millrace.errors import UserError
 
@@ -47,7 +49,7 @@ class Inbox:
 
 def test_the_loop_reads_the_apps_topics_and_keeps_the_pace_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_loop, "KafkaInbox", Inbox)
-    domain, timing = close_the_loop(DOMAIN, VALUES, TIMING)
+    domain, timing = close_the_loop(DOMAIN, LOOP, VALUES, TIMING)
     assert (timing.speed, timing.until_ms) == (None, TIMING.until_ms)
     assert domain.simulate is not DOMAIN.simulate
     (_, topics), more = Inbox.made[-1]
@@ -70,17 +72,17 @@ def test_the_loop_reads_the_apps_topics_and_keeps_the_pace_itself(monkeypatch: p
 )
 def test_what_contradicts_a_loop_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        close_the_loop(DOMAIN, VALUES | change, TIMING)
+        close_the_loop(DOMAIN, LOOP, VALUES | change, TIMING)
 
 
 def test_a_loop_needs_a_pace() -> None:
     from dataclasses import replace
 
     with pytest.raises(UserError, match="pace"):
-        close_the_loop(DOMAIN, VALUES, replace(TIMING, speed=None))
+        close_the_loop(DOMAIN, LOOP, VALUES, replace(TIMING, speed=None))
 
 
-def test_only_ridesharing_has_a_loop(tmp_path: Path) -> None:
+def test_only_domains_that_react_have_a_loop(tmp_path: Path) -> None:
     runner = CliRunner()
     assert "--loop" in runner.invoke(app, ["ridesharing", "--help"], env={"COLUMNS": "200"}).output
     assert "--loop" not in runner.invoke(app, ["iot", "--help"], env={"COLUMNS": "200"}).output

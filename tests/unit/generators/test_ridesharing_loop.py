@@ -10,10 +10,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from generators.engine.loop import KafkaInbox, LoopError, Mailbag, closed_loop, looped
 from generators.engine.world import deliver_domain
 from generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World
 from generators.ridesharing.events import Assignment, Offer, Release
-from generators.ridesharing.loop import KafkaInbox, LoopError, Mailbag, closed_loop, looped
+from generators.ridesharing.loop import APP_TOPICS
 from millrace.errors import UserError
 
 #: Friday, 2026-01-02 17:00 local time.
@@ -58,7 +59,9 @@ def test_an_app_behind_topics_serves_riders() -> None:
     clock = FakeClock()
     profile = PROFILE
     world, app = World(profile), App(clock, profile.start_ms)
-    for event in closed_loop(world, app, clock=clock, until_ms=FRIDAY_MS + HOUR_MS // 2):
+    for event in closed_loop(
+        world, app, mailbag=Mailbag(APP_TOPICS), clock=clock, until_ms=FRIDAY_MS + HOUR_MS // 2
+    ):
         app.on_event(event.stream, msgspec.json.encode(event.event))
     assert clock.seconds == pytest.approx(1_800, abs=1)
     assert world.fates["served"] > 20
@@ -69,7 +72,10 @@ def test_the_loop_is_a_domain_that_the_engine_delivers() -> None:
     clock = FakeClock()
     profile = replace(PROFILE, duplicates=0.05, malformed=0.05)
     app = App(clock, profile.start_ms)
-    domain = looped(DOMAIN, app, clock=clock, speed=10, until_ms=FRIDAY_MS + HOUR_MS // 6)
+    domain = looped(
+        DOMAIN, World, app, mailbag=Mailbag(APP_TOPICS), clock=clock, speed=10,
+        until_ms=FRIDAY_MS + HOUR_MS // 6,
+    )  # fmt: skip
     seen: Counter[str] = Counter()
     for message in deliver_domain(domain, profile):
         seen[message.topic] += 1
@@ -81,7 +87,8 @@ def test_the_loop_is_a_domain_that_the_engine_delivers() -> None:
 def test_event_time_runs_at_the_given_speed_and_stops_when_told() -> None:
     clock, stop = FakeClock(), threading.Event()
     world = World(PROFILE)
-    for event in closed_loop(world, App(clock, FRIDAY_MS), clock=clock, speed=60, stop=stop):
+    app, mail = App(clock, FRIDAY_MS), Mailbag(APP_TOPICS)
+    for event in closed_loop(world, app, mailbag=mail, clock=clock, speed=60, stop=stop):
         if event.event_time_ms > FRIDAY_MS + 120_000:
             stop.set()
     assert clock.seconds == pytest.approx(2.0, abs=0.05)
@@ -89,11 +96,15 @@ def test_event_time_runs_at_the_given_speed_and_stops_when_told() -> None:
 
 def test_a_speed_of_nothing_is_refused() -> None:
     with pytest.raises(UserError, match="above 0"):
-        next(closed_loop(World(PROFILE), App(FakeClock(), 0), clock=FakeClock(), speed=0))
+        next(
+            closed_loop(
+                World(PROFILE), App(FakeClock(), 0), mailbag=Mailbag(APP_TOPICS), clock=FakeClock(), speed=0
+            )
+        )
 
 
 def test_unreadable_messages_are_counted_and_harm_nobody() -> None:
-    bag = Mailbag()
+    bag = Mailbag(APP_TOPICS)
     good = msgspec.json.encode(Release("r", "", "no_driver", 5))
     assert bag.open("ridesharing.releases", good) == Release("r", "", "no_driver", 5)
     assert bag.open("ridesharing.offers", good) is None
@@ -148,10 +159,10 @@ def test_the_inbox_reads_past_a_broker_that_is_away_but_not_past_a_refusal() -> 
     consumer = FakeConsumer(
         FakeRecord(b"1"), FakeRecord(None, FakeError("_TRANSPORT", False)), FakeRecord(b"2")
     )
-    inbox = KafkaInbox("b:9092", consumer=consumer)
+    inbox = KafkaInbox("b:9092", APP_TOPICS, consumer=consumer)
     assert inbox.poll(0) == [("ridesharing.offers", b"1"), ("ridesharing.offers", b"2")]
     inbox.close()
     assert consumer.closed
     refused = FakeConsumer(FakeRecord(None, FakeError("TOPIC_AUTHORIZATION_FAILED", False)))
     with pytest.raises(LoopError, match="TOPIC_AUTHORIZATION_FAILED"):
-        KafkaInbox("b:9092", consumer=refused).poll(0)
+        KafkaInbox("b:9092", APP_TOPICS, consumer=refused).poll(0)

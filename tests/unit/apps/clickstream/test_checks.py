@@ -15,6 +15,9 @@ from apps.clickstream.events import INPUTS, Forget
 from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.settings import ClickstreamSettings
 from generators.clickstream import DOMAIN, ClickstreamProfile
+from generators.clickstream.loop import APP_TOPICS, ShopWorld
+from generators.engine.loop import Mailbag, looped
+from generators.engine.simulated import Domain
 from generators.engine.world import deliver_domain
 from generators.world_ledger import WorldLedger
 from millrace.console.report import Check
@@ -53,6 +56,8 @@ PROFILE = ClickstreamProfile(
     erasures=60.0,
     conversion=0.2,
     recovery=0.4,
+    offer_uplift=0.4,
+    offer_answer_min=10.0,
     bots=0.05,
     duplicates=0.01,
     malformed=0.002,
@@ -75,9 +80,35 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 Tables = dict[str, Rows]
 
 
+class Inbox:
+    """What the app has told the shoppers, and a clock that goes as far as they wait."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bytes]] = []
+        self.seconds = 0.0
+
+    def poll(self, timeout_s: float) -> list[tuple[str, bytes]]:
+        self.seconds += timeout_s
+        told, self.told = self.told, []
+        return told
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def answering(inbox: Inbox) -> Domain:
+    """The shop, its visitors in a loop with the app."""
+    return looped(
+        DOMAIN, ShopWorld, inbox, mailbag=Mailbag(APP_TOPICS), clock=inbox, speed=60.0,
+    )  # fmt: skip
+
+
 def run_app(ledger: WorldLedger) -> tuple[Tables, int]:
     """Send the streams, and what the app sends itself; return what stands in the tables, and up to when."""
-    chain, emitted, broken = shop_chain(cart_timeout_ms=TIMEOUT), [], []
+    chain, emitted, broken, inbox = shop_chain(cart_timeout_ms=TIMEOUT), [], [], Inbox()
     batch: list[Any] = []
     decoders = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
     again = msgspec.json.Decoder(Forget)
@@ -85,10 +116,11 @@ def run_app(ledger: WorldLedger) -> tuple[Tables, int]:
     def flush() -> None:
         found = chain.run_batch(batch)
         emitted.extend(found)
+        inbox.told += [("clickstream.offers", e.payload) for e in found if e.output == "offers"]
         asked = [again.decode(e.payload) for e in found if e.output == "Entities.forget"]
         batch[:] = [(one.subject, one.event_time_ms, one) for one in asked]
 
-    for message in deliver_domain(DOMAIN, PROFILE):
+    for message in deliver_domain(answering(inbox), PROFILE):
         ledger.add(message)
         try:
             event: Any = decoders[message.stream].decode(message.value)
@@ -344,6 +376,19 @@ LEDGER = (
         of_no_offer={"outcomes": renamed("offer_id")},
         a_cent_more={"outcomes": converted(shifted("cents", 1))},
         weeks_later={"outcomes": converted(shifted("decided_ms", 14 * 24 * HOUR))},
+    ),
+    *breaks(
+        "offers that shoppers have heard of",
+        dropped={"offers": less},
+        shown_to_nobody={"offers": stuck("arm", "control")},
+        of_other_carts={"offers": swapped("cart_id")},
+    ),
+    *breaks("purchases by who was shown nothing", to_nobody={"offers": stuck("arm", "control")}),
+    *breaks(
+        "purchases that offers brought about",
+        dropped={"outcomes": dropped},
+        never_converted={"outcomes": stuck("converted", False)},
+        of_other_orders={"outcomes": renamed("order_id")},
     ),
     *breaks(
         "hours whose visits are not those on the board",

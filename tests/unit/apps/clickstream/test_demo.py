@@ -26,8 +26,17 @@ def test_the_demo_sends_every_stream_to_the_apps_own_topics(tmp_path: Path) -> N
     assert topics == [f"{name}=clickstream.{name}" for name in demo.STREAMS]
     (tmp_path / "out").mkdir()
     dry = [*arguments, "--dry-run", "--to", "jsonl", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(generate, [part for part in dry if part != "--quiet"])
+    # A loop is with an app: what is said of the options can be seen without.
+    result = CliRunner().invoke(generate, [part for part in dry if part not in ("--quiet", "--loop")])
     assert result.exit_code == 0, result.output
+    assert "--loop" in arguments
+    assert "--loop-suffix" not in arguments
+
+
+def test_shoppers_of_a_demo_on_a_shared_broker_listen_to_its_own_offers(tmp_path: Path) -> None:
+    settings = ClickstreamSettings.model_validate({"topics": {"offers": "clickstream.offers.demo-abc"}})
+    arguments = demo.generate(DemoRun("broker:1", tmp_path, settings, 60.0, 500, 7))
+    assert arguments[arguments.index("--loop-suffix") + 1] == ".demo-abc"
 
 
 def test_on_a_shared_broker_the_demo_has_topics_of_its_own() -> None:

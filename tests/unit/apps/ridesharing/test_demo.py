@@ -14,8 +14,9 @@ from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import Event, key_of, stream_of
 from apps.ridesharing.lifecycle import TERMINAL
 from apps.ridesharing.settings import RidesharingSettings
+from generators.engine.loop import Mailbag
 from generators.ridesharing import RidesProfile, World
-from generators.ridesharing.loop import APP_TOPICS, Mailbag
+from generators.ridesharing.loop import APP_TOPICS
 from millrace.console.report import Check
 from millrace.demo import DemoRun
 from millrace.testing.world_ledger import ReadLedger, WorldFault, WorldRun, WorldSummary, WorldTruth
@@ -70,7 +71,7 @@ Tables = dict[str, Rows]
 
 def run_app(steps: int) -> tuple[Tables, ReadLedger]:
     """Let agents and app talk in steps; return what stands in the tables, and what happened."""
-    world, app, mail = World(PROFILE), Whole(DispatchConfig()), Mailbag()
+    world, app, mail = World(PROFILE), Whole(DispatchConfig()), Mailbag(APP_TOPICS)
     truths: dict[str, WorldTruth] = {}
     sent, faults = Counter[str](), list[WorldFault]()
     again: list[tuple[str, Event]] = []

@@ -13,8 +13,9 @@ from apps.ridesharing.audit import audit
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import Event, key_of, stream_of
 from apps.ridesharing.matching import Rules
+from generators.engine.loop import Mailbag
 from generators.ridesharing import RidesProfile, World
-from generators.ridesharing.loop import APP_TOPICS, Mailbag
+from generators.ridesharing.loop import APP_TOPICS
 from tests.unit.apps.ridesharing.cases import Whole, as_read
 
 #: A Friday evening.
@@ -32,7 +33,7 @@ class Loop:
         self.app = Whole(config)
         self.truths: Counter[str] = Counter()
         self._again: list[Event] = []
-        self._mail = Mailbag()
+        self._mail = Mailbag(APP_TOPICS)
 
     def run(self, steps: int, restart_every: int = 0) -> None:
         for number in range(steps):

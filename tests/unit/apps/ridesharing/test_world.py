@@ -10,8 +10,9 @@ from apps.ridesharing.app import app
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.replay import Chain, memory_chain
 from apps.ridesharing.settings import RidesharingSettings
+from generators.engine.loop import Mailbag
 from generators.ridesharing import RidesProfile, World
-from generators.ridesharing.loop import APP_TOPICS, Mailbag
+from generators.ridesharing.loop import APP_TOPICS
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
 from tests.unit.apps.ridesharing.cases import HOUR, SECOND, as_read
@@ -30,7 +31,7 @@ PROFILE = RidesProfile(
 
 def two_hours() -> Iterator[Happened]:
     """Two hours of riders and drivers who make trouble, and who were answered by the app."""
-    world, mail = World(PROFILE), Mailbag()
+    world, mail = World(PROFILE), Mailbag(APP_TOPICS)
     app = Chain(lambda: memory_chain(Dispatcher(CONFIG), audit=False))
     while world.now_ms < START + 2 * HOUR:
         until = world.now_ms + STEP_MS

@@ -1,4 +1,4 @@
-"""`millrace generate ridesharing --loop`: drivers and riders who answer the app over Kafka."""
+"""`millrace generate DOMAIN --loop`: people who react to an app over Kafka."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from generators.engine.loop import KafkaInbox, Loop, Mailbag, looped
 from generators.engine.pace import WallClock
 from generators.engine.simulated import Domain
 from generators.options import kafka_options
-from generators.ridesharing.loop import APP_TOPICS, KafkaInbox, Mailbag, looped
 from generators.timing import Timing
 from millrace.errors import UserError
 
 #: Options of the loop: name → (type, default).
 OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "loop": (
-        Annotated[bool, typer.Option("--loop", help="Answer an app in place of the plain dispatcher.")],
+        Annotated[bool, typer.Option("--loop", help="React to what an app says, over Kafka.")],
         False,
     ),
     "loop_suffix": (
@@ -29,11 +29,14 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 }
 
 
-def close_the_loop(domain: Domain, values: Mapping[str, Any], timing: Timing) -> tuple[Domain, Timing]:
-    """Return the domain dispatched by an app, and a timing that leaves the pace to it.
+def close_the_loop(
+    domain: Domain, loop: Loop, values: Mapping[str, Any], timing: Timing
+) -> tuple[Domain, Timing]:
+    """Return the domain in a loop with an app, and a timing that leaves the pace to it.
 
     Args:
         domain: The domain with the topics that it sends to.
+        loop: Who reacts, and to what.
         values: Option → value of the command.
         timing: When it is to be sent.
 
@@ -46,7 +49,7 @@ def close_the_loop(domain: Domain, values: Mapping[str, Any], timing: Timing) ->
         raise UserError("--loop goes without --resume, --sample and --dry-run: what the app said is not kept")
     if timing.speed is None:
         raise UserError("--loop needs a pace: give --rate a number, and --speed to be faster than life")
-    topics = {f"{name}{values['loop_suffix']}": kind for name, kind in APP_TOPICS.items()}
+    topics = {f"{name}{values['loop_suffix']}": kind for name, kind in loop.topics.items()}
     inbox = KafkaInbox(
         values["bootstrap"],
         topics,
@@ -55,6 +58,7 @@ def close_the_loop(domain: Domain, values: Mapping[str, Any], timing: Timing) ->
     )
     closed = looped(
         domain,
+        loop.world,
         inbox,
         clock=WallClock(threading.Event()),
         speed=timing.speed,

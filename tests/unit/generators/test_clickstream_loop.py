@@ -1,0 +1,166 @@
+"""Shoppers who answer offers: what they do, and what the ledger says of it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import islice, pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from generators.clickstream import ClickstreamProfile, responds, simulate
+from generators.clickstream.answers import OfferMade
+from generators.clickstream.loop import APP_TOPICS, ShopWorld
+from generators.engine.loop import Mailbag
+from generators.engine.simulated import Simulated
+from millrace.errors import UserError
+
+CASES = int(os.environ.get("MILLRACE_CASES", "10"))
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+PROFILE = ClickstreamProfile(
+    seed=5, event_rate=1.0, people=60, items=100, known=0.8, shared=0.2, conversion=0.1, recovery=0.3,
+    offer_uplift=0.5, offer_answer_min=30.0, bots=0.02, erasures=100.0,
+)  # fmt: skip
+
+
+def offer_for(left: dict[str, Any], at: int, arm: str = "offer", *, number: int = 0) -> OfferMade:
+    return OfferMade(
+        f"o-{left['cart_id']}-{number}", "r", "ten", arm, left["visitor_id"], at, left["cart_id"]
+    )
+
+
+class Played:
+    """A shop of some hours in which carts that were left get offers."""
+
+    def __init__(self, profile: ClickstreamProfile, draw: random.Random, hours: int = 8) -> None:
+        self.world = ShopWorld(profile)
+        self.events: list[Simulated] = []
+        self.made: dict[str, OfferMade] = {}
+        self.heard: dict[str, int] = {}
+        changed: dict[str, tuple[int, str]] = {}
+        end = self.world.now_ms + hours * HOUR
+        while self.world.now_ms < end:
+            step = draw.choice((20_000, MINUTE, 7 * MINUTE, 40 * MINUTE))
+            for one in self.world.advance(self.world.now_ms + step):
+                self.events.append(one)
+                if one.stream == "clicks" and one.event.cart_id is not None:
+                    changed[one.event.cart_id] = one.event_time_ms, one.event.visitor_id
+                    if one.event.event_type == "purchase":
+                        del changed[one.event.cart_id]
+            if self.world.now_ms > end - HOUR:
+                continue  # all that was offered has time to be told of
+            for cart, (at, visitor) in list(changed.items()):
+                if self.world.now_ms - at > 15 * MINUTE:
+                    del changed[cart]
+                    self._offer({"cart_id": cart, "visitor_id": visitor}, draw)
+
+    def _offer(self, left: dict[str, Any], draw: random.Random) -> None:
+        now = self.world.now_ms
+        arm, number = draw.choice(("offer", "offer", "control")), len(self.made)
+        made = offer_for(left, now - draw.randrange(5 * MINUTE), arm, number=number)
+        for _ in range(draw.choice((1, 1, 2))):
+            self.world.receive(made)
+        self.made[made.offer_id], self.heard[made.offer_id] = made, now
+
+    def truths(self, kind: str) -> dict[str, dict[str, Any]]:
+        return {t.entity: t.detail for one in self.events for t in one.truths if t.kind == kind}
+
+    def purchases(self) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = defaultdict(list)
+        for one in self.events:
+            if one.stream == "clicks" and one.event.event_type == "purchase":
+                found[one.event.cart_id].append(one.event)
+        return found
+
+
+def test_where_nothing_is_offered_the_shop_is_as_ever() -> None:
+    world = ShopWorld(PROFILE)
+    looped = [one for _ in range(90) for one in world.advance(world.now_ms + 77_777)]
+    assert looped == list(islice(simulate(PROFILE), len(looped)))
+    assert len(looped) > 5_000
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_offers_bring_about_the_purchases_that_the_ledger_says_and_no_other(seed: int) -> None:
+    draw = random.Random(seed)
+    profile = replace(PROFILE, seed=draw.randrange(10_000), offer_uplift=draw.choice((0.1, 0.5, 0.7)))
+    played = Played(profile, draw)
+    told, purchases = played.truths("offer"), played.purchases()
+    assert told.keys() == played.made.keys()
+    assert played.world.offers == len(told)  # some came twice
+    assert {len(bought) for bought in purchases.values()} <= {1}  # no cart is bought twice
+    for offer_id, true in told.items():
+        made = played.made[offer_id]
+        unaided = responds(profile, made.visitor_id, None)
+        aided = responds(profile, made.visitor_id, made.offer)
+        assert not true["adds"] or (aided and not unaided)
+        if true["order_id"] is None:
+            assert not true["adds"] or made.arm == "control"
+            continue
+        assert (made.arm, true["adds"], true["shown"]) == ("offer", True, True)
+        assert true["bought_ms"] > played.heard[offer_id]
+        if true["bought_ms"] < played.world.now_ms - 2_000:
+            (bought,) = purchases[str(made.cart_id)]
+            assert (bought.order_id, bought.event_time_ms) == (true["order_id"], true["bought_ms"])
+    answered = {true["order_id"] for true in told.values() if true["order_id"] is not None}
+    ordered = {bought[0].order_id for bought in purchases.values()}
+    assert answered & ordered
+    assert ordered - answered
+
+
+@pytest.mark.parametrize("seed", range(CASES // 2))
+def test_nobody_is_in_the_shop_twice_at_a_time(seed: int) -> None:
+    """Who comes back for an offer does so in a session of its own, and the ledger's sessions are exact."""
+    draw = random.Random(seed)
+    played = Played(replace(PROFILE, seed=draw.randrange(10_000)), draw, hours=6)
+    sessions = defaultdict(list)
+    for one in played.events:
+        for truth in one.truths:
+            if truth.kind == "session":
+                sessions[truth.entity].append((truth.detail["start_ms"], truth.detail["end_ms"]))
+    clicks = Counter(one.event.visitor_id for one in played.events if one.stream == "clicks")
+    assert clicks.keys() >= sessions.keys()
+    for spans in sessions.values():
+        own = sorted(set(spans))
+        assert all(end + 30 * MINUTE < start for (_, end), (start, _) in pairwise(own))
+
+
+def test_what_nobody_can_answer_brings_about_nothing() -> None:
+    """No cart, a cart that nobody has left, one that comes a week late."""
+    world = ShopWorld(replace(PROFILE, event_rate=0.2))
+    for one in (
+        OfferMade("a", "r", "ten", "offer", "v", world.now_ms),
+        OfferMade("b", "r", "ten", "offer", "v", world.now_ms, "no-cart"),
+    ):
+        world.receive(one)
+    left = {}
+    for one in world.advance(world.now_ms + 12 * HOUR):
+        if one.stream == "clicks" and one.event.event_type == "add_to_cart":
+            left[one.event.cart_id] = one.event.visitor_id
+    quiet = list(world.advance(world.now_ms + 8 * DAY))
+    for cart, visitor in left.items():
+        world.receive(OfferMade(f"late-{cart}", "r", "ten", "offer", visitor, world.now_ms, cart))
+    after = list(world.advance(world.now_ms + HOUR))
+    told = [t for one in after for t in one.truths if t.kind == "offer"]
+    assert len(told) == len(left) > 5
+    assert all(t.detail["order_id"] is None for t in told)
+    assert len([t for one in quiet for t in one.truths if t.kind == "offer"]) == 0
+    assert world.offers == len(left) + 2
+
+
+def test_an_offer_is_read_as_the_app_writes_it() -> None:
+    from apps.clickstream.offers import Offer
+
+    offer = Offer("o", "cart-left", "ten", "control", "u:ann", "v1", "c1", 7, {"left": "abandoned"})
+    assert Mailbag(APP_TOPICS).open("clickstream.offers", msgspec.json.encode(offer)) == OfferMade(
+        "o", "cart-left", "ten", "control", "v1", 7, "c1"
+    )
+
+
+def test_answers_take_some_time() -> None:
+    with pytest.raises(UserError, match="answers to an offer"):
+        ClickstreamProfile(offer_answer_min=0.0)
