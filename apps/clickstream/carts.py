@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from apps.clickstream.messages import CartChange, EraseCart, Shopping, ToCart
+from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 #: A cart is forgotten this long after anything last happened to it: later purchases still find it, ms.
@@ -140,6 +141,7 @@ class Carts(KeyedProcess[ToCart, Shopping]):
     order = arrival(commutes=True)
     # Carts end by themselves; the time to live is for what nobody thought of.
     cart = value_state(Cart, ttl=days(30))
+    erased = value_state(Suppressed, ttl=SUPPRESSED)
     abandonments = side_output(Abandonment)
 
     def __init__(self, timeout_ms: int = CART_TIMEOUT_MS) -> None:
@@ -149,7 +151,10 @@ class Carts(KeyedProcess[ToCart, Shopping]):
         """Take down what happened to a cart, or forget it."""
         if isinstance(event, EraseCart):
             self.cart.clear()
+            self.erased.value = Suppressed(event.at_ms, event.request_id).after(self.erased.value)
             ctx.timers.delete(_IDLE)
+            return
+        if is_suppressed(self.erased.value, event.at_ms):
             return
         cart = self.cart.value or Cart()
         cart.take(event)
@@ -163,6 +168,8 @@ class Carts(KeyedProcess[ToCart, Shopping]):
         """Forget a cart also late; a late purchase only keeps it from being told of again."""
         if isinstance(event, EraseCart):
             self.process(event, ctx)
+            return
+        if is_suppressed(self.erased.value, event.at_ms):
             return
         cart = self.cart.value
         if cart is not None and event.stage == "bought":

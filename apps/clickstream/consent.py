@@ -14,11 +14,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from apps.clickstream.events import PURPOSES, Purpose
+
 BITS: Final[dict[str, int]] = {"analytics": 1, "personalisation": 2, "marketing": 4}
 #: Beside the purposes: leave for offers has been withdrawn before.
 WITHDRAWN: Final = 8
-_STITCH: Final = BITS["personalisation"]
-_OFFER: Final = BITS["personalisation"] | BITS["marketing"]
+#: What stitching and profiles need, and what offers need.
+STITCH: Final = BITS["personalisation"]
+OFFER: Final = BITS["personalisation"] | BITS["marketing"]
 
 
 class ConsentChange(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +38,7 @@ class ConsentChange(msgspec.Struct, frozen=True, gc=False):
         at_ms: When it was said, UTC ms; every later event is judged by it.
         revision: Grows with each version of the row: an earlier answer that came later changes what was in
             force after it.
+        told: The browser in which the person said it, where that was another one; empty otherwise.
     """
 
     consent_id: str
@@ -46,10 +50,11 @@ class ConsentChange(msgspec.Struct, frozen=True, gc=False):
     withdrawn: bool
     at_ms: int
     revision: int = 0
+    told: str = ""
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True):
-    """An answer as it is kept, in order of when it was said.
+    """An answer as it is kept; :func:`order_of` says in which order.
 
     Attributes:
         at_ms: When it was said, UTC ms.
@@ -57,6 +62,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True)
         bits: The purposes that it names.
         granted: Given, or withdrawn.
         user_id: The account, if somebody was logged in.
+        told: The browser in which it was said, where that was another one.
     """
 
     at_ms: int
@@ -64,6 +70,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True, gc=False, order=True)
     bits: int
     granted: bool
     user_id: str | None = None
+    told: str = ""
 
     def after(self, consent: int) -> int:
         """Return what is allowed after it, as bits."""
@@ -98,6 +105,17 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         """What is allowed now, as bits."""
         return self.steps()[-1].after if self.answers else self.base
 
+    def at(self, at_ms: int) -> int:
+        """Return what was allowed at a moment (UTC ms) and still is, as bits."""
+        if not self.answers:
+            return self.base
+        consent = now = self.base
+        for answer in self.answers:
+            now = answer.after(now)
+            if answer.at_ms <= at_ms:
+                consent = now
+        return consent & now
+
     def steps(self) -> list[Step]:
         """Return what each of the last answers changed."""
         states = accumulate(self.answers, lambda consent, answer: answer.after(consent), initial=self.base)
@@ -125,7 +143,7 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
             self._into_base(answer)
             return [Step(answer, before, self.base)]
         known = {step.answer: step for step in self.steps()}
-        insort(self.answers, answer)
+        insort(self.answers, answer, key=order_of)
         return [step for step in self.steps() if known.get(step.answer) != step]
 
     def _settle(self, horizon_ms: int) -> None:
@@ -137,10 +155,21 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
     def _into_base(self, answer: Answer) -> None:
         said = [*self.settled, *([0] * (len(BITS) - len(self.settled)))]
         for place, bit in enumerate(BITS.values()):
-            if answer.bits & bit and answer.at_ms >= said[place]:
+            # Of one moment the withdrawal holds, whichever comes first.
+            newer = answer.at_ms > said[place] or (answer.at_ms == said[place] and not answer.granted)
+            if answer.bits & bit and (newer or not said[place]):
                 said[place] = answer.at_ms
                 self.base = self.base | bit if answer.granted else self.base & ~bit
         self.settled = said
+
+
+def order_of(answer: Answer) -> tuple[int, bool, str]:
+    """Return the order of answers: by when they were said, of one moment the withdrawals last.
+
+    >>> order_of(Answer(1, "b", 4, True)) < order_of(Answer(1, "a", 4, False))
+    True
+    """
+    return answer.at_ms, not answer.granted, answer.consent_id
 
 
 def bits_of(purposes: Iterable[str]) -> int:
@@ -155,6 +184,15 @@ def bits_of(purposes: Iterable[str]) -> int:
     return bits
 
 
+def purposes_of(consent: int) -> tuple[Purpose, ...]:
+    """Return the purposes that bits stand for, as answers name them.
+
+    >>> purposes_of(5)
+    ('analytics', 'marketing')
+    """
+    return tuple(purpose for purpose in PURPOSES if consent & BITS[purpose])
+
+
 def names(consent: int) -> list[str]:
     """Return the purposes that are allowed."""
     return [name for name, bit in BITS.items() if consent & bit]
@@ -162,9 +200,9 @@ def names(consent: int) -> list[str]:
 
 def may_stitch(consent: int) -> bool:
     """Tell whether this browser may be known as somebody's, and a profile be kept."""
-    return bool(consent & _STITCH)
+    return bool(consent & STITCH)
 
 
 def may_offer(consent: int) -> bool:
     """Tell whether something may be offered on this browser."""
-    return consent & _OFFER == _OFFER
+    return consent & OFFER == OFFER

@@ -38,6 +38,10 @@ def sessions(
     write(out, report)
     table = [(name, *(report[name][k] for k in ("expected", "matching", "mismatches")))
              for name in ("sessions", "page_views", "users")]  # fmt: skip
+    live = report["live"]
+    by_app = {"sessions, by the app": live, "users, by the app": live["users"]}
+    table += [(name, *(found[k] for k in ("expected", "matching", "mismatches")))
+              for name, found in by_app.items()]  # fmt: skip
     _show("Snowplow's web model", ("table", "expected", "matching", "mismatches"), table)
     for d in report["differences"][:10]:
         typer.echo(f"{d['table']} {d['key']}: {d['column']} is {d['found']}, expected {d['expected']}")
@@ -92,6 +96,26 @@ def shop(
         print_checks("Against the ledger", checks)
     if failed := sum(not check.ok for check in checks):
         raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")
+
+
+@app.command()
+def consent(
+    out: Out,
+    cases: Annotated[int, typer.Option(min=1, help="How many random histories.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Number of the first one.")] = 0,
+) -> None:
+    """Random histories of answers in any order, repeated and late, through the whole app; exit 1 if wrong."""
+    from apps.clickstream.evaluation_consent import evaluate_consent
+    from millrace.errors import ChecksFailed
+
+    report = evaluate_consent(cases, seed)
+    write(out, report)
+    shown = ("cases", "failed", "answers", "offers", "profiles", "told")
+    _show("Consent", shown, [tuple(report[name] for name in shown)])
+    for one in report["failures"]:
+        typer.echo(f"case {one['case']}: {'; '.join(one['wrong'])}")
+    if report["failed"]:
+        raise ChecksFailed(f"{report['failed']} of {cases} histories are wrong")
 
 
 def _say(text: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ import msgspec
 from apps.clickstream.rules import SNOWPLOW, SessionRules, rules_named
 from apps.clickstream.sessionize import BareClick, Sessionize
 from apps.clickstream.snowplow import TrackerSessions, TrackerUsers
-from apps.clickstream.snowplow_events import TrackerSession, TrackerUser, TrackerView
+from apps.clickstream.snowplow_events import TrackerEvent, TrackerSession, TrackerUser, TrackerView
 from apps.clickstream.snowplow_files import (
     SESSION_COLUMNS,
     USER_COLUMNS,
@@ -155,7 +156,31 @@ def evaluate_sessions(
         late = done.table("late").num_rows + done.table("dead_letters").num_rows
         if rows_to is not None:
             _write(done.table("sessions"), rows_to)
-    return _sessions_report(results, rules, len(found), done.seconds, put_aside, late)
+    report = _sessions_report(results, rules, len(found), done.seconds, put_aside, late)
+    return report | {"live": _live_report(found, sessions, users, rules)}
+
+
+def _live_report(
+    events: Sequence[TrackerEvent], sessions: Path, users: Path, rules: SessionRules
+) -> dict[str, Any]:
+    """Compare what the app's own process makes of the events with the sessions that Snowplow expects."""
+    from apps.clickstream.evaluation_tracked import LIVE_COLUMNS, live_sessions
+
+    rows = live_sessions(events, rules)
+    compared = compare("live", rows, sessions, LIVE_COLUMNS, "domain_sessionid")
+    visitors = [{"domain_userid": name} for name in sorted({row.visitor_id for row in rows} - {""})]
+    known = compare(
+        "live users", visitors, users, {"domain_userid": itemgetter("domain_userid")}, "domain_userid"
+    )
+    return {
+        "expected": compared.expected,
+        "matching": compared.matching,
+        "mismatches": compared.mismatches,
+        "page_views": sum(row.page_views for row in rows),
+        "users": {"expected": known.expected, "matching": known.matching, "mismatches": known.mismatches},
+        "compared": compared.compared,
+        "differences": [d._asdict() for d in (*compared.differences, *known.differences)],
+    }
 
 
 def _struct(cls: Any, row: Mapping[str, Any]) -> Any:

@@ -100,6 +100,8 @@ class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         order_id: The order.
         amount: Value of the order, EUR.
         lines: What is ordered.
+        page_view_id: The page view that it belongs to, by the tracker; without one its address stands for it.
+        client_sent_ms: When it was sent, by the clock of the visitor's device; without it, at once.
     """
 
     event_id: Identifier
@@ -129,6 +131,8 @@ class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     order_id: Name | None = None
     amount: Money | None = None
     lines: Annotated[list[OrderLine], Lines] = msgspec.field(default_factory=list)
+    page_view_id: Name | None = None
+    client_sent_ms: ClientTime | None = None
 
 
 class Customer(msgspec.Struct, frozen=True, gc=False):
@@ -161,6 +165,7 @@ class Consent(msgspec.Struct, frozen=True, gc=False):
         purposes: What for.
         granted: Given, or withdrawn.
         event_time_ms: When, UTC milliseconds.
+        told: The browser in which it was said, where the app itself tells another one of the same person.
     """
 
     consent_id: Identifier
@@ -169,6 +174,7 @@ class Consent(msgspec.Struct, frozen=True, gc=False):
     purposes: Annotated[tuple[Purpose, ...], Meta(max_length=16)]
     granted: bool
     event_time_ms: Time
+    told: Name = ""
 
 
 class Refund(msgspec.Struct, frozen=True, gc=False):

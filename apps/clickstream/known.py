@@ -16,6 +16,8 @@ from apps.clickstream.sessions import Session, SessionBook
 from millrace.experiments import share
 
 MINUTE_MS: Final = 60_000
+#: The one timer of a browser.
+TICK: Final = "tick"
 _HOUR_MS: Final = 3_600_000
 #: A visitor is "now" in the shop for so many minutes after a click.
 NOW_MINUTES: Final = 5
@@ -37,6 +39,7 @@ class VisitorRules:
         rate_ms: … in less than this are a bot's, ms.
         funnels: What sessions are measured by.
         holdout: Share of the persons who are offered nothing by any rule.
+        most_events: So many events of a tracker's session are kept until it is over.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
     """
 
@@ -48,6 +51,7 @@ class VisitorRules:
     rate_ms: int = 10_000
     funnels: tuple[Funnel, ...] = (PURCHASE,)
     holdout: float = HOLDOUT
+    most_events: int = 2_000
     in_order: bool = False
 
 
@@ -67,6 +71,8 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         last: Its last touch.
         last_ms: When that was.
         past: Its last sessions, while nobody is known by it.
+        owners: Accounts that it was known to be of within the time of repeats: what is said of its consent
+            concerns them, too.
         answers: What was said about consent; None: nothing, or by an earlier version, which kept the sum
             alone.
     """
@@ -84,6 +90,11 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     last_ms: int = 0
     past: list[Session] = msgspec.field(default_factory=list)
     answers: Answers | None = None
+    owners: list[str] = msgspec.field(default_factory=list)
+
+    def allowed(self, at_ms: int) -> int:
+        """Return the purposes that were allowed at a moment (UTC ms) and still are, as bits."""
+        return self.consent if self.answers is None else self.answers.at(at_ms)
 
     def touch(self, campaign: str, at_ms: int) -> bool:
         """Take down a touch; return whether it is the first or the last one now."""

@@ -52,8 +52,9 @@ def check_ledger(
     sessions, offers = rows("sessions"), rows("offers")
     letters = Counter(row["reason"] for row in rows("dead_letters"))
     faults = ledger.summary.faults
-    answers = rows("consents")
-    consents = Consents(answers)
+    told = rows("consents")
+    answers = [row for row in told if not row["told"]]
+    consents = Consents(told)
     abandonments = rows("abandonments")
     erased = _forgotten(truths)
     broken = sum(letters[reason] for reason in ("malformed", "schema", "range"))

@@ -238,34 +238,59 @@ class Details(msgspec.Struct, frozen=True, gc=False, tag="account"):
     birth_year: int
 
 
-class MarketingConsent(msgspec.Struct, frozen=True, gc=False, tag="consent"):
-    """From now on something may be offered in a browser, or may not.
+class MarketingConsent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="consent"):
+    """From a moment on something may be offered in a browser, or may not.
 
     Attributes:
         person: Whom the browser is known to be.
-        at_ms: When, UTC ms.
+        at_ms: The moment, UTC ms.
         visitor: The browser.
         granted: Whether it may.
+        revision: Of what is said of one moment that with the highest holds: an older answer that comes later
+            changes what follows from the newer ones.
     """
 
     person: str
     at_ms: int
     visitor: str
     granted: bool
+    revision: int = 0
 
 
-class ErasePerson(msgspec.Struct, frozen=True, gc=False, tag="erase"):
+class ConsentSaid(msgspec.Struct, frozen=True, gc=False, tag="consent-said"):
+    """Somebody who is logged in has answered the question for consent: it holds in all browsers.
+
+    Attributes:
+        person: Who.
+        at_ms: When, UTC ms.
+        consent_id: The answer.
+        visitor: The browser.
+        bits: What for, as bits.
+        granted: Given, or withdrawn.
+    """
+
+    person: str
+    at_ms: int
+    consent_id: str
+    visitor: str
+    bits: int
+    granted: bool
+
+
+class ErasePerson(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="erase"):
     """Nothing may be known of somebody any more.
 
     Attributes:
         person: Who.
         at_ms: When it was asked for, UTC ms.
         request_id: The request.
+        withdrawn: It follows from an answer about consent: what was said of that is kept.
     """
 
     person: str
     at_ms: int
     request_id: str
+    withdrawn: bool = False
 
 
 # -- to the offers -----------------------------------------------------------------------------------
@@ -367,8 +392,8 @@ class OrderRefunded(msgspec.Struct, frozen=True, gc=False):
 
 ToShard = ItemCount | VisitCount
 ToCart = CartChange | EraseCart
-ToPerson = Activity | Purchase | Link | Unlink | Details | MarketingConsent | ErasePerson
-ToOffers = Shopping | MarketingConsent | ErasePerson
+ToPerson = Activity | Purchase | Link | Unlink | Details | MarketingConsent | ConsentSaid | ErasePerson
+ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson
 
 #: How many shards count; an item is always in the same one, so a ranking of all is one of their rankings.
 SHARDS: Final = 16

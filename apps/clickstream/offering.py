@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from apps.clickstream.consent import OFFER
 from apps.clickstream.known import HOLDOUT
-from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping, ToOffers
+from apps.clickstream.messages import ConsentSaid, ErasePerson, MarketingConsent, Shopping, ToOffers
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.offers import KeptOffers, Offer, OfferBook, OfferOutcome
 from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
@@ -40,20 +41,15 @@ class Offers(KeyedProcess[ToOffers, Offer]):
 
     def process(self, event: ToOffers, ctx: Context) -> None:
         """Let what somebody did go on with every rule."""
-        if isinstance(event, ErasePerson):
-            self.person.clear()
-            ctx.timers.delete(_TIDY)
-            return
         state = self.person.value or KeptOffers()
-        if isinstance(event, MarketingConsent):
-            if event.granted:
-                state.withdrawn.pop(event.visitor, None)
-            else:
-                state.withdrawn[event.visitor] = event.at_ms
-                state.partials.clear()
+        if isinstance(event, ErasePerson):
+            self._erase(event, state, ctx)
+            return
+        if isinstance(event, MarketingConsent | ConsentSaid):
+            self._said(event, state)
             self.person.value = state
             return
-        if state.withdrawn.get(event.visitor, event.at_ms + 1) <= event.at_ms:
+        if state.forbids(event.visitor, event.at_ms):
             return
         if event.kind == "purchase":
             self._outcome(event, ctx, state)
@@ -62,9 +58,31 @@ class Offers(KeyedProcess[ToOffers, Offer]):
             ctx.emit(offer)
         self._tidy(state, event.at_ms, ctx)
 
+    def _said(self, event: MarketingConsent | ConsentSaid, state: KeptOffers) -> None:
+        """Take down what was said about consent; of a withdrawal nothing that was begun goes on."""
+        if isinstance(event, ConsentSaid):
+            state.register.take(event.bits, event.at_ms, event.granted)
+            refused = state.register.refuses(OFFER)
+        else:
+            if event.granted:
+                state.withdrawn.pop(event.visitor, None)
+            state.browser_says(event.visitor, event.at_ms, event.granted, event.revision)
+            refused = not event.granted
+        if refused:
+            state.partials.clear()
+
+    def _erase(self, event: ErasePerson, state: KeptOffers, ctx: Context) -> None:
+        ctx.timers.delete(_TIDY)
+        if event.withdrawn and state.tells_of_consent:
+            self.person.value = KeptOffers(
+                withdrawn=state.withdrawn, register=state.register, browsers=state.browsers
+            )
+        else:
+            self.person.clear()
+
     def on_late(self, event: ToOffers, ctx: Context) -> None:
         """Withdrawals and erasures are never too late; an offer is."""
-        if isinstance(event, ErasePerson | MarketingConsent):
+        if isinstance(event, ErasePerson | MarketingConsent | ConsentSaid):
             self.process(event, ctx)
             return
         if event.kind == "purchase":
@@ -91,7 +109,7 @@ class Offers(KeyedProcess[ToOffers, Offer]):
 
     def _tidy(self, state: KeptOffers, now_ms: int, ctx: Context) -> None:
         due = self._book.tidy(state, now_ms)
-        if due is None and not state.withdrawn and not state.before:
+        if due is None and not state.tells_of_consent and not state.before:
             self.person.clear()
             ctx.timers.delete(_TIDY)
             return

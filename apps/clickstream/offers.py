@@ -11,6 +11,7 @@ import msgspec
 from apps.clickstream.known import HOLDOUT, OFFERS
 from apps.clickstream.messages import Shopping
 from apps.clickstream.offer_rules import OfferRule, duration_ms
+from apps.clickstream.registers import MOST_ANSWERS, Register
 from millrace.experiments import Experiment
 from millrace.patterns import skip_past_last
 from millrace.patterns.automaton import compile_pattern
@@ -89,7 +90,10 @@ class OfferState(msgspec.Struct, gc=False):
         last_ms: Time of the last offer of any rule.
         waiting: Offers whose outcome is not known.
         before: Rule → kind and subject of the event that it saw last.
-        withdrawn: Browser → when consent was withdrawn there.
+        withdrawn: Browser → when consent was withdrawn there; of an earlier version.
+        register: What the person has said about consent, in whichever browser.
+        browsers: Browser → moment (UTC ms) → the newest revision of what was said of it, twice, plus 1 where
+            from then on something may be offered.
     """
 
     partials: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -98,6 +102,35 @@ class OfferState(msgspec.Struct, gc=False):
     waiting: list[Waiting] = msgspec.field(default_factory=list)
     before: dict[str, str] = msgspec.field(default_factory=dict)
     withdrawn: dict[str, int] = msgspec.field(default_factory=dict)
+    register: Register = msgspec.field(default_factory=Register)
+    browsers: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+
+    def forbids(self, visitor: str, at_ms: int) -> bool:
+        """Tell whether nothing may be offered in a browser for what was done there at a moment, UTC ms."""
+        return (
+            self.withdrawn.get(visitor, at_ms + 1) <= at_ms
+            or self.register.no_offer(at_ms)
+            or self._not_there(visitor, at_ms)
+        )
+
+    def _not_there(self, visitor: str, at_ms: int) -> bool:
+        said = self.browsers.get(visitor)
+        if not said:
+            return False
+        then = max((moment for moment in said if moment <= at_ms), default=None)
+        return not said[max(said)] & 1 or (then is not None and not said[then] & 1)
+
+    def browser_says(self, visitor: str, at_ms: int, granted: bool, revision: int) -> None:
+        """Take down that from a moment (UTC ms) on something may be offered in a browser, or may not."""
+        said = self.browsers.setdefault(visitor, {})
+        said[at_ms] = max(said.get(at_ms, 0), 2 * revision + granted)
+        while len(said) > MOST_ANSWERS:
+            del said[min(said)]
+
+    @property
+    def tells_of_consent(self) -> bool:
+        """Whether something was said about consent."""
+        return bool(self.withdrawn or self.register.said or self.browsers)
 
 
 Kept: Any = kept_type(Shopping)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final
 
-from apps.clickstream.events import Forget
+from apps.clickstream.consent import STITCH, purposes_of
+from apps.clickstream.events import Consent, Forget
 from apps.clickstream.messages import (
     Activity,
+    ConsentSaid,
     Details,
     ErasePerson,
     Link,
@@ -20,6 +22,8 @@ from apps.clickstream.messages import (
     Unlink,
 )
 from apps.clickstream.profiles import Person, Profile, profile_row
+from apps.clickstream.rows import digest_of
+from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 _BOUGHT: Final = "person"
@@ -38,8 +42,10 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     # Profiles are sums; a purchase is attributed when the watermark has passed it.
     order = arrival(commutes=True)
     person = value_state(Person, ttl=days(395))
+    erased = value_state(Suppressed, ttl=SUPPRESSED)
     profiles = side_output(Profile)
     forget = side_output(Forget)
+    consents = side_output(Consent)
     placed = side_output(OrderPlaced)
 
     def __init__(self, profile_every_ms: int = 10 * 60_000) -> None:
@@ -48,13 +54,20 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     def process(self, event: ToPerson, ctx: Context) -> None:
         """Let an event count for the person whom it concerns."""
         person = self.person.value or Person()
-        if isinstance(event, Activity):
+        erased = self.erased.value
+        if erased is not None and not isinstance(event, ErasePerson) and is_suppressed(erased, event.at_ms):
+            self._of_before(event, erased, ctx)
+        elif isinstance(event, ConsentSaid):
+            self._said(event, person, ctx)
+        elif isinstance(event, Activity):
+            if person.register.no_profile(event.at_ms):
+                return
             if event.kind == "add_to_cart":
                 _remember(person, event.cart_id)
             person.observe(event)
             self._write(person, ctx)
             self.person.value = person
-            if event.marketing:
+            if event.marketing and not person.register.no_offer(event.at_ms):
                 ctx.emit(_done(event, person))
         elif isinstance(event, Purchase):
             self._purchase(event, person, ctx)
@@ -64,6 +77,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
             if isinstance(event, Link):
                 person.visitors.setdefault(event.visitor, event.at_ms)
                 person.touched(event)
+                self._tell(event.visitor, "", person, ctx)
             elif isinstance(event, Unlink):
                 for kept in (person.visitors, person.firsts, person.lasts):
                     kept.pop(event.visitor, None)
@@ -102,16 +116,44 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
         _remember(person, event.cart_id)
         # Of a browser whose owner has allowed no profile, nothing comes but purchases.
-        if not _nobody(ctx.key) or event.marketing:
+        allowed = not person.register.no_profile(event.at_ms)
+        if allowed and (not _nobody(ctx.key) or event.marketing):
             person.bought(event)
         # At once, and not when a purchase is attributed: what came by then hangs on the batches.
-        if not _nobody(ctx.key) or person.viewed > 0:
+        if allowed and (not _nobody(ctx.key) or person.viewed > 0):
             self._write(person, ctx, at_once=True)
-        elif event.marketing:
+        elif allowed and event.marketing:
             self._write(person, ctx)
         self.person.value = person
-        if event.marketing:
+        if event.marketing and not person.register.no_offer(event.at_ms):
             ctx.emit(_done(event, person))
+
+    def _said(self, event: ConsentSaid, person: Person, ctx: Context) -> None:
+        """Take an answer: what is withdrawn in one browser ends in all of them."""
+        register = person.register
+        before = register.refused
+        news = register.take(event.bits, event.at_ms, event.granted)
+        self.person.value = person
+        ctx.emit(event)
+        if not news:
+            return
+        for visitor in sorted(person.visitors):
+            if visitor != event.visitor:
+                self._tell(visitor, event.visitor, person, ctx, only=news)
+        after = register.refused
+        if after & STITCH and not before & STITCH:
+            person.forget_profile()
+            self._no_profile(person, ctx)
+
+    def _tell(self, visitor: str, said_in: str, person: Person, ctx: Context, *, only: int = 7) -> None:
+        """Tell a browser of the person what holds for it, too; it comes by the topic of answers."""
+        for bit, at_ms, granted in person.register.entries():
+            if bit & only:
+                identity = digest_of(f"{ctx.key} {visitor} {bit} {at_ms} {granted}")
+                answer = Consent(
+                    identity, visitor, ctx.key[2:], purposes_of(bit), granted, at_ms, said_in or ctx.key
+                )
+                ctx.output(self.consents, answer)
 
     def _write(self, person: Person, ctx: Context, *, at_once: bool = False) -> None:
         if not at_once and person.seen_ms - person.written_ms < self._profile_every_ms:
@@ -120,9 +162,24 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         person.revision += 1
         ctx.output(self.profiles, profile_row(ctx.key, person), revision=person.revision)
 
-    def _erase(self, event: ErasePerson, person: Person, ctx: Context) -> None:
+    def _of_before(self, event: ToPerson, erased: Suppressed, ctx: Context) -> None:
+        """Let what was done before the erasure bring nobody back: the browser is forgotten, too."""
+        if isinstance(event, Link):
+            ctx.output(self.forget, Forget(erased.request_id, event.visitor, erased.at_ms))
+        elif isinstance(event, Purchase):
+            ctx.output(self.placed, OrderPlaced(event.order_id, event.at_ms, event.cents, "", ""))
+
+    def _no_profile(self, person: Person, ctx: Context) -> None:
         person.revision += 1
         ctx.output(self.profiles, profile_row(ctx.key, person, deleted=True), revision=person.revision)
+
+    def _erase(self, event: ErasePerson, person: Person, ctx: Context) -> None:
+        self._no_profile(person, ctx)
+        for bought in person.purchases:
+            first, last = person.attribution(bought)
+            ctx.output(self.placed, OrderPlaced(bought.order_id, bought.at_ms, bought.cents, first, last))
+        if not event.withdrawn:
+            self.erased.value = Suppressed(event.at_ms, event.request_id).after(self.erased.value)
         for visitor in sorted(person.visitors):
             ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
         for cart in person.carts:

@@ -93,6 +93,7 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
     names = settings.topics
     inputs = {name: Input(getattr(names, name), RecordKey()) for name in INPUTS}
     # What the app sends itself has the key of its sender: whom it concerns stands in it.
+    inputs["consents"] = Input(names.consents, FirstOf(("visitor_id",)))
     inputs["forget"] = Input(names.forget, FirstOf(("subject",)), clock=False)
     first = visitors(settings.visitor_rules())
     visited = read(inputs, control=names.control).process(first)
@@ -123,6 +124,7 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
         topics={
             "offers": names.offers,
             "Entities.forget": names.forget,
+            "Entities.consents": names.consents,
             f"{first.name}.dead_letters": names.dead_letters,
         },
     )

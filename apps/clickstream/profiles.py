@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from apps.clickstream.messages import Activity, Link, Purchase
+from apps.clickstream.registers import Register
 from millrace.parts.panes import forget_panes, panes_between
 from millrace.parts.top import best
 
@@ -56,6 +57,7 @@ class Person(msgspec.Struct, array_like=True, gc=False):
         seen_ms: Time of the latest event, ms.
         written_ms: When its row was last written.
         revision: How many rows have been written.
+        register: What the person has said about consent, in whichever browser.
     """
 
     visitors: dict[str, int] = msgspec.field(default_factory=dict)
@@ -75,6 +77,7 @@ class Person(msgspec.Struct, array_like=True, gc=False):
     seen_ms: int = 0
     written_ms: int = 0
     revision: int = 0
+    register: Register = msgspec.field(default_factory=Register)
 
     def observe(self, event: Activity) -> None:
         """Let what was done count for the profile; order makes no difference."""
@@ -85,6 +88,12 @@ class Person(msgspec.Struct, array_like=True, gc=False):
             self.categories[event.category] = self.categories.get(event.category, 0) + 1
             self.viewed_cents += event.cents
             self.viewed += 1
+
+    def forget_profile(self) -> None:
+        """Forget what was counted; which browsers there are, and what was said of consent, stays."""
+        self.hours, self.items, self.categories, self.carts = {}, [], {}, []
+        self.viewed_cents = self.viewed = self.spent_cents = self.orders = self.seen_ms = self.written_ms = 0
+        self.gender, self.birth_year = "", 0
 
     def bought(self, event: Purchase) -> None:
         """Let a purchase count for the profile; order makes no difference."""

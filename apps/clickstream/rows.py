@@ -36,6 +36,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False):
         bot: Why it is a bot's: ``user_agent`` or ``rate``; empty where it is not.
         revision: Grows with every row of the visitor.
         deleted: The row is none any more: it has merged with another, or begins earlier.
+        is_full: Whether more was done in it than is kept of it: its figures are at least these.
     """
 
     session_id: str
@@ -63,6 +64,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False):
     bot: str
     revision: int
     deleted: bool = False
+    is_full: bool = False
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -91,12 +93,14 @@ class Erased(msgspec.Struct, frozen=True, gc=False):
         subject_digest: :func:`digest_of` what was forgotten: a browser, an account or a cart.
         had_state: Whether anything was known.
         at_ms: When it was asked for, UTC ms.
+        suppressed: An event of before the request has come since, and was dropped.
     """
 
     request_id: str
     subject_digest: str
     had_state: bool
     at_ms: int
+    suppressed: bool = False
 
 
 def digest_of(name: str) -> str:

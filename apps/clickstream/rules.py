@@ -103,42 +103,33 @@ class SessionRules:
         return self.max_length_ms or DAY_MS if self.gap_ms is None else self.gap_ms
 
     def breaks(
-        self, start_ms: int, end_ms: int, campaign: str | None, client: str | None, at_ms: int,
-        new_campaign: str | None, new_client: str | None,
-    ) -> CloseReason | None:  # fmt: skip
-        """Tell whether an event ends the session that is open, and why.
+        self, end_ms: int, campaign: str | None, at_ms: int, new_campaign: str | None
+    ) -> CloseReason | None:
+        """Tell whether an event ends the session that is open, and why; a tracker's sessions end otherwise.
 
         Args:
-            start_ms: Time of the session's first event, ms.
-            end_ms: Time of its last event so far, ms.
+            end_ms: Time of the session's last event so far, ms.
             campaign: Its campaign.
-            client: The tracker's name of it.
             at_ms: Time of the event, ms; not before ``end_ms``.
             new_campaign: Campaign that the event brings, if any.
-            new_client: The tracker's name of the event's session.
 
         Returns:
-            The reason, or ``None`` where the event belongs to the session. ``quarantined``: the event
-            belongs to nothing.
+            The reason, or ``None`` where the event belongs to the session.
 
         Example:
-            >>> GA4.breaks(0, 0, None, None, 30 * 60_000, "spring", None) is None
+            >>> GA4.breaks(0, None, 30 * 60_000, "spring") is None
             True
-            >>> GA4.breaks(0, 0, None, None, 30 * 60_000 + 1, None, None)
+            >>> GA4.breaks(0, None, 30 * 60_000 + 1, None)
             'inactivity'
-            >>> universal("Europe/Berlin").breaks(0, 0, "winter", None, 1_000, "spring", None)
+            >>> universal("Europe/Berlin").breaks(0, "winter", 1_000, "spring")
             'campaign'
         """
-        if self.client and new_client != client:
-            return "client"
         if self.gap_ms is not None and at_ms - end_ms > self.gap_ms:
             return "inactivity"
         if self.zone is not None and at_ms >= next_midnight(self.zone, end_ms):
             return "midnight"
         if self.campaign and new_campaign is not None and new_campaign != campaign:
             return "campaign"
-        if self.max_length_ms is not None and at_ms - start_ms > self.max_length_ms:
-            return "quarantined" if self.quarantine else "max_length"
         return None
 
     def engaged(self, *, views: int, length_ms: int, attention_s: int, converted: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -17,7 +18,67 @@ from apps.clickstream.rules import SessionRules
 
 #: So many times are kept per session and step of a funnel; a step's earliest ones count.
 MOST_MARKS: Final = 8
+#: So many heartbeats of a session are counted, the earliest: a whole day of attention without a pause.
+MOST_BEATS: Final = 8_640
+#: So many sessions of a tracker are known to be over by one browser, the last ones.
+MOST_GONE: Final = 64
 _UNWRITTEN: Final = -1
+
+
+class Kept(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What is kept of a click until the tracker's session that it is of is judged; names as of the click.
+
+    Attributes:
+        event_id: Its identity.
+        event_type: What was done.
+        event_time_ms: When, by the shop's clock, UTC ms.
+        client_time_ms: When it was made, by the device's clock.
+        client_sent_ms: When it was sent, by the same.
+        page_view_id: The page view.
+        page_url: Address of the page.
+        page_type: Kind of page.
+        device: Kind of device.
+        campaign: Campaign that it brought.
+        step: Step of the checkout.
+        amount: Value of the order, EUR.
+        quantity: How many pieces.
+        user_id: The account.
+    """
+
+    event_id: str
+    event_type: str
+    event_time_ms: int
+    client_time_ms: int
+    client_sent_ms: int
+    page_view_id: str
+    page_url: str
+    page_type: str
+    device: str
+    campaign: str | None = None
+    step: str | None = None
+    amount: float | None = None
+    quantity: int | None = None
+    user_id: str | None = None
+
+
+class Judged(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a tracker's session is by its own rules.
+
+    Attributes:
+        start_ms: Its start as the tracker's model has it, UTC ms.
+        end_ms: Its end.
+        events: Events that count.
+        views: Page views, with those among them that only pings tell of.
+        attention_s: Time of attention, seconds.
+        engaged: Whether somebody was really there.
+    """
+
+    start_ms: int
+    end_ms: int
+    events: int
+    views: int
+    attention_s: int
+    engaged: bool
 
 
 class Session(msgspec.Struct, array_like=True, gc=False):
@@ -28,7 +89,8 @@ class Session(msgspec.Struct, array_like=True, gc=False):
         end_ms: Time of the last one.
         events: How many.
         views: Page views among them.
-        buckets: The heartbeats in which pings came.
+        buckets: The heartbeats in which pings came, page by page (:func:`beat_of`); the first
+            :data:`MOST_BEATS`, so that a page that is left open makes no state that grows for ever.
         ping_pages: The pages that sent them, as short hashes.
         converted: Whether a conversion happened.
         added: Items put into the cart, minus those taken out.
@@ -49,6 +111,9 @@ class Session(msgspec.Struct, array_like=True, gc=False):
         marks: Steps of funnels: step → times, ms.
         written_ms: Its start as it stands in its row; -1: it has none.
         reported_ms: Time of the event that the row was last written at.
+        kept: Events of a tracker's session by identity, until it is over.
+        judged: What they make of it; None: it is no tracker's, or nothing was viewed.
+        full: Whether it had more events or heartbeats than are kept: its figures are at least these.
     """
 
     start_ms: int
@@ -76,6 +141,9 @@ class Session(msgspec.Struct, array_like=True, gc=False):
     marks: dict[str, list[int]] = msgspec.field(default_factory=dict)
     written_ms: int = _UNWRITTEN
     reported_ms: int = 0
+    kept: dict[str, Kept] = msgspec.field(default_factory=dict)
+    judged: Judged | None = None
+    full: bool = False
 
     @property
     def written(self) -> bool:
@@ -101,10 +169,18 @@ class Session(msgspec.Struct, array_like=True, gc=False):
 
     def ping(self, bucket: int, page: int) -> None:
         """Count a ping, by its heartbeat and page."""
-        if bucket not in self.buckets:
-            insort(self.buckets, bucket)
+        beat = beat_of(bucket, page)
+        if beat not in self.buckets:
+            insort(self.buckets, beat)
+            self._bound()
         if page not in self.ping_pages:
             insort(self.ping_pages, page)
+
+    def _bound(self) -> None:
+        # The least ones of all stay, in whatever order they come.
+        if len(self.buckets) > MOST_BEATS or len(self.ping_pages) > MOST_BEATS:
+            self.full = True
+            del self.buckets[MOST_BEATS:], self.ping_pages[MOST_BEATS:]
 
     def arrive(self, campaign: str, at_ms: int) -> None:
         """Take down a landing through a campaign; the earliest one is the session's."""
@@ -130,6 +206,8 @@ class Session(msgspec.Struct, array_like=True, gc=False):
         self.views += later.views
         self.buckets = sorted({*self.buckets, *later.buckets})
         self.ping_pages = sorted({*self.ping_pages, *later.ping_pages})
+        self.full = self.full or later.full
+        self._bound()
         self.converted = self.converted or later.converted
         self.added += later.added
         self.orders += later.orders
@@ -147,10 +225,14 @@ class Session(msgspec.Struct, array_like=True, gc=False):
 
     def attention_s(self, rules: SessionRules) -> int:
         """Return the time of attention that pings tell of, whole seconds."""
+        if self.judged is not None:
+            return self.judged.attention_s
         return rules.attention_s(len(self.buckets), len(self.ping_pages))
 
     def engaged(self, rules: SessionRules) -> bool:
         """Tell whether somebody was really there."""
+        if self.judged is not None:
+            return self.judged.engaged
         return rules.engaged(
             views=self.views,
             length_ms=self.end_ms - self.start_ms,
@@ -166,11 +248,13 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
         sessions: They.
         ended: How many the visitor has had that are over.
         revision: How many rows have been written for them.
+        gone: The last sessions of a tracker that are over and forgotten, by :func:`name_of` them.
     """
 
     sessions: list[Session] = msgspec.field(default_factory=list)
     ended: int = 0
     revision: int = 0
+    gone: list[int] = msgspec.field(default_factory=list)
 
     def enter(self, at_ms: int, rules: SessionRules) -> tuple[Session, list[Session]]:
         """Find the session of an event by rules that commute; the caller enters the event into it.
@@ -216,37 +300,40 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
                 end = max(end, session.end_ms)
         return end + gap + lateness_ms > watermark
 
-    def follow(
-        self, at_ms: int, rules: SessionRules, campaign: str | None, client: str | None
-    ) -> tuple[Session | None, Session | None]:
-        """Find the session of an event that no other is later than, by any rules.
+    def follow(self, at_ms: int, rules: SessionRules, campaign: str | None) -> tuple[Session, Session | None]:
+        """Find the session of an event that no other is later than, by rules that look at more than pauses.
 
         Args:
             at_ms: Time of the event, ms.
             rules: When a session ends.
             campaign: Campaign that the event brings.
-            client: The tracker's name of the event's session.
 
         Returns:
-            Its session, ``None`` where it is put aside; and the session that it ended, if any.
+            Its session; and the session that it ended, if any.
         """
         last = self.sessions[-1] if self.sessions else None
-        if last is None:
-            return self._open(at_ms, client), None
-        if last.closed and not (rules.quarantine and last.client == client):
-            return self._open(at_ms, client), None
-        why = rules.breaks(
-            last.start_ms, last.end_ms, last.campaign, last.client, at_ms, campaign, client
-        )  # fmt: skip
-        if why is None and not last.closed:
+        if last is None or last.closed:
+            return self._open(at_ms, None), None
+        why = rules.breaks(last.end_ms, last.campaign, at_ms, campaign)
+        if why is None:
             return last, None
-        if why is None or why == "quarantined":
-            last.ignored += 1
-            return None, None
-        if last.closed:
-            return self._open(at_ms, client), None
         self._end(last, why)
-        return self._open(at_ms, client), last
+        return self._open(at_ms, None), last
+
+    def tracked(self, at_ms: int, client: str) -> Session | None:
+        """Find the session of an event by the tracker's name of it.
+
+        Args:
+            at_ms: Time of the event, ms.
+            client: The name.
+
+        Returns:
+            The session; ``None`` where it is over, and forgotten but for its name.
+        """
+        for session in self.sessions:
+            if session.client == client:
+                return session
+        return None if name_of(client) in self.gone else self._open(at_ms, client)
 
     def _open(self, at_ms: int, client: str | None) -> Session:
         opened = Session(at_ms, at_ms, client=client)
@@ -280,13 +367,15 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
             Sessions that are over, but were not before.
         """
         kept = []
-        for session in self.sessions:
+        for session in list(self.sessions):
             over = _over(session, rules)
             if not session.closed and over <= watermark:
                 self._end(session, "inactivity" if rules.gap_ms is not None else "max_length")
                 yield session
             if not session.closed or over + lateness_ms > watermark:
                 kept.append(session)
+            elif session.client is not None:
+                self.gone = [*self.gone[1 - MOST_GONE :], name_of(session.client)]
         self.sessions = kept
 
     def due(self, rules: SessionRules, lateness_ms: int) -> int | None:
@@ -300,6 +389,24 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
     def over(self, rules: SessionRules, lateness_ms: int) -> int:
         """Return when :meth:`expire` forgets the last session, ms; 0 where there is none."""
         return max((_over(s, rules) + lateness_ms for s in self.sessions), default=0)
+
+
+def beat_of(bucket: int, page: int) -> int:
+    """Return a heartbeat of a page as one number; one of an earlier version is the heartbeat alone.
+
+    >>> beat_of(2, 1) - beat_of(1, 1) == 1 << 32
+    True
+    """
+    return bucket << 32 | page
+
+
+def name_of(client: str) -> int:
+    """Return a number for the tracker's name of a session, of 62 bits.
+
+    >>> 0 <= name_of("a") < 1 << 62, name_of("a") == name_of("b")
+    (True, False)
+    """
+    return int.from_bytes(blake2b(client.encode(), digest_size=8).digest()) >> 2
 
 
 def _start(session: Session) -> int:

@@ -38,6 +38,9 @@ class SessionSettings(Section):
     gap: Duration = Field(default=timedelta(minutes=30), description="a longer pause begins a new session")
     zone: str = Field(default="UTC", description="whose midnight ends a session, by the rules 'universal'")
     lateness: Duration = Field(default=timedelta(hours=1), description="how long late events may change one")
+    most_events: int = Field(
+        default=2_000, ge=10, le=100_000, description="by the rules 'snowplow': so many of one are kept"
+    )
     provisional: Duration = Field(default=timedelta(minutes=1), description="between rows of an open one")
 
 
@@ -95,6 +98,7 @@ class ClickstreamSettings(AppSettings):
             rate_ms=ms(own.rate_within),
             funnels=tuple(Funnel(f.name, f.steps, ms(f.within), f.strict) for f in self.funnels),
             holdout=self.offers.control,
+            most_events=sessions.most_events,
             in_order=own.in_order,
         )
 

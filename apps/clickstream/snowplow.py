@@ -7,7 +7,8 @@ makes no difference. Rules: :data:`apps.clickstream.rules.SNOWPLOW`.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ _CLOSE = "close"
 #: How long a session is remembered after its end, so that later events are known to be too late.
 _REMEMBERED = days(730)
 _PAGE_EVENTS = ("page_view", "page_ping")
+#: So many events of a session are kept until it is judged.
+MOST_EVENTS: Final = 5_000
 
 
 class Book(msgspec.Struct, gc=False):
@@ -37,12 +40,85 @@ class Book(msgspec.Struct, gc=False):
         events: Its events by identity; none once it is closed.
         closed: Whether it has ended.
         quarantined: Events that came too late for it.
+        full: Whether it had more events than are kept.
     """
 
     since_ms: int
     events: dict[str, TrackerEvent] = msgspec.field(default_factory=dict)
     closed: bool = False
     quarantined: int = 0
+    full: bool = False
+
+    def keep(self, event: TrackerEvent) -> tuple[TrackerEvent, str] | None:
+        """Keep an event; return what is put aside instead, and why."""
+        self.since_ms = min(self.since_ms, event.collector_ms)
+        aside = keep(self.events, event, _precedence, MOST_EVENTS)
+        self.full = self.full or (aside is not None and aside[1] == "full")
+        return aside
+
+
+class _Identified(Protocol):
+    @property
+    def event_id(self) -> str: ...
+
+
+_E = TypeVar("_E", bound=_Identified)
+
+
+def keep(
+    events: dict[str, _E], event: _E, precedence: Callable[[_E], tuple[Any, ...]], most: int
+) -> tuple[_E, str] | None:
+    """Keep an event of a session; return what is put aside instead, and why; in whatever order events come.
+
+    Args:
+        events: Those that are kept, by identity.
+        event: The event.
+        precedence: Of several of one identity the first by this counts; and of too many the first ones.
+        most: So many are kept.
+    """
+    before = events.get(event.event_id)
+    if before is not None and precedence(event) >= precedence(before):
+        return event, "duplicate"
+    events[event.event_id] = event
+    if before is not None:
+        return before, "duplicate"
+    if len(events) <= most:
+        return None
+    last = max(events.values(), key=lambda e: (*precedence(e), e.event_id))
+    return events.pop(last.event_id), "full"
+
+
+def judged(
+    events: Iterable[TrackerEvent], since_ms: int, rules: SessionRules
+) -> tuple[list[TrackerEvent], list[TrackerEvent]]:
+    """Return the events of a session that count, and those too long after its start.
+
+    Args:
+        events: All of them.
+        since_ms: When the first one was collected, ms.
+        rules: How long a session may be.
+    """
+    last = since_ms + longest(rules)
+    within: list[TrackerEvent] = []
+    late: list[TrackerEvent] = []
+    for event in events:
+        (within if event.collector_ms <= last else late).append(event)
+    return within, late
+
+
+def longest(rules: SessionRules) -> int:
+    """Return how long a tracker's session may be, ms."""
+    return rules.max_length_ms or 3 * DAY_MS
+
+
+def refused(event: TrackerEvent, rules: SessionRules) -> str | None:
+    """Return why an event is of no session, whichever; ``None`` where it may be of one."""
+    if not event.session_id:
+        return "no_session"
+    late = rules.days_late_ms
+    if late is not None and event.sent_ms - event.created_ms > late:
+        return "sent_late"
+    return "bot" if is_crawler(event.user_agent) else None
 
 
 class TrackerSessions(KeyedProcess[TrackerEvent, TrackerSession]):
@@ -60,65 +136,43 @@ class TrackerSessions(KeyedProcess[TrackerEvent, TrackerSession]):
 
     def __init__(self, rules: SessionRules = SNOWPLOW) -> None:
         self._rules = rules
-        self._longest = rules.max_length_ms or 3 * DAY_MS
+        self._longest = longest(rules)
 
     def process(self, event: TrackerEvent, ctx: Context) -> None:
         """Keep an event of a session that is open."""
-        reason = self._refused(event)
-        if reason is None:
-            reason = self._kept(event, ctx)
-        if reason is not None:
-            ctx.output(self.put_aside, PutAside(event.event_id, event.session_id, reason, event.collector_ms))
-
-    def _refused(self, event: TrackerEvent) -> str | None:
-        if not event.session_id:
-            return "no_session"
-        late = self._rules.days_late_ms
-        if late is not None and event.sent_ms - event.created_ms > late:
-            return "sent_late"
-        return "bot" if is_crawler(event.user_agent) else None
-
-    def _kept(self, event: TrackerEvent, ctx: Context) -> str | None:
-        book = self.book.value
-        if book is None:
-            book = Book(event.collector_ms)
-            ctx.timers.at(event.collector_ms + self._longest + 1, _CLOSE)
-        elif book.closed:
-            return "quarantined"
-        elif event.collector_ms < book.since_ms:
-            book.since_ms = event.collector_ms
-            ctx.timers.at(book.since_ms + self._longest + 1, _CLOSE)
-        before = book.events.get(event.event_id)
-        aside = None
-        if before is None or _precedence(event) < _precedence(before):
-            book.events[event.event_id] = event
-            aside = before
-        else:
-            aside = event
-        self.book.value = book
+        reason = refused(event, self._rules)
+        aside = (event, reason) if reason is not None else self._kept(event, ctx)
         if aside is not None:
-            ctx.output(
-                self.put_aside, PutAside(aside.event_id, aside.session_id, "duplicate", aside.collector_ms)
-            )
-        return None
+            put, why = aside
+            ctx.output(self.put_aside, PutAside(put.event_id, put.session_id, why, put.collector_ms))
+
+    def _kept(self, event: TrackerEvent, ctx: Context) -> tuple[TrackerEvent, str] | None:
+        book = self.book.value
+        if book is not None and book.closed:
+            return event, "quarantined"
+        since = None if book is None else book.since_ms
+        book = book or Book(event.collector_ms)
+        aside = book.keep(event)
+        if book.since_ms != since:
+            ctx.timers.at(book.since_ms + self._longest + 1, _CLOSE)
+        self.book.value = book
+        return aside
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Close the session: its views and its row."""
         book = self.book.value
         if book is None or book.closed:
             return
-        last = book.since_ms + self._longest
-        within = [e for e in book.events.values() if e.collector_ms <= last]
-        for event in book.events.values():
-            if event.collector_ms > last:
-                aside = PutAside(event.event_id, event.session_id, "quarantined", event.collector_ms)
-                ctx.output(self.put_aside, aside)
-        row, views = summarise(within, self._rules, quarantined=len(within) < len(book.events))
+        within, late = judged(book.events.values(), book.since_ms, self._rules)
+        for event in late:
+            aside = PutAside(event.event_id, event.session_id, "quarantined", event.collector_ms)
+            ctx.output(self.put_aside, aside)
+        row, views = summarise(within, self._rules, quarantined=bool(late))
         for view in views:
             ctx.output(self.page_views, view)
         if row is not None:
             ctx.emit(row)
-        self.book.value = Book(book.since_ms, closed=True)
+        self.book.value = Book(book.since_ms, closed=True, full=book.full)
 
 
 class Sessions(msgspec.Struct, gc=False):

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import random
 
-from apps.clickstream.consent import BITS, Answer, Answers, Step, names
+import msgspec
+import pytest
+
+from apps.clickstream.consent import BITS, OFFER, STITCH, Answer, Answers, Step, names
+from apps.clickstream.evaluation_consent import drawn as history
+from apps.clickstream.evaluation_consent import evaluate_consent, run, wrong
+from apps.clickstream.events import Consent
+from apps.clickstream.offers import KeptOffers
+from apps.clickstream.registers import MOST_ANSWERS, Register
+from tests.unit.apps.clickstream.app_cases import keyed, shop_chain
 from tests.unit.apps.clickstream.test_visitor import START, click, consent, driver, send
 
 CASES = 10_000
@@ -22,17 +31,22 @@ def allowed_by(answers: list[Answer]) -> list[str]:
     """What is allowed by an own reading: of each purpose the newest answer that names it."""
     found = []
     for name, bit in BITS.items():
-        naming = sorted((a.at_ms, a.consent_id, a.granted) for a in answers if a.bits & bit)
-        if naming and naming[-1][-1]:
+        naming = [a for a in answers if a.bits & bit]
+        newest = max((a.at_ms for a in naming), default=None)
+        if naming and all(a.granted for a in naming if a.at_ms == newest):
             found.append(name)
     return found
+
+
+def _place(answer: Answer) -> tuple[int, int, str]:
+    """Of one moment withdrawals are last."""
+    return answer.at_ms, 0 if answer.granted else 1, answer.consent_id
 
 
 def test_what_was_said_last_holds_in_whichever_order_answers_come() -> None:
     draws = random.Random(5)
     for _ in range(CASES):
-        # Answers of one moment are told apart by their names as long as they are kept.
-        said = list({answer.at_ms: answer for answer in drawn(draws)}.values())
+        said = drawn(draws)
         draws.shuffle(said)
         kept, horizon = Answers(), 0
         for number, answer in enumerate(said, 1):
@@ -46,16 +60,13 @@ def test_rows_hang_on_the_answers_alone() -> None:
     draws = random.Random(6)
     for _ in range(CASES):
         said = drawn(draws)
-        expected = {
-            a.consent_id: allowed_by([b for b in said if (b.at_ms, b.consent_id) <= (a.at_ms, a.consent_id)])
-            for a in said
-        }
+        expected = {a.consent_id: allowed_by([b for b in said if _place(b) <= _place(a)]) for a in said}
         draws.shuffle(said)
         kept, rows = Answers(), dict[str, Step]()
         for answer in said:
             rows |= {step.answer.consent_id: step for step in kept.take(answer, 0)}
         assert {name: names(step.after) for name, step in rows.items()} == expected
-        ordered = [rows[a.consent_id] for a in sorted(said)]
+        ordered = [rows[a.consent_id] for a in sorted(said, key=_place)]
         assert [step.before for step in ordered] == [0, *(step.after for step in ordered[:-1])]
 
 
@@ -90,3 +101,94 @@ def test_a_withdrawal_with_the_id_of_a_click_counts() -> None:
     send(target, click(1, id="consent-v1-3"))
     send(target, consent(3, ("marketing",), granted=False))
     assert [row.withdrawn for row in target.values("consents")] == [False, True]
+
+
+def test_a_register_says_what_was_said_last_in_whichever_order_and_however_often() -> None:
+    draws = random.Random(7)
+    for _ in range(CASES // 4):
+        said = drawn(draws)
+        come = [*said, *draws.choices(said, k=draws.randrange(4))]
+        draws.shuffle(come)
+        register = Register()
+        for answer in come:
+            register.take(answer.bits, answer.at_ms, answer.granted)
+        at = draws.randrange(45)
+        for name, bit in BITS.items():
+            naming = [a for a in said if a.bits & bit]
+            refused = bool(naming) and name not in allowed_by(naming)
+            assert register.refuses(bit) == refused
+            then = [a for a in naming if a.at_ms <= at]
+            assert register.refuses(bit, at) == (refused or (bool(then) and name not in allowed_by(then)))
+        held = {bit: (at_ms, granted) for bit, at_ms, granted in register.entries()}
+        assert {BITS[name] for name in BITS if held.get(BITS[name], (0, False))[1]} == {
+            BITS[name] for name in allowed_by(said)
+        }
+
+
+def test_a_withdrawal_is_kept_however_much_is_said_and_however_old_what_comes_is() -> None:
+    register = Register()
+    register.take(7, 10_000, False)
+    for at in range(3 * MOST_ANSWERS):
+        register.take(7, at, True)
+    assert register.refuses(STITCH)
+    assert register.refuses(OFFER)
+    assert max(map(len, register.said)) == MOST_ANSWERS
+
+
+def test_random_histories_through_the_whole_app_allow_nothing_that_was_withdrawn() -> None:
+    report = evaluate_consent(150, 5400)
+    assert report["failures"] == []
+    assert min(report["offers"], report["profiles"], report["told"]) > 50
+
+
+@pytest.mark.parametrize("what", ["profile", "offer", "in force"])
+def test_what_no_answer_allows_is_seen(what: str) -> None:
+    """The comparison is worth something: what is broken on purpose is told."""
+    seen = 0
+    for seed in range(30):
+        told, found = history(seed), run(history(seed))
+        assert wrong(told, found) == []
+        if what == "profile":
+            found.profiles |= {"u:u0", "u:u1"}
+        elif what == "offer":
+            found.offers = [({**o, "person": "v:b9", "visitor_id": "b9"}, place) for o, place in found.offers]
+        else:
+            for row in found.consents.values():
+                row["in_force"] = ["marketing"]
+        seen += bool(wrong(told, found))
+    assert seen > 3
+
+
+def test_a_withdrawal_on_the_phone_ends_offers_and_identity_on_the_laptop() -> None:
+    """What the app tells the laptop comes back by the topic of answers; offers end before that.
+
+    ======  ===========================  ==================  ==========
+    laptop  consent, login, view                             view
+    phone                                login, withdrawal
+    ======  ===========================  ==================  ==========
+    """
+    chain = shop_chain(bound_ms=0)
+    laptop, phone = ("v1", "v2")
+    both = [consent(0, visitor=v, user="u1") for v in (laptop, phone)]
+    logins = [click(n + 1, "login", v, user_id="u1") for n, v in enumerate((laptop, phone))]
+    chain.run_batch(keyed(*both, *logins, click(5, item_id="i1", user_id="u1")))
+    taken = consent(10, ("personalisation",), phone, granted=False, user="u1")
+    found = chain.run_batch(keyed(taken, click(11, "page_view", phone)))
+    told = [msgspec.json.decode(e.payload, type=Consent) for e in found if e.output == "Entities.consents"]
+    assert [(t.visitor_id, t.purposes, t.granted, t.told) for t in told] == [
+        (laptop, ("personalisation",), False, phone)
+    ]
+    found = chain.run_batch(keyed(click(12, item_id="i2", user_id="u1")))
+    assert [e for e in found if e.output == "Entities.profiles"] == []
+    found = chain.run_batch(keyed(*told))
+    gone = [msgspec.json.decode(e.payload) for e in found if e.output == "Visitors.identities"]
+    assert [(row["visitor_id"], row["deleted"]) for row in gone] == [(laptop, True)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_what_is_said_of_one_moment_the_newest_revision_holds(turned: bool) -> None:
+    said = [(21, True, 1), (21, False, 2), (30, True, 3)]
+    state = KeptOffers()
+    for at, granted, revision in reversed(said) if turned else said:
+        state.browser_says("v1", at, granted, revision)
+    assert [state.forbids("v1", at) for at in (20, 21, 29, 30)] == [False, True, True, False]

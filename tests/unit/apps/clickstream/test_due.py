@@ -11,7 +11,7 @@ import pytest
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.rules import GA4, SNOWPLOW, universal
 from apps.clickstream.sessionize import BareClick, Sessionize
-from apps.clickstream.visitor import Visitors, VisitorsInOrder
+from apps.clickstream.visitor import Visitors, VisitorsInOrder, VisitorsTracked, VisitorsTrackedInOrder
 from millrace.host.memory import MemoryHost
 from millrace.process import KeyedProcess
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, as_read, click, keyed, world
@@ -73,9 +73,10 @@ def _run(process: Any, events: list[Any], rng: random.Random, bound: int) -> Any
         (Visitors, VisitorRules(session_lateness_ms=0, repeats_ms=6 * HOUR)),
         (VisitorsInOrder, VisitorRules(in_order=True)),
         (VisitorsInOrder, VisitorRules(sessions=universal("Europe/Berlin"))),
-        (VisitorsInOrder, VisitorRules(sessions=SNOWPLOW)),
+        (VisitorsTracked, VisitorRules(sessions=SNOWPLOW)),
+        (VisitorsTrackedInOrder, VisitorRules(sessions=SNOWPLOW, in_order=True)),
     ],
-    ids=["ga4", "no-lateness", "in-order", "universal", "snowplow"],
+    ids=["ga4", "no-lateness", "in-order", "universal", "snowplow", "snowplow-in-order"],
 )
 def test_a_browsers_timer_is_never_later_than_what_its_book_has_due(
     base: type[Visitors], rules: VisitorRules

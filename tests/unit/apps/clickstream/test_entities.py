@@ -353,7 +353,7 @@ def test_a_profile_counts_what_is_done_and_goes_with_an_erasure() -> None:
     assert (row.top_category, row.price_level_cents) == ("shoes", 1050)
     gone = ErasePerson("u:u1", START + 40, "r1")
     send(target, gone)
-    assert target.state("u:u1") is None
+    assert target.state("u:u1")["persons_person"] is None
     assert [(f.subject, f.request_id) for f in target.values("forget")] == [
         ("phone", "r1"),
         ("c:cart-1", "r1"),
@@ -372,7 +372,7 @@ def test_of_one_instant_a_browser_is_linked_before_what_was_done_there_counts_an
         assert [(row.visitors, row.last_items, row.orders) for row in rows] == [
             (["v1"], ["tea"], 0), (["v1"], ["tea"], 1)]  # fmt: skip
         send(target, ErasePerson("u:u1", START + 9, "r"), look(9, "mug"))
-        assert target.state("u:u1") is None
+        assert target.state("u:u1")["persons_person"] is None
 
 
 def test_a_profile_written_at_a_purchase_has_nothing_of_what_came_after_it() -> None:
@@ -415,3 +415,16 @@ def test_an_items_features_are_told_at_every_full_hour() -> None:
         (HOUR, 1, 1, 0, 0),
         (2 * HOUR, 1, 2, 2, 500),
     ]
+
+
+def test_what_comes_late_of_a_person_who_was_erased_brings_nobody_back_and_forgets_its_browser() -> None:
+    target = driver()
+    send(target, link(1, "v1", (0, "mail"), (0, "mail")), ErasePerson("u:u1", START + 9, "r"))
+    rows = len(target.values("profiles"))
+    send(target, link(8, "v2", (0, "mail"), (0, "mail")), look(8, "mug"), purchase(8))
+    assert len(target.values("profiles")) == rows
+    assert target.state("u:u1")["persons_person"] is None
+    assert [f.subject for f in target.values("forget")] == ["v1", "v2"]
+    assert len(target.values("placed")) == 1  # an order names nobody, and counts
+    send(target, look(10, "tea"))
+    assert target.state("u:u1")["persons_person"] is not None

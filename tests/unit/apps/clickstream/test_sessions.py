@@ -248,7 +248,7 @@ def test_rules_of_the_tracker_follow_its_session_ids_and_put_aside_what_comes_af
         click(3 * DAY + 2, client_session_id="b"),
     )
     assert [(r.events, r.ignored, r.close_reason) for r in rows] == [
-        (2, 1, "max_length"),
+        (2, 1, "quarantined"),
         (1, 0, "max_length"),
     ]
 

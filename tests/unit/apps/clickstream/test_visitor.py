@@ -219,9 +219,12 @@ def test_withdrawal_takes_effect_from_the_next_event_and_is_audited() -> None:
     views = [(a.person, a.kind, a.subject) for a in target.values() if isinstance(a, Activity)]
     assert views == [("u:u1", "view", "i1")]
     assert [(i.user_id, i.deleted) for i in target.values("identities")] == [("u1", False), ("u1", True)]
-    assert told(target, "v:v1") == [ErasePerson("v:v1", START + 3, "consent-v1-3")]
+    assert told(target, "v:v1") == [
+        MarketingConsent("v:v1", START + 3, "v1", granted=False, revision=3),
+        ErasePerson("v:v1", START + 3, "consent-v1-3", withdrawn=True),
+    ]
     ends = [t for t in told(target, "u:u1") if isinstance(t, MarketingConsent | Unlink)]
-    assert ends == [MarketingConsent("u:u1", START + 3, "v1", False), Unlink("u:u1", START + 3, "v1")]
+    assert ends == [MarketingConsent("u:u1", START + 3, "v1", False, 3), Unlink("u:u1", START + 3, "v1")]
 
 
 def test_withdrawal_of_marketing_leaves_the_profile() -> None:
@@ -245,7 +248,7 @@ def test_forgetting_a_browser_leaves_no_state_and_no_name() -> None:
     send(target, consent(0), click(1, item_id="i1"))
     assert target.state("v1") is not None
     send(target, forget("v1", 2))
-    assert target.state("v1") is None
+    assert target.state("v1")["known"] is None
     assert target.timers("v1") == {}
     (audit,) = target.values("erasures")
     assert (audit.request_id, audit.subject_digest, audit.had_state) == ("r1", digest_of("v1"), True)
@@ -452,4 +455,37 @@ def test_of_what_only_passed_through_nothing_is_kept() -> None:
     target = driver()
     send(target, Erasure("r2", "u1", START))
     target.advance_watermark(START + DAY)
+    assert target.state("u1")["known"] is None
+    target.advance_watermark(START + 35 * DAY)  # so long an erasure is remembered, and swept
     assert target.is_empty()
+
+
+# -- the list of what was forgotten ------------------------------------------------------------------
+
+
+def test_late_events_of_a_browser_that_was_forgotten_bring_nothing_back_and_are_told_without_a_name() -> None:
+    target = driver(bound=HOUR)
+    send(target, consent(0), click(1, item_id="i1"))
+    send(target, forget("v1", 10))
+    before = {name: target.values(name) for name in ("sessions", "consents", "carts", "counts", "late")}
+    send(target, click(5, item_id="i2"), consent(6), click(10, "purchase", amount=5.0, order_id="o"))
+    target.restart()
+    target.advance_watermark(START + 30 * MINUTE)
+    send(target, click(7, item_id="i3"))
+    assert {name: target.values(name) for name in before} == before
+    assert target.state("v1")["known"] is None
+    assert [(e.request_id, e.suppressed) for e in target.values("erasures")] == [
+        ("r1", False), *[("r1", True)] * 4
+    ]  # fmt: skip
+    assert b"v1" not in msgspec.json.encode(target.values("erasures"))
+    send(target, click(31 * MINUTE, item_id="i4"))  # who comes back is somebody new
+    assert target.state("v1")["known"] is not None
+
+
+def test_a_late_sign_up_of_an_account_that_was_erased_is_dropped() -> None:
+    target = driver()
+    send(target, Erasure("r2", "u1", START + 5))
+    send(target, Customer("c1", "u1", "f", 1990, "DE", START + 4))
+    assert [t for t in told(target, "u:u1") if not isinstance(t, ErasePerson)] == []
+    send(target, Customer("c2", "u1", "f", 1990, "DE", START + 6))
+    assert len(told(target, "u:u1")) == 2

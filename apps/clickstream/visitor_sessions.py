@@ -1,0 +1,137 @@
+"""Sessions of a browser: their events, their rows, their ways through the funnels, their visits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from apps.clickstream.events import Click, to_cents
+from apps.clickstream.funnels import result, step_of
+from apps.clickstream.known import Known, arm_of
+from apps.clickstream.messages import VisitCount, shard_of
+from apps.clickstream.rows import SessionRow
+from apps.clickstream.sessions import Kept, Session, SessionBook
+from apps.clickstream.visitor_base import VisitorBase
+from millrace import Context
+
+#: So many sessions of a browser that nobody is known by are kept, to be given a name later.
+_PAST: Final = 5
+
+
+class VisitorSessions(VisitorBase):
+    """Enters events into sessions, and writes what becomes of those."""
+
+    def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
+        session, merged = known.book.enter(ctx.event_time, self._rules.sessions)
+        if merged or (session.number and ctx.event_time < session.start_ms):
+            self._merged(session, merged, known, ctx)
+        return session
+
+    def _enter(self, session: Session, event: Click | Kept, campaign: str | None, at: int) -> None:
+        """Let an event count for its session; order makes no difference."""
+        rules = self._rules.sessions
+        kind, page = event.event_type, event.page_url
+        session.span(at, page)
+        session.device = event.device
+        if kind == "page_view":
+            session.views += 1
+        elif kind == "page_ping":
+            session.ping(at // rules.heartbeat_ms, crc32(page.encode()))
+        if kind in rules.conversions:
+            session.converted = True
+        if campaign is not None:
+            session.arrive(campaign, at)
+        step = step_of(kind, event.page_type, event.step)
+        if step is not None and step in self._steps:
+            session.mark(step, at, first_only=step in self._first_steps)
+        if kind == "purchase":
+            session.orders += 1
+            session.cents += to_cents(event.amount or 0.0)
+        elif kind == "add_to_cart":
+            session.added += event.quantity or 0
+        elif kind == "remove_from_cart":
+            session.added -= event.quantity or 0
+
+    def _named(self, session: Session, start_ms: int, ctx: Context) -> str:
+        return f"{ctx.key}:{start_ms}"
+
+    def _figures(self, session: Session) -> tuple[int, int, int, int]:
+        """Return start and end (UTC ms), events and page views, as rows have them."""
+        return session.start_ms, session.end_ms, session.events, session.views
+
+    def _in_time(self, event: Click, book: SessionBook, ctx: Context) -> bool:
+        """Tell whether the session of a late click may still change."""
+        rules = self._rules
+        return rules.sessions.commutes and book.in_time(
+            ctx.event_time, rules.sessions, ctx.watermark, rules.session_lateness_ms
+        )
+
+    def _merged(self, session: Session, merged: Sequence[Session], known: Known, ctx: Context) -> None:
+        """Take back the rows of sessions that are part of another now."""
+        for gone in merged:
+            if gone.written:
+                self._withdraw(gone, known, ctx)
+
+    def _write(self, session: Session, known: Known, ctx: Context) -> None:
+        if session.written and session.written_ms != session.start_ms:
+            self._withdraw(session, known, ctx)
+        session.written_ms = session.start_ms
+        self._row(session, session.start_ms, known, ctx)
+
+    def _withdraw(self, session: Session, known: Known, ctx: Context) -> None:
+        known.past = [past for past in known.past if past.start_ms != session.written_ms]
+        self._row(session, session.written_ms, known, ctx, deleted=True)
+        self._funnel_rows(session, session.written_ms, known, ctx, deleted=True)
+
+    def _row(
+        self, session: Session, start_ms: int, known: Known, ctx: Context, *, deleted: bool = False
+    ) -> None:
+        book, rules = known.book, self._rules.sessions
+        book.revision += 1
+        row = SessionRow(
+            self._named(session, start_ms, ctx), ctx.key, session.user_id, book.number_of(session),
+            *self._figures(session), session.attention_s(rules),
+            session.engaged(rules), session.converted, session.added, session.orders, session.cents,
+            session.campaign, session.landing, session.exit, session.device, rules.name,
+            "merged" if deleted else session.closed, bool(session.closed) and not deleted,
+            session.ignored, session.bot, book.revision, deleted, session.full,
+        )  # fmt: skip
+        ctx.output(self.sessions, row, revision=book.revision)
+
+    def _funnel_rows(
+        self, session: Session, start_ms: int, known: Known, ctx: Context, *, deleted: bool = False
+    ) -> None:
+        if session.bot:
+            return
+        arm = arm_of(self.person(known, ctx.key), self._rules)
+        for funnel in self._rules.funnels:
+            name = self._named(session, start_ms, ctx)
+            row = result(funnel, session.marks, name, ctx.key, arm, known.book.revision, deleted=deleted)
+            if row is not None:
+                ctx.output(self.funnels, row, revision=known.book.revision)
+
+    def _finish(self, session: Session, known: Known, ctx: Context) -> None:
+        """Write the final row of a session, its way through the funnels, and count it."""
+        self._write(session, known, ctx)
+        self._funnel_rows(session, session.start_ms, known, ctx)
+        if known.user_id is None and not session.bot:
+            known.past = [
+                s for s in known.past if (s.start_ms, s.client) != (session.start_ms, session.client)
+            ][1 - _PAST :]
+            known.past.append(msgspec.structs.replace(session))
+
+    def _visited(self, session: Session, ctx: Context) -> None:
+        """Count a visit that is over, in the hour in which it ended."""
+        if session.bot:
+            return
+        ctx.output(
+            self.counts,
+            VisitCount(
+                shard_of(ctx.key), ctx.event_time, session.campaign or "direct",
+                session.engaged(self._rules.sessions), session.converted, session.orders, session.views,
+                session.cents,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,89 @@
+"""What shards, carts and persons are told of a click."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Final
+
+from apps.clickstream.consent import may_offer, may_stitch
+from apps.clickstream.events import Click, to_cents
+from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Known, newly_covered
+from apps.clickstream.messages import Activity, ActivityKind, CartChange, ItemCount, Purchase, shard_of
+from apps.clickstream.visitor_identity import VisitorIdentity
+from millrace import Context
+
+#: What of a browser's clicks profiles and offers look at.
+_ACTIVITIES: Final[dict[str, ActivityKind]] = {
+    "page_view": "view",
+    "search": "search",
+    "add_to_cart": "add_to_cart",
+    "remove_from_cart": "view",
+    "checkout": "checkout",
+}
+_CART: Final[dict[str, int]] = {"add_to_cart": 1, "remove_from_cart": -1, "checkout": 0, "purchase": 0}
+_STAGE: Final = {"purchase": "bought"}
+
+
+class VisitorTold(VisitorIdentity):
+    """Tells others what concerns them."""
+
+    def _count(self, event: Click, known: Known, ctx: Context) -> None:
+        """Tell the shards what is viewed and sold, and who is there."""
+        kind, at, cause = event.event_type, ctx.event_time, event.event_id
+        minute = at // MINUTE_MS
+        minutes = known.minutes
+        low = high = 0
+        news = minute not in minutes
+        if news:
+            low, high = newly_covered(minutes, minute)
+            insort(minutes, minute)
+            del minutes[: -2 * NOW_MINUTES]
+            low, high = low * MINUTE_MS, high * MINUTE_MS
+        item, device = event.item_id, event.device if news else ""
+        if kind == "page_view" and item is not None:
+            # Presence goes along where there is a message anyway: shards are added up.
+            ctx.output(
+                self.counts,
+                ItemCount(
+                    shard_of(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
+                ),
+            )
+        elif news:
+            ctx.output(
+                self.counts, ItemCount(shard_of(ctx.key), at, cause, "", "", "view", 0, 0, device, low, high)
+            )
+        if kind == "purchase":
+            for line in event.lines:
+                cents = to_cents(line.price) * line.quantity
+                ctx.output(
+                    self.counts,
+                    ItemCount(shard_of(line.item_id), at, cause, line.item_id, line.category, "sold",
+                              line.quantity, cents),
+                )  # fmt: skip
+
+    def _tell(self, event: Click, known: Known, kind: str, ctx: Context) -> None:
+        """Tell the cart and the person."""
+        at, cause, visitor = ctx.event_time, event.event_id, ctx.key
+        cents, quantity = 0, event.quantity or 1
+        if kind == "purchase":
+            cents, quantity = to_cents(event.amount or 0.0), sum(line.quantity for line in event.lines)
+        elif event.price is not None:
+            cents = to_cents(event.price)
+        cart, step = event.cart_id or "", event.step or ""
+        consent = known.allowed(at)
+        person, marketing = self.person(known, visitor), may_offer(consent)
+        if event.cart_id is not None and kind in _CART:
+            worth = cents * quantity * _CART[kind]
+            stage = step or _STAGE.get(kind, "cart")
+            ctx.output(self.carts, CartChange(cart, at, cause, visitor, person, stage, worth, marketing))
+        # By position: names take longer to be matched, and most events come through here.
+        if kind == "purchase":
+            ctx.emit(
+                Purchase(person, at, cause, visitor, event.order_id or "", cart, cents, quantity,
+                         known.first_ms, known.first, known.last_ms, known.last, marketing)
+            )  # fmt: skip
+        elif kind in _ACTIVITIES and may_stitch(consent) and (event.item_id or kind != "page_view"):
+            ctx.emit(
+                Activity(person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",
+                         event.category or "", event.device, step, cart, cents, quantity, marketing)
+            )  # fmt: skip
