@@ -641,6 +641,7 @@ def serve(
     beside: Annotated[
         int | None, typer.Option(min=1, help="Payments a second beside them.", show_default=False)
     ] = None,
+    safe_in: Annotated[str, typer.Option(help="What answers wait for: outbox or broker.")] = "outbox",
     quick: Quick = False,
     bootstrap: Bootstrap = None,
     overrides: Sets = None,
@@ -652,7 +653,7 @@ def serve(
     from benchmarks import serving as bench
 
     base = bench.QUICK if quick else bench.Sizes()
-    sizes = _sized(base, rate=rate, duration_s=duration, beside=beside)
+    sizes = _sized(base, rate=rate, duration_s=duration, beside=beside, safe_in=safe_in)
     results = bench.serve(sizes, bootstrap, overrides or [])
     report.write("serve", results, bench.configuration(sizes, overrides or []), out, markdown)
 

@@ -41,6 +41,7 @@ class Sizes:
         warm_up_s: Seconds asked before that, not counted.
         beside: Payments a second that the generator sends to the job.
         warm_batches: Batches of the job before anything is asked.
+        safe_in: What an answer waits for: ``outbox`` or ``broker``.
     """
 
     rate: int = 100
@@ -48,6 +49,7 @@ class Sizes:
     warm_up_s: int = 10
     beside: int = 200
     warm_batches: int = 40
+    safe_in: str = "outbox"
 
 
 QUICK = Sizes(rate=50, duration_s=8, warm_up_s=3, beside=50, warm_batches=5)
@@ -75,7 +77,7 @@ def serve(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> dict
             with run.generating({"rate": sizes.beside, "timestamps": "append"}, run.bench.live):
                 _await(lambda: batches >= sizes.warm_batches, ended, "the job is warm")
                 sample = list(islice(run.sent("transactions"), _SAMPLE))
-                with _served(run) as address:
+                with _served(run, sizes.safe_in) as address:
                     begin = time.monotonic()
                     told = _asked(address, sample, sizes)
                     found.update(_figures(told), batches_beside=batches)
@@ -99,14 +101,22 @@ def _await(condition: Any, ended: threading.Event, what: str) -> None:
 
 
 @contextmanager
-def _served(run: BenchRun) -> Iterator[str]:
+def _served(run: BenchRun, safe_in: str) -> Iterator[str]:
     """Run the server beside the job, and give its address."""
     token, log = run.folder / "token", run.folder / "serve.log"
     token.write_text(_TOKEN)
     token.chmod(0o600)
     sets = [f"kafka.bootstrap={run.broker}", f"topics.transactions={run.topic('transactions')}"]
     command = [sys.executable, "-m", "millrace", "fraud", "serve", "--root", str(run.root), "--port", "0"]
-    command += ["--token-file", str(token), "--rate-limit", "0", *(p for s in sets for p in ("-s", s))]
+    command += [
+        "--token-file",
+        str(token),
+        "--rate-limit",
+        "0",
+        "--safe-in",
+        safe_in,
+        *(p for s in sets for p in ("-s", s)),
+    ]
     with log.open("w+") as said:
         child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
         try:

@@ -145,6 +145,8 @@ def elsewhere(settings: FraudSettings, retention: Sequence[tuple[str, str]]) -> 
         lines.append(f"savepoints {', '.join(saved)}: remove them, or forget the card again after a restore")
     if any(root.glob(f"{JOURNAL}/*.jsonl")):
         lines.append(f"{JOURNAL}, {TABLE}: what was answered by `millrace fraud serve`; remove its old files")
+    if any(root.glob(f"{JOURNAL}/outbox-*")):
+        lines.append(f"{JOURNAL}: payments in the outbox, until the stream has had them for 15 minutes")
     if (root / CASES).exists():
         lines.append(f"{CASES}: tables and state of the case work, in which cases name their cards")
     lines.append("histories of terminals, devices, accounts, addresses: 32 bits of a hash, for 31 days")

@@ -13,11 +13,19 @@ from millrace.cli.serve_options import Host, KeyFile, Limit, Port, TokenFile
 app = typer.Typer()
 served = typer.Typer(no_args_is_help=True, help="What was answered, beside what the stream decided.")
 
-Ack = Annotated[float, typer.Option(min=0.01, max=60, help="How long an answer waits for the broker, s.")]
+Ack = Annotated[
+    float,
+    typer.Option(min=0.01, max=60, help="How long an answer waits for its payment to be safe, and how long "
+                 "the broker may take nothing before it counts as away, s."),
+]  # fmt: skip
 WhenDown = Annotated[
     Literal["refuse", "answer"],
-    typer.Option(help="Where the broker has not taken a payment by then: answer 503, or answer and go on "
-                 "trying for 15 minutes."),
+    typer.Option(help="Where the broker is away: answer 503, or answer and go on trying."),
+]  # fmt: skip
+SafeIn = Annotated[
+    Literal["outbox", "broker"],
+    typer.Option(help="When a payment is safe, so that it is answered: once it stands in the outbox on this "
+                 "disk, or once the broker has it."),
 ]  # fmt: skip
 
 
@@ -30,6 +38,7 @@ def serve(
     rate_limit: Limit = 1_000,
     ack_timeout: Ack = 1.0,
     when_broker_is_down: WhenDown = "refuse",
+    safe_in: SafeIn = "outbox",
     key_file: KeyFile = None,
     config: ConfigFile = None,
     overrides: Overrides = None,
@@ -52,10 +61,9 @@ def serve(
 
     settings = settings_of(fraud, config, overrides or (), root)
     token = token_of(token_file)
-    with decider_of(settings, key_file=key_file, ack_s=ack_timeout, when_down=when_broker_is_down) as (
-        decider,
-        ahead,
-    ):
+    with decider_of(
+        settings, key_file=key_file, ack_s=ack_timeout, when_down=when_broker_is_down, safe=safe_in
+    ) as (decider, ahead):
         log_to_stderr()
         # Between two batches it knows what it has itself seen; to begin at one costs a tenth of a second.
         with keeping_up(ahead.follow, every_s=1.0):
@@ -68,6 +76,41 @@ def serve(
                 health=decider.health,
             )
             run(server, token, host, port, typer.echo)
+
+
+@served.command("send")
+def send_on(
+    root: Root = None,
+    patience: Annotated[float, typer.Option(min=1, max=3_600, help="How long it may take, s.")] = 60.0,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Send what a server that has ended left in its outbox. Exit code 1 if something is left.
+
+    The next server does so by itself; this is for when there is none.
+
+    Example: millrace fraud served send --root out/fraud -s kafka.bootstrap=localhost:9092
+    """
+    import time
+
+    from apps.fraud.app import app as fraud
+    from apps.fraud.served import JOURNAL
+    from apps.fraud.serving_app import to_broker
+    from millrace.errors import UserError
+    from millrace.serving.outbox import Outbox
+    from millrace.serving.running import settings_of
+
+    settings = settings_of(fraud, config, overrides or (), root)
+    folder = settings.storage.local_root
+    if folder is None or not (folder / JOURNAL).is_dir():
+        raise UserError(f"nothing was served under {settings.storage.root}: run millrace fraud serve")
+    outbox = Outbox(folder / JOURNAL, settings.topics.transactions, lambda: to_broker(settings))
+    deadline = time.monotonic() + patience
+    while outbox.waiting and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = outbox.close()
+    typer.echo(f"{outbox.to_send - left:,} sent, {left:,} left")
+    raise typer.Exit(1 if left else 0)
 
 
 @served.command()

@@ -7,6 +7,7 @@ can be compared.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -22,11 +23,14 @@ from apps.fraud.events import Transaction
 from millrace.dead_letters import NOT_JSON
 from millrace.host.rows import Emission
 from millrace.serving.ahead import AheadOfQuery, Seen
-from millrace.serving.handing import HandingOn, NotHandedOn, Place
+from millrace.serving.handing import NotHandedOn, Place, Sent, Way
 from millrace.serving.journal import Journal
+from millrace.serving.outbox import Kept
 from millrace.serving.server import Answer
 from millrace.topology import Topology
 from millrace.topology.sinks import each_table, table_name
+
+_log = logging.getLogger("millrace.serving")
 
 #: Input of the payments.
 INPUT: Final = "transactions"
@@ -76,17 +80,17 @@ class _Asked:
         body: What it was.
         lock: Held while it is answered for the first time.
         seen: How it was run; ``None``: not yet, or it has arrived.
-        told: What the answer says, as long as the broker is not looked at.
-        sent: Where it is going to arrive; ``None``: it was not sent, or it has arrived.
-        place: Where it has arrived.
+        told: What the answer says, as long as it is not known whether it goes on.
+        sent: What it waits for to be safe; ``None``: it was not sent, or it is safe.
+        is_safe: Whether it will arrive in the stream.
     """
 
     body: bytes
     lock: threading.Lock
     seen: Seen | None = None
     told: dict[str, Any] | None = None
-    sent: Future[Place] | None = None
-    place: Place | None = None
+    sent: Sent | None = None
+    is_safe: bool = False
 
 
 class Decider:
@@ -94,11 +98,10 @@ class Decider:
 
     Args:
         ahead: The topology, ahead of its query.
-        hand_on: Hands payments to the stream.
+        way: How payments go on to the stream.
         journal: Where answers are written down.
-        ack_s: How long an answer waits for the broker, seconds.
-        when_down: Where it has not taken the payment by then: ``refuse`` to answer (503), or ``answer`` and
-            go on trying.
+        ack_s: How long an answer waits for its payment to be safe on that way, seconds.
+        when_down: Where it is not by then: ``refuse`` to answer (503), or ``answer`` and go on trying.
         future_ms: Payments further ahead of the clock are refused, ms; so does the stream.
         tokens: Replaces what must not be kept, such as card numbers.
         now_ms: Now, UTC milliseconds.
@@ -107,7 +110,7 @@ class Decider:
     def __init__(
         self,
         ahead: AheadOfQuery,
-        hand_on: HandingOn,
+        way: Way,
         journal: Journal,
         *,
         ack_s: float = 1.0,
@@ -117,7 +120,7 @@ class Decider:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._ahead = ahead
-        self._hand_on, self._journal = hand_on, journal
+        self._way, self._journal = way, journal
         self._ack_s, self._when_down = ack_s, when_down
         self._future_ms, self._tokens, self._now_ms = future_ms, tokens, now_ms
         self._read = msgspec.json.Decoder(Transaction).decode
@@ -173,12 +176,10 @@ class Decider:
         if told["status"] in ("duplicate", "conflict") or "action" not in told:
             # The stream has it, or would put it aside as well: it is not sent once more.
             return Answer(409 if told["status"] in ("duplicate", "conflict") else 422, told)
-        place, why = asked.place, ""
-        if place is None:
-            place, why = self._sent(asked, tx, body)
-        told |= {"handed_on": place is not None, **({"repeated": True} if again else {})}
-        refused = place is None and self._when_down == "refuse"
-        if not again or place is not None:
+        why = "" if asked.is_safe else self._sent(asked, tx, body)
+        told |= {"handed_on": asked.is_safe, **({"repeated": True} if again else {})}
+        refused = not asked.is_safe and self._when_down == "refuse"
+        if not again or asked.is_safe:
             now = self._now_ms()
             line = {**told, "event_time_ms": tx.event_time_ms, "served_at_ms": now, "refused": refused}
             self._journal.write(line, now)
@@ -187,34 +188,56 @@ class Decider:
             return Answer(503, {"error": f"the payment is not in the stream: {why}; ask again"}, retry)
         return Answer(200, told)
 
-    def _sent(self, asked: _Asked, tx: Transaction, body: bytes) -> tuple[Place | None, str]:
-        """Send a payment unless it is on its way; return where it has arrived, or why it has not."""
-        if asked.sent is None or (asked.sent.done() and asked.sent.exception() is not None):
-            asked.sent = self._hand_on.send(tx.card_id.encode(), body)
-        try:
-            place = asked.sent.result(self._ack_s)
-        except (NotInTime, NotHandedOn) as error:
+    def _sent(self, asked: _Asked, tx: Transaction, body: bytes) -> str:
+        """Send a payment unless it is on its way; return why it is not safe, if it is not."""
+        if asked.sent is None or (asked.sent.safe.done() and asked.sent.safe.exception() is not None):
+            asked.sent = self._way.send(tx.card_id.encode(), body, msgspec.json.encode(asked.told))
             if asked.seen is not None:
-                self._when_sent(asked.sent, asked.seen)
-            late = isinstance(error, NotInTime)
-            return None, f"the broker has not answered within {self._ack_s:g} s" if late else str(error)
+                _when_arrived(asked.sent.place, asked.seen)
+        try:
+            asked.sent.safe.result(self._ack_s)
+        except NotInTime:
+            return f"it is not safe within {self._ack_s:g} s"
+        except NotHandedOn as error:
+            return str(error)
         if asked.seen is not None:
-            asked.seen.place = place
-        # A hundred thousand are remembered: of what has arrived, no more than is asked for.
-        asked.place, asked.seen, asked.sent = place, None, None
-        return place, ""
+            asked.seen.is_kept = True
+        # A hundred thousand are remembered: of what is safe, no more than is asked for.
+        asked.is_safe, asked.seen, asked.sent = True, None, None
+        return ""
 
-    @staticmethod
-    def _when_sent(sent: Future[Place], seen: Seen) -> None:
-        def done(found: Future[Place]) -> None:
-            if found.exception() is None:
-                seen.place = found.result()
+    def go_on_from(self, found: Iterable[Kept]) -> None:
+        """Know again what a server before this one has answered, before the first batch is read.
 
-        sent.add_done_callback(done)
+        Args:
+            found: What its outbox holds, the oldest first.
+        """
+        seen = []
+        for kept in found:
+            try:
+                tx = self._read(kept.value)
+            except NOT_JSON as error:  # by a contract of before; the stream says what it makes of it
+                _log.warning("a payment of the outbox is not known again: %s", error)
+                continue
+            one = self._ahead.seen_of(tx, kept.value, tx.event_time_ms, tx.transaction_id)
+            one.place, one.is_kept = kept.place, True
+            _when_arrived(kept.sent.place, one)
+            seen.append(one)
+            asked, _ = self._ask(tx, kept.value)
+            asked.told, asked.is_safe = msgspec.json.decode(kept.note), True
+        self._ahead.seen_before(seen)
 
     def health(self) -> dict[str, Any]:
-        """Return how many payments the committed batch does not have yet."""
-        return {"seen_since": self._ahead.waiting}
+        """Return how many payments the committed batch does not have yet, and how many the broker has not."""
+        return {"seen_since": self._ahead.waiting, "waiting_for_broker": self._way.waiting}
+
+
+def _when_arrived(sent: Future[Place], seen: Seen) -> None:
+    def done(found: Future[Place]) -> None:
+        if found.exception() is None:
+            seen.place = found.result()
+
+    sent.add_done_callback(done)
 
 
 def _refused(status: int, why: str) -> Answer:

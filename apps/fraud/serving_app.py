@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from apps.fraud.app import app, masking
 from apps.fraud.served import JOURNAL
@@ -14,14 +15,18 @@ from millrace.errors import UserError
 from millrace.inspect.committed import CommittedState
 from millrace.runtime.plans import settled
 from millrace.serving.ahead import AheadOfQuery
-from millrace.serving.handing import HandingOn
+from millrace.serving.handing import AtOnce, HandingOn
 from millrace.serving.journal import Journal
+from millrace.serving.outbox import Outbox
 from millrace.serving.running import checkpoint_of
 from millrace.time.durations import to_ms
 from millrace.topology import Topology
 
 #: How long a payment is sent again where answers do not wait for the broker, seconds.
 _KEEP_TRYING_S = 900.0
+
+#: Where a payment is safe: in the outbox on this machine's disk, or with the broker.
+Safe = Literal["outbox", "broker"]
 
 
 def ahead_of(settings: FraudSettings, key_file: Path | None = None) -> AheadOfQuery:
@@ -46,6 +51,7 @@ def decider_of(
     key_file: Path | None = None,
     ack_s: float = 1.0,
     when_down: WhenDown = "refuse",
+    safe: Safe = "outbox",
     handing: Callable[[], HandingOn] | None = None,
 ) -> Iterator[tuple[Decider, AheadOfQuery]]:
     """Return what decides, and the topology that it asks.
@@ -53,8 +59,10 @@ def decider_of(
     Args:
         settings: The settings that the app runs with.
         key_file: The file of keys, if state is encrypted.
-        ack_s: How long an answer waits for the broker, seconds.
-        when_down: What is done where it has not taken a payment by then.
+        ack_s: How long an answer waits for its payment to be safe, seconds; with ``safe="outbox"`` also how
+            long the broker may take nothing before it counts as away.
+        when_down: What is done where the broker is away.
+        safe: Where a payment is safe, so that its decision is answered.
         handing: Makes what hands payments on; a client of the broker unless given.
 
     Raises:
@@ -64,27 +72,50 @@ def decider_of(
     if root is None:
         raise UserError(f"storage.root is {settings.storage.root}: serving reads a local or mounted folder")
     ahead = ahead_of(settings, key_file)
-    hand_on = _to_broker(settings, ack_s, when_down) if handing is None else handing()
-    journal = Journal(root / JOURNAL)
-    try:
-        yield (
-            Decider(
-                ahead,
-                hand_on,
-                journal,
-                ack_s=ack_s,
-                when_down=when_down,
-                future_ms=to_ms(settings.stream.max_future_skew),
-                tokens=_tokens(settings),
-            ),
+    refuses = when_down == "refuse"
+    keep_trying_s = ack_s if refuses and safe == "broker" else _KEEP_TRYING_S
+    make = handing or (lambda: to_broker(settings, keep_trying_s))
+    with contextlib.ExitStack() as stack:
+        way: AtOnce | Outbox
+        if safe == "outbox":
+            way = outbox = Outbox(
+                root / JOURNAL,
+                settings.topics.transactions,
+                make,
+                refuse_after_s=ack_s if refuses else None,
+                committed=lambda: ahead.offsets,
+            )
+            stack.callback(outbox.close)
+        else:
+            hand_on = make()
+            stack.callback(hand_on.close)
+            way = AtOnce(hand_on)
+        journal = Journal(root / JOURNAL)
+        stack.callback(journal.close)
+        decider = Decider(
             ahead,
+            way,
+            journal,
+            ack_s=ack_s,
+            when_down=when_down,
+            future_ms=to_ms(settings.stream.max_future_skew),
+            tokens=_tokens(settings),
         )
-    finally:
-        hand_on.close()
-        journal.close()
+        if isinstance(way, Outbox):
+            decider.go_on_from(way.found)
+        yield decider, ahead
 
 
-def _to_broker(settings: FraudSettings, ack_s: float, when_down: WhenDown) -> HandingOn:
+def to_broker(settings: FraudSettings, keep_trying_s: float = _KEEP_TRYING_S) -> HandingOn:
+    """Return what hands payments to the broker of the settings.
+
+    Args:
+        settings: The settings of the app.
+        keep_trying_s: How long a payment is sent again where no broker takes it, seconds.
+
+    Raises:
+        UserError: There is none.
+    """
     from millrace.kafka.admin import client_config
 
     kafka = settings.kafka
@@ -93,7 +124,7 @@ def _to_broker(settings: FraudSettings, ack_s: float, when_down: WhenDown) -> Ha
     return HandingOn(
         settings.topics.transactions,
         client_config(kafka.bootstrap, dict(kafka.options)),
-        keep_trying_s=ack_s if when_down == "refuse" else _KEEP_TRYING_S,
+        keep_trying_s=keep_trying_s,
     )
 
 

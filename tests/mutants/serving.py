@@ -15,6 +15,8 @@ _TABLES: Final = f"{_FILES}::test_a_table_finds_every_key_and_no_other_and_one_t
 _TORN: Final = f"{_FILES}::test_a_changelog_that_is_not_whole_is_refused_and_never_half_read"
 _SERVER: Final = "tests/unit/millrace/serving/test_server.py"
 _DECISIONS: Final = "tests/unit/apps/fraud/test_serving.py"
+_BOX: Final = "tests/unit/millrace/serving/test_outbox.py"
+_ANEW: Final = f"{_DECISIONS}::test_with_an_outbox_a_server_that_begins_anew_decides_as_if_it_had_not_ended"
 _ALIKE: Final = f"{_DECISIONS}::test_what_is_answered_is_what_the_stream_decides_wherever_batches_are_cut"
 
 MUTANTS: Final = (
@@ -142,9 +144,59 @@ MUTANTS: Final = (
     Mutant(
         "serving: without a broker a payment is answered as if it were in the stream",
         f"{_FRAUD}/serving.py",
-        '        refused = place is None and self._when_down == "refuse"\n',
+        '        refused = not asked.is_safe and self._when_down == "refuse"\n',
         "        refused = False\n",
         "what is not in the stream is not answered",
         (f"{_DECISIONS}::test_where_the_broker_is_away_nothing_is_taken_for_handed_on",),
+    ),
+    Mutant(
+        "serving: what stands in the outbox of a server that ended is not sent",
+        f"{_SERVING}/outbox.py",
+        "        self._to_send += self._waiting.values()\n",
+        "",
+        "an event that was safe arrives",
+        (f"{_BOX}::test_a_server_that_is_killed_loses_nothing_that_was_safe",),
+    ),
+    Mutant(
+        "serving: events are sent before they are on the disk",
+        f"{_SERVING}/outbox.py",
+        "            self._new.append(kept)\n",
+        "            self._new.append(kept)\n            kept.sent.safe.set_result(None)\n",
+        "what the disk does not take is not safe",
+        (f"{_BOX}::test_what_the_disk_does_not_take_is_not_safe_and_is_not_sent",),
+        hangs=True,
+    ),
+    Mutant(
+        "serving: later events overtake one that the broker refused",
+        f"{_SERVING}/outbox.py",
+        "            if self._refused:\n                if self._in_flight",
+        "            if self._refused and not self._to_send:\n                if self._in_flight",
+        "the order of the outbox",
+        (f"{_BOX}::test_a_broker_that_goes_and_comes_does_not_let_later_events_overtake", _ANEW),
+        hangs=True,
+    ),
+    Mutant(
+        "serving: what the server before had seen is not known",
+        f"{_FRAUD}/serving.py",
+        "        self._ahead.seen_before(seen)\n",
+        "",
+        "a server goes on from the outbox",
+        (_ANEW,),
+    ),
+    Mutant(
+        "serving: answers of the server before are not given again",
+        f"{_FRAUD}/serving.py",
+        "            asked, _ = self._ask(tx, kept.value)\n",
+        "            asked = _Asked(kept.value, threading.Lock())\n",
+        "a server goes on from the outbox",
+        (_ANEW,),
+    ),
+    Mutant(
+        "serving: the outbox keeps what was committed",
+        f"{_SERVING}/outbox.py",
+        "offset < ? AND at_ms < ?",
+        "offset < ? AND at_ms < ? AND 0",
+        "the outbox is tidied",
+        (f"{_BOX}::test_what_the_stream_has_committed_is_removed_after_a_while",),
     ),
 )

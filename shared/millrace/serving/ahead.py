@@ -59,6 +59,7 @@ class Seen:
         identity: What it is called.
         seen_at: When it was seen, on a clock that never goes back, seconds.
         place: Where it stands in the stream (partition, offset); ``None``: that is not known.
+        is_kept: Whether it is certain to arrive, so that it is not forgotten before.
     """
 
     key: str
@@ -67,6 +68,7 @@ class Seen:
     identity: str
     seen_at: float = field(default_factory=monotonic)
     place: tuple[int, int] | None = None
+    is_kept: bool = False
 
 
 class _Store:
@@ -200,6 +202,13 @@ class AheadOfQuery:
         self._moving = threading.Lock()
         #: What the committed batch does not have, in the order in which it was seen.
         self._seen: list[Seen] = []
+        #: Partition → the first offset that the committed batch has not.
+        self.offsets: Mapping[int, int] = {}
+
+    def seen_before(self, seen: Iterable[Seen]) -> None:
+        """Go on from what a server before this one has seen, in its order; before the first batch is read."""
+        with self._lock:
+            self._seen[:0] = seen
 
     def seen_of(self, event: Any, raw: bytes, at: int, identity: str) -> Seen:
         """Return an event as it is run.
@@ -292,7 +301,7 @@ class AheadOfQuery:
                 if more := self._seen[ran:]:
                     new.run(more)
                 self._seen = [one for one in self._seen if id(one) not in old]
-                self._at_work = new
+                self._at_work, self.offsets = new, offsets
             self._states.reverse()
             return True
 
@@ -308,4 +317,4 @@ class AheadOfQuery:
         if one.place is not None:
             partition, offset = one.place
             return offset < offsets.get(partition, 0)
-        return monotonic() - one.seen_at > self._forget_s
+        return not one.is_kept and monotonic() - one.seen_at > self._forget_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from millrace.errors import MillraceError
 
@@ -18,6 +18,31 @@ _POLL_S: Final = 0.1
 
 class NotHandedOn(MillraceError):
     """The broker has not taken an event."""
+
+
+class Sent(NamedTuple):
+    """An event on its way.
+
+    Attributes:
+        safe: Done once it will arrive whatever happens here; an answer waits for it.
+        place: Where it has arrived.
+    """
+
+    safe: Future[Any]
+    place: Future[Place]
+
+
+class Way(Protocol):
+    """How events go on to the stream."""
+
+    @property
+    def waiting(self) -> int:
+        """How many are safe and have not arrived yet."""
+        ...
+
+    def send(self, key: bytes, value: bytes, note: bytes = b"") -> Sent:
+        """Send an event; :class:`NotHandedOn` stands in ``safe`` where it is not taken."""
+        ...
 
 
 class HandingOn:
@@ -85,3 +110,21 @@ class HandingOn:
         self._end.set()
         self._thread.join(2)
         return left
+
+
+class AtOnce:
+    """An event is safe when the broker has it.
+
+    Args:
+        hand_on: Sends it.
+    """
+
+    def __init__(self, hand_on: HandingOn) -> None:
+        self._hand_on = hand_on
+        #: What is safe has arrived.
+        self.waiting = 0
+
+    def send(self, key: bytes, value: bytes, note: bytes = b"") -> Sent:
+        """Send an event."""
+        place = self._hand_on.send(key, value)
+        return Sent(place, place)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -65,17 +66,25 @@ class Topic(HandingOn):
 class World:
     """An app, its query, and its server."""
 
-    def __init__(self, root: Path, stack: ExitStack, **how: Any) -> None:
+    def __init__(self, root: Path, stack: ExitStack, safe: Any = "broker", **how: Any) -> None:
         overrides = (f"storage.root={root}", "spark.key_groups=8", "stream.out_of_orderness=5s")
         self.settings = load_settings(FraudSettings, app="fraud", overrides=overrides)
         self.settings = app.settle(self.settings, "station", None) if app.settle else self.settings
         self.root, self.topic = root, Topic()
         self.query = MemoryQuery(root, app.topology(self.settings), self.settings, "fraud.transactions")
         self.decided: list[dict[str, Any]] = []
-        made = decider_of(self.settings, handing=lambda: self.topic, ack_s=0.05, **how)
         self.decider: Decider
         self.ahead: AheadOfQuery
-        self.decider, self.ahead = stack.enter_context(made)
+        self._server = stack.enter_context(ExitStack())
+        self._how = {"ack_s": 0.05, "safe": safe, **how}
+        self.restart()
+
+    def restart(self) -> None:
+        """End the server, with all that it knows, and start the next one."""
+        self._server.close()
+        self.topic.late.clear()
+        made = decider_of(self.settings, handing=lambda: self.topic, **self._how)
+        self.decider, self.ahead = self._server.enter_context(made)
 
     def ask(self, tx: Transaction) -> tuple[int, dict[str, Any]]:
         answer = self.decider.decide(msgspec.json.encode(tx))
@@ -164,6 +173,71 @@ def test_what_is_answered_is_what_the_stream_decides_wherever_batches_are_cut(
         done.set_result(place)
     world.ahead.follow()
     assert world.ahead.waiting == 0
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_with_an_outbox_a_server_that_begins_anew_decides_as_if_it_had_not_ended(
+    seed: int, tmp_path: Path, stack: ExitStack
+) -> None:
+    """The broker is away at times, and the server is restarted between any two payments.
+
+    What is answered is what the stream decides in the end, though it has none of it for a long time.
+    """
+    rng, world = Random(seed), World(tmp_path, stack, safe="outbox", when_down="answer")
+    world.batch()
+    world.ahead.follow()
+    payments = [event for event in some_payments(rng) if isinstance(event, Transaction)]
+    told: dict[str, dict[str, Any]] = {}
+    for tx in payments:
+        if rng.random() < 0.2:
+            world.topic.is_down = rng.random() < 0.4
+        if rng.random() < 0.2:
+            world.restart()
+            world.ahead.follow()
+        status, told[tx.transaction_id] = world.ask(tx)
+        assert (status, told[tx.transaction_id]["handed_on"]) == (200, True)
+        if told and rng.random() < 0.2:
+            again = rng.choice(payments[: len(told)])
+            assert world.ask(again) == (200, told[again.transaction_id] | {"repeated": True})
+        if not world.topic.is_down and rng.random() < 0.3:
+            _until(lambda: world.decider.health()["waiting_for_broker"] == 0)
+            world.batch(rng.randrange(len(world.topic.messages) + 1))
+            if rng.random() < 0.7:
+                world.ahead.follow()
+    world.topic.is_down = False
+    _until(lambda: world.decider.health()["waiting_for_broker"] == 0)
+    world.batch()
+    alike = [row for row in world.decided if row["transaction_id"] in told]
+    found = compared(world.journal(), alike)
+    assert found.answered == found.decided == found.alike == len(payments), found.differences
+    world.ahead.follow()
+    assert world.ahead.waiting == 0
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_with_an_outbox_a_broker_that_is_away_for_long_refuses_payments_until_it_is_back(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    world = World(tmp_path, stack, safe="outbox")
+    world.batch()
+    world.ahead.follow()
+    world.topic.is_down = True
+    first = world.ask(transaction(5 * SECOND, 10, id="t1"))
+    time.sleep(0.1)
+    second = world.ask(transaction(6 * SECOND, 10, id="t2"))
+    assert (first[0], second[0]) == (200, 503)
+    assert "taken nothing for" in second[1]["error"]
+    world.topic.is_down = False
+    _until(lambda: world.decider.health()["waiting_for_broker"] == 0)
+    assert world.ask(transaction(6 * SECOND, 10, id="t2"))[0] == 200
+    _until(lambda: world.decider.health()["waiting_for_broker"] == 0)
+    assert len(world.topic.messages) == 2
 
 
 def test_a_payment_that_came_by_another_way_is_known_once_it_is_committed(
