@@ -111,6 +111,42 @@ def matcher(
         show(report, f"{riders:,} riders, {cars:,} cars")
 
 
+@app.command()
+def debs(
+    trips: Annotated[Path, typer.Option(help="Parquet or CSV of trips with the challenge's columns.")],
+    query: Annotated[int, typer.Option(min=1, max=2, help="1: frequent routes, 2: profitable areas.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    expected: Annotated[
+        Path | None, typer.Option(help="Results to be held to, too, as the challenge writes them.")
+    ] = None,
+    results: Annotated[Path | None, typer.Option(help="Parquet: a row per ranking that is told.")] = None,
+    host: Annotated[Host, typer.Option(help="Where the query runs.")] = Host.memory,
+    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Times that the trips come.")] = 1,
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Run a query of the DEBS 2015 Grand Challenge over taxi trips, and hold it to an oracle.
+
+    Example: millrace evaluate ridesharing debs --trips trips.parquet --query 1 --repeat 100 --out debs1.json
+    """
+    from apps.ridesharing.debs.report import carry_out
+    from millrace.errors import ChecksFailed
+
+    report = carry_out(
+        trips,
+        query,
+        expected=expected,
+        results=results,
+        host=host.value,
+        repeat=repeat,
+        say=lambda line: None if quiet else typer.echo(line, err=True),
+    )
+    write(out, report)
+    if not quiet:
+        show(report, f"query {query} on {report['trips']:,} trips")
+    if not report["equal"]:
+        raise ChecksFailed(f"query {query} does not tell what it should: {out} has what differs")
+
+
 def show(report: dict[str, Any], title: str) -> None:
     """Print the plain values of a report as a table."""
     from rich.console import Console

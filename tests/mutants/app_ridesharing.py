@@ -24,6 +24,8 @@ _AUDITOR: Final = f"{_TESTS}/test_audit.py::test_what_violates_an_invariant_rais
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
 
+_DEBS: Final = "tests/unit/apps/ridesharing/test_debs.py"
+
 MUTANTS: Final = (
     Mutant(
         "ridesharing: a driver with a ride is offered another",
@@ -335,5 +337,46 @@ MUTANTS: Final = (
         '        (self.say if not ends else lambda *_: None)(\n            "trips",\n',
         "every request ends, and in its table",
         (_CHECKS,),
+    ),
+    # -- DEBS 2015
+    Mutant(
+        "debs: a trip counts for a moment longer than the window",
+        f"{_APP}/debs/routes.py",
+        "while gone < end and times[gone] <= until:",
+        "while gone < end and times[gone] < until:",
+        "rankings are of (t - 30 min, t]",
+        (_DEBS,),
+    ),
+    Mutant(
+        "debs: a route that falls stays where it is",
+        f"{_APP}/debs/routes.py",
+        "looks = looks or (count, trip) >= bound",
+        "looks = looks or (count, trip) > bound",
+        "the last of the ranking may fall, too",
+        (_DEBS,),
+    ),
+    Mutant(
+        "debs: a taxi waits where it was before as well",
+        f"{_APP}/debs/areas.py",
+        "            del waits[bisect_left(waits, before)]\n",
+        "",
+        "a taxi is empty in one area at most",
+        (_DEBS,),
+    ),
+    Mutant(
+        "debs: of an even number of fares the larger is the median",
+        f"{_APP}/debs/areas.py",
+        "twice = fares[half] + fares[~half]",
+        "twice = 2 * fares[half]",
+        "medians",
+        (_DEBS,),
+    ),
+    Mutant(
+        "debs: what is told is not remembered over a restart",
+        f"{_APP}/debs/areas.py",
+        "kept.first, kept.taxis, kept.told = self.first, self.taxis, self.told",
+        "kept.first, kept.taxis, kept.told = self.first, self.taxis, []",
+        "rankings are told when they change, and then only",
+        (_DEBS,),
     ),
 )
