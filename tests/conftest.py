@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Tests run side by side: threads of one model's training that wait for each other would hold up all of them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Helpers with assertions say what differs, as tests do.
 pytest.register_assert_rewrite("tests.e2e.fraud_runs", "tests.e2e.fraud_stream")
 

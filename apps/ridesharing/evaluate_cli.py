@@ -112,6 +112,76 @@ def matcher(
 
 
 @app.command()
+def eta(
+    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    train_until: Annotated[str, typer.Option(help="Trips that ended by then are learned from.")],
+    test_from: Annotated[str, typer.Option(help="Trips from then on are judged, e.g. 2008-05-23T00:00Z.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    test_until: Annotated[str | None, typer.Option(help="Trips before then; default: all.")] = None,
+    zone: Annotated[str, typer.Option(help="Time zone of the city.")] = "America/Los_Angeles",
+    scores: Annotated[Path | None, typer.Option(help="Parquet: a row per judged trip.")] = None,
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Learn how long trips take from those that have ended, and judge estimates of later ones.
+
+    Example: millrace evaluate ridesharing eta --trips trips.parquet --train-until 2008-05-23T00:00Z
+    --test-from 2008-05-23T00:00Z --out eta.json --scores eta.parquet
+    """
+    from apps.ridesharing.eta.report import carry_out
+    from apps.ridesharing.recorded import parse_time
+
+    report = carry_out(
+        trips,
+        parse_time(train_until),
+        parse_time(test_from),
+        None if test_until is None else parse_time(test_until),
+        zone=zone,
+        scores=scores,
+        say=lambda line: None if quiet else typer.echo(line, err=True),
+    )
+    write(out, report)
+    if not quiet:
+        show(report, f"{report['tested']:,} trips")
+
+
+@app.command()
+def demand(
+    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    train_until: Annotated[
+        str, typer.Option(help="Quarters of an hour that ended by then are learned from.")
+    ],
+    test_from: Annotated[str, typer.Option(help="Those from then on are judged, e.g. 2008-05-23T00:00Z.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    test_until: Annotated[str | None, typer.Option(help="Those before then; default: all.")] = None,
+    zone: Annotated[str, typer.Option(help="Time zone of the city.")] = "America/Los_Angeles",
+    resolution: Annotated[int, typer.Option(help="H3 resolution of the cells.")] = 8,
+    scores: Annotated[Path | None, typer.Option(help="Parquet: a row per cell and quarter.")] = None,
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Learn how many requests a cell has in a quarter of an hour, and judge forecasts of later ones.
+
+    Example: millrace evaluate ridesharing demand --trips trips.parquet --train-until 2008-05-23T00:00Z
+    --test-from 2008-05-23T00:00Z --out demand.json
+    """
+    from apps.ridesharing.demand.report import carry_out
+    from apps.ridesharing.recorded import parse_time
+
+    report = carry_out(
+        trips,
+        parse_time(train_until),
+        parse_time(test_from),
+        None if test_until is None else parse_time(test_until),
+        zone=zone,
+        resolution=resolution,
+        scores=scores,
+        say=lambda line: None if quiet else typer.echo(line, err=True),
+    )
+    write(out, report)
+    if not quiet:
+        show(report, f"{report['requests']:,} requests")
+
+
+@app.command()
 def debs(
     trips: Annotated[Path, typer.Option(help="Parquet or CSV of trips with the challenge's columns.")],
     query: Annotated[int, typer.Option(min=1, max=2, help="1: frequent routes, 2: profitable areas.")],

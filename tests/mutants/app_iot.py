@@ -694,7 +694,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: trees of a model are not checked",
-        f"{_AHEAD}/trees.py",
+        "shared/millrace/models/boosted.py",
         "                _check(tree.nodes, inputs)\n",
         "",
         "files of models do no harm",

@@ -24,6 +24,8 @@ _AUDITOR: Final = f"{_TESTS}/test_audit.py::test_what_violates_an_invariant_rais
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
 
+_ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
+_DEMAND: Final = "tests/unit/apps/ridesharing/test_demand.py"
 _DEBS: Final = "tests/unit/apps/ridesharing/test_debs.py"
 
 MUTANTS: Final = (
@@ -378,5 +380,71 @@ MUTANTS: Final = (
         "kept.first, kept.taxis, kept.told = self.first, self.taxis, []",
         "rankings are told when they change, and then only",
         (_DEBS,),
+    ),
+    # -- arrival times
+    Mutant(
+        "eta: what is recent fades twice",
+        f"{_APP}/eta/features.py",
+        "return Sum(self.total * share, self.weight * share, now_ms)",
+        "return Sum(self.total * share, self.weight * share, self.at_ms)",
+        "sums of late",
+        (_ETA,),
+    ),
+    Mutant(
+        "eta: a leg learns its own table before it is compared with it",
+        f"{_APP}/eta/features.py",
+        "    rest = value - told.table\n",
+        "    rest = value - changed[told.keys[1]].mean(0.0, 5.0)\n",
+        "how much slower than the table said",
+        (_ETA,),
+    ),
+    Mutant(
+        "eta: intervals follow the other side",
+        f"{_APP}/eta/interval.py",
+        "((self.low, below), (self.high, above))",
+        "((self.low, above), (self.high, below))",
+        "intervals that hold",
+        (_ETA,),
+    ),
+    Mutant(
+        "eta: trips that had not ended are learned from",
+        f"{_APP}/eta/report.py",
+        "one.at_ms + took[one.leg_id] * 1_000 <= until_ms",
+        "one.at_ms <= until_ms",
+        "learned by train-until",
+        (_ETA,),
+    ),
+    # -- demand foreseen
+    Mutant(
+        "demand: what a quarter of last week had stays beside this week's",
+        f"{_APP}/demand/process.py",
+        "cell.counts[place] = asked.pop(name, 0)",
+        "cell.counts[place] += asked.pop(name, 0)",
+        "counts of the week that has passed",
+        (_DEMAND,),
+    ),
+    Mutant(
+        "demand: a quarter ends when the next request comes, not by its time",
+        f"{_APP}/demand/process.py",
+        "        ctx.timers.at((quarter + 1) * QUARTER_MS, _CLOSE)\n\n    def on_timer",
+        "\n    def on_timer",
+        "foreseen as the quarter before ends",
+        (_DEMAND,),
+    ),
+    Mutant(
+        "demand: the quarter that begins is part of what is usual",
+        f"{_APP}/demand/process.py",
+        "past[:, -known:].mean(axis=1)",
+        "past[:, :known].mean(axis=1)",
+        "of the first day what was there so far",
+        (_DEMAND,),
+    ),
+    Mutant(
+        "demand: a silent city is foreseen for ever",
+        f"{_APP}/demand/process.py",
+        "if clock.silent < WEEK:",
+        "if clock.silent >= 0:",
+        "a region is forgotten after a week",
+        (_DEMAND,),
     ),
 )

@@ -78,7 +78,7 @@ def _life(
 
     from apps.iot_maintenance.foresight.models import FEATURES_VERSION
     from apps.iot_maintenance.foresight.training import LIFE, learn_life
-    from apps.iot_maintenance.foresight.trees import BOOSTED
+    from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
 
     examples, at = read.between(-1, now).lives()
@@ -109,7 +109,7 @@ def _risk(
     from apps.iot_maintenance.foresight.learner import HOUR_MS, Read
     from apps.iot_maintenance.foresight.models import FEATURES_VERSION
     from apps.iot_maintenance.foresight.training import RISK, learn_risk, matrix_of, named
-    from apps.iot_maintenance.foresight.trees import BOOSTED
+    from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
     from millrace.models.tables import CannotTrain
 

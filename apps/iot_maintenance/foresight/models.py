@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from apps.iot_maintenance.foresight.distribution import Calibration
-from apps.iot_maintenance.foresight.trees import BOOSTED, Boosted, Risks
+from apps.iot_maintenance.foresight.trees import Risks
+from millrace.models.boosted import BOOSTED, Boosted
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import LoadedModel, Reader
 from millrace.models.manifest import BrokenModel

@@ -22,7 +22,8 @@ from apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
 from apps.iot_maintenance.foresight.models import calibration_of, risk_rows
 from apps.iot_maintenance.foresight.records import LifeForecast, LifeTruth
 from apps.iot_maintenance.foresight.training import fold_of, learnable
-from apps.iot_maintenance.foresight.trees import Boosted, Risks
+from apps.iot_maintenance.foresight.trees import Risks
+from millrace.models.boosted import Boosted
 from millrace.models.manifest import BrokenModel
 from millrace.models.tables import CannotTrain
 from millrace.testing import TestDriver
