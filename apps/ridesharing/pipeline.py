@@ -54,6 +54,7 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
             "Dispatcher.windows": "windows",
             "Dispatcher.operations": "operations",
             "Dispatcher.ignored": "ignored",
+            "Dispatcher.mismatches": "mismatches",
             "Dispatcher.drivers": "drivers",
             "Dispatcher.handovers": "handovers",
             "Dispatcher.supply": "supply",
