@@ -183,6 +183,7 @@ class Book(msgspec.Struct, array_like=True):
         departed: Driver who was handed over → when. Positions from before the gate knew are not theirs.
         searching: How many of the rides look for a driver.
         seq: Number of journal entries and handovers so far.
+        off_line: Driver who went off line → when, ms; less than 0: a position since then has been told of.
         riders: Rider → the open request; ``None``: an earlier version did not keep it.
     """
 
@@ -199,6 +200,7 @@ class Book(msgspec.Struct, array_like=True):
     searching: int = 0
     seq: int = 0
     riders: dict[str, str] | None = None
+    off_line: dict[str, int] = {}
 
     def remind(self, at_ms: int, due: Due, about: str, mark: int = 0) -> None:
         """Set a deadline."""
@@ -275,7 +277,8 @@ class Book(msgspec.Struct, array_like=True):
     @property
     def is_over(self) -> bool:
         """Whether nothing is kept that anything could come of."""
-        return not (self.cars or self.rides or self.closed or self.blocked or self.blackouts or self.wishes)
+        kept = (self.cars, self.rides, self.closed, self.blocked, self.blackouts, self.wishes, self.off_line)
+        return not any(kept)
 
 
 def _whole_second(at_ms: int) -> int:

@@ -37,6 +37,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         geofence_m: What drivers report counts within so many metres of where it happens; 0: anywhere.
         least_wait_ms: So long a driver must have waited before nobody came.
         most_m_per_s: No car is faster, m/s; 0: any speed will do.
+        believe_ms: Positions too far from the last are believed once they have agreed for so long.
         overdue_ms: So long after three times its drive a silent trip is lost; 0: only after ``trip_ms``.
     """
 
@@ -65,4 +66,5 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     geofence_m: float = 400.0
     least_wait_ms: int = 120_000
     most_m_per_s: float = 70.0
+    believe_ms: int = 300_000
     overdue_ms: int = 1_800_000

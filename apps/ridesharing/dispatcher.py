@@ -72,6 +72,8 @@ from millrace import (
 #: Timers, in the order in which they fire at one time.
 _DUE, _MINUTE, _WINDOW = "due", "minute", "window"
 _MINUTE_MS = 60_000
+#: So long a driver who went off line stays so, whatever the phone sends, ms.
+_OFF_LINE_MS = 43_200_000
 #: The numbers that attempts may have, as text.
 _NUMBERS = frozenset(map(str, range(1, LAST_ATTEMPT + 1)))
 #: Longer than anything goes on without events, booked rides included, ms.
@@ -231,11 +233,22 @@ def _latest_first(entries: list[tuple[str, str]]) -> list[tuple[int, Policy]]:
 
 def _on_position(desk: Desk, event: Position) -> None:
     idle = event.state == "idle"
+    if event.driver_id in desk.book.off_line and event.driver_id not in desk.book.cars:
+        _hear_of_nobody(desk, event)
+        return
     _hear_of(desk, event.driver_id, event.vehicle_class, event.lat, event.lon, event.event_time_ms, idle)
     car = desk.book.cars.get(event.driver_id)
     if car is not None and car.seen_ms == event.event_time_ms:  # nothing newer is known
         hear_phone(desk, event.driver_id, event.state, event.event_time_ms)
         cross_border(desk, event.driver_id)
+
+
+def _hear_of_nobody(desk: Desk, event: Position) -> None:
+    """A position of who went off line brings nobody back: who works says so; the first one is told of."""
+    since = desk.book.off_line[event.driver_id]
+    if since > 0 and event.event_time_ms > since:
+        desk.book.off_line[event.driver_id] = -since
+        desk.ignore("locations", event.event_id, "", event.driver_id, "the driver is off line")
 
 
 def _hear_of(
@@ -259,11 +272,14 @@ def _on_status(desk: Desk, event: DriverStatus) -> None:
     book = desk.book
     car = book.cars.get(event.driver_id)
     if event.status == "online":
+        book.off_line.pop(event.driver_id, None)
         if car is not None:
             car.online = True
         lat, lon = event.lat or 0.0, event.lon or 0.0  # the gate has filled them in
         _hear_of(desk, event.driver_id, event.vehicle_class, lat, lon, event.event_time_ms, idle=True)
         return
+    book.off_line[event.driver_id] = desk.now
+    book.remind(desk.now + _OFF_LINE_MS, Due.FORGET, f"o:{event.driver_id}", desk.now)
     if car is None:
         return
     ride = book.rides.get(car.request_id)
@@ -382,6 +398,9 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         if about.startswith("d:"):
             if book.departed.get(about[2:]) == mark:
                 del book.departed[about[2:]]
+        elif about.startswith("o:"):
+            if abs(book.off_line.get(about[2:], 0)) == mark:
+                del book.off_line[about[2:]]
         else:
             book.closed.pop(about[2:], None)
     elif due == Due.LIFT:

@@ -50,6 +50,7 @@ class Position(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
         lat: Where, degrees north.
         lon: Where, degrees east.
         state: What the driver's phone believes the driver is doing.
+        mock: Whether the phone says that the position is not measured but made up.
         region: The region that it is for; set by the gate.
     """
 
@@ -60,6 +61,7 @@ class Position(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     lat: Latitude
     lon: Longitude
     state: DriverState
+    mock: bool = False
     region: Text = ""
 
 

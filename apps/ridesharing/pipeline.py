@@ -58,6 +58,7 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
             "Dispatcher.drivers": "drivers",
             "Dispatcher.handovers": "handovers",
             "Dispatcher.supply": "supply",
+            "Gate.suspects": "suspects",
             "Gate.late": "late",
             "Gate.dead_letters": "dead_letters",
             "Dispatcher.dead_letters": "dispatcher_dead_letters",

@@ -46,6 +46,8 @@ ReleaseReason = Literal["expired", "rider_cancelled", "replaced", "no_show", "no
 MismatchReason = Literal[
     "start_lost", "finish_lost", "phone_behind", "too_far", "too_soon", "not_arrived", "elsewhere"
 ]
+#: Why a position is not believed.
+SuspectReason = Literal["mock", "impossible_speed"]
 #: What came of it.
 MismatchAction = Literal["started", "ended", "told", "refused", "searched_again"]
 
@@ -317,6 +319,28 @@ class Mismatch(msgspec.Struct, frozen=True, gc=False):
     distance_m: float
     since_ms: int
     at_ms: int
+
+
+class Suspect(msgspec.Struct, frozen=True, gc=False):
+    """A position that is not believed; it goes to no region.
+
+    Attributes:
+        driver_id: The driver.
+        reason: ``mock``: the phone says it is made up; ``impossible_speed``: too far from the last one.
+        lat: Where it is said to be, degrees north.
+        lon: Where it is said to be, degrees east.
+        distance_m: How far that is from the last position that was believed, metres.
+        elapsed_ms: How long after that, ms.
+        event_time_ms: When, UTC ms.
+    """
+
+    driver_id: str
+    reason: SuspectReason
+    lat: float
+    lon: float
+    distance_m: float
+    elapsed_ms: int
+    event_time_ms: int
 
 
 class DriverChange(msgspec.Struct, frozen=True, gc=False):

@@ -98,6 +98,9 @@ class DispatchSettings(Section):
         default=timedelta(minutes=2), description="a driver waits so long before nobody came"
     )
     most_kmh: float = Field(default=252.0, ge=0, le=2_000, description="no car is faster; 0: any speed")
+    believe: Duration = Field(
+        default=timedelta(minutes=5), description="positions too far off are believed after so long"
+    )
     overdue: Duration = Field(
         default=timedelta(minutes=30), description="a silent trip is lost so long after 3 times its drive"
     )
@@ -145,5 +148,6 @@ class RidesharingSettings(AppSettings):
             geofence_m=d.geofence_m,
             least_wait_ms=ms(d.least_wait),
             most_m_per_s=d.most_kmh / 3.6,
+            believe_ms=ms(d.believe),
             overdue_ms=ms(d.overdue),
         )

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/ridesharing"
 _TESTS: Final = "tests/unit/apps/ridesharing"
+_SUSPECTS: Final = f"{_TESTS}/test_suspects.py"
 _RECONCILE: Final = f"{_TESTS}/test_reconcile.py"
 _DISPATCHER: Final = f"{_TESTS}/test_dispatcher.py"
 _ONE_MOMENT: Final = (
@@ -151,6 +152,38 @@ MUTANTS: Final = (
         "",
         "a driver waits before nobody came",
         (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: cars jump",
+        f"{_APP}/gate.py",
+        "        if track.here is not None and self._is_too_fast(track, event, ctx):\n",
+        "        if False:\n",
+        "no car jumps",
+        (_SUSPECTS,),
+    ),
+    Mutant(
+        "ridesharing: what agrees is never believed",
+        f"{_APP}/gate.py",
+        "            if at - since >= self.config.believe_ms:\n",
+        "            if False:\n",
+        "a wrong position does not keep a driver out",
+        (_SUSPECTS,),
+    ),
+    Mutant(
+        "ridesharing: made up positions are believed",
+        f"{_APP}/gate.py",
+        "        if event.mock:\n",
+        "        if False:\n",
+        "mock positions get nobody a ride",
+        (_SUSPECTS,),
+    ),
+    Mutant(
+        "ridesharing: a ping brings a driver back on line",
+        f"{_APP}/dispatcher.py",
+        "        _hear_of_nobody(desk, event)\n        return\n",
+        "        _hear_of_nobody(desk, event)\n",
+        "off line is off line",
+        (_SUSPECTS,),
     ),
     Mutant(
         "ridesharing: a rider has two open requests",

@@ -42,7 +42,7 @@ from tests.unit.apps.ridesharing.cases import (
 
 #: Two regions, the border 0.9 km north of the middle.
 NORTH_SOUTH = Regions(lat_cuts=((37.7781,),))
-HALVES = DispatchConfig(regions=NORTH_SOUTH, window_ms=10_000)
+HALVES = DispatchConfig(regions=NORTH_SOUTH, window_ms=10_000, most_m_per_s=0.0)
 
 
 def gate(config: DispatchConfig | None = None) -> TestDriver:

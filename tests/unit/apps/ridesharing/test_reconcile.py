@@ -63,7 +63,7 @@ def test_a_lost_finished_ends_the_trip_within_minutes_and_the_driver_is_dispatch
                   70              300 390       400
     """
     whole = Whole()
-    events = [*UNDER_WAY, *beats("on_trip", 80, 300, 1.0), *beats("idle", 300, 420), request("r2", 395, 2.0)]
+    events = [*UNDER_WAY, *beats("on_trip", 80, 300, 1.5), *beats("idle", 300, 420), request("r2", 395, 2.0)]
     for event in sorted(events, key=lambda e: e.event_time_ms):
         whole.run([event], (event.event_time_ms - ms(0)) / 1_000)
     whole.run([], 425)
