@@ -76,6 +76,8 @@ class Gate(KeyedProcess[Event, Position]):
     track = value_state(Track, ttl=days(1))
     #: Identity → digest of what it said; true where an earlier version has seen it.
     seen = map_state(str, _SEEN, ttl=hours(2))
+    #: Of a request: digest of what it said. Its identity is nobody else's for a month.
+    asked = value_state(int, ttl=days(31))
 
     suspects = side_output(Suspect)
     status = side_output(DriverStatus)
@@ -184,8 +186,12 @@ class Gate(KeyedProcess[Event, Position]):
         """Return whether an event has come before; it is put aside then, else remembered."""
         identity = f"{ctx.input[:2]}{identity_of(event)}"
         known, content = self.seen.get(identity), digest_of(event)
+        if known is None and isinstance(event, RideRequest):
+            known = self.asked.value
         if known is None:
             self.seen.put(identity, content)
+            if isinstance(event, RideRequest):
+                self.asked.value = content
             return False
         what = f"{ctx.input}: {identity[2:]} has come before"
         if known is True or known == content:
