@@ -24,6 +24,7 @@ INVARIANTS: Final = {
     7: "a request does not wait longer than the patience it is given",
     8: "one row per request and attempt, attempts count up by one",
     9: "a driver's commitments of all regions do not overlap",
+    11: "a rider has at most one open request, beside what is booked for later",
 }
 _EXAMPLES: Final = 5
 
@@ -76,6 +77,7 @@ def audit(tables: Mapping[str, pd.DataFrame], *, patience_ms: int) -> Findings:
     if len(tables["trips"]):
         _states(tables["trips"], found)
         _conservation(tables["trips"], attempts, found)
+        _riders(tables["trips"], found)
         _patience(tables["trips"], patience_ms, found)
     if len(tables["offers"]):
         _offers(tables["offers"], attempts, found)
@@ -159,11 +161,25 @@ def _conservation(trips: pd.DataFrame, attempts: pd.DataFrame, found: Findings) 
     found.add(6, alone, "completed with no driver")
 
 
+def _riders(trips: pd.DataFrame, found: Findings) -> None:
+    """Find requests of one rider that are open at once, in whatever regions."""
+    asked = trips[~trips["state"].isin(["booked", "refused"])]
+    key = ["rider_id", "request_id"]
+    begins = asked[~asked["state"].isin(TERMINAL)].groupby(key)["at_ms"].min().rename("begins")
+    ends = asked[asked["state"].isin(TERMINAL)].groupby(key)["at_ms"].min().rename("ends")
+    spans = begins.to_frame().join(ends).fillna({"ends": np.inf}).reset_index()
+    spans = spans.sort_values(["rider_id", "begins", "ends"], kind="stable")
+    before = spans.groupby("rider_id")["ends"].cummax().shift()
+    same = spans["rider_id"] == spans["rider_id"].shift()
+    found.add(11, spans[same & (spans["begins"] < before)], "two requests of a rider at once")
+
+
 def _patience(trips: pd.DataFrame, patience_ms: int, found: Findings) -> None:
     ordered = trips.sort_values(["request_id", "revision"], kind="stable")
     following = ordered.groupby("request_id")["at_ms"].shift(-1)
     waits = ordered[ordered["state"] == "processing"]
-    stayed = following[waits.index] - waits["at_ms"]
+    # What is searched for still is as old as the table's newest row says; other tables may be further.
+    stayed = following[waits.index].fillna(trips["at_ms"].max()) - waits["at_ms"]
     found.add(7, waits[stayed > patience_ms], "searched for too long")
 
 
@@ -175,3 +191,6 @@ def _offers(offers: pd.DataFrame, attempts: pd.DataFrame, found: Findings) -> No
     found.add(4, joined[overdue], "accepted after its end")
     unanswered = (joined["accepted_ms"] == 0) & (joined["closed_ms"] > joined["expires_ms"])
     found.add(4, joined[unanswered], "open after its end")
+    now_ms = int(attempts[["offered_ms", "accepted_ms", "closed_ms"]].max().max()) if len(attempts) else 0
+    standing = (joined["accepted_ms"] == 0) & (joined["closed_ms"] == 0) & (joined["expires_ms"] < now_ms)
+    found.add(4, joined[standing], "open still")

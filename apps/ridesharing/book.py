@@ -93,6 +93,12 @@ class Ride(msgspec.Struct, array_like=True):
         limit_ms: When the driver must have arrived, ms.
         wait_ms: From the wanted time to the pick-up, ms.
         wanted_ms: When the neighbours were last asked for a car, ms.
+        to_lat: Drop-off, degrees; ``None``: an earlier version did not keep it.
+        to_lon: Drop-off, degrees.
+        arrived_ms: When the driver was at the pick-up, ms.
+        ends_ms: When the trip is lost whatever is heard, ms.
+        odd: What is odd about what the driver's phone says; empty: nothing.
+        odd_ms: Since when, ms; -1: it has been said.
     """
 
     request_id: str
@@ -123,6 +129,12 @@ class Ride(msgspec.Struct, array_like=True):
     limit_ms: int = 0
     wait_ms: int = 0
     wanted_ms: int = 0
+    to_lat: float | None = None
+    to_lon: float | None = None
+    arrived_ms: int = 0
+    ends_ms: int = 0
+    odd: str = ""
+    odd_ms: int = 0
 
 
 class Closed(msgspec.Struct, array_like=True, gc=False):
@@ -171,6 +183,8 @@ class Book(msgspec.Struct, array_like=True):
         departed: Driver who was handed over → when. Positions from before the gate knew are not theirs.
         searching: How many of the rides look for a driver.
         seq: Number of journal entries and handovers so far.
+        off_line: Driver who went off line → when, ms; less than 0: a position since then has been told of.
+        riders: Rider → the open request; ``None``: an earlier version did not keep it.
     """
 
     cars: dict[str, Car] = {}
@@ -185,6 +199,8 @@ class Book(msgspec.Struct, array_like=True):
     departed: dict[str, int] = {}
     searching: int = 0
     seq: int = 0
+    riders: dict[str, str] | None = None
+    off_line: dict[str, int] = {}
 
     def remind(self, at_ms: int, due: Due, about: str, mark: int = 0) -> None:
         """Set a deadline."""
@@ -222,6 +238,27 @@ class Book(msgspec.Struct, array_like=True):
         due = take_due(self.deadlines, now_ms, later)
         return None if due is None else due[1:]
 
+    def open_request_of(self, rider_id: str) -> str:
+        """Return the request of a rider for which a driver is searched or bound; empty: none."""
+        return self._riders().get(rider_id, "")
+
+    def mark_rider(self, ride: Ride, before: str, *, is_over: bool) -> None:
+        """Remember, or forget, which request of a rider is open; what is booked for later is not."""
+        riders = self._riders()
+        if is_over:
+            if riders.get(ride.rider_id) == ride.request_id:
+                del riders[ride.rider_id]
+        elif before in ("", "booked") and ride.state != "booked":
+            riders.setdefault(ride.rider_id, ride.request_id)
+
+    def _riders(self) -> dict[str, str]:
+        if self.riders is None:
+            self.riders = {}
+            for ride in self.rides.values():
+                if ride.state not in ("", "booked"):
+                    self.riders.setdefault(ride.rider_id, ride.request_id)
+        return self.riders
+
     def ask(self, lat: float, lon: float, now_ms: int, half_life_ms: int) -> None:
         """Count a request as demand."""
         self.fade(now_ms, half_life_ms)
@@ -240,7 +277,8 @@ class Book(msgspec.Struct, array_like=True):
     @property
     def is_over(self) -> bool:
         """Whether nothing is kept that anything could come of."""
-        return not (self.cars or self.rides or self.closed or self.blocked or self.blackouts or self.wishes)
+        kept = (self.cars, self.rides, self.closed, self.blocked, self.blackouts, self.wishes, self.off_line)
+        return not any(kept)
 
 
 def _whole_second(at_ms: int) -> int:

@@ -154,6 +154,24 @@ def cancel(
 
 
 @app.command()
+def end_trip(
+    request_id: str,
+    reason: Why,
+    by: By = None,
+    zone: Zone = "",
+    root: Root = None,
+    bootstrap: Bootstrap = None,
+    at: At = None,
+    overrides: Overrides = None,
+) -> None:
+    """End a trip whose rider is aboard by hand: it is completed, and its driver is free."""
+    settings = _settings(overrides, bootstrap)
+    operator = who(by, settings)
+    zone = zone or _zone_of(_folder(root, settings), request_id)
+    _command(settings, "end_trip", operator, reason, at, request_id=request_id, zone=zone)
+
+
+@app.command()
 def block(
     driver_id: str,
     reason: Why,

@@ -32,6 +32,13 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         stay_ms: How long a borrowed car may stay without a ride.
         refresh_ms: A driver who stands still is reported to the region so often.
         move_m: A driver who has moved so far, metres, is reported at once.
+        one_open: Whether a rider has one open request at a time, and a second is refused.
+        reconcile_ms: After so long the book follows a phone that says otherwise; 0: never.
+        geofence_m: What drivers report counts within so many metres of where it happens; 0: anywhere.
+        least_wait_ms: So long a driver must have waited before nobody came.
+        most_m_per_s: No car is faster, m/s; 0: any speed will do.
+        believe_ms: Positions too far from the last are believed once they have agreed for so long.
+        overdue_ms: So long after three times its drive a silent trip is lost; 0: only after ``trip_ms``.
     """
 
     regions: Regions = Regions()
@@ -54,3 +61,10 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     stay_ms: int = 60_000
     refresh_ms: int = 10_000
     move_m: float = 50.0
+    one_open: bool = True
+    reconcile_ms: int = 90_000
+    geofence_m: float = 400.0
+    least_wait_ms: int = 120_000
+    most_m_per_s: float = 70.0
+    believe_ms: int = 300_000
+    overdue_ms: int = 1_800_000

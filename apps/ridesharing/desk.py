@@ -26,6 +26,8 @@ from apps.ridesharing.records import (
 _THERE_M = 200.0
 #: A driver must have come nearer by this share of the way since the last look.
 _NEARER = 0.9
+#: A booked ride whose rider has another is looked at again after so long, ms.
+_LOOK_AGAIN_MS = 15_000
 
 
 class ForbiddenTransition(RuntimeError):
@@ -69,8 +71,31 @@ class Desk:
             self.book.remind(
                 ride.pickup_at_ms - self.config.ahead_ms, Due.BOOKED, ride.request_id, ride.revision
             )
+        elif other := self.other_request(ride):
+            self.refuse(ride, other)
         else:
             self.search(ride, "requested", anew=True)
+
+    def other_request(self, ride: Ride) -> str:
+        """Return another request that the rider has open, where one is all a rider may have; else nothing."""
+        other = self.book.open_request_of(ride.rider_id) if self.config.one_open else ""
+        return "" if other == ride.request_id else other
+
+    def refuse(self, ride: Ride, other: str) -> None:
+        """Refuse a request of a rider who has another one open, and tell the rider."""
+        self.move(ride, "refused", f"the rider has request {other}")
+        self.release(ride.request_id, "", "cancelled")
+
+    def begin_search(self, ride: Ride) -> None:
+        """Look for a driver for a ride that was booked; while the rider has another, it waits for that."""
+        other = self.other_request(ride)
+        if not other:
+            self.search(ride, "booked time is near", anew=True)
+        elif self.now < ride.pickup_at_ms:
+            at = min(self.now + _LOOK_AGAIN_MS, ride.pickup_at_ms)
+            self.book.remind(at, Due.BOOKED, ride.request_id, ride.revision)
+        else:
+            self.refuse(ride, other)
 
     def search(self, ride: Ride, cause: str, *, anew: bool) -> None:
         """Look for a driver.
@@ -100,6 +125,8 @@ class Desk:
         self.book.searching += (state == "processing") - (before == "processing")
         ride.state = state
         ride.revision += 1
+        ride.odd, ride.odd_ms = "", 0
+        self.book.mark_rider(ride, before, is_over=state in TERMINAL)
         self.say(
             "trips",
             Trip(

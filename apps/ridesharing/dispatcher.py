@@ -34,12 +34,23 @@ from apps.ridesharing.lifecycle import COMMITTED
 from apps.ridesharing.matching import SOLVERS, Policy, Problem
 from apps.ridesharing.neighbours import cross_border, take_handover
 from apps.ridesharing.operations import carry_out, lift
+from apps.ridesharing.reconcile import (
+    check_trip,
+    finish_trip,
+    go_off_line,
+    hear_phone,
+    is_odd,
+    refuse_no_show,
+    refuse_progress,
+    start_trip,
+)
 from apps.ridesharing.records import (
     Assignment,
     Attempt,
     DriverChange,
     Ignored,
     Journal,
+    Mismatch,
     Offer,
     Operation,
     Release,
@@ -61,6 +72,8 @@ from millrace import (
 #: Timers, in the order in which they fire at one time.
 _DUE, _MINUTE, _WINDOW = "due", "minute", "window"
 _MINUTE_MS = 60_000
+#: So long a driver who went off line stays so, whatever the phone sends, ms.
+_OFF_LINE_MS = 43_200_000
 #: The numbers that attempts may have, as text.
 _NUMBERS = frozenset(map(str, range(1, LAST_ATTEMPT + 1)))
 #: Longer than anything goes on without events, booked rides included, ms.
@@ -96,6 +109,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     windows = side_output(WindowReport)
     operations = side_output(Operation)
     ignored = side_output(Ignored)
+    mismatches = side_output(Mismatch)
     drivers = side_output(DriverChange)
     supply = side_output(Supply)
 
@@ -135,8 +149,12 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         """Take the position of a car on the book where there is no border to cross: nearly all events."""
         book = self.book.value
         car = book.cars.get(event.driver_id) if book is not None and self._one_region else None
-        if car is None:
+        if car is None or book is None:
             return False
+        if car.request_id:
+            ride = book.rides.get(car.request_id)
+            if ride is not None and is_odd(ride, event.state):
+                return False
         at = event.event_time_ms
         if at > car.seen_ms:
             car.lat, car.lon, car.seen_ms, car.idle = event.lat, event.lon, at, event.state == "idle"
@@ -215,7 +233,22 @@ def _latest_first(entries: list[tuple[str, str]]) -> list[tuple[int, Policy]]:
 
 def _on_position(desk: Desk, event: Position) -> None:
     idle = event.state == "idle"
+    if event.driver_id in desk.book.off_line and event.driver_id not in desk.book.cars:
+        _hear_of_nobody(desk, event)
+        return
     _hear_of(desk, event.driver_id, event.vehicle_class, event.lat, event.lon, event.event_time_ms, idle)
+    car = desk.book.cars.get(event.driver_id)
+    if car is not None and car.seen_ms == event.event_time_ms:  # nothing newer is known
+        hear_phone(desk, event.driver_id, event.state, event.event_time_ms)
+        cross_border(desk, event.driver_id)
+
+
+def _hear_of_nobody(desk: Desk, event: Position) -> None:
+    """A position of who went off line brings nobody back: who works says so; the first one is told of."""
+    since = desk.book.off_line[event.driver_id]
+    if since > 0 and event.event_time_ms > since:
+        desk.book.off_line[event.driver_id] = -since
+        desk.ignore("locations", event.event_id, "", event.driver_id, "the driver is off line")
 
 
 def _hear_of(
@@ -239,11 +272,14 @@ def _on_status(desk: Desk, event: DriverStatus) -> None:
     book = desk.book
     car = book.cars.get(event.driver_id)
     if event.status == "online":
+        book.off_line.pop(event.driver_id, None)
         if car is not None:
             car.online = True
         lat, lon = event.lat or 0.0, event.lon or 0.0  # the gate has filled them in
         _hear_of(desk, event.driver_id, event.vehicle_class, lat, lon, event.event_time_ms, idle=True)
         return
+    book.off_line[event.driver_id] = desk.now
+    book.remind(desk.now + _OFF_LINE_MS, Due.FORGET, f"o:{event.driver_id}", desk.now)
     if car is None:
         return
     ride = book.rides.get(car.request_id)
@@ -251,6 +287,8 @@ def _on_status(desk: Desk, event: DriverStatus) -> None:
         desk.forget(event.driver_id, car, "offline")
         return
     car.online = False
+    if go_off_line(desk, ride):
+        return
     if ride.state == "offered":
         desk.again(ride, "driver went off line", "expired", "withdrawn", anew=False)
     elif ride.state in ("accepted", "arrived"):
@@ -267,6 +305,7 @@ def _on_request(desk: Desk, event: RideRequest) -> None:
     pickup_at = max(event.pickup_at_ms, event.event_time_ms)
     book.ask(lat, lon, desk.now, desk.config.rules.half_life_ms)
     ride = Ride(event.request_id, event.rider_id, kind, event.zone, lat, lon, event.event_time_ms, pickup_at)
+    ride.to_lat, ride.to_lon = event.dropoff_lat, event.dropoff_lon
     desk.open_ride(ride)
 
 
@@ -319,7 +358,9 @@ def _on_cancellation(desk: Desk, event: Cancellation) -> None:
         desk.ignore(
             "cancellations", event.event_id, event.request_id, event.driver_id, "not this driver's ride"
         )
-    elif event.reason == "no_show":
+    elif event.reason == "no_show" and not refuse_no_show(
+        desk, ride, desk.book.cars.get(event.driver_id), event
+    ):
         desk.end(ride, "no_show", "driver: no_show", "no_show", "no_show")
     else:
         desk.again(ride, f"driver: {event.reason}", "replaced", "driver_cancelled", anew=True)
@@ -331,24 +372,20 @@ def _on_progress(desk: Desk, event: Progress) -> None:
         desk.ignore("progress", event.event_id, event.request_id, event.driver_id, "not this driver's ride")
         return
     car = desk.book.cars.get(event.driver_id)
+    if refuse_progress(desk, ride, car, event):
+        desk.ignore("progress", event.event_id, event.request_id, event.driver_id, "cannot be")
+        return
     if car is not None and event.event_time_ms >= car.seen_ms:
         car.lat, car.lon, car.seen_ms = event.lat, event.lon, event.event_time_ms
     if event.stage == "arrived" and ride.state == "accepted":
+        ride.arrived_ms = event.event_time_ms
         desk.move(ride, "arrived", "driver arrived")
         waits = max(desk.now, ride.pickup_at_ms) + desk.config.no_show_ms
         desk.book.remind(waits, Due.NO_SHOW, ride.request_id, ride.revision)
     elif event.stage == "started" and ride.state in ("accepted", "arrived"):
-        ride.wait_ms = max(0, event.event_time_ms - ride.pickup_at_ms)
-        desk.move(ride, "in_progress", "rider aboard")
-        desk.book.remind(desk.now + desk.config.trip_ms, Due.TRIP, ride.request_id, ride.revision)
+        start_trip(desk, ride, event.event_time_ms, "rider aboard")
     elif event.stage == "finished":
-        if car is not None:
-            car.idle = True
-        driver_id = ride.driver_id
-        desk.free(ride, "completed")
-        ride.driver_id = driver_id
-        desk.move(ride, "completed", "trip finished")
-        cross_border(desk, driver_id)
+        cross_border(desk, finish_trip(desk, ride, "trip finished"))
     else:
         desk.ignore("progress", event.event_id, event.request_id, event.driver_id, f"is {ride.state} already")
 
@@ -361,6 +398,9 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         if about.startswith("d:"):
             if book.departed.get(about[2:]) == mark:
                 del book.departed[about[2:]]
+        elif about.startswith("o:"):
+            if abs(book.off_line.get(about[2:], 0)) == mark:
+                del book.off_line[about[2:]]
         else:
             book.closed.pop(about[2:], None)
     elif due == Due.LIFT:
@@ -370,7 +410,7 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         if ride is None or ride.revision != mark:
             return
         if due == Due.BOOKED:
-            desk.search(ride, "booked time is near", anew=True)
+            desk.begin_search(ride)
         elif due == Due.OFFER:
             desk.again(ride, "offer expired", "expired", "expired", anew=False)
         elif due == Due.APPROACH:
@@ -378,7 +418,7 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         elif due == Due.NO_SHOW:
             desk.end(ride, "no_show", "rider did not come", "no_show", "no_show")
         elif due == Due.TRIP:
-            desk.end(ride, "lost", "nothing heard of the trip", "cancelled", "lost")
+            check_trip(desk, ride)
         elif due == Due.GIVE_UP:
             desk.move(ride, "no_drivers_available", "nobody found in time")
             desk.release(ride.request_id, "", "no_driver")

@@ -18,7 +18,7 @@ from msgspec import Meta
 VehicleClass = Literal["standard", "xl", "premium"]
 DriverState = Literal["idle", "approaching", "waiting", "on_trip"]
 Stage = Literal["arrived", "started", "finished"]
-Action = Literal["assign", "cancel", "block", "unblock", "blackout", "lift"]
+Action = Literal["assign", "cancel", "block", "unblock", "blackout", "lift", "end_trip"]
 
 #: The end of the year 9999, UTC.
 MAX_TIME_MS: Final = 253_402_300_799_999
@@ -50,6 +50,7 @@ class Position(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
         lat: Where, degrees north.
         lon: Where, degrees east.
         state: What the driver's phone believes the driver is doing.
+        mock: Whether the phone says that the position is not measured but made up.
         region: The region that it is for; set by the gate.
     """
 
@@ -60,6 +61,7 @@ class Position(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     lat: Latitude
     lon: Longitude
     state: DriverState
+    mock: bool = False
     region: Text = ""
 
 
@@ -200,7 +202,7 @@ class Command(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
 
     Attributes:
         event_time_ms: When, UTC milliseconds.
-        request_id: The request that is assigned or cancelled.
+        request_id: The request that is assigned or cancelled, or whose trip is ended.
         driver_id: The driver who is blocked or unblocked, or gets the request.
         zone: The zone that is blacked out, or the request's.
         reason: Why.

@@ -23,12 +23,15 @@ from apps.ridesharing.events import (
     too_far_ahead,
 )
 from apps.ridesharing.geo import distance_m
+from apps.ridesharing.records import Suspect, SuspectReason
 from millrace import Context, KeyedProcess, arrival, days, hours, map_state, side_output, value_state
 from millrace.parts.contents import digest_of
 
 #: A degree is nowhere longer, metres.
 _MOST_M_PER_DEGREE: Final = 111_200.0
 _SEEN: Final[Any] = bool | int
+#: Positions are wrong by so much, metres.
+_NOISE_M: Final = 250.0
 
 
 class Track(msgspec.Struct, array_like=True, gc=False):
@@ -42,6 +45,8 @@ class Track(msgspec.Struct, array_like=True, gc=False):
         lon: Where that was, degrees.
         idle: What the driver said to be doing then.
         here: Where the driver was at ``seen_ms``, degrees; ``None`` where an earlier version has seen that.
+        doubted: Place (degrees) and time (ms) of the last position that was not believed, and since when
+            such positions have agreed with one another.
     """
 
     owner: str
@@ -51,6 +56,7 @@ class Track(msgspec.Struct, array_like=True, gc=False):
     lon: float
     idle: bool
     here: tuple[float, float] | None = None
+    doubted: tuple[float, float, int, int] | None = None
 
 
 class Gate(KeyedProcess[Event, Position]):
@@ -70,7 +76,10 @@ class Gate(KeyedProcess[Event, Position]):
     track = value_state(Track, ttl=days(1))
     #: Identity → digest of what it said; true where an earlier version has seen it.
     seen = map_state(str, _SEEN, ttl=hours(2))
+    #: Of a request: digest of what it said. Its identity is nobody else's for a month.
+    asked = value_state(int, ttl=days(31))
 
+    suspects = side_output(Suspect)
     status = side_output(DriverStatus)
     requests = side_output(RideRequest)
     answers = side_output(Answer)
@@ -123,6 +132,9 @@ class Gate(KeyedProcess[Event, Position]):
             event.state == "idle",
         )
         track = kept.value
+        if event.mock:
+            self._doubt(event, "mock", 0.0, 0, ctx)
+            return
         if track is None:
             owner = self.config.regions.of_place(lat, lon)
             kept.value = Track(owner, at, at, lat, lon, idle, (lat, lon))
@@ -137,7 +149,10 @@ class Gate(KeyedProcess[Event, Position]):
                 else:
                     ctx.dead_letter("conflict", f"{what}, and was elsewhere")
             return
-        track.seen_ms, track.here = at, (lat, lon)
+        if track.here is not None and self._is_too_fast(track, event, ctx):
+            kept.value = track
+            return
+        track.seen_ms, track.here, track.doubted = at, (lat, lon), None
         kept.value = track
         due = idle != track.idle or at - track.sent_ms >= self.config.refresh_ms
         if due or self._has_moved(track, lat, lon):
@@ -145,12 +160,38 @@ class Gate(KeyedProcess[Event, Position]):
             event.region = track.owner
             ctx.emit(event)
 
+    def _is_too_fast(self, track: Track, event: Position, ctx: Context) -> bool:
+        """Return whether no car gets to a position; those that agree for long enough are believed."""
+        most = self.config.most_m_per_s
+        lat, lon, at = event.lat, event.lon, event.event_time_ms
+        if not most or track.here is None or _can_be(track.here, track.seen_ms, lat, lon, at, most):
+            return False
+        since, last = at, track.doubted
+        if last is not None and last[2] < at and _can_be(last[:2], last[2], lat, lon, at, most):
+            since = last[3]
+            if at - since >= self.config.believe_ms:
+                return False
+        track.doubted = (lat, lon, at, since)
+        metres = distance_m(*track.here, lat, lon)
+        self._doubt(event, "impossible_speed", metres, at - track.seen_ms, ctx)
+        return True
+
+    def _doubt(
+        self, event: Position, reason: SuspectReason, metres: float, elapsed_ms: int, ctx: Context
+    ) -> None:
+        about = (event.driver_id, reason, event.lat, event.lon)
+        ctx.output(self.suspects, Suspect(*about, round(metres, 1), elapsed_ms, event.event_time_ms))
+
     def _has_come(self, event: Event, ctx: Context) -> bool:
         """Return whether an event has come before; it is put aside then, else remembered."""
         identity = f"{ctx.input[:2]}{identity_of(event)}"
         known, content = self.seen.get(identity), digest_of(event)
+        if known is None and isinstance(event, RideRequest):
+            known = self.asked.value
         if known is None:
             self.seen.put(identity, content)
+            if isinstance(event, RideRequest):
+                self.asked.value = content
             return False
         what = f"{ctx.input}: {identity[2:]} has come before"
         if known is True or known == content:
@@ -212,3 +253,14 @@ class Gate(KeyedProcess[Event, Position]):
         else:
             track.owner = event.region
             self.track.value = track
+
+
+def _can_be(
+    place: tuple[float, float], then_ms: int, lat: float, lon: float, now_ms: int, most_m_per_s: float
+) -> bool:
+    """Return whether a car can be at a place when it was at another then."""
+    reach = _NOISE_M + most_m_per_s * (now_ms - then_ms) / 1_000
+    # No way is longer than first along the meridian and then along the parallel.
+    if (abs(lat - place[0]) + abs(lon - place[1])) * _MOST_M_PER_DEGREE <= reach:
+        return True
+    return distance_m(*place, lat, lon) <= reach

@@ -8,8 +8,8 @@ from apps.ridesharing.records import RideState
 
 #: State → what may follow; what is not here does not happen.
 TRANSITIONS: Final[dict[str, frozenset[RideState]]] = {
-    "": frozenset({"booked", "processing"}),
-    "booked": frozenset({"processing", "accepted", "rider_cancelled", "operator_cancelled"}),
+    "": frozenset({"booked", "processing", "refused"}),
+    "booked": frozenset({"processing", "accepted", "rider_cancelled", "operator_cancelled", "refused"}),
     "processing": frozenset(
         {"offered", "accepted", "rider_cancelled", "operator_cancelled", "no_drivers_available"}
     ),
@@ -52,6 +52,7 @@ TRANSITIONS: Final[dict[str, frozenset[RideState]]] = {
     "operator_cancelled": frozenset(),
     "no_drivers_available": frozenset(),
     "lost": frozenset(),
+    "refused": frozenset(),
 }
 
 #: States after which nothing more happens to a request.

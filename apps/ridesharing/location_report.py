@@ -50,7 +50,7 @@ def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
     ]
     settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})
     # Every position goes to the region: the gate would hold back what moves a car by less than it cares for.
-    config = DispatchConfig(ttl_ms=ttl_ms, refresh_ms=0, move_m=0.0)
+    config = DispatchConfig(ttl_ms=ttl_ms, refresh_ms=0, move_m=0.0, most_m_per_s=0.0)
     told = replace(app, topology=lambda given: topology(given, config))
     with tempfile.TemporaryDirectory(prefix="millrace-rides-") as folder, _status(quiet):
         batches = _batches(positions, settings.topics.locations)

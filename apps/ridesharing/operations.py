@@ -6,6 +6,8 @@ from apps.ridesharing.book import Due
 from apps.ridesharing.desk import Desk
 from apps.ridesharing.events import LAST_ATTEMPT, Command
 from apps.ridesharing.geo import distance_m
+from apps.ridesharing.neighbours import cross_border
+from apps.ridesharing.reconcile import finish_trip
 from apps.ridesharing.records import Operation
 
 
@@ -18,6 +20,7 @@ def carry_out(desk: Desk, event: Command) -> None:
         "unblock": _unblock,
         "blackout": _black_out,
         "lift": _lift_blackout,
+        "end_trip": _end_trip,
     }[event.action](desk, event)
     desk.say(
         "operations",
@@ -55,6 +58,8 @@ def _assign(desk: Desk, event: Command) -> str:
         return "the request is over or unknown"
     if ride.state not in ("booked", "processing", "offered"):
         return f"the request is {ride.state}"
+    if other := desk.other_request(ride):
+        return f"the rider has request {other}"
     if ride.attempt >= LAST_ATTEMPT:
         return "the request has had too many attempts"
     if car is None or not car.online:
@@ -81,6 +86,20 @@ def _cancel(desk: Desk, event: Command) -> str:
         return "the rider is aboard"
     ending = "withdrawn" if ride.state == "offered" else "operator_cancelled"
     desk.end(ride, "operator_cancelled", f"operator: {event.reason}", "cancelled", ending)  # type: ignore[arg-type]
+    return ""
+
+
+def _end_trip(desk: Desk, event: Command) -> str:
+    ride = desk.book.rides.get(event.request_id)
+    if ride is None:
+        return "the request is over or unknown"
+    if ride.state != "in_progress":
+        return f"the request is {ride.state}: cancel it"
+    if event.driver_id and event.driver_id != ride.driver_id:
+        return f"the driver is {ride.driver_id}"
+    driver_id = finish_trip(desk, ride, f"operator: {event.reason}")
+    desk.release(event.request_id, driver_id, "cancelled")
+    cross_border(desk, driver_id)
     return ""
 
 

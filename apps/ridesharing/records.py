@@ -23,6 +23,7 @@ RideState = Literal[
     "operator_cancelled",
     "no_drivers_available",
     "lost",
+    "refused",
 ]
 #: How an attempt to bring a rider and a driver together stands, or ended.
 AttemptState = Literal[
@@ -40,6 +41,15 @@ AttemptState = Literal[
     "lost",
 ]
 ReleaseReason = Literal["expired", "rider_cancelled", "replaced", "no_show", "no_driver", "cancelled"]
+
+#: Why a driver's word and the book, or the place of the car, differ.
+MismatchReason = Literal[
+    "start_lost", "finish_lost", "phone_behind", "too_far", "too_soon", "not_arrived", "elsewhere"
+]
+#: Why a position is not believed.
+SuspectReason = Literal["mock", "impossible_speed"]
+#: What came of it.
+MismatchAction = Literal["started", "ended", "told", "refused", "searched_again"]
 
 #: Attempts in these states hold the driver.
 OPEN_ATTEMPTS: Final = frozenset({"offered", "accepted"})
@@ -281,6 +291,56 @@ class Ignored(msgspec.Struct, frozen=True, gc=False):
     why: str
     compensated: bool
     at_ms: int
+
+
+class Mismatch(msgspec.Struct, frozen=True, gc=False):
+    """A driver's phone or report says other than the book, or than can be.
+
+    Attributes:
+        request_id: The request.
+        driver_id: The driver.
+        region: Who has it.
+        said: What was said: a state of the phone, a stage of the trip, or ``no_show``.
+        state: State of the request in the book then.
+        reason: What is wrong about it.
+        action: What came of it.
+        distance_m: Of a report: how far from where it should have been, metres; -1: unknown.
+        since_ms: Since when it has been said, UTC ms.
+        at_ms: When it was found, UTC ms.
+    """
+
+    request_id: str
+    driver_id: str
+    region: str
+    said: str
+    state: str
+    reason: MismatchReason
+    action: MismatchAction
+    distance_m: float
+    since_ms: int
+    at_ms: int
+
+
+class Suspect(msgspec.Struct, frozen=True, gc=False):
+    """A position that is not believed; it goes to no region.
+
+    Attributes:
+        driver_id: The driver.
+        reason: ``mock``: the phone says it is made up; ``impossible_speed``: too far from the last one.
+        lat: Where it is said to be, degrees north.
+        lon: Where it is said to be, degrees east.
+        distance_m: How far that is from the last position that was believed, metres.
+        elapsed_ms: How long after that, ms.
+        event_time_ms: When, UTC ms.
+    """
+
+    driver_id: str
+    reason: SuspectReason
+    lat: float
+    lon: float
+    distance_m: float
+    elapsed_ms: int
+    event_time_ms: int
 
 
 class DriverChange(msgspec.Struct, frozen=True, gc=False):

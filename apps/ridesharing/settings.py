@@ -87,6 +87,23 @@ class DispatchSettings(Section):
         default=timedelta(seconds=10),
         description="how often a driver who does not move is reported to the region",
     )
+    one_open: bool = Field(default=True, description="a second open request of a rider is refused")
+    reconcile: Duration = Field(
+        default=timedelta(seconds=90), description="after so long the book follows a phone that differs"
+    )
+    geofence_m: float = Field(
+        default=400.0, ge=0, le=10_000, description="what drivers report counts so near, metres; 0: anywhere"
+    )
+    least_wait: Duration = Field(
+        default=timedelta(minutes=2), description="a driver waits so long before nobody came"
+    )
+    most_kmh: float = Field(default=252.0, ge=0, le=2_000, description="no car is faster; 0: any speed")
+    believe: Duration = Field(
+        default=timedelta(minutes=5), description="positions too far off are believed after so long"
+    )
+    overdue: Duration = Field(
+        default=timedelta(minutes=30), description="a silent trip is lost so long after 3 times its drive"
+    )
 
 
 class RidesharingSettings(AppSettings):
@@ -126,4 +143,11 @@ class RidesharingSettings(AppSettings):
             no_show_ms=ms(d.no_show),
             approach_ms=ms(d.approach),
             refresh_ms=ms(d.refresh),
+            one_open=d.one_open,
+            reconcile_ms=ms(d.reconcile),
+            geofence_m=d.geofence_m,
+            least_wait_ms=ms(d.least_wait),
+            most_m_per_s=d.most_kmh / 3.6,
+            believe_ms=ms(d.believe),
+            overdue_ms=ms(d.overdue),
         )

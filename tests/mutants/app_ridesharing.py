@@ -8,6 +8,8 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/ridesharing"
 _TESTS: Final = "tests/unit/apps/ridesharing"
+_SUSPECTS: Final = f"{_TESTS}/test_suspects.py"
+_RECONCILE: Final = f"{_TESTS}/test_reconcile.py"
 _DISPATCHER: Final = f"{_TESTS}/test_dispatcher.py"
 _ONE_MOMENT: Final = (
     "test_of_one_moment_answers_go_first_and_what_operators_want_of_drivers_before_what_of_requests"
@@ -107,11 +109,115 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a trip that is finished goes on",
-        f"{_APP}/dispatcher.py",
-        '        desk.move(ride, "completed", "trip finished")\n',
+        f"{_APP}/reconcile.py",
+        '    desk.move(ride, "completed", cause)\n',
         "",
         "trips are completed",
         (_CHECKS,),
+    ),
+    Mutant(
+        "ridesharing: the book does not follow the phone",
+        f"{_APP}/reconcile.py",
+        "at_ms - ride.odd_ms >= desk.config.reconcile_ms",
+        "False",
+        "a lost finish ends the trip",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: a moment of a phone is enough",
+        f"{_APP}/reconcile.py",
+        "        ride.odd, ride.odd_ms = reason, at_ms\n",
+        "        ride.odd, ride.odd_ms = reason, at_ms - desk.config.reconcile_ms\n",
+        "a phone must say so for a while",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: a phone that agrees again is not heard",
+        f"{_APP}/reconcile.py",
+        '    if reason is None:\n        ride.odd, ride.odd_ms = "", 0\n',
+        "    if reason is None:\n        pass\n",
+        "a phone that flickers ends nothing",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: drivers report from anywhere",
+        f"{_APP}/reconcile.py",
+        '    if metres > config.geofence_m:\n        _say(desk, ride, event.stage, "too_far"',
+        '    if False:\n        _say(desk, ride, event.stage, "too_far"',
+        "reports count near the pick-up",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: nobody came, at once",
+        f"{_APP}/reconcile.py",
+        " + config.least_wait_ms",
+        "",
+        "a driver waits before nobody came",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: cars jump",
+        f"{_APP}/gate.py",
+        "        if track.here is not None and self._is_too_fast(track, event, ctx):\n",
+        "        if False:\n",
+        "no car jumps",
+        (_SUSPECTS,),
+    ),
+    Mutant(
+        "ridesharing: what agrees is never believed",
+        f"{_APP}/gate.py",
+        "            if at - since >= self.config.believe_ms:\n",
+        "            if False:\n",
+        "a wrong position does not keep a driver out",
+        (_SUSPECTS,),
+    ),
+    Mutant(
+        "ridesharing: made up positions are believed",
+        f"{_APP}/gate.py",
+        "        if event.mock:\n",
+        "        if False:\n",
+        "mock positions get nobody a ride",
+        (_SUSPECTS,),
+    ),
+    Mutant(
+        "ridesharing: a ping brings a driver back on line",
+        f"{_APP}/dispatcher.py",
+        "        _hear_of_nobody(desk, event)\n        return\n",
+        "        _hear_of_nobody(desk, event)\n",
+        "off line is off line",
+        (_SUSPECTS,),
+    ),
+    Mutant(
+        "ridesharing: a rider has two open requests",
+        f"{_APP}/book.py",
+        "            riders.setdefault(ride.rider_id, ride.request_id)\n",
+        "            pass\n",
+        "a rider has one open request",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: a rider whose ride is over cannot ask again",
+        f"{_APP}/book.py",
+        "                del riders[ride.rider_id]\n",
+        "                pass\n",
+        "a rider may ask again",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: a silent trip lasts six hours",
+        f"{_APP}/reconcile.py",
+        "        most = min(most, 3 * takes + config.overdue_ms)\n",
+        "        pass\n",
+        "a silent trip is lost in time",
+        (_RECONCILE,),
+    ),
+    Mutant(
+        "ridesharing: an operator ends a trip that has not begun",
+        f"{_APP}/operations.py",
+        '        return f"the request is {ride.state}: cancel it"\n',
+        "        pass\n",
+        "end-trip ends trips alone",
+        (_RECONCILE,),
     ),
     Mutant(
         "ridesharing: a late signal counts from its own time",

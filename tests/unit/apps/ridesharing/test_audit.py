@@ -269,6 +269,14 @@ BREAKS = (
         NAMES[4],
         expired_when_made={"offers": framed(lambda f: f.assign(expires_ms=f["event_time_ms"]))},
         open_for_ever={"assignments": state_of("completed", stuck("closed_ms", 0))},
+        never_closed={
+            "offers": framed(lambda f: pd.concat([f, f.head(1).assign(request_id="rx", offer_id="rx")])),
+            "assignments": framed(
+                lambda f: pd.concat(
+                    [f, f.head(1).assign(request_id="rx", state="offered", accepted_ms=0, closed_ms=0)]
+                )
+            ),
+        },
     ),
     *breaks(
         NAMES[6],
@@ -278,7 +286,15 @@ BREAKS = (
         },
         completed_by_nobody={"assignments": state_of("completed", dropped)},
     ),
-    *breaks(NAMES[7], searched_for_hours={"trips": state_of("offered", shifted("at_ms", 10**7))}),
+    *breaks(
+        NAMES[7],
+        searched_for_hours={"trips": state_of("offered", shifted("at_ms", 10**7))},
+        searched_for_still={
+            "trips": framed(
+                lambda f: pd.concat([f, f.head(1).assign(request_id="rx", at_ms=START - 864_000_000)])
+            )
+        },
+    ),
     *breaks(
         NAMES[8],
         doubled={"assignments": doubled},
@@ -287,6 +303,7 @@ BREAKS = (
         offers_of_no_attempt={"offers": renamed("request_id")},
     ),
     *breaks(NAMES[9], a_driver_in_two_regions={"assignments": framed(partial(overlap, region="other"))}),
+    *breaks(NAMES[11], one_rider_for_all={"trips": stuck("rider_id")}),
 )
 
 

@@ -42,7 +42,7 @@ from tests.unit.apps.ridesharing.cases import (
 
 #: Two regions, the border 0.9 km north of the middle.
 NORTH_SOUTH = Regions(lat_cuts=((37.7781,),))
-HALVES = DispatchConfig(regions=NORTH_SOUTH, window_ms=10_000)
+HALVES = DispatchConfig(regions=NORTH_SOUTH, window_ms=10_000, most_m_per_s=0.0)
 
 
 def gate(config: DispatchConfig | None = None) -> TestDriver:
@@ -198,6 +198,15 @@ def test_what_says_something_else_under_a_known_id_is_told_from_a_repeat() -> No
     send(driver, *others, *signals)
     assert len(passed(driver)) == 4
     assert [reason for reason, _ in dead(driver)] == ["conflict"] * 4 + ["duplicate"] * 4
+
+
+def test_the_identity_of_a_request_is_nobody_elses_for_a_month() -> None:
+    driver, day = gate(), 86_400
+    first = request("r1", 1)
+    send(driver, first, request("r1", 3 * 3_600), request("r1", 30 * day), request("r1", 63 * day))
+    send(driver, msgspec.structs.replace(first, event_time_ms=ms(64 * day)))
+    assert [r.event_time_ms for r in driver.values("requests")] == [ms(1), ms(63 * day)]
+    assert [reason for reason, _ in dead(driver)] == ["conflict"] * 3
 
 
 class _OldTrack(msgspec.Struct, array_like=True, gc=False):

@@ -1,0 +1,134 @@
+"""Positions that cannot be, that are made up, or that come from who is off line, get nobody a ride."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apps.ridesharing.dispatcher import Dispatcher
+from apps.ridesharing.events import Event, Position
+from apps.ridesharing.gate import Gate
+from apps.ridesharing.geo import distance_m
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant, leaks
+from tests.unit.apps.ridesharing.cases import (
+    CONFIG,
+    REGION,
+    Whole,
+    bring,
+    dispatcher,
+    position,
+    request,
+    status,
+)
+
+CASES = int(os.environ.get("MILLRACE_CASES", "50"))
+
+
+def gate_of(*events: Position) -> TestDriver:
+    driver = TestDriver(Gate())
+    for event in events:
+        driver.send(event.driver_id, msgspec.structs.replace(event), at=event.event_time_ms)
+    return driver
+
+
+def test_a_jump_of_100_km_in_6_s_gets_no_ride() -> None:
+    whole = Whole()
+    there, here = position("d1", 0, 100), position("d1", 6, 0)
+    whole.run([there, here, request("r1", 7)], 20)
+    assert whole.of("offers") == []
+    (row,) = gate_of(there, here).values("suspects")
+    assert (row.driver_id, row.reason, row.elapsed_ms) == ("d1", "impossible_speed", 6_000)
+    assert row.distance_m == pytest.approx(100_000, rel=0.01)
+
+
+def test_a_position_that_the_phone_made_up_gets_no_ride() -> None:
+    whole = Whole()
+    made_up = position("d1", 0, 0.1, mock=True)
+    whole.run([made_up, position("d2", 1, 2.0), request("r1", 7)], 20)
+    assert [o["driver_id"] for o in whole.of("offers")] == ["d2"]
+    assert [row.reason for row in gate_of(made_up).values("suspects")] == ["mock"]
+
+
+def test_who_is_back_after_one_wrong_position_is_believed_at_once() -> None:
+    driver = gate_of(position("d1", 0), position("d1", 10, 50), position("d1", 20, 0.1))
+    assert len(driver.values()) == 2
+    assert len(driver.values("suspects")) == 1
+
+
+def test_positions_that_agree_for_five_minutes_are_believed() -> None:
+    """The first one was the wrong one."""
+    driver = gate_of(position("d1", 0, 5_000), *[position("d1", s) for s in range(10, 400, 20)])
+    assert len(driver.values("suspects")) == 15
+    assert driver.values()[1].event_time_ms - driver.values()[0].event_time_ms == 310_000
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_ping_after_going_off_line_brings_nobody_back_whatever_comes_first(order: int) -> None:
+    driver = dispatcher(bound_ms=5_000)
+    events: list[Event] = [position("d1", 0), status("d1", 10, "offline"), position("d1", 12)]
+    for event in events[::order]:
+        driver.send(REGION, event, at=event.event_time_ms)
+    bring(driver, position("d1", 21), request("r1", 22), until=40)
+    assert driver.values("offers") == []
+    assert [d.change for d in driver.values("drivers")] == ["entered", "offline"]
+    (row,) = driver.values("ignored")
+    assert (row.stream, row.driver_id, row.why) == ("locations", "d1", "the driver is off line")
+    bring(driver, status("d1", 50, "online"), until=65)
+    assert [o.driver_id for o in driver.values("offers")] == ["d1"]
+
+
+def drive(seed: int) -> list[Position]:
+    """A car that drives, jumps, and stands elsewhere for a while."""
+    draws, km, at, found = random.Random(seed), 0.0, 0.0, []
+    for _ in range(80):
+        at += draws.choice([4, 10, 60])
+        km += draws.uniform(-0.2, 0.2)
+        if draws.random() < 0.06:
+            km += draws.choice([-40, 40, 3])
+        shown = km + (draws.choice([30, -200]) if draws.random() < 0.05 else 0)
+        found.append(position("d1", at, shown, mock=draws.random() < 0.05))
+    return found
+
+
+@settings(max_examples=CASES, deadline=None)
+@given(seed=st.integers(0, 1_000_000))
+def test_what_is_believed_is_what_a_car_can_have_driven(seed: int) -> None:
+    """By all positions at once: of each the speed from the last that was believed, and how long it agreed."""
+    sent = drive(seed)
+    driver = gate_of(*sent)
+    doubted = {s.event_time_ms: s.reason for s in driver.values("suspects")}
+
+    def can(a: Position, b: Position) -> bool:
+        seconds = (b.event_time_ms - a.event_time_ms) / 1_000
+        return distance_m(a.lat, a.lon, b.lat, b.lon) <= 250 + 70 * seconds
+
+    assert {p.event_time_ms for p in sent if p.mock} == {t for t, why in doubted.items() if why == "mock"}
+    real = [p for p in sent if not p.mock]
+    for n, here in enumerate(real):
+        before = next((p for p in reversed(real[:n]) if p.event_time_ms not in doubted), None)
+        run = [here]
+        for p in reversed(real[:n]):
+            if p.event_time_ms not in doubted or not can(p, run[-1]):
+                break
+            run.append(p)
+        agreed = here.event_time_ms - run[-1].event_time_ms
+        wrong = before is not None and not can(before, here) and (agreed < 300_000 or len(run) == 1)
+        assert (doubted.get(here.event_time_ms) == "impossible_speed") == wrong
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_between_drivers_cuts_and_restarts_do_not_matter(seed: int) -> None:
+    told = [("d1", p.event_time_ms, p, "locations") for p in drive(seed)]
+    invariant(Gate(), told, bound_ms=5_000, runs=4, seed=seed)
+    assert leaks(Gate(), told) == []
+
+
+def test_who_is_off_line_is_forgotten_in_the_end() -> None:
+    told: list[Event] = [position("d1", 0), status("d1", 10, "offline"), position("d1", 20)]
+    assert leaks(Dispatcher(CONFIG), [(REGION, e.event_time_ms, e) for e in told], bound_ms=5_000) == []
