@@ -182,6 +182,35 @@ def demand(
 
 
 @app.command()
+def surge(
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    seed: Annotated[int, typer.Option(min=0, help="Where everybody is, and what they do.")] = 1,
+    cars: Annotated[int, typer.Option(min=1, max=10_000, help="Cars on line, as usual.")] = 340,
+    per_hour: Annotated[int, typer.Option(min=1, max=100_000, help="Requests in an hour, as usual.")] = 1_500,
+    hours: Annotated[float, typer.Option(min=0.5, max=24, help="How long it goes.")] = 2.75,
+    shock: Annotated[
+        float, typer.Option(min=1, max=10, help="So many times the requests in the shock.")
+    ] = 2.0,
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Run a city through a shock of demand, without surge and with it, for six pairs of elasticities.
+
+    Example: millrace evaluate ridesharing surge --seed 1 --out surge.json
+    """
+    from apps.ridesharing.surge.report import carry_out
+    from apps.ridesharing.surge.world import World
+
+    world = World(
+        seed=seed, per_hour=per_hour, cars=cars, hours=hours, shock=shock, shock_from_h=hours * 3 / 11,
+        shock_hours=hours * 5 / 11,
+    )  # fmt: skip
+    report = carry_out(world, say=lambda line: None if quiet else typer.echo(line, err=True))
+    write(out, report)
+    if not quiet:
+        show({name: value for name, value in report.items() if name not in ("runs", "without")}, "surge")
+
+
+@app.command()
 def debs(
     trips: Annotated[Path, typer.Option(help="Parquet or CSV of trips with the challenge's columns.")],
     query: Annotated[int, typer.Option(min=1, max=2, help="1: frequent routes, 2: profitable areas.")],

@@ -27,6 +27,7 @@ _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
 
 _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
+_SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
 _DEMAND: Final = "tests/unit/apps/ridesharing/test_demand.py"
 _DEBS: Final = "tests/unit/apps/ridesharing/test_debs.py"
 
@@ -552,5 +553,46 @@ MUTANTS: Final = (
         "if clock.silent >= 0:",
         "a region is forgotten after a week",
         (_DEMAND,),
+    ),
+    # -- surge
+    Mutant(
+        "surge: what was asked five minutes ago counts for ever",
+        f"{_APP}/surge/process.py",
+        "            cell.asks[(epoch + 1) % config.epochs] = 0\n",
+        "",
+        "sliding five minutes",
+        (_SURGE,),
+    ),
+    Mutant(
+        "surge: cars that fell silent are free",
+        f"{_APP}/surge/process.py",
+        "if end_ms - car.at_ms > config.ttl_ms:",
+        "if end_ms - car.at_ms > 1 << 60:",
+        "supply is who was heard of",
+        (_SURGE,),
+    ),
+    Mutant(
+        "surge: a multiplier rises again at once",
+        f"{_APP}/surge/process.py",
+        "(config.hold_ms if rising < 0 else config.rise_again_ms)",
+        "(config.hold_ms if rising < 0 else 0)",
+        "turns twice an hour at most",
+        (_SURGE,),
+    ),
+    Mutant(
+        "surge: a multiplier jumps to its target",
+        f"{_APP}/surge/process.py",
+        "min(max(off, -config.step), config.step)",
+        "off",
+        "a step at most",
+        (_SURGE,),
+    ),
+    Mutant(
+        "surge: riders take every quote",
+        f"{_APP}/surge/world.py",
+        "self.quotes[request_id].multiplier ** self.riders_e",
+        "1.0",
+        "elasticity of riders",
+        (_SURGE,),
     ),
 )

@@ -1,0 +1,122 @@
+"""What surge does to a city in a shock: waits, rides served, and how often prices turn."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.replay import run_replay
+from apps.ridesharing.surge.process import Priced, SurgeConfig
+from apps.ridesharing.surge.world import City, World
+
+#: Elasticities of riders and of drivers that are reported; the first pair is what the report begins with.
+PAIRS: Final = ((-0.5, 0.3), (-0.25, 0.3), (-1.0, 0.3), (-0.25, 0.1), (-0.5, 0.1), (-1.0, 0.1))
+_HOUR_MS: Final = 3_600_000
+
+
+def carry_out(
+    world: World,
+    config: SurgeConfig | None = None,
+    pairs: Sequence[tuple[float, float]] = PAIRS,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Run a city without surge, then with it for each pair of elasticities.
+
+    Args:
+        world: The city; the same requests, riders' minds and cars in all runs.
+        config: How prices follow scarcity.
+        pairs: Elasticities of riders and of drivers.
+        say: Is told what is done.
+
+    Returns:
+        The report: ``p95_lower``, ``served_more``, ``sign_changes`` of the first pair, and all ``runs``.
+    """
+    config = config or SurgeConfig()
+    without = _run(world, None, -0.5, 0.3)
+    say(f"without surge: {without['served']:.1%} served, p95 {without['p95_s']:.0f} s")
+    runs = []
+    for riders, drivers in pairs:
+        run = _run(world, config, riders, drivers)
+        run = {
+            "riders": riders,
+            "drivers": drivers,
+            **run,
+            "p95_lower": round(1 - run["p95_s"] / without["p95_s"], 4),
+            "shock_p95_lower": round(1 - run["shock_p95_s"] / without["shock_p95_s"], 4),
+            "served_more": round(run["served"] - without["served"], 4),
+        }
+        runs.append(run)
+        say(f"riders {riders:+}, drivers {drivers:+}: {run['served']:.1%} served, p95 {run['p95_s']:.0f} s")
+    first = runs[0]
+    names = ("p95_lower", "shock_p95_lower", "served_more", "sign_changes", "sign_changes_mean")
+    return {
+        "seed": world.seed,
+        **{name: first[name] for name in names},
+        "without": without,
+        "runs": runs,
+    }
+
+
+def _run(world: World, config: SurgeConfig | None, riders: float, drivers: float) -> dict[str, Any]:
+    requests = world.requests()
+    most = int(world.cars * (config.cap if config else 1.0) ** drivers) + 1
+    city = City(
+        requests, most, world.seed, world.start_ms, world.until_ms,
+        usual=world.cars, prices=config, riders_e=riders, drivers_e=drivers,
+    )  # fmt: skip
+    run_replay(city, DispatchConfig(window_ms=10_000))
+    return figures(world, city)
+
+
+def figures(world: World, city: City) -> dict[str, Any]:
+    """Return what became of those who asked."""
+    begins, ends = world.shock_ms
+    waits = {r.request_id: (city.served[r.request_id].pickup_ms - r.at_ms) / 1_000
+             for r in city.requests if r.request_id in city.served}  # fmt: skip
+    shock = [r.request_id for r in city.requests if begins <= r.at_ms < ends]
+    every = np.array(list(waits.values()))
+    within = np.array([waits[name] for name in shock if name in waits])
+    paid = [quote.multiplier for quote in city.quotes.values()]
+    turned = sign_changes(city.priced)
+    return {
+        "asked": len(city.requests),
+        "took": len(city.taken),
+        "completed": len(waits),
+        "served": round(len(waits) / len(city.requests), 4),
+        "shock_served": round(len(within) / max(len(shock), 1), 4),
+        "mean_s": round(float(every.mean()), 1),
+        "p95_s": round(float(np.percentile(every, 95)), 1),
+        "shock_mean_s": round(float(within.mean()), 1),
+        "shock_p95_s": round(float(np.percentile(within, 95)), 1),
+        "multiplier_mean": round(float(np.mean(paid)), 3),
+        "multiplier_most": float(np.max(paid)),
+        "sign_changes": max(turned.values(), default=0),
+        "sign_changes_mean": round(float(np.mean(list(turned.values()))), 3) if turned else 0.0,
+        # What is earned where rides cost a minute's price by their length: of rides in the shock, too.
+        "fares": round(sum(city.quotes[r.request_id].multiplier * r.duration_ms / 60_000
+                           for r in city.requests if r.request_id in city.served)),
+    }  # fmt: skip
+
+
+def sign_changes(priced: Sequence[Priced]) -> dict[tuple[str, int], int]:
+    """Return how often the multiplier of a cell turns round, by cell and hour in which it moves.
+
+    Example:
+        >>> moves = [(0, 1.1), (60_000, 1.2), (120_000, 1.1), (4_000_000, 1.2)]
+        >>> found = sign_changes([Priced("c", "a", at, m, m, 0.0, 0.0) for at, m in moves])
+        >>> found == {("a", 0): 1, ("a", 1): 1}
+        True
+    """
+    found: dict[tuple[str, int], int] = {}
+    last: dict[str, float] = defaultdict(lambda: 1.0)
+    rising: dict[str, bool] = {}
+    for one in sorted(priced, key=lambda p: p.at_ms):
+        place = (one.cell, one.at_ms // _HOUR_MS)
+        up = one.multiplier > last[one.cell]
+        found[place] = found.get(place, 0) + (one.cell in rising and rising[one.cell] != up)
+        last[one.cell], rising[one.cell] = one.multiplier, up
+    return found
