@@ -182,6 +182,43 @@ def demand(
 
 
 @app.command()
+def reposition(
+    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    train_until: Annotated[str, typer.Option(help="Demand until then is learned from.")],
+    start: Annotated[str, typer.Option("--from", help="First request, e.g. 2008-05-24T02:00Z.")],
+    end: Annotated[str, typer.Option("--to", help="End of the requests.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="With the seeds from 1 to this.")] = 3,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Share of the drivers who follow hints.")] = 0.3,
+    zone: Annotated[str, typer.Option(help="Time zone of the city.")] = "America/Los_Angeles",
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Replay requests with cars that wait, and with cars of which some follow hints of the forecast.
+
+    Example: millrace evaluate ridesharing reposition --trips trips.parquet --train-until 2008-05-23T00:00Z
+    --from 2008-05-24T02:00Z --to 2008-05-24T05:00Z --out reposition.json
+    """
+    from apps.ridesharing.demand.loop import carry_out
+    from apps.ridesharing.recorded import parse_time
+
+    report = carry_out(
+        trips,
+        parse_time(train_until),
+        parse_time(start),
+        parse_time(end),
+        cars=fleet,
+        seeds=range(1, seeds + 1),
+        share=share,
+        zone=zone,
+        say=lambda line: None if quiet else typer.echo(line, err=True),
+    )
+    write(out, report)
+    if not quiet:
+        show({name: value for name, value in report.items() if name != "runs"}, f"{fleet} cars")
+
+
+@app.command()
 def surge(
     out: Annotated[Path, typer.Option(help="The report, as JSON.")],
     seed: Annotated[int, typer.Option(min=0, help="Where everybody is, and what they do.")] = 1,

@@ -27,6 +27,7 @@ _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
 
 _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
+_HINTS: Final = "tests/unit/apps/ridesharing/test_hints.py"
 _SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
 _DEMAND: Final = "tests/unit/apps/ridesharing/test_demand.py"
 _DEBS: Final = "tests/unit/apps/ridesharing/test_debs.py"
@@ -594,5 +595,22 @@ MUTANTS: Final = (
         "1.0",
         "elasticity of riders",
         (_SURGE,),
+    ),
+    # -- repositioning
+    Mutant(
+        "hints: all cars are sent to the same cell",
+        f"{_APP}/demand/hints.py",
+        "            short[best] -= 1.0\n",
+        "",
+        "who is sent counts there",
+        (_HINTS,),
+    ),
+    Mutant(
+        "hints: everybody follows",
+        f"{_APP}/demand/loop.py",
+        "if stands and name in self._follow:",
+        "if stands:",
+        "a share of the drivers follows",
+        (_HINTS,),
     ),
 )

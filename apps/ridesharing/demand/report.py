@@ -85,17 +85,13 @@ def carry_out(
     until = min(until, asks[-1].at_ms) // QUARTER_MS * QUARTER_MS
     asks = [ask for ask in asks if ask.at_ms < until]
     truth = _counts(asks, resolution)
-    cut = sum(ask.at_ms < train_until_ms // QUARTER_MS * QUARTER_MS for ask in asks)
-    chain = _chain(Demand(zone, resolution, tell_features=True))
-    known = _run(chain, asks[:cut])
-    known = [one for one in known if one.start_ms + QUARTER_MS <= train_until_ms]
     with tempfile.TemporaryDirectory(prefix="millrace-demand-") as folder:
-        training_s = _train(known, truth, train_until_ms, Path(folder))
-        say(f"learned from {len(known):,} quarters of cells in {training_s:.0f} s")
-        later = _chain(Demand(zone, resolution, Model(folder, poll_s=_NEVER_S), tell_features=True))
-        later.restore(chain.snapshot())
         began = time.perf_counter()
-        told = _run(later, asks[cut:], until)
+        later, trained, cut = learned(asks, train_until_ms, Path(folder), zone=zone, resolution=resolution)
+        training_s = time.perf_counter() - began
+        say(f"learned from {trained:,} quarters of cells in {training_s:.0f} s")
+        began = time.perf_counter()
+        told = run(later, asks[cut:], until)
         took = time.perf_counter() - began
     rows = _rows([one for one in told if one.start_ms >= test_from_ms], truth, test_from_ms, until)
     say(f"{len(rows):,} quarters of cells foreseen, {took / max(len(told), 1) * 1e6:.0f} µs each")
@@ -103,7 +99,7 @@ def carry_out(
         scores.parent.mkdir(parents=True, exist_ok=True)
         rows.to_parquet(scores, index=False)
     return {
-        "trained": len(known),
+        "trained": trained,
         "tested": len(rows),
         "cells": int(rows["cell"].nunique()),
         "requests": int(rows["requests"].sum()),
@@ -111,6 +107,32 @@ def carry_out(
         "training_s": round(training_s, 1),
         "forecast_us": round(took / max(len(told), 1) * 1e6, 1),
     }
+
+
+def learned(
+    asks: Sequence[Ask], until_ms: int, folder: Path, *, zone: str, resolution: int
+) -> tuple[MemoryChain, int, int]:
+    """Let requests pass until a time, learn from them, and go on with the model.
+
+    Args:
+        asks: Requests, in order.
+        until_ms: Quarters that ended by then are learned from, UTC ms.
+        folder: Where the model is put.
+        zone: Time zone of the city.
+        resolution: H3 resolution of the cells.
+
+    Returns:
+        The process that goes on, how many quarters of cells it has learned from, and how many requests it has
+        taken.
+    """
+    cut = sum(ask.at_ms < until_ms // QUARTER_MS * QUARTER_MS for ask in asks)
+    chain = _chain(Demand(zone, resolution, tell_features=True))
+    known = run(chain, asks[:cut])
+    known = [one for one in known if one.start_ms + QUARTER_MS <= until_ms]
+    _train(known, _counts(asks[:cut], resolution), until_ms, folder)
+    later = _chain(Demand(zone, resolution, Model(str(folder), poll_s=_NEVER_S), tell_features=True))
+    later.restore(chain.snapshot())
+    return later, len(known), cut
 
 
 def _counts(asks: Sequence[Ask], resolution: int) -> dict[tuple[str, int], int]:
@@ -123,7 +145,8 @@ def _chain(process: Demand) -> MemoryChain:
     return MemoryChain(Topology({}, (Link(process),)), records=True)
 
 
-def _run(chain: MemoryChain, asks: Sequence[Ask], until_ms: int | None = None) -> list[Foreseen]:
+def run(chain: MemoryChain, asks: Sequence[Ask], until_ms: int | None = None) -> list[Foreseen]:
+    """Let requests pass, and the clock to a time; return what was foreseen."""
     found: list[Any] = []
     for place in range(0, len(asks), _BATCH):
         found += chain.run_batch([(_REGION, ask.at_ms, ask) for ask in asks[place : place + _BATCH]])
@@ -132,16 +155,13 @@ def _run(chain: MemoryChain, asks: Sequence[Ask], until_ms: int | None = None) -
     return [one.payload for one in found if one.output == "main"]
 
 
-def _train(
-    known: Sequence[Foreseen], truth: dict[tuple[str, int], int], until_ms: int, folder: Path
-) -> float:
+def _train(known: Sequence[Foreseen], truth: dict[tuple[str, int], int], until_ms: int, folder: Path) -> None:
     """Learn how many requests come, and let workers find the model."""
     import skops.io
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     if len(known) < _LEAST:
         raise UserError(f"{len(known):,} quarters of cells have ended by then: {_LEAST:,} are needed")
-    began = time.perf_counter()
     features = np.array([one.features for one in known], dtype=np.float32)
     came = np.array([truth.get((one.cell, one.start_ms), 0) for one in known], dtype=float)
     if not came.any():
@@ -163,7 +183,6 @@ def _train(
         about={"quarters": len(known)},
     )
     Exports(str(folder), MODEL_NAME).publish(CHAMPION, manifest, data)
-    return time.perf_counter() - began
 
 
 def _rows(
