@@ -23,6 +23,7 @@ from apps.iot_maintenance.events import (
 from apps.iot_maintenance.forecasts import PointForecast
 from apps.iot_maintenance.foresight.records import MaintenancePlan, RemainingLife, Risk
 from apps.iot_maintenance.machine_health import MachineHealth
+from apps.iot_maintenance.orders import WorkOrder
 from apps.iot_maintenance.plant import AssetHealth
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.settings import IotSettings
@@ -40,7 +41,7 @@ def topics(settings: IotSettings) -> Topics:
     events = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions", "counts")
     results = [
         *("alarms", "alarm_kpis", "health", "liveness", "shifts", "notices", "clocks"),
-        *("anomalies", "forecasts", "machine_health"),
+        *("anomalies", "forecasts", "machine_health", "work_orders"),
     ]
     if names.enriched:
         results.append("enriched")
@@ -96,7 +97,7 @@ app = App(
         "machine_error.v1": MachineError,
         "equipment.v3": Equipment,
         "heartbeat.v2": Heartbeat,
-        "action.v3": Action,
+        "action.v4": Action,
         "control.v2": RuleEvent,
         "enriched_reading.v2": EnrichedReading,
         "alarm.v2": AlarmEvent,
@@ -109,6 +110,7 @@ app = App(
         "point_score.v1": PointScore,
         "point_forecast.v1": PointForecast,
         "machine_health.v1": MachineHealth,
+        "work_order.v1": WorkOrder,
         "risk.v1": Risk,
         "remaining_life.v1": RemainingLife,
         "maintenance_plan.v1": MaintenancePlan,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from apps.iot_maintenance.cli_rows import print_rows, utc
 from apps.iot_maintenance.events import Verb
 from apps.iot_maintenance.health_cli import app as health
 from apps.iot_maintenance.notify_cli import notify
+from apps.iot_maintenance.orders_cli import orders
 from apps.iot_maintenance.register_cli import register
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 from millrace.cli.rules import commands_of
-from millrace.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Machines: alarms, rules, devices.")
 alarms = typer.Typer(no_args_is_help=True, help="Alarms: list them, and act on them.")
@@ -59,11 +59,11 @@ def list_alarms(
         "alarm": lambda r: r["alarm_id"],
         "severity": lambda r: r["severity"],
         "state": _state,
-        "since": lambda r: _clock(r["active_since_ms"] or r["event_time_ms"]),
+        "since": lambda r: utc(r["active_since_ms"] or r["event_time_ms"]),
         "value": lambda r: "" if r["value"] is None else f"{r['value']:,.3g}",
         "what": lambda r: r["title"] + (f" ({r['reason']})" if r["reason"] else ""),
     }
-    _print("alarms", rows, names, as_json)
+    print_rows("alarms", rows, names, as_json)
 
 
 @alarms.command()
@@ -82,14 +82,14 @@ def history(
     ]
     rows.sort(key=lambda r: (r["event_time_ms"], r["number"]))
     names = {
-        "at": lambda r: _clock(r["event_time_ms"]),
+        "at": lambda r: utc(r["event_time_ms"]),
         "change": lambda r: r["change"],
         "severity": lambda r: r["severity"],
         "state": _state,
         "by": lambda r: r["operator"],
         "why": lambda r: r["comment"] or r["reason"],
     }
-    _print(alarm, rows[-last:], names, as_json)
+    print_rows(alarm, rows[-last:], names, as_json)
 
 
 def _act(
@@ -106,24 +106,24 @@ def _act(
     overrides: list[str] | None,
 ) -> None:
     """Send an action on an alarm."""
-    from apps.iot_maintenance.alarms.engine import HOLDS_BACK
-    from apps.iot_maintenance.events import Action
-    from apps.iot_maintenance.operating import events_now_ms, settings_of
-    from millrace.operations.sending import send, who
+    from apps.iot_maintenance.operating import action_on, send_action, settings_of
+    from millrace.operations.sending import who
     from millrace.time.durations import to_ms
     from millrace.time.moments import to_time_ms
 
-    entity, colon, name = alarm.partition(":")
-    if not (entity and colon and name):
-        raise UserError(f"'{alarm}' names no alarm: write ENTITY:ALARM, or ENTITY:* for all of a machine")
     settings = settings_of(bootstrap, root, overrides)
-    operator = who(by, settings)
-    if verb in HOLDS_BACK and settings.monitor.reasons and not comment.strip():
-        raise UserError(f"{verb.replace('_', '-')} needs a reason: give --comment (monitor.reasons)")
-    when = events_now_ms(settings) if at is None else to_time_ms(at)
-    action = Action(uuid.uuid4().hex, entity, name, verb, when, operator, to_ms(duration), comment, role)
-    send(settings.kafka, settings.topics.actions, Action, [(entity, action)])
-    typer.echo(f"{verb} of {alarm} sent, for {_clock(when)}")
+    action = action_on(
+        settings,
+        verb,
+        alarm,
+        operator=who(by, settings),
+        at_ms=None if at is None else to_time_ms(at),
+        duration_ms=to_ms(duration),
+        comment=comment,
+        role=role,
+    )
+    send_action(settings, action)
+    typer.echo(f"{verb} of {alarm} sent, for {utc(action.event_time_ms)}")
 
 
 def _add(verb: Verb, help_text: str, *, timed: bool = False) -> None:
@@ -194,6 +194,7 @@ _add("comment", "Add a comment to its history.")
 
 app.command()(notify)
 app.command()(register)
+app.add_typer(orders, name="orders")
 
 
 @app.command()
@@ -217,10 +218,10 @@ def devices(
         "kind": lambda r: r["device_kind"],
         "state": lambda r: r["state"],
         "cause": lambda r: r["cause"],
-        "at": lambda r: _clock(r["event_time_ms"]),
-        "last heard": lambda r: _clock(r["last_heard_ms"]),
+        "at": lambda r: utc(r["event_time_ms"]),
+        "last heard": lambda r: utc(r["last_heard_ms"]),
     }
-    _print("devices", rows, names, as_json)
+    print_rows("devices", rows, names, as_json)
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -231,29 +232,3 @@ def _state(row: dict[str, Any]) -> str:
     words += [f"shelved ({row['shelved']})"] * bool(row["shelved"])
     words += ["out of service"] * row["out_of_service"] + ["first"] * row["first_in_group"]
     return ", ".join(words)
-
-
-def _clock(at: int | None) -> str:
-    from datetime import UTC, datetime
-
-    return "" if at is None else f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def _print(
-    title: str, rows: list[dict[str, Any]], names: dict[str, Callable[[dict[str, Any]], Any]], as_json: bool
-) -> None:
-    if as_json:
-        import msgspec
-
-        for row in rows:
-            typer.echo(msgspec.json.encode(row).decode())
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for name in names:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*(str(show(row)) for show in names.values()))
-    Console().print(table if rows else f"{title}: none")

@@ -30,7 +30,7 @@ Attributes = Annotated[dict[Text, Annotated[str, Meta(max_length=1_000)]], Meta(
 DATED_BY_HAND: Final = ("equipment", "maintenance", "actions")
 
 #: What an operator can do to an alarm (OPC UA Part 9, ISA-18.2).
-Verb = Literal[
+AlarmVerb = Literal[
     "ack",
     "confirm",
     "shelve",
@@ -43,6 +43,8 @@ Verb = Literal[
     "silence",
     "comment",
 ]
+#: The same, and what an operator does about planned work.
+Verb = AlarmVerb | Literal["plan", "unplan"]
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -215,19 +217,22 @@ class Heartbeat(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Action(msgspec.Struct, frozen=True, gc=False):
-    """What an operator does to an alarm; on ``iot.actions`` with the entity as its key.
+    """What an operator does to an alarm, or plans; on ``iot.actions`` with the entity as its key.
 
     Attributes:
         action_id: Its identity: a repeat has no effect.
         entity_id: The machine or gateway that has the alarm.
-        alarm: The alarm's name on that entity (``rule`` or ``rule/quantity``); ``*``: all of them.
+        alarm: The alarm's name on that entity (``rule`` or ``rule/quantity``); ``*``: all of them. Of
+            ``plan`` and ``unplan``: the component.
         verb: What is done.
         operator: Who does it.
         event_time_ms: When it takes effect, on the clock of the events.
         duration_ms: How long a timed shelving or suppression lasts, ms; 0: shelving is one-shot,
-            suppression without end.
+            suppression without end; of planned work: how long it takes, 0: an hour.
         comment: Why; shelving, suppressing and taking out of service may need it.
         role: As what the operator acts, where a rule says who may.
+        start_ms: When planned work begins; ``None``: at once.
+        suppress: Whether the machine's alarms are suppressed during planned work.
     """
 
     action_id: Identifier
@@ -239,3 +244,5 @@ class Action(msgspec.Struct, frozen=True, gc=False):
     duration_ms: Duration = 0
     comment: Annotated[str, Meta(max_length=2_000)] = ""
     role: Text = ""
+    start_ms: EventTime | None = None
+    suppress: bool = False

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apps.iot_maintenance.alarms.engine import HOLDS_BACK
+from apps.iot_maintenance.events import Action, Verb
+from apps.iot_maintenance.orders import USUAL_MS
 from apps.iot_maintenance.settings import IotSettings
 from millrace.errors import UserError
+from millrace.operations.sending import send
 from millrace.runtime.commands import app_table, command_settings
 
 if TYPE_CHECKING:
@@ -59,3 +64,95 @@ def events_now_ms(settings: IotSettings) -> int:
         return now
     newest = max((row["event_time_ms"] for row in rows), default=now)
     return now if abs(now - newest) <= _FAR_MS else newest + 1
+
+
+def action_on(
+    settings: IotSettings,
+    verb: Verb,
+    alarm: str,
+    *,
+    operator: str,
+    at_ms: int | None = None,
+    duration_ms: int = 0,
+    comment: str = "",
+    role: str = "",
+) -> Action:
+    """Return an action on an alarm; the same of commands and page.
+
+    Args:
+        settings: The app's settings.
+        verb: What is done.
+        alarm: Entity and alarm, ``ENTITY:ALARM``.
+        operator: Who does it.
+        at_ms: When, on the clock of the events; default now.
+        duration_ms: How long, where that is asked.
+        comment: Why.
+        role: As what.
+
+    Raises:
+        UserError: It names no alarm, or a reason is missing.
+    """
+    entity, colon, name = alarm.partition(":")
+    if not (entity and colon and name):
+        raise UserError(f"'{alarm}' names no alarm: write ENTITY:ALARM, or ENTITY:* for all of a machine")
+    if verb in HOLDS_BACK and settings.monitor.reasons and not comment.strip():
+        raise UserError(f"{verb.replace('_', '-')} needs a reason (monitor.reasons): say why (--comment)")
+    at = events_now_ms(settings) if at_ms is None else at_ms
+    return Action(uuid.uuid4().hex, entity, name, verb, at, operator, duration_ms, comment, role)
+
+
+def plan_of(
+    settings: IotSettings,
+    machine: str,
+    component: str,
+    *,
+    operator: str,
+    start_ms: int | None = None,
+    at_ms: int | None = None,
+    duration_ms: int = 0,
+    comment: str = "",
+    suppress: bool = False,
+) -> Action:
+    """Return the action that plans work on a component of a machine, or moves what was planned.
+
+    Args:
+        settings: The app's settings.
+        machine: The machine.
+        component: The component.
+        operator: Who plans it.
+        start_ms: When the work begins; default at once.
+        at_ms: When it is planned, on the clock of the events; default now.
+        duration_ms: How long it takes; 0: an hour.
+        comment: Why.
+        suppress: Whether the machine's alarms are suppressed meanwhile.
+
+    Raises:
+        UserError: It would be over already, or suppressing alarms needs a reason and there is none.
+    """
+    at = events_now_ms(settings) if at_ms is None else at_ms
+    if suppress and settings.monitor.reasons and not comment.strip():
+        raise UserError("suppressing alarms needs a reason (monitor.reasons): say why (--comment)")
+    if start_ms is not None and start_ms + (duration_ms or USUAL_MS) <= at:
+        raise UserError("the work would be over already by the clock of the events")
+    return Action(
+        uuid.uuid4().hex,
+        machine,
+        component,
+        "plan",
+        at,
+        operator,
+        duration_ms,
+        comment,
+        "",
+        start_ms,
+        suppress,
+    )
+
+
+def send_action(settings: IotSettings, action: Action) -> None:
+    """Send an action to the app.
+
+    Raises:
+        NotSent: The broker did not take it.
+    """
+    send(settings.kafka, settings.topics.actions, Action, [(action.entity_id, action)])

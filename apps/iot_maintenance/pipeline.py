@@ -22,10 +22,10 @@ def topology(settings: IotSettings) -> Topology:
         ``liveness``, ``scores`` (how unusual each value is), ``anomalies`` (those that are), ``forecasts``
         (when each point crosses a limit), ``machine_health`` (what a machine's sensors say together),
         ``shifts`` and ``alarm_kpis`` (the newest revision of each), ``health`` (of each asset), ``notices``
-        (of what is in no registry), ``clocks`` (how far each device's is off), ``late``, ``dead_letters`` and
-        ``dead_alarms``; topics of results, of the readings too if one is named. Where the app looks
-        ahead (``foresight.on``), the tables ``machine_features``, ``risks``, ``remaining_life``,
-        ``maintenance_plan`` and ``maintenance`` as well.
+        (of what is in no registry), ``clocks`` (how far each device's is off), ``work_orders`` (what was
+        planned, and what became of it), ``late``, ``dead_letters`` and ``dead_alarms``; topics of results, of
+        the readings too if one is named. Where the app looks ahead (``foresight.on``), the tables
+        ``machine_features``, ``risks``, ``remaining_life``, ``maintenance_plan`` and ``maintenance`` as well.
     """
     names = settings.topics
     topics = {
@@ -39,6 +39,7 @@ def topology(settings: IotSettings) -> Topology:
         "MachineMonitor.forecasts": names.forecasts,
         "MachineMonitor.machine_health": names.machine_health,
         "MachineMonitor.clocks": names.clocks,
+        "MachineMonitor.orders": names.work_orders,
         "MachineMonitor.dead_letters": names.dead_letters,
     }
     if names.enriched:
@@ -72,6 +73,7 @@ def topology(settings: IotSettings) -> Topology:
                 "MachineMonitor.forecasts": Upsert("forecasts", ("machine_id", "subject"), "event_time_ms"),
                 "MachineMonitor.machine_health": "machine_health",
                 "MachineMonitor.clocks": Upsert("clocks", ("device_id",), "event_time_ms"),
+                "MachineMonitor.orders": Upsert("work_orders", ("order_id",), "revision"),
                 "MachineMonitor.late": "late",
                 "MachineMonitor.dead_letters": "dead_letters",
                 "dead_letters": "dead_alarms",

@@ -23,7 +23,8 @@ from apps.iot_maintenance.events import (
     Status,
 )
 from apps.iot_maintenance.liveness import Gateway
-from apps.iot_maintenance.machine_health import Charted, Learned
+from apps.iot_maintenance.machine_health import Learned
+from apps.iot_maintenance.orders import PLANNING, WORK, Ordered
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Sensor
 from apps.iot_maintenance.records import EnrichedReading
@@ -86,7 +87,7 @@ def _latest(machine: Machine) -> dict[str, float]:
     return latest
 
 
-class MachineMonitor(Charted):
+class MachineMonitor(Ordered):
     """Watches machines, and the gateways that they are heard through.
 
     The key is a machine for all but heartbeats, whose key is the gateway. What comes behind the watermark
@@ -120,9 +121,7 @@ class MachineMonitor(Charted):
         elif isinstance(event, Heartbeat):
             self._heartbeat(event, ctx)
         elif isinstance(event, Action):
-            engine = self._engine(ctx)
-            engine.act(event)
-            self._wake(ctx)
+            self._act(event, ctx.event_time, ctx)
         elif isinstance(event, PartCount):
             self._count_parts(event, ctx)
         else:
@@ -134,9 +133,7 @@ class MachineMonitor(Charted):
             device = event.machine_id if isinstance(event, Reading) else event.device_id
             self._measure(device, event, ctx.watermark, ctx)
         if isinstance(event, Action):
-            engine = self._engine(ctx, at=ctx.watermark)
-            engine.act(event)
-            self._wake(ctx)
+            self._act(event, ctx.watermark, ctx)
         elif isinstance(event, Equipment):
             self._late_fact(event, ctx)  # master data are dated when a machine was built
         elif isinstance(event, Heartbeat | PartCount) or ctx.event_time + self._m.grace_ms <= ctx.watermark:
@@ -162,8 +159,18 @@ class MachineMonitor(Charted):
             self._close_shift(ctx)
         elif name == TELL_SHIFT:
             self._tell_shift(timer.at, ctx)
+        elif name == WORK:
+            self._work(ctx)
         else:
             self._tidy(ctx)
+
+    def _act(self, event: Action, at: int, ctx: Context) -> None:
+        """Do at ``at`` (ms) what an operator asks for."""
+        if event.verb in PLANNING:
+            self._plan(event, at, ctx)
+            return
+        self._engine(ctx, at=at).act(event)
+        self._wake(ctx)
 
     # -- readings ------------------------------------------------------------------------------
 
@@ -426,6 +433,7 @@ class MachineMonitor(Charted):
                 self._register(event, machine, now, ctx)
             elif isinstance(event, Maintenance):
                 ctx.output(self.replaced, event)
+                self._replaced(event, now, ctx)
             return True
         what = f"{ctx.input}: this has come before"
         if contradicts:

@@ -51,6 +51,7 @@ class IotTopics(Section):
     forecasts: str = "iot.forecasts"
     machine_health: str = "iot.machine-health"
     clocks: str = "iot.clocks"
+    work_orders: str = "iot.work-orders"
     enriched: str = Field(
         default="", description="topic of the enriched readings; unset: they go to their table alone"
     )

@@ -133,8 +133,8 @@ MUTANTS: Final = (
     Mutant(
         "operators: an alarm is acknowledged by any name",
         "apps/iot_maintenance/cli.py",
-        "operator = who(by, settings)",
-        'operator = by or "somebody"',
+        "operator=who(by, settings)",
+        'operator=by or "somebody"',
         "commands ask who acts",
         (_REFUSED,),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -12,7 +12,7 @@ from apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condi
 from apps.iot_maintenance.alarms.record import AlarmEvent, Change
 from apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule, Facts
 from apps.iot_maintenance.assets import UNREGISTERED, point_of, quantity_of
-from apps.iot_maintenance.events import Action
+from apps.iot_maintenance.events import Action, AlarmVerb
 from apps.iot_maintenance.statuses import Regime
 from millrace.time import NEVER
 
@@ -384,7 +384,7 @@ class Engine:
 
     def _apply(self, name: str, rule: CompiledRule, action: Action) -> None:
         condition = self.alarms.conditions[name]
-        verb = action.verb
+        verb = cast(AlarmVerb, action.verb)
         if verb == "ack":
             condition.acked, condition.silenced = True, True
             condition.confirmed = not rule.rule.confirm

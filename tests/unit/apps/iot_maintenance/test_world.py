@@ -16,7 +16,7 @@ import pytest
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.app import app
 from apps.iot_maintenance.demo import WORDS
-from apps.iot_maintenance.events import Reading, Status
+from apps.iot_maintenance.events import Action, Reading, Status
 from apps.iot_maintenance.plant import PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.records import Liveness, ShiftKpi
@@ -208,18 +208,26 @@ HOUR, MINUTE = 3_600_000, 60_000
 
 
 def two_hours() -> Iterator[Happened]:
-    """Two hours of a small fleet, in which a shift ends; most of its devices are often silent."""
+    """Two hours of a small fleet, in which a shift ends; most of its devices are often silent.
+
+    On each machine work is planned once it has been heard for half an hour.
+    """
     start = START + 3 * HOUR
     profile = IotProfile(
         seed=5, start_ms=start, machines=9, machines_per_line=2, lines_per_plant=1, event_rate=0.8,
         failure_scale=8, sensor_fault_rate=1000.0, outage_rate=150.0, events=6_000,
     )  # fmt: skip
+    planned: set[str] = set()
     for simulated in simulate(profile):
         event = msgspec.convert(simulated.event, INPUTS[simulated.stream], from_attributes=True)
         key, at, _ = as_row(simulated.stream, event)
         if at >= start + 2 * HOUR:
             return
         yield Happened(at, key, at, event)
+        if simulated.stream == "readings" and at >= start + HOUR / 2 and key not in planned:
+            planned.add(key)
+            said = ("plan", at, "ann", 20 * MINUTE, "", "", at + 15 * MINUTE, True)
+            yield Happened(at, key, at, Action(f"{key}.plan", key, "seal", *said))
 
 
 class IotWorld(AppWorld):
@@ -240,7 +248,7 @@ class TestContract(IotWorld, AppInMemory):
 
 def assert_all_tables(standing: Standing) -> None:
     found = {name: rows.total() for name, rows in standing.expected().items()}
-    told = ("main", "liveness", "shifts", "scores", "forecasts", "notices", "clocks", "replaced")
+    told = ("main", "liveness", "shifts", "scores", "forecasts", "notices", "clocks", "replaced", "orders")
     first = {f"MachineMonitor.{name}" for name in told}
     anomalies = "MachineMonitor.anomalies"
     assert found.keys() == first | {anomalies, "main", "main:alarms", "kpis", "health"}
