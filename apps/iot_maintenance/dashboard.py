@@ -1,7 +1,4 @@
-"""The iot page of the dashboard: alarms that matter, health of the assets, silence, KPIs, one machine.
-
-Failure risk, remaining useful life and forecasts get panels of their own beside these.
-"""
+"""The iot page of the dashboard: alarms, the fleet by health, what is to come, silence, KPIs, one machine."""
 
 from __future__ import annotations
 
@@ -9,6 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
+from apps.iot_maintenance import dashboard_fleet, dashboard_foresight, dashboard_work
 from apps.iot_maintenance.alarms.rule import SEVERITIES
 from apps.iot_maintenance.dashboard_data import (
     STATES,
@@ -107,7 +107,11 @@ def alarm_list(data: AppData) -> View | None:
     """Return the alarms that matter, what is active and unacknowledged first."""
     if not _any_row(data, "alarms"):
         return None
-    return alarm_table(alarms(data)) or Note("no alarm that matters", tone="good")
+    rows = alarms(data)
+    view = alarm_table(rows)
+    if view is None:
+        return Note("no alarm that matters", tone="good")
+    return msgspec.structs.replace(view, actions=[dashboard_work.offers(r) for r in rows[:_MOST_ALARMS]])
 
 
 def alarm_table(rows: Sequence[Row]) -> Table | None:
@@ -304,7 +308,35 @@ page = DashboardPage(
         Panel("headline", "Now", headline, width="full", empty="no reading yet"),
         Panel("alarms", "Alarms", alarm_list, width="full", empty="no alarm yet",
               about="Those that matter: active, or to be acknowledged, confirmed or reset; what is active "
-              "and unacknowledged first. The command millrace iot alarms acts on them."),
+              "and unacknowledged first. The command millrace iot alarms does the same."),
+        Panel("fleet", "The fleet", dashboard_fleet.fleet_table, width="full",
+              empty="no machine was heard yet",
+              about="Each machine with its alarms, how unusual its sensors are together (0.5 at the limit of "
+              "T² or Q), what may fail, how long it runs yet, and the limit that it will cross first; the "
+              "worst first."),
+        Panel("standings", "How the fleet does", dashboard_fleet.standings, empty="no machine was heard yet",
+              about="Each machine counts once, in the first line that holds for it."),
+        Panel("crossings", "Limits that will be crossed", dashboard_foresight.crossing_table,
+              empty="no limit will be crossed soon",
+              about="By the trend of each point, with the interval in which that is."),
+        Panel("plan", "Maintain by", dashboard_foresight.plan_table, width="full",
+              empty="no model says when: train one with millrace models iot train",
+              about="The date at which too early and too late cost the least together. Yellow: no work order "
+              "begins before it."),
+        Panel("orders", "Work orders", dashboard_foresight.order_table, width="full", actions=("plan",),
+              empty="no work is planned",
+              about="Open ones, the soonest first, and the newest of those that are over; done when the "
+              "replacement of the component is reported."),
+        Panel("unusual", "Unusual values", dashboard_foresight.unusual, empty="no value was unusual yet",
+              about="The newest values whose score is above the threshold, what was expected, and why."),
+        Panel("models", "How right the models were", dashboard_foresight.models, width="full",
+              empty="no forecast has come true yet",
+              about="Judged by failures that came after: remaining life by its interval and its error, risks "
+              "by how many failed within the horizon."),
+        Panel("intervals", "Intervals of remaining life", dashboard_foresight.life_errors,
+              empty="no life has ended yet",
+              about="Share of forecasts whose interval held the truth, by when the lives ended, beside what "
+              "is promised."),
         Panel("alarm-states", "Alarms by state and severity", alarm_states, empty="no alarm yet"),
         Panel("health", "Health of the assets", health, empty="no asset has had an alarm yet",
               about="The worst alarm on an asset or below it, and how many there are; plants and lines, and "
@@ -328,4 +360,5 @@ page = DashboardPage(
               about=f"Of the newest {_JUDGED:,}: what is wrong with the sensor, not with the machine."),
     ),
     detail=Detail("Machine", asset),
+    actions=dashboard_work.ACTIONS,
 )  # fmt: skip

@@ -1,18 +1,19 @@
-"""One machine, or a line or plant: its status, readings, alarms and shifts."""
+"""One machine, or a line or plant: its status, alarms, what is to come, readings and shifts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
+from apps.iot_maintenance import dashboard_ahead, dashboard_work
 from apps.iot_maintenance.dashboard_data import Row, alarms, state_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.details import rows_of
 from millrace.dashboard.values import as_dict, bounded
-from millrace.dashboard.views import Cell, Column, Kind, Number, Numbers, Series, TimeSeries, Titled
+from millrace.dashboard.views import Cell, Column, Kind, Number, Numbers, Titled
 
 _READINGS: Final = 2_000
-_MOST_QUANTITIES: Final = 8
 _MOST_ALARMS: Final = 50
 _SHIFT: Final[dict[str, Kind]] = {
     **dict.fromkeys(("oee", "availability", "performance", "quality"), "share"),
@@ -46,8 +47,12 @@ def asset(data: AppData, key: str) -> list[Titled]:
         for a in of_it
     ]  # fmt: skip
     if (shown := bounded(columns, cells, most=_MOST_ALARMS)) is not None:
-        found.append(Titled("Alarms", shown))
-    found += _charts(rows)
+        acts = [dashboard_work.offers(a) for a in of_it[:_MOST_ALARMS]]
+        found.append(Titled("Alarms", msgspec.structs.replace(shown, actions=acts)))
+    found += dashboard_ahead.work(data, name)
+    found += dashboard_ahead.life(data, name)
+    found += dashboard_ahead.health(data, name)
+    found += dashboard_ahead.charts(data, name, rows)
     found += rows_of(
         data, "alarm_history", [("entity_id", name)], "What happened to its alarms",
         ("event_time_ms", "change", "alarm", "severity", "operator", "comment", "reason"),
@@ -92,19 +97,3 @@ def _now(row: Row) -> Numbers:
               for part, age in sorted(ages.items())),
         )
     )  # fmt: skip
-
-
-def _charts(rows: Sequence[Row]) -> list[Titled]:
-    """Return a chart per measuring point; what is not to be believed is a gap."""
-    by_quantity: dict[str, list[Row]] = {}
-    for row in rows:
-        at = f", {row['point']}" if row.get("point") else ""
-        by_quantity.setdefault(row["quantity"] + at, []).append(row)
-    charts = []
-    for quantity, of in sorted(by_quantity.items())[:_MOST_QUANTITIES]:
-        values = [(r["event_time_ms"], r["value"] if r["quality"] == "good" else None) for r in of]
-        means = [(r["event_time_ms"], r["average"]) for r in of]
-        lines = (Series("reading", values), Series("mean of the last", means))
-        view = TimeSeries(series=lines, unit=of[-1]["unit"], from_zero=False, clock="event time")
-        charts.append(Titled(quantity.replace("_", " ").capitalize(), view))
-    return charts

@@ -11,6 +11,7 @@ from apps.iot_maintenance.alarms.engine import HOLDS_BACK
 from apps.iot_maintenance.events import Action, Verb
 from apps.iot_maintenance.orders import USUAL_MS
 from apps.iot_maintenance.settings import IotSettings
+from millrace.dashboard.progress import read_progress
 from millrace.errors import UserError
 from millrace.operations.sending import send
 from millrace.runtime.commands import app_table, command_settings
@@ -54,16 +55,29 @@ def read_table(settings: IotSettings, name: str) -> list[dict[str, Any]]:
 def events_now_ms(settings: IotSettings) -> int:
     """Return what time it is on the clock of the events.
 
-    That is now; where the newest alarm of the table is far from that, as in a replay, the time just after it:
-    an action from the future would push the watermark, and everything after it would be late.
+    That is now; where the stream is far from that, as in a replay or where nothing comes in, how far it is:
+    an action from its future would wait until then.
     """
-    now = int(time.time() * 1000)
     try:
-        rows = read_table(settings, "alarms")
+        newest = max((row["event_time_ms"] for row in read_table(settings, "alarms")), default=None)
     except NoTable:
-        return now
-    newest = max((row["event_time_ms"] for row in rows), default=now)
-    return now if abs(now - newest) <= _FAR_MS else newest + 1
+        newest = None
+    return events_clock(settings.storage.local_root, newest, int(time.time() * 1000))
+
+
+def events_clock(root: Path | None, newest_alarm_ms: int | None, now_ms: int) -> int:
+    """Return what time it is on the clock of the events of a job in a folder.
+
+    Args:
+        root: The job's folder; ``None``: it is not on this machine.
+        newest_alarm_ms: Time of its newest alarm, if there is one.
+        now_ms: This machine's time.
+    """
+    progress = None if root is None else read_progress(root)
+    watermark = None if progress is None else progress.watermark_ms
+    after = None if newest_alarm_ms is None else newest_alarm_ms + 1
+    stands = max((at for at in (watermark, after) if at is not None), default=now_ms)
+    return now_ms if abs(now_ms - stands) <= _FAR_MS else stands
 
 
 def action_on(
@@ -96,7 +110,7 @@ def action_on(
     if not (entity and colon and name):
         raise UserError(f"'{alarm}' names no alarm: write ENTITY:ALARM, or ENTITY:* for all of a machine")
     if verb in HOLDS_BACK and settings.monitor.reasons and not comment.strip():
-        raise UserError(f"{verb.replace('_', '-')} needs a reason (monitor.reasons): say why (--comment)")
+        raise UserError(f"{verb.replace('_', '-')} needs a reason (monitor.reasons): say why")
     at = events_now_ms(settings) if at_ms is None else at_ms
     return Action(uuid.uuid4().hex, entity, name, verb, at, operator, duration_ms, comment, role)
 
@@ -131,7 +145,7 @@ def plan_of(
     """
     at = events_now_ms(settings) if at_ms is None else at_ms
     if suppress and settings.monitor.reasons and not comment.strip():
-        raise UserError("suppressing alarms needs a reason (monitor.reasons): say why (--comment)")
+        raise UserError("suppressing alarms needs a reason (monitor.reasons): say why")
     if start_ms is not None and start_ms + (duration_ms or USUAL_MS) <= at:
         raise UserError("the work would be over already by the clock of the events")
     return Action(
@@ -147,6 +161,29 @@ def plan_of(
         start_ms,
         suppress,
     )
+
+
+def cancel_of(
+    settings: IotSettings,
+    machine: str,
+    component: str,
+    *,
+    operator: str,
+    at_ms: int | None = None,
+    comment: str = "",
+) -> Action:
+    """Return the action that cancels planned work.
+
+    Args:
+        settings: The app's settings.
+        machine: The machine.
+        component: The component.
+        operator: Who cancels it.
+        at_ms: When, on the clock of the events; default now.
+        comment: Why.
+    """
+    at = events_now_ms(settings) if at_ms is None else at_ms
+    return Action(uuid.uuid4().hex, machine, component, "unplan", at, operator, 0, comment)
 
 
 def send_action(settings: IotSettings, action: Action) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -278,7 +279,7 @@ def _when(event: Action, at: int) -> tuple[int, int]:
     return start, start + (event.duration_ms or USUAL_MS)
 
 
-def open_orders_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def open_orders_of(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the orders that are neither done, cancelled nor rejected, the soonest first."""
     found = [row for row in rows if row["state"] in ("planned", "in work", "overdue")]
     return sorted(found, key=lambda row: (row["start_ms"], row["machine_id"], row["component"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,7 +37,7 @@ def list_orders(
 
     rows = read_table(settings_of(None, root, overrides), "work_orders")
     if not every:
-        rows = open_orders_of(rows)
+        rows = [dict(row) for row in open_orders_of(rows)]
     rows = [r for r in rows if machine is None or r["machine_id"] == machine]
     names: dict[str, Callable[[dict[str, Any]], Any]] = {
         "machine": lambda r: r["machine_id"],
@@ -111,13 +110,14 @@ def cancel(
 
     Example: millrace iot orders cancel p01-l01-m001 bearing -m "moved to the next stop"
     """
-    from apps.iot_maintenance.events import Action
-    from apps.iot_maintenance.operating import events_now_ms, send_action, settings_of
+    from apps.iot_maintenance.operating import cancel_of, send_action, settings_of
     from millrace.operations.sending import who
     from millrace.time.moments import to_time_ms
 
     settings = settings_of(bootstrap, root, overrides)
-    when = events_now_ms(settings) if at is None else to_time_ms(at)
+    when = None if at is None else to_time_ms(at)
     operator = who(by, settings)
-    send_action(settings, Action(uuid.uuid4().hex, machine, component, "unplan", when, operator, 0, comment))
+    send_action(
+        settings, cancel_of(settings, machine, component, operator=operator, at_ms=when, comment=comment)
+    )
     typer.echo(f"cancelling work on {component} of {machine} sent")

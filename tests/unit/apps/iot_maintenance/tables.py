@@ -10,6 +10,12 @@ import msgspec
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import SEVERITIES
+from apps.iot_maintenance.anomalies import PointScore
+from apps.iot_maintenance.events import Maintenance
+from apps.iot_maintenance.forecasts import PointForecast
+from apps.iot_maintenance.foresight.records import MaintenancePlan, RemainingLife, Risk
+from apps.iot_maintenance.machine_health import MachineHealth
+from apps.iot_maintenance.orders import WorkOrder
 from apps.iot_maintenance.plant import AssetHealth
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
 from apps.iot_maintenance.windows import WINDOW_MS, AlarmKpi
@@ -32,6 +38,14 @@ class IotRecords(NamedTuple):
     kpis: list[AlarmKpi]
     health: list[AssetHealth]
     shifts: list[ShiftKpi]
+    lives: list[RemainingLife]
+    risks: list[Risk]
+    repairs: list[Maintenance]
+    plans: list[MaintenancePlan]
+    orders: list[WorkOrder]
+    machine_health: list[MachineHealth]
+    crossings: list[PointForecast]
+    scores: list[PointScore]
 
     @property
     def until_ms(self) -> int:
@@ -177,22 +191,90 @@ def liveness() -> list[Liveness]:
     ]  # fmt: skip
 
 
+def foreseen(random: Random) -> tuple[list[RemainingLife], list[Risk], list[Maintenance]]:
+    """Ninety hours of two models' forecasts; the first machines fail meanwhile, some of them twice."""
+    repairs = [
+        Maintenance(f"r{n}-{hour}", machine, part, START_MS + hour * HOUR + 17, kind, HOUR)  # type: ignore[arg-type]
+        for n, machine in enumerate(MACHINES[:6])
+        for hour, part, kind in ((30 + n, "seal", "corrective"), (60, "bearing", "scheduled"),
+                                 (70 + 2 * n, "bearing", "corrective"))
+        if n % 2 or hour < 70
+    ]  # fmt: skip
+    lives, risks = [], []
+    for hour in range(90):
+        model = "1" if hour < 45 else "2"
+        for machine in MACHINES:
+            at, left = START_MS + hour * HOUR, random.uniform(5, 60)
+            low, high = left * random.uniform(0.3, 0.9), min(72.0, left * random.uniform(1.1, 2.5))
+            lives.append(RemainingLife(machine, at, left, low, high, 72.0, 0.9, 10, model))
+            for part in ("seal", "bearing"):
+                risks.append(Risk(machine, part, at, 24.0, round(random.random(), 3), model))
+    return lives, risks, repairs
+
+
+def ahead(random: Random) -> tuple[list[MaintenancePlan], list[WorkOrder]]:
+    """When to maintain what, and work orders in every state."""
+    at = START_MS + 90 * HOUR
+    plans = [
+        MaintenancePlan(machine, random.choice(("seal", "bearing", "")), at, at + n * 7 * HOUR, 12.5 + n,
+                        "remaining life", 0.1)
+        for n, machine in enumerate(MACHINES[:9])
+    ]  # fmt: skip
+    states = ("planned", "in work", "overdue", "done", "cancelled", "rejected")
+    orders = [
+        WorkOrder(f"o{n}", n % 3, MACHINES[n % 10], "seal", at + n, states[n % 6], at + (n - 9) * HOUR,  # type: ignore[arg-type]
+                  at + (n - 8) * HOUR, n % 4 == 0, "ann", EVIL if n == 0 else "", "")
+        for n in range(36)
+    ]  # fmt: skip
+    return plans, orders
+
+
+def sensed(random: Random) -> tuple[list[MachineHealth], list[PointForecast], list[PointScore]]:
+    """What sensors say together and one by one."""
+    health, crossings, scores = [], [], []
+    for n, machine in enumerate(MACHINES):
+        for minute in range(14):
+            at, t2, q = START_MS + minute * MINUTE, random.uniform(1, 20), random.uniform(0.1, 2)
+            share = max(t2 / 10, q / 1.5)
+            health.append(MachineHealth(
+                machine, "pump", "running", at, share / (1 + share), t2, 10.0, q, 1.5,
+                "t2" if t2 / 10 >= q / 1.5 else "q", "current", {"current": 0.7, "vibration": 0.3}, "",
+            ))  # fmt: skip
+            value = 3 + random.gauss(0, 1)
+            scores.append(PointScore(
+                machine, "vibration", "vibration", f"{machine}.vibration", at, value, random.random(), 3.0,
+                value - 3.0, 1.0, 5.0, random.choice(("", "level")),  # type: ignore[arg-type]
+            ))  # fmt: skip
+        side = ("above", "below", "none")[n % 3]
+        told = (None,) * 4 if side == "none" else (5.0, 1.5 + n / 3, 1.0, None if n % 2 else 4.0 + n)
+        crossings.append(PointForecast(
+            machine, "vibration", "vibration", START_MS + 13 * MINUTE, side, *told, 3.0, 0.4,  # type: ignore[arg-type]
+        ))  # fmt: skip
+    return health, crossings, scores
+
+
 def iot_folder(root: Path) -> IotRecords:
     """Write everything that the page can show; return it."""
     random = Random(11)
     found_alarms = alarms(random)
     found = IotRecords(
-        readings(random), found_alarms, liveness(), kpis(random), health(found_alarms), shifts(random)
-    )
+        readings(random), found_alarms, liveness(), kpis(random), health(found_alarms), shifts(random),
+        *foreseen(random), *ahead(random), *sensed(random),
+    )  # fmt: skip
     for at in range(0, len(found.readings), 1_000):
         put_records(root, "readings", found.readings[at : at + 1_000])
     for table, records in (
         ("alarm_history", found.alarms), ("liveness", found.liveness), ("alarm_kpis", found.kpis),
-        ("shifts", found.shifts),
+        ("shifts", found.shifts), ("remaining_life", found.lives), ("risks", found.risks),
+        ("maintenance", found.repairs), ("machine_health", found.machine_health), ("scores", found.scores),
+        ("anomalies", [row for row in found.scores if row.score > 0.5]),
     ):  # fmt: skip
         put_records(root, table, records)
     put_records(root, "alarms", found.alarms, key=["alarm_id"])
     put_records(root, "health", found.health, key=["asset_id"])
+    put_records(root, "maintenance_plan", found.plans, key=["machine_id"])
+    put_records(root, "work_orders", found.orders, key=["order_id"])
+    put_records(root, "forecasts", found.crossings, key=["machine_id", "subject"])
     put(root, "dead_letters", [{"reason": "schema", "value": b"x"}])
     put_checkpoint(root, {"iot.readings": {"0": len(found.readings)}}, batch=3, watermark=found.until_ms)
     return found

@@ -1,0 +1,194 @@
+"""One machine's future on the page: its points against their limits, its health, its life, its risks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from apps.iot_maintenance.alarms.book import read_rules
+from apps.iot_maintenance.assets import point_of, quantity_of, subject_of
+from apps.iot_maintenance.dashboard_data import Row, alarms
+from apps.iot_maintenance.dashboard_fleet import crossings, merged
+from apps.iot_maintenance.orders import open_orders_of
+from millrace.dashboard.data import AppData
+from millrace.dashboard.values import as_dict
+from millrace.dashboard.views import Bar, Bars, Cell, Column, Offer, Series, Table, TimeSeries, Titled, Tone
+from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    from apps.iot_maintenance.alarms.rule import AlarmRule
+
+_HOUR_MS: Final = 3_600_000
+_ROWS: Final = 2_000
+_MOST_QUANTITIES: Final = 8
+_MOST_LIMITS: Final = 4
+_SENSORS: Final = 10
+_ORDERS: Final = 20
+
+
+def charts(data: AppData, machine: str, rows: Sequence[Row]) -> list[Titled]:
+    """Return a chart per measuring point: readings, what would be nothing new, limits, what is to come.
+
+    Args:
+        data: The app's data.
+        machine: The machine.
+        rows: Its readings in order of time; what is not to be believed is a gap.
+    """
+    by_point: dict[str, list[Row]] = {}
+    for row in rows:
+        by_point.setdefault(subject_of(row["quantity"], row.get("point") or ""), []).append(row)
+    bands = _bands(data, machine)
+    ahead = {row["subject"]: row for row in crossings(data) if row["machine_id"] == machine}
+    told = [a for a in alarms(data) if a["entity_id"] == machine]
+    found = []
+    for subject, of in sorted(by_point.items())[:_MOST_QUANTITIES]:
+        lines = [
+            Series(
+                "reading", [(r["event_time_ms"], r["value"] if r["quality"] == "good" else None) for r in of]
+            ),
+            Series("mean of the last", [(r["event_time_ms"], r["average"]) for r in of]),
+            *bands.get(subject, ()),
+        ]
+        begin, end = of[0]["event_time_ms"], of[-1]["event_time_ms"]
+        crossing = ahead.get(subject)
+        if crossing is not None:
+            lines += _ahead(crossing)
+            end = max(end, crossing["event_time_ms"] + round(crossing["in_h"] * _HOUR_MS))
+        for limit in _limits(data, subject, of[-1]["kind"] or "", told)[:_MOST_LIMITS]:
+            lines.append(Series(f"limit {limit:g}", [(begin, limit), (end, limit)]))
+        title = quantity_of(subject).replace("_", " ").capitalize()
+        if point := point_of(subject):
+            title += f", {point}"
+        unit = of[-1]["unit"]
+        found.append(
+            Titled(title, TimeSeries(series=tuple(lines), unit=unit, from_zero=False, clock="event time"))
+        )
+    return found
+
+
+def _bands(data: AppData, machine: str) -> dict[str, tuple[Series, Series]]:
+    """Return point → between what a value would have been nothing new."""
+    table = data.table("scores")
+    if table is None:
+        return {}
+    columns = ("machine_id", "subject", "event_time_ms", "low", "high")
+    by_point: dict[str, list[Row]] = {}
+    for row in table.recent("machine_id", machine, limit=_ROWS, columns=columns).to_pylist():
+        by_point.setdefault(row["subject"], []).append(row)
+    found = {}
+    for subject, of in by_point.items():
+        of.sort(key=lambda r: r["event_time_ms"])
+        low, high = ([(r["event_time_ms"], r[side]) for r in of] for side in ("low", "high"))
+        found[subject] = (Series("not new from", low), Series("not new to", high))
+    return found
+
+
+def _ahead(row: Row) -> list[Series]:
+    """Return what is expected of a point, from now until it crosses its limit: as told, soonest, latest."""
+    at, level, limit = row["event_time_ms"], row["level"], row["limit"]
+    ends = (("expected", row["in_h"]), ("soonest", row["earliest_h"]), ("latest", row["latest_h"]))
+    return [
+        Series(name, [(at, level), (at + round(after * _HOUR_MS), limit)])
+        for name, after in ends
+        if after is not None
+    ]
+
+
+def _limits(data: AppData, subject: str, kind: str, told: Sequence[Row]) -> list[float]:
+    """Return the limits of a point: those of the fleet's file, and of alarms that stand."""
+    fleet = str(data.settings.monitor.fleet)
+    rules: list[AlarmRule] = data.once("fleet's rules", fleet, lambda: _rules(Path(fleet)))
+    found: set[float] = set()
+    for rule in rules:
+        if quantity_of(subject) in rule.quantities and (not rule.kinds or kind in rule.kinds):
+            for level in rule.levels:
+                found |= {limit for limit in (level.above, level.below) if limit is not None}
+    for alarm in told:
+        if alarm["limit"] is not None and alarm["alarm_id"].partition("/")[2] == subject:
+            found.add(alarm["limit"])
+    return sorted(found)
+
+
+def _rules(path: Path) -> list[AlarmRule]:
+    try:
+        return list(read_rules(path))
+    except UserError:
+        return []  # the file is elsewhere: limits are those of alarms alone
+
+
+def health(data: AppData, machine: str) -> list[Titled]:
+    """Return what a machine's sensors say together, and which of them has to do with it."""
+    rows = _recent(data, "machine_health", machine)
+    if not rows:
+        return []
+    last = rows[-1]
+    shares = tuple(
+        Series(name, [(r["event_time_ms"], r[key] / r[f"{key}_limit"]) for r in rows])
+        for key, name in (("t2", "T²"), ("q", "Q"))
+    )
+    ends = (rows[0]["event_time_ms"], last["event_time_ms"])
+    limit = Series("limit", [(at, 1.0) for at in ends])
+    view = TimeSeries(series=(*shares, limit), unit="of its limit", clock="event time")
+    most = sorted(as_dict(last["contributions"]).items(), key=lambda pair: (-pair[1], pair[0]))
+    tone: Tone = "warn" if last["score"] >= 0.5 else "plain"
+    bars = tuple(Bar(sensor, share, tone=tone) for sensor, share in most[:_SENSORS])
+    return [
+        Titled("Sensors together", view),
+        Titled("What has to do with it", Bars(bars=bars, kind="share")),
+    ]
+
+
+def life(data: AppData, machine: str) -> list[Titled]:
+    """Return how long a machine runs yet, and what may fail, over time."""
+    found = []
+    if rows := _recent(data, "remaining_life", machine):
+        lines = tuple(
+            Series(name, [(r["event_time_ms"], r[key]) for r in rows])
+            for key, name in (("remaining_h", "expected"), ("low_h", "least"), ("high_h", "most"))
+        )
+        found.append(Titled("Remaining life", TimeSeries(series=lines, unit="h", clock="event time")))
+    by_component: dict[str, list[tuple[float, float | None]]] = {}
+    for row in _recent(data, "risks", machine):
+        by_component.setdefault(row["component"], []).append((row["event_time_ms"], row["probability"]))
+    if by_component:
+        lines = tuple(Series(name, points) for name, points in sorted(by_component.items())[:_SENSORS])
+        found.append(Titled("Risk", TimeSeries(series=lines, kind="share", clock="event time")))
+    return found
+
+
+def work(data: AppData, machine: str) -> list[Titled]:
+    """Return a machine's work orders, and when it should be maintained, with what can be done."""
+    rows = [row for row in merged(data, "work_orders") if row["machine_id"] == machine]
+    opened = open_orders_of(rows)
+    ids = {row["order_id"] for row in opened}
+    over = sorted((r for r in rows if r["order_id"] not in ids), key=lambda r: -r["event_time_ms"])
+    plans = [row for row in merged(data, "maintenance_plan") if row["machine_id"] == machine]
+    columns = (Column("what"), Column("component"), Column("begin", "time"), Column("end", "time"),
+               Column("by"), Column("why"))  # fmt: skip
+    cells: list[list[Cell]] = [
+        ["maintain by", p["component"] or "any", p["latest_ms"], None, "", p["reason"]] for p in plans
+    ]
+    acts: list[tuple[Offer, ...]] = [
+        (Offer("plan", {"machine": machine, "component": p["component"]}),) for p in plans
+    ]
+    for r in [*opened, *over[:_ORDERS]]:
+        why = r["comment"] or r["reason"]
+        cells.append([r["state"], r["component"], r["start_ms"], r["end_ms"], r["operator"], why])
+        about = {"machine": machine, "component": r["component"]}
+        acts.append((Offer("plan", about), Offer("unplan", about)) if r["order_id"] in ids else ())
+    if not cells:
+        return []
+    return [Titled("Maintenance", Table(columns=columns, rows=cells, actions=acts))]
+
+
+def _recent(data: AppData, name: str, machine: str) -> list[dict[str, Any]]:
+    """Return a machine's newest rows of a table in order of time."""
+    table = data.table(name)
+    if table is None:
+        return []
+    rows: list[dict[str, Any]] = table.recent("machine_id", machine, limit=_ROWS).to_pylist()
+    last: Mapping[tuple[int, str], dict[str, Any]] = {
+        (r["event_time_ms"], r.get("component", "")): r for r in rows
+    }
+    return [last[key] for key in sorted(last)]
