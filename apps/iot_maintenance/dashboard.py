@@ -327,7 +327,8 @@ page = DashboardPage(
               empty="no work is planned",
               about="Open ones, the soonest first, and the newest of those that are over; done when the "
               "replacement of the component is reported."),
-        Panel("unusual", "Unusual values", dashboard_foresight.unusual, empty="no value was unusual yet",
+        Panel("unusual", "Unusual values", dashboard_foresight.unusual, width="full",
+              empty="no value was unusual yet",
               about="The newest values whose score is above the threshold, what was expected, and why."),
         Panel("models", "How right the models were", dashboard_foresight.models, width="full",
               empty="no forecast has come true yet",

@@ -13,7 +13,19 @@ from apps.iot_maintenance.dashboard_fleet import crossings, merged
 from apps.iot_maintenance.orders import open_orders_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import as_dict
-from millrace.dashboard.views import Bar, Bars, Cell, Column, Offer, Series, Table, TimeSeries, Titled, Tone
+from millrace.dashboard.views import (
+    Band,
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Offer,
+    Series,
+    Table,
+    TimeSeries,
+    Titled,
+    Tone,
+)
 from millrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,51 +60,56 @@ def charts(data: AppData, machine: str, rows: Sequence[Row]) -> list[Titled]:
                 "reading", [(r["event_time_ms"], r["value"] if r["quality"] == "good" else None) for r in of]
             ),
             Series("mean of the last", [(r["event_time_ms"], r["average"]) for r in of]),
-            *bands.get(subject, ()),
         ]
+        filled = [Band("nothing new", bands[subject])] if subject in bands else []
         begin, end = of[0]["event_time_ms"], of[-1]["event_time_ms"]
         crossing = ahead.get(subject)
         if crossing is not None:
-            lines += _ahead(crossing)
-            end = max(end, crossing["event_time_ms"] + round(crossing["in_h"] * _HOUR_MS))
-        for limit in _limits(data, subject, of[-1]["kind"] or "", told)[:_MOST_LIMITS]:
-            lines.append(Series(f"limit {limit:g}", [(begin, limit), (end, limit)]))
+            line, cone = _ahead(crossing)
+            lines.append(line)
+            filled.append(cone)
+            end = max(end, int(cone.points[-1][0]))
+        lines += [
+            Series("limit", [(begin, limit), (end, limit)], "limit")
+            for limit in _limits(data, subject, of[-1]["kind"] or "", told)[:_MOST_LIMITS]
+        ]
         title = quantity_of(subject).replace("_", " ").capitalize()
         if point := point_of(subject):
             title += f", {point}"
-        unit = of[-1]["unit"]
-        found.append(
-            Titled(title, TimeSeries(series=tuple(lines), unit=unit, from_zero=False, clock="event time"))
+        view = TimeSeries(
+            series=tuple(lines), unit=of[-1]["unit"], from_zero=False, clock="event time", bands=tuple(filled)
         )
+        found.append(Titled(title, view))
     return found
 
 
-def _bands(data: AppData, machine: str) -> dict[str, tuple[Series, Series]]:
+def _bands(data: AppData, machine: str) -> dict[str, list[tuple[float, float | None, float | None]]]:
     """Return point → between what a value would have been nothing new."""
-    table = data.table("scores")
-    if table is None:
-        return {}
-    columns = ("machine_id", "subject", "event_time_ms", "low", "high")
-    by_point: dict[str, list[Row]] = {}
-    for row in table.recent("machine_id", machine, limit=_ROWS, columns=columns).to_pylist():
-        by_point.setdefault(row["subject"], []).append(row)
-    found = {}
-    for subject, of in by_point.items():
-        of.sort(key=lambda r: r["event_time_ms"])
-        low, high = ([(r["event_time_ms"], r[side]) for r in of] for side in ("low", "high"))
-        found[subject] = (Series("not new from", low), Series("not new to", high))
+    found: dict[str, list[tuple[float, float | None, float | None]]] = {}
+    for row in _recent(data, "scores", machine):
+        found.setdefault(row["subject"], []).append((row["event_time_ms"], row["low"], row["high"]))
     return found
 
 
-def _ahead(row: Row) -> list[Series]:
-    """Return what is expected of a point, from now until it crosses its limit: as told, soonest, latest."""
+def _ahead(row: Row) -> tuple[Series, Band]:
+    """Return what is expected of a point from now until it crosses its limit, and how sure that is."""
     at, level, limit = row["event_time_ms"], row["level"], row["limit"]
-    ends = (("expected", row["in_h"]), ("soonest", row["earliest_h"]), ("latest", row["latest_h"]))
-    return [
-        Series(name, [(at, level), (at + round(after * _HOUR_MS), limit)])
-        for name, after in ends
-        if after is not None
-    ]
+
+    def after(in_h: float) -> float:
+        return float(at + round(in_h * _HOUR_MS))
+
+    soonest, latest = row["earliest_h"], row["latest_h"]
+    line = Series("expected", [(at, level), (after(row["in_h"]), limit)], "dashed")
+    # At the soonest it is at the limit, or as far as it would be if it crossed at the latest.
+    last = 1.5 * row["in_h"] if latest is None else latest
+    slow = level if latest is None else level + (limit - level) * (soonest / latest if latest else 1.0)
+    end = level if latest is None else limit
+    cone = [(at, level, level), _between(after(soonest), slow, limit), _between(after(last), end, limit)]
+    return line, Band("crosses between", cone)
+
+
+def _between(at: float, one: float, other: float) -> tuple[float, float, float]:
+    return at, min(one, other), max(one, other)
 
 
 def _limits(data: AppData, subject: str, kind: str, told: Sequence[Row]) -> list[float]:
@@ -128,7 +145,7 @@ def health(data: AppData, machine: str) -> list[Titled]:
         for key, name in (("t2", "T²"), ("q", "Q"))
     )
     ends = (rows[0]["event_time_ms"], last["event_time_ms"])
-    limit = Series("limit", [(at, 1.0) for at in ends])
+    limit = Series("limit", [(at, 1.0) for at in ends], "limit")
     view = TimeSeries(series=(*shares, limit), unit="of its limit", clock="event time")
     most = sorted(as_dict(last["contributions"]).items(), key=lambda pair: (-pair[1], pair[0]))
     tone: Tone = "warn" if last["score"] >= 0.5 else "plain"
@@ -143,11 +160,10 @@ def life(data: AppData, machine: str) -> list[Titled]:
     """Return how long a machine runs yet, and what may fail, over time."""
     found = []
     if rows := _recent(data, "remaining_life", machine):
-        lines = tuple(
-            Series(name, [(r["event_time_ms"], r[key]) for r in rows])
-            for key, name in (("remaining_h", "expected"), ("low_h", "least"), ("high_h", "most"))
-        )
-        found.append(Titled("Remaining life", TimeSeries(series=lines, unit="h", clock="event time")))
+        line = Series("expected", [(r["event_time_ms"], r["remaining_h"]) for r in rows])
+        band = Band("interval", [(r["event_time_ms"], r["low_h"], r["high_h"]) for r in rows])
+        view = TimeSeries(series=(line,), unit="h", clock="event time", bands=(band,))
+        found.append(Titled("Remaining life", view))
     by_component: dict[str, list[tuple[float, float | None]]] = {}
     for row in _recent(data, "risks", machine):
         by_component.setdefault(row["component"], []).append((row["event_time_ms"], row["probability"]))
@@ -189,6 +205,6 @@ def _recent(data: AppData, name: str, machine: str) -> list[dict[str, Any]]:
         return []
     rows: list[dict[str, Any]] = table.recent("machine_id", machine, limit=_ROWS).to_pylist()
     last: Mapping[tuple[int, str], dict[str, Any]] = {
-        (r["event_time_ms"], r.get("component", "")): r for r in rows
+        (r["event_time_ms"], r.get("component") or r.get("subject") or ""): r for r in rows
     }
     return [last[key] for key in sorted(last)]

@@ -255,7 +255,7 @@ def fleet_table(data: AppData) -> View | None:
     machines = fleet(data)
     columns = (
         Column("machine", "key"), Column("stands"), Column("kind"), Column("does"), Column("alarms", "count"),
-        Column("unusual", "number"), Column("because of"), Column("may fail"), Column("runs yet"),
+        Column("unusual"), Column("may fail"), Column("runs yet"),
         Column("will cross"), Column("maintain by", "time"), Column("work order"),
     )  # fmt: skip
     view = bounded(
@@ -285,8 +285,7 @@ def _line(m: Machine) -> list[Cell]:
         m.kind,
         m.status,
         m.alarms,
-        None if m.health is None else round(m.health["score"], 3),
-        "" if m.health is None else f"{m.health['sensor']} ({m.health['statistic'].upper()})",
+        "" if m.health is None else f"{m.health['score']:.2f}, by {m.health['sensor']}",
         "" if risk is None else f"{risk['component']}: {risk['probability']:.0%} in {risk['horizon_h']:g} h",
         "" if m.life is None else life_text(m.life),
         "" if crossing is None else crossing_text(crossing),

@@ -51,10 +51,25 @@ class Series(msgspec.Struct, frozen=True):
         name: What it is.
         points: Time (UTC milliseconds), or what else is along the axis, and value, in order of it; a value
             of ``None`` is a gap.
+        look: How it is drawn: as a line, dashed (what is expected), or as a limit.
     """
 
     name: str
     points: Sequence[tuple[float, float | None]]
+    look: Literal["line", "dashed", "limit"] = "line"
+
+
+class Band(msgspec.Struct, frozen=True):
+    """What lies between two lines of a chart, e.g. an interval around what is expected.
+
+    Attributes:
+        name: What it is.
+        points: Time, or what else is along the axis, and lower and upper value, in order of it; ``None`` is a
+            gap.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float | None, float | None]]
 
 
 class TimeSeries(msgspec.Struct, frozen=True, tag="series", kw_only=True):
@@ -68,6 +83,7 @@ class TimeSeries(msgspec.Struct, frozen=True, tag="series", kw_only=True):
         clock: Whether the times are those of events or of the wall clock; the page says which.
         x_kind: How what is along the axis is written.
         x_label: What it is, where it is not a time.
+        bands: What is filled behind the lines.
     """
 
     series: tuple[Series, ...]
@@ -77,6 +93,7 @@ class TimeSeries(msgspec.Struct, frozen=True, tag="series", kw_only=True):
     clock: Literal["wall clock", "event time"] = "wall clock"
     x_kind: Kind = "time"
     x_label: str = ""
+    bands: tuple[Band, ...] = ()
 
 
 class Bar(msgspec.Struct, frozen=True):

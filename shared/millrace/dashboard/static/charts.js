@@ -242,7 +242,9 @@ function nice(most) {
 }
 
 function drawSeries(view, context) {
-  const points = view.series.flatMap((s) => s.points).filter((p) => p[1] !== null);
+  const bands = view.bands.map((b) => ({ ...b, points: b.points.filter((p) => p[1] !== null && p[2] !== null) }));
+  const edges = bands.flatMap((b) => b.points.flatMap((p) => [[p[0], p[1]], [p[0], p[2]]]));
+  const points = [...view.series.flatMap((s) => s.points).filter((p) => p[1] !== null), ...edges];
   if (points.length === 0) return el("p", { class: "note" }, "nothing yet");
   const W = width();
   const xs = points.map((p) => p[0]), ys = points.map((p) => p[1]);
@@ -264,10 +266,12 @@ function drawSeries(view, context) {
     const text = view.x_kind !== "time" ? format(at, view.x_kind) : x1 - x0 > 3 * 86400e3 ? time(at).slice(0, 10) : x1 - x0 > 86400e3 ? time(at).slice(5, 16) : time(at).slice(11);
     parts.push(svg("text", { x: x(at), y: H - 5, "text-anchor": anchor }, text));
   }
+  const colour = colours(view.series);
+  view.bands.forEach((band, n) => { for (const d of areas(band.points, x, y)) parts.push(svg("path", { class: `band b${n % 5}`, d })); });
   view.series.forEach((series, n) => {
-    parts.push(svg("path", { class: `line s${n % 5}`, d: path(series.points, x, y) }));
+    parts.push(svg("path", { class: `line ${colour[n]}`, d: path(series.points, x, y) }));
     const known = series.points.filter((p) => p[1] !== null);
-    if (known.length === 1) parts.push(svg("circle", { class: `dot s${n % 5}`, cx: x(known[0][0]), cy: y(known[0][1]), r: 3 }));
+    if (known.length === 1) parts.push(svg("circle", { class: `dot ${colour[n]}`, cx: x(known[0][0]), cy: y(known[0][1]), r: 3 }));
   });
   const cursor = svg("line", { class: "cursor", y1: TOP, y2: H - BOTTOM, visibility: "hidden" });
   const last = view.series.map((s) => s.points.filter((p) => p[1] !== null).at(-1));
@@ -278,8 +282,12 @@ function drawSeries(view, context) {
   const tell = (at) => {
     legend.replaceChildren(...view.series.map((s, n) => {
       const point = at === null ? last[n] : nearest(s.points, at);
-      return el("li", {}, svg("svg", { viewBox: "0 0 18 8", "aria-hidden": "true" }, svg("line", { class: `line s${n % 5}`, x1: 0, x2: 18, y1: 4, y2: 4, "stroke-width": 3 })),
+      return el("li", {}, svg("svg", { viewBox: "0 0 18 8", "aria-hidden": "true" }, svg("line", { class: `line ${colour[n]}`, x1: 0, x2: 18, y1: 4, y2: 4, "stroke-width": 3 })),
         `${s.name} `, el("b", {}, point ? format(point[1], view.kind) : "–"), view.unit ? ` ${view.unit}` : "");
+    }), ...bands.map((b, n) => {
+      const point = at === null ? b.points.at(-1) : nearest(b.points, at);
+      return el("li", {}, svg("svg", { viewBox: "0 0 18 8", "aria-hidden": "true" }, svg("rect", { class: `band b${n % 5}`, width: 18, height: 8 })),
+        `${b.name} `, el("b", {}, point ? `${format(point[1], view.kind)} – ${format(point[2], view.kind)}` : "–"), view.unit ? ` ${view.unit}` : "");
     }), when);
     when.textContent = view.x_kind !== "time" ? `${view.x_label} ${at === null ? "→" : format(at, view.x_kind)}`
       : at === null ? (view.clock === "event time" ? "by event time" : "") : time(at);
@@ -295,6 +303,27 @@ function drawSeries(view, context) {
   picture.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); tell(null); });
   tell(null);
   return el("div", { class: "chart" }, picture, legend);
+}
+
+// Limits have a colour of their own; other lines take theirs in turn.
+function colours(series) {
+  let at = 0;
+  return series.map((s) => (s.look === "limit" ? "limit" : `s${at++ % 5}${s.look === "dashed" ? " dashed" : ""}`));
+}
+
+// The outlines of what lies between two lines; a gap ends one.
+function areas(points, x, y) {
+  const found = [];
+  let run = [];
+  for (const point of [...points, [0, null, null]]) {
+    if (point[1] !== null && point[2] !== null) { run.push(point); continue; }
+    if (run.length) {
+      const upper = run.map((p) => [p[0], p[2]]), lower = run.map((p) => [p[0], p[1]]).reverse();
+      found.push(`${path([...upper, ...lower], x, y)}Z`);
+    }
+    run = [];
+  }
+  return found;
 }
 
 function path(points, x, y) {

@@ -231,16 +231,22 @@ def test_a_machine_is_shown_with_what_is_to_come(world: World) -> None:
         "Sensors together",
         "What has to do with it",
     } <= parts.keys()
-    lines = {s.name: s.points for s in parts["Vibration"].series}  # type: ignore[union-attr]
+    chart = parts["Vibration"]
+    assert isinstance(chart, TimeSeries)
+    lines = {s.name: s.points for s in chart.series}
+    bands = {b.name: b.points for b in chart.bands}
     crossing = next(c for c in records.crossings if c.machine_id == name)
     at = crossing.event_time_ms
     assert lines["expected"] == [(at, 3.0), (at + 1.5 * HOUR, 5.0)]
-    assert lines["soonest"][-1] == (at + HOUR, 5.0)
-    assert "limit 5" in lines
-    assert len(lines["not new from"]) == 14
+    # At the soonest it is at the limit; by what crosses after four hours it is a quarter of the way.
+    assert bands["crosses between"] == [
+        (at, 3.0, 3.0), (at + HOUR, 3.5, 5.0), (at + 4 * HOUR, 5.0, 5.0),
+    ]  # fmt: skip
+    assert [5.0, 5.0] in [[value for _, value in s.points] for s in chart.series if s.look == "limit"]
+    assert len(bands["nothing new"]) == 14
     life = parts["Remaining life"]
     assert isinstance(life, TimeSeries)
-    assert len(life.series[0].points) == 90
+    assert len(life.series[0].points) == len(life.bands[0].points) == 90
     assert sum(b.value for b in parts["What has to do with it"].bars) == pytest.approx(1.0)  # type: ignore[union-attr]
     alarms = parts["Alarms"]
     assert isinstance(alarms, Table)
