@@ -42,8 +42,8 @@ def asset(data: AppData, key: str) -> list[Titled]:
     columns = (Column("state"), Column("severity"), Column("alarm"), Column("what"), Column("since", "time"),
                Column("value", "number"), Column("limit", "number"))  # fmt: skip
     cells: list[list[Cell]] = [
-        [state_of(a), a["severity"], a["alarm_id"].removeprefix(f"{name}:"), a["title"], a["active_since_ms"] or a["event_time_ms"],
-         a["value"], a["limit"]]
+        [state_of(a), a["severity"], a["alarm_id"].removeprefix(f"{name}:"), a["title"],
+         a["active_since_ms"] or a["event_time_ms"], a["value"], a["limit"]]
         for a in of_it
     ]  # fmt: skip
     if (shown := bounded(columns, cells, most=_MOST_ALARMS)) is not None:

@@ -44,7 +44,7 @@ AlarmVerb = Literal[
     "comment",
 ]
 #: The same, and what an operator does about planned work.
-Verb = AlarmVerb | Literal["plan", "unplan"]
+Verb = Literal[AlarmVerb, "plan", "unplan"]
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -88,7 +88,7 @@ class OpenOrder(msgspec.Struct, array_like=True):
     holds_back: int = 0
 
     def due(self, keep_ms: int) -> int:
-        """Return when it changes by itself next, ms; one that is overdue lapses after ``keep_ms``."""
+        """Return when it changes by itself next, ms; one that is overdue is forgotten after ``keep_ms``."""
         if self.state == "planned":
             return self.start
         return self.end if self.state == "in work" else self.end + keep_ms
@@ -113,7 +113,7 @@ class Ordered(Charted):
 
     An order is done by the first replacement of its component after it was planned. Begin and end are told
     when the machine's time passes them; an order that stays overdue for as long as a silent machine is kept
-    lapses.
+    is forgotten, and stays overdue in its table.
     """
 
     orders = side_output(WorkOrder)
@@ -195,9 +195,9 @@ class Ordered(Charted):
         if order.state == "in work" and order.end <= at:
             order.state, order.holds_back = "overdue", 0
             self._tell_order(component, order, at, ctx)
-        if order.state == "overdue" and order.due(self._m.keep_ms) <= at:
-            order.operator, order.comment = "", "nobody has said that it was done"
-            self._end_order(component, order, "cancelled", at, ctx)
+        orders = self.work.value
+        if orders is not None and order.state == "overdue" and order.due(self._m.keep_ms) <= at:
+            del orders.open[component]
 
     def _replaced(self, event: Maintenance, at: int, ctx: Context) -> None:
         """Take at ``at`` (ms) that a component was replaced: its order is done."""

@@ -31,7 +31,7 @@ START = 1_767_261_600_000
 BOUND_MS = 150_000
 _INPUTS = ("equipment", "status", "maintenance", "errors", "heartbeats", "readings", "actions", "counts")
 _OUT = (
-    *("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "clocks"),
+    *("control", "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "clocks", "work_orders"),
     *("anomalies", "forecasts", "machine_health", "dead_letters"),
     *("risks", "remaining_life", "maintenance_plan"),
 )
@@ -117,13 +117,18 @@ def plant(kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path) -> 
         producer.produce(names[topic], msgspec.json.encode(event), _key(topic, event).encode())
         producer.poll(0)
 
-    # The only action is read with the first batch, long before the readings of its time.
+    # This action is read with the first batch, long before the readings of its time.
     send("actions", Action("a1", "p01-l01-m001", "*", "suppress", START + 20_000, "ann", 10_000, "tests"))
     for simulated in simulate(profile):
         send(simulated.stream, simulated.event)
     # A status out of order, within the bound.
     last = max(e.event_time_ms for _, e in events)
     send("status", Status("s-late", "p01-l01-m001", "idle", last - 50_000, 0, 0))
+    # Whenever they are read, what is planned after all that happens is not late.
+    for n in range(1, 9):
+        plan = ("seal", "plan", last + n, "ann", 15_000, "new seal", "", last + 20_000 + n, n % 2 == 0)
+        send("actions", Action(f"plan-{n}", f"p01-l01-m00{n}", *plan))
+    send("actions", Action("unplan", "p01-l01-m003", "seal", "unplan", last + 9_000, "bob"))
     producer.produce(names["readings"], b"no json", b"broken")
     assert producer.flush(30) == 0
     made = Plant(names, events, kafka_bootstrap)
@@ -139,6 +144,14 @@ def check(plant: Plant, root: Path, *, repeats: bool) -> None:
         rows = [_plain(row) for row in table(root, name)]
         assert len(rows) == len(wanted[output]) > 20, name
         assert sorted(map(repr, rows)) == sorted(repr(_plain(row)) for row in wanted[output]), name
+    orders: dict[str, dict[str, Any]] = {}
+    for row in wanted["orders"]:
+        if row["revision"] >= orders.get(row["order_id"], row)["revision"]:
+            orders[row["order_id"]] = row
+    assert len(orders) == 8
+    assert {row["state"] for row in orders.values()} >= {"overdue", "cancelled"}
+    found = [_plain(row) for row in table(root, "work_orders")]
+    assert sorted(map(repr, found)) == sorted(repr(_plain(row)) for row in orders.values())
     history = table(root, "alarm_history")
     states = table(root, "alarms")
     last = {row["alarm_id"]: (row["event_time_ms"], row["number"])

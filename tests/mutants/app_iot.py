@@ -32,6 +32,8 @@ _AHEAD: Final = f"{_APP}/foresight"
 _FORESEEN: Final = f"{_TESTS}/test_foresight.py"
 _REMAINING: Final = f"{_TESTS}/test_remaining_life.py"
 _EVALUATED: Final = f"{_TESTS}/test_evaluate_foresight.py"
+_ORDERS: Final = f"{_TESTS}/test_orders.py"
+_FLEET: Final = f"{_TESTS}/test_dashboard_fleet.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -739,5 +741,73 @@ MUTANTS: Final = (
         "        if clock.wrong and was:\n",
         "clocks of devices",
         (f"{_TESTS}/test_clocks.py",),
+    ),
+    Mutant(
+        "orders: work that is done stays open",
+        f"{_APP}/process.py",
+        "                self._replaced(event, now, ctx)\n",
+        "",
+        "an order is done by the replacement",
+        (f"{_ORDERS}::test_work_is_planned_begun_and_done_when_its_component_is_replaced",),
+    ),
+    Mutant(
+        "orders: any replacement of the machine is the one that was planned",
+        f"{_APP}/orders.py",
+        "event.event_time_ms >= order.planned:",
+        "event.event_time_ms >= 0:",
+        "an order is done by what comes after it",
+        (f"{_ORDERS}::test_what_was_replaced_before_it_was_planned_is_another_replacement",),
+    ),
+    Mutant(
+        "orders: alarms stay suppressed when work is done",
+        f"{_APP}/orders.py",
+        "        if alarms is not None and until > at and alarms.suppressed_until == until:\n",
+        "        if False:\n",
+        "alarms are suppressed no longer than work takes",
+        (f"{_ORDERS}::test_alarms_are_suppressed_while_work_is_done_and_not_longer",),
+    ),
+    Mutant(
+        "orders: an operator's suppression ends with work",
+        f"{_APP}/orders.py",
+        "until > at and alarms.suppressed_until == until:",
+        "until > at:",
+        "an operator's suppression stands",
+        (f"{_ORDERS}::test_the_suppression_of_an_operator_is_not_ended_by_work_that_is_done",),
+    ),
+    Mutant(
+        "orders: a repeat plans anew",
+        f"{_APP}/orders.py",
+        "        if event.action_id in orders.acted:\n",
+        "        if event.action_id in orders.acted[:0]:\n",
+        "a repeat has no effect",
+        (f"{_ORDERS}::test_a_repeat_has_no_effect_whenever_it_comes",),
+    ),
+    Mutant(
+        "page: models are judged by failures before the forecast",
+        f"{_APP}/dashboard_foresight.py",
+        """        by="machine_id", direction="forward", allow_exact_matches=False,
+""",
+        """        by="machine_id", direction="backward", allow_exact_matches=False,
+""",
+        "models are judged by what came after",
+        (f"{_FLEET}::test_models_are_judged_by_the_failures_that_came_after",),
+    ),
+    Mutant(
+        "page: what is told later is not newer",
+        f"{_APP}/dashboard_fleet.py",
+        """        if before is None or before["event_time_ms"] <= row["event_time_ms"]:
+""",
+        """        if before is None:
+""",
+        "the fleet is as last told",
+        (f"{_FLEET}::test_what_comes_later_is_folded_in_whatever_its_order",),
+    ),
+    Mutant(
+        "page: actions are dated by the wall clock",
+        f"{_APP}/dashboard_work.py",
+        "    return events_clock(data.root, newest, data.now_ms())\n",
+        "    return data.now_ms() + 3_600_000\n",
+        "actions go by the clock of the events",
+        (f"{_FLEET}::test_alarms_are_acted_on_as_the_commands_do",),
     ),
 )
