@@ -30,7 +30,7 @@ def print_rows(
 
     table = Table(title=title)
     for name in names:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(str(show(row)) for show in names.values()))
     Console().print(table if rows else f"{title}: none")

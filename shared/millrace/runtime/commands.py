@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millrace.runtime.announced import announced_in
 from millrace.runtime.settings import AppSettings, load_settings
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def command_settings(
         kind: Their class.
         app: Name of the app.
         bootstrap: The broker; ``None``: as the settings say.
-        root: The app's folder; ``None``: as the settings say.
+        root: The app's folder; ``None``: as the settings say. Of one with a demo that runs, its broker and
+            topics are taken.
         overrides: ``key=value``; these win.
 
     Raises:
@@ -40,7 +42,8 @@ def command_settings(
     """
     given = {"kafka.bootstrap": bootstrap, "storage.root": root}
     sets = [f"{name}={value}" for name, value in given.items() if value is not None]
-    return load_settings(kind, app=app, overrides=[*sets, *(overrides or ())])
+    told = () if root is None else announced_in(root)
+    return load_settings(kind, app=app, overrides=[*told, *sets, *(overrides or ())])
 
 
 def settings_of(app: str, config: Path | None = None, overrides: Sequence[str] | None = None) -> AppSettings:

@@ -13,6 +13,7 @@ from millrace.console import report
 from millrace.console.report import equal, same
 from millrace.errors import UserError
 from millrace.runtime import commands
+from millrace.runtime.announced import announced
 from millrace.runtime.commands import app_table, command_settings
 from millrace.runtime.settings import AppSettings
 
@@ -46,3 +47,15 @@ def test_examples_run_as_they_stand() -> None:
     for module in (commands, report):
         found = doctest.testmod(module)
         assert (found.failed, found.attempted > 0) == (0, True)
+
+
+def test_commands_reach_the_broker_of_a_demo_that_runs_in_the_folder_they_are_given(tmp_path: Path) -> None:
+    with announced(tmp_path, ["kafka.bootstrap=demo:1", "stream.trigger_interval=7 s"]):
+        inside = command_settings(AppSettings, "x", root=tmp_path)
+        named = command_settings(AppSettings, "x", root=tmp_path, bootstrap="other:2")
+        elsewhere = command_settings(AppSettings, "x")
+    after = command_settings(AppSettings, "x", root=tmp_path)
+    found = [s.kafka.bootstrap for s in (inside, named, elsewhere, after)]
+    assert found == ["demo:1", "other:2", after.kafka.bootstrap, after.kafka.bootstrap]
+    assert inside.stream.trigger_interval.total_seconds() == 7
+    assert inside.storage.local_root == tmp_path
