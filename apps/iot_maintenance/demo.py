@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from apps.iot_maintenance import demo_causes
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.quality import LEARN
 from apps.iot_maintenance.settings import IotSettings, monitoring
@@ -26,10 +27,14 @@ _SILENCES: Final = 0.9
 _FAULTS: Final = 0.8
 _OF_A_KIND: Final = 0.5
 _FAULT: Final = "sensor fault: "
+#: How much faster than event time machines live: a minute is three hours.
+ACCELERATION: Final = 180.0
+_HOUR_MS: Final = 3_600_000
 #: Topics of the settings that are the demo's own on a broker that others use.
 _TOPICS: Final = (
     "readings", "status", "maintenance", "errors", "heartbeats", "equipment", "actions", "control",
-    "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "counts", "clocks",
+    "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "counts", "clocks", "work_orders",
+    "anomalies", "forecasts", "machine_health", "risks", "remaining_life", "maintenance_plan",
     "dead_letters",
 )  # fmt: skip
 #: Sensor faults that must be found, and by which words. A drift looks like wear of a component to whoever
@@ -69,8 +74,10 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--duration": f"{run.duration_s:g}s",
         "--seed": run.seed,
         "--partitions": names.partitions,
-        "--acceleration": 180,
+        "--acceleration": ACCELERATION,
         "--failure-scale": 4,
+        "--worn": 0.5,
+        "--warning-scale": 30,
         "--sensor-fault-rate": 200,
         "--outage-rate": 150,
         "--disorder-ms": 300,
@@ -153,7 +160,14 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
         *_impossible(run.settings, first),
     ]
     last = ledger.summary.last_event_time_ms or 0
-    return [*found, *_happenings(run, ledger.truths, first, history, liveness, last)]
+    seen_ms = last - min((row["event_time_ms"] for row in first), default=last)
+    lived_h = len({row["machine_id"] for row in first}) * seen_ms * ACCELERATION / _HOUR_MS
+    judged = demo_causes.judge(ledger.truths, history, last)
+    return [
+        *found,
+        *_happenings(run, ledger.truths, first, history, liveness, last),
+        *demo_causes.checks(judged, lived_h, ACCELERATION),
+    ]
 
 
 _BROKEN: Final = ("malformed", "schema", "range", "no_event_time", "future")

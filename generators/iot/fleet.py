@@ -253,6 +253,7 @@ class Fleet:
         machine.nominal = 0.6 + 0.25 * self.draws.uniform("nominal", number, 0)
         for component in machine.components:
             self._build_in(component, machine, profile)
+        self._wear_out(machine, profile)
         for sensor in machine.sensors:
             # No two sensors are alike: 2 % of gain and a little offset, as calibration leaves them.
             uniform = self.draws.uniform("gain", number, sensor.index)
@@ -272,6 +273,16 @@ class Fleet:
             component.age_h /= max(1.0, profile.failure_scale)
             component.life_h = weibull_life(uniform, scale, model.shape, component.age_h)
         component.service_ms = profile.start_ms + profile.event_ms(part * model.service_h)
+
+    def _wear_out(self, machine: Machine, profile: IotProfile) -> None:
+        """Bring one component of a machine to its end, if it is one of those that are worn."""
+        uniform, number = self.draws.uniform, machine.number
+        if not profile.failure_scale or uniform("worn", number, 0) >= profile.worn:
+            return
+        place = int(uniform("worn:component", number, 0) * len(machine.components))
+        component = machine.components[place]
+        left_h = uniform("worn:left", number, 0) * component.model.warning_h / profile.warning_scale
+        component.life_h = component.age_h + left_h
 
     def _order(self, profile: IotProfile) -> list[Machine]:
         """Spread the samples evenly over a tick, so that no two machines speak at once."""

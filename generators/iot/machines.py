@@ -160,7 +160,8 @@ class Life:
             return ()
         number = machine.number
         key = f"{component.model.name}:{component.generation}"
-        hours = lognormal(self._uniform(f"warning:{key}", number, 0), component.model.warning_h, 0.4)
+        median_h = component.model.warning_h / self._profile.warning_scale
+        hours = lognormal(self._uniform(f"warning:{key}", number, 0), median_h, 0.4)
         shifts = machine.plant.shifts
         fails_ms = at_ms + self._profile.event_ms(hours)
         if not shifts.works(fails_ms):
@@ -185,6 +186,7 @@ class Life:
         detail = {
             "component": model.name,
             "mode": model.mode,
+            "quantities": sorted(model.effects),
             "onset_ms": at_ms,
             "failure_ms": None if averted else fails_ms,
             "service_ms": component.service_ms if averted else None,

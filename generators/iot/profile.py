@@ -25,6 +25,9 @@ class IotProfile(Profile):
         acceleration: How many times faster than in reality regimes, wear, faults and outages unfold;
             day and shifts keep to the clock of event time.
         failure_scale: Divides every component's life; 0: nothing wears.
+        warning_scale: Divides the time from the onset of a degradation to the failure.
+        worn: Share of the machines of which one component is at its end at the begin: it degrades within as
+            many operating hours as its kind warns ahead.
         sensor_fault_rate: Sensor faults begun per sensor and 1,000 hours.
         outage_rate: Gateway outages per gateway, and silences of single machines per machine, in 1,000 hours.
         false_error_rate: Errors without a cause per machine and 1,000 hours.
@@ -43,6 +46,8 @@ class IotProfile(Profile):
     false_error_rate: float = 5.0
     registry: int = 1
     variety: int = 0
+    warning_scale: float = 1.0
+    worn: float = 0.0
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
@@ -53,6 +58,8 @@ class IotProfile(Profile):
         check(1 <= per_plant <= 1_000, "lines per plant is a count between 1 and 1,000", per_plant)
         check(0 < self.acceleration <= 100_000, "acceleration is above 0, up to 100,000", self.acceleration)
         check(0 <= self.failure_scale <= 1_000, "failure scale is 0 to 1,000", self.failure_scale)
+        check(0.01 <= self.warning_scale <= 10_000, "warning scale is 0.01 to 10,000", self.warning_scale)
+        check(0 <= self.worn <= 1, "worn is a share from 0 to 1", self.worn)
         for name in ("sensor_fault_rate", "outage_rate", "false_error_rate"):
             value = getattr(self, name)
             check(0 <= value <= 10_000, f"{name} is 0 to 10,000 per 1,000 hours", value)

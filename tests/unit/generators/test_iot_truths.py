@@ -88,6 +88,42 @@ def test_every_failed_status_has_its_truth_and_no_failure_is_missing(worn: list[
     assert len(due) == len(failed)
 
 
+WORKING = {"machines": 60, "event_rate": 200.0, "sensor_fault_rate": 0.0, "outage_rate": 0.0}
+
+
+def test_worn_machines_degrade_within_as_long_as_their_kind_warns_ahead() -> None:
+    hours = 3_600_000 / 180.0
+    # Ten in the morning of a Monday: all but one plant of three work.
+    base = IotProfile(
+        seed=7, start_ms=1_767_607_200_000, acceleration=180.0, failure_scale=4.0, events=24_000, **WORKING
+    )  # type: ignore[arg-type]
+    worn = replace(base, worn=1.0, warning_scale=30.0)
+    assert not [t for t, _ in truths(simulate(base)).values() if t.kind in MODES]
+    ahead = {(kind.kind, c.name): c.warning_h for kind in MODELS for c in kind.components}
+    kinds = {row["machine_id"]: row["kind"] for row in assets(worn)}
+    found = [t for t, _ in truths(simulate(worn)).values() if t.kind in MODES]
+    begun = 0
+    for truth in found:
+        detail = truth.detail
+        warning_h = ahead[kinds[truth.entity], detail["component"]] / 30.0
+        # Lognormal, sigma 0.4: within four of them, unless it waits for a shift.
+        if detail["rul_at_onset_ms"] < 4 * 3_600_000:
+            assert 0.2 < detail["rul_at_onset_ms"] / hours / warning_h < 5.0
+        # Overload wears 2.5 times as fast, idling not at all: onsets are as soon as that, or later.
+        begun += (detail["onset_ms"] - base.start_ms) / hours <= warning_h
+    machines = {t.entity for t in found}
+    assert len(machines) > 20
+    assert begun > len(found) / 2
+    half = {t.entity for t, _ in truths(simulate(replace(worn, worn=0.5))).values() if t.kind in MODES}
+    assert half < machines
+    assert 0.25 < len(half) / len(machines) < 0.75
+
+
+def test_a_truth_says_in_which_quantities_it_shows(worn: list[Simulated]) -> None:
+    for truth, _ in failures(worn):
+        assert truth.detail["quantities"] == sorted(MODES[truth.kind].effects)
+
+
 def test_a_failure_averted_ends_in_a_service_in_time_and_never_in_a_failure() -> None:
     # Ordinary lives over most of a year: now and then a service falls between onset and failure.
     profile = replace(WORN, events=100_000, acceleration=25_000.0, failure_scale=1.0, sensor_fault_rate=0.0)

@@ -11,7 +11,7 @@ import pytest
 from apps.iot_maintenance import demo
 from apps.iot_maintenance.evaluation.stream import settings_for
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, monitoring
+from apps.iot_maintenance.settings import IotSettings, IotTopics, monitoring
 from apps.iot_maintenance.signals import INPUTS, as_row
 from generators.engine.world import deliver_domain
 from generators.iot import DOMAIN, IotProfile
@@ -53,6 +53,8 @@ PROFILE = IotProfile(
     lateness_ms=5_000,
     duplicates=0.005,
     malformed=0.001,
+    worn=0.5,
+    warning_scale=30.0,
 )
 #: Output of the monitor → table.
 OUTPUTS = {"main": "readings", "alarms": "alarm_history"}
@@ -125,8 +127,14 @@ def test_without_faults_and_silences_the_demo_says_that_it_compares_nothing(
     tables, ledger = seen
     found = checked((tables, msgspec.structs.replace(ledger, truths=[])), monkeypatch)
     empty = {check.name for check in found if check.is_empty}
-    assert empty == {check.name for check in found if check.name.startswith("found: ")}
-    assert len(empty) == len(demo.WORDS) + 3
+    failures = "failures that an alarm came before"
+    assert empty == {failures, *(check.name for check in found if check.name.startswith("found: "))}
+    assert len(empty) == len(demo.WORDS) + 4
+
+
+def test_topics_of_a_demo_on_a_broker_of_others_are_its_own() -> None:
+    own = {setting.split("=")[0].removeprefix("topics.") for setting in demo.settings("r1")}
+    assert own >= set(IotTopics.model_fields) - {"partitions", "enriched"}
 
 
 def stopped(rows: Rows) -> Rows:
@@ -160,6 +168,19 @@ HOUR = 3_600_000
 #: Process alarms on the same quantity are no sensor alarms.
 PROCESS_ALARMS_ONLY = {"alarm_history": of("sensor-fault", stuck("rule_id", "vibration-high-pump"))}
 BREAKS = (
+    *breaks(
+        "failures that an alarm came before",
+        dropped={"alarm_history": where(lambda row: row["category"] == "process", dropped)},
+        an_hour_late={"alarm_history": shifted("event_time_ms", HOUR)},
+        of_one_machine={"alarm_history": stuck("entity_id")},
+        not_announced={"alarm_history": stuck("announced", False)},
+    ),
+    *breaks(
+        "alarms of machines with a cause",
+        an_hour_late={"alarm_history": shifted("event_time_ms", HOUR)},
+        of_one_machine={"alarm_history": stuck("entity_id")},
+        of_another_quantity={"alarm_history": stuck("quantity", "colour")},
+    ),
     *breaks(
         "readings sent = rows in readings + late",
         dropped={"readings": less},
