@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, Refund
 from apps.clickstream.offers import Offer
+from apps.clickstream.recommend.records import Recommendation
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.runtime.apps import App, Topic, Topics
 
@@ -17,13 +18,14 @@ def topics(settings: ClickstreamSettings) -> Topics:
     """Return the topics of the app; control topics have one partition, so that they are in order."""
     names, partitions = settings.topics, settings.topics.partitions
     streams = (names.clicks, names.customers, names.consents, names.refunds, names.erasures)
+    results = (names.offers, *((names.recommendations,) if settings.recommend.on else ()))
     return Topics(
         reads=(
             *(Topic(name, partitions, event_time="event_time_ms") for name in streams),
             Topic(names.forget, 1, event_time="event_time_ms", clock=False),
             Topic(names.control, 1),
         ),
-        writes=(Topic(names.offers, partitions), Topic(names.dead_letters, 1)),
+        writes=(*(Topic(name, partitions) for name in results), Topic(names.dead_letters, 1)),
         control=names.control,
     )
 
@@ -52,6 +54,7 @@ app = App(
         "erasure.v1": Erasure,
         "forget.v1": Forget,
         "offer.v1": Offer,
+        "recommendation.v1": Recommendation,
     },
     narrowed=dict.fromkeys(
         ("click.v2", "consent.v2", "refund.v2"),

@@ -34,9 +34,11 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "abandonments": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
     "profiles": {"person": "person"},
     "offers": {"visitor_id": "visitor", "person": "person"},
+    "recommendations": {"visitor_id": "visitor", "person": "person"},
     "dead_letters": {"key": "key"},
     "dead_entities": {"key": "key"},
     "dead_results": {"key": "key"},
+    "dead_recommendations": {"key": "key"},
     # As earlier versions have left them.
     "late_acts": {"event['visitor']": "visitor", "event['person']": "person"},
     "late_reactions": {"event['visitor']": "visitor", "event['person']": "person"},
@@ -48,6 +50,7 @@ _EVENTS: Final[dict[str, dict[str, str]]] = {
     "late": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
     "late_entities": {"visitor": "visitor", "person": "person", "cart_id": "cart"},
     "late_results": {"visitor": "visitor", "person": "person"},
+    "late_recommendations": {"visitor": "visitor", "person": "person"},
 }
 
 

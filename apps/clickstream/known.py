@@ -41,6 +41,7 @@ class VisitorRules:
         holdout: Share of the persons who are offered nothing by any rule.
         most_events: So many events of a tracker's session are kept until it is over.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
+        recommends: Whether somebody recommends by what is looked at.
     """
 
     sessions: SessionRules = GA4
@@ -53,6 +54,7 @@ class VisitorRules:
     holdout: float = HOLDOUT
     most_events: int = 2_000
     in_order: bool = False
+    recommends: bool = False
 
 
 class Known(msgspec.Struct, array_like=True, gc=False):

@@ -332,6 +332,33 @@ class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="s
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
+# -- to the recommender ------------------------------------------------------------------------------
+
+
+class Looked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """An item was looked at, or bought, in a browser whose visits may be kept.
+
+    Attributes:
+        shop: The shop.
+        at_ms: When, UTC ms.
+        cause: The click.
+        visitor: The browser.
+        person: Whom it is known to be.
+        item: The item; empty: none was looked at.
+        bought: What was bought.
+        forget: Nothing may be known of the visit any more.
+    """
+
+    shop: str
+    at_ms: int
+    cause: str
+    visitor: str
+    person: str
+    item: str = ""
+    bought: list[str] = []
+    forget: bool = False
+
+
 # -- to the boards -----------------------------------------------------------------------------------
 
 
@@ -395,6 +422,8 @@ ToCart = CartChange | EraseCart
 ToPerson = Activity | Purchase | Link | Unlink | Details | MarketingConsent | ConsentSaid | ErasePerson
 ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson
 
+#: There is one shop: all its visits are one key's.
+SHOP: Final = "shop"
 #: How many shards count; an item is always in the same one, so a ranking of all is one of their rankings.
 SHARDS: Final = 16
 

@@ -13,6 +13,7 @@ from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.offering import Offers
 from apps.clickstream.orders import Orders
 from apps.clickstream.persons import Persons
+from apps.clickstream.recommend.process import Recommender
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.shards import Shards
 from apps.clickstream.visitor import visitors
@@ -53,14 +54,16 @@ def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess
     """Return a topology of visitors with what follows from them.
 
     Args:
-        visited: It ends with the visitors.
+        visited: It begins with the visitors.
         then: The process of :func:`entities`.
         last: The process of :func:`results`.
     """
+    first = visited.links[0].name
+    led = f"{first}." if len(visited.links) > 1 else ""
     return (
         visited.key_by(
             {"carts": "cart_id", "persons": "person", "shards": "shard"},
-            output={"carts": "carts", "persons": "main", "shards": "counts"},
+            output={"carts": f"{led}carts", "persons": f"{led}main", "shards": f"{led}counts"},
         )
         .process(then)
         .key_by(
@@ -76,7 +79,7 @@ def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess
                 "offers_carts": "carts",
                 "boards": "shards",
                 "orders_placed": "placed",
-                "orders_refunded": f"{visited.links[-1].name}.refunds",
+                "orders_refunded": f"{first}.refunds",
             },
         )
         .process(last)
@@ -97,11 +100,23 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
     inputs["forget"] = Input(names.forget, FirstOf(("subject",)), clock=False)
     first = visitors(settings.visitor_rules())
     visited = read(inputs, control=names.control).process(first)
+    tables: dict[str, str | Upsert] = {}
+    topics = {}
+    if settings.recommend.on:
+        visited = visited.key_by("shop", output="looks").process(Recommender(settings.recommending()))
+        tables = {
+            "Recommender.main": "recommendations",
+            "Recommender.quality": "recommendation_quality",
+            "Recommender.late": "late_recommendations",
+            "Recommender.dead_letters": "dead_recommendations",
+        }
+        topics = {"Recommender.main": names.recommendations}
     rules = settings.offer_rules() if offers is None else offers
     return followed(
         visited, entities(ms(settings.cart_timeout)), results(rules, settings.offers.control)
     ).write(
         tables={
+            **tables,
             f"{first.name}.sessions": Upsert("sessions", ("session_id",), "revision", "deleted"),
             f"{first.name}.funnels": Upsert("funnels", ("funnel", "session_id"), "revision", "deleted"),
             f"{first.name}.identities": Upsert("identities", ("visitor_id",), "revision", "deleted"),
@@ -122,6 +137,7 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
             "dead_letters": "dead_results",
         },
         topics={
+            **topics,
             "offers": names.offers,
             "Entities.forget": names.forget,
             "Entities.consents": names.consents,

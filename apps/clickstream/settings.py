@@ -11,6 +11,7 @@ from pydantic import Field
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.known import HOLDOUT, VisitorRules
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
+from apps.clickstream.recommend.process import Recommending
 from apps.clickstream.rules import rules_named
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
@@ -27,6 +28,7 @@ class ClickstreamTopics(Section):
     forget: str = Field(default="clickstream.forget", description="cookies and carts to be forgotten")
     control: str = "clickstream.control"
     offers: str = Field(default="clickstream.offers", description="out: offers, for a page to listen to")
+    recommendations: str = Field(default="clickstream.recommendations", description="out: next items")
     dead_letters: str = "clickstream.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
 
@@ -73,6 +75,20 @@ class OfferSettings(Section):
     )
 
 
+class RecommendSettings(Section):
+    """Next items for each click."""
+
+    on: bool = Field(default=False, description="whether next items are recommended while the shop is open")
+    surfaces: tuple[Literal["resume", "discover"], ...] = ("resume", "discover")
+    most: int = Field(default=10, ge=1, le=100, description="length of a list")
+    newest: int = Field(default=1_000, ge=1, le=100_000, description="newest sessions that an item keeps")
+    keep: int = Field(default=200_000, ge=1_000, le=5_000_000, description="newest sessions that are kept")
+    control: float = Field(
+        default=0.0, ge=0, le=1, description="share of persons to whom only what is popular is shown"
+    )
+    window: Duration = Field(default=timedelta(hours=1), description="quality is told of so long")
+
+
 class ClickstreamSettings(AppSettings):
     """What the clickstream app can be told."""
 
@@ -84,6 +100,7 @@ class ClickstreamSettings(AppSettings):
     visitors: VisitorSettings = VisitorSettings()
     funnels: tuple[FunnelSettings, ...] = (FunnelSettings(),)
     offers: OfferSettings = OfferSettings()
+    recommend: RecommendSettings = RecommendSettings()
     cart_timeout: Duration = Field(default=timedelta(minutes=30), description="a cart idle longer is left")
 
     def visitor_rules(self) -> VisitorRules:
@@ -100,6 +117,20 @@ class ClickstreamSettings(AppSettings):
             holdout=self.offers.control,
             most_events=sessions.most_events,
             in_order=own.in_order,
+            recommends=self.recommend.on,
+        )
+
+    def recommending(self) -> Recommending:
+        """Return what the process of next items is told."""
+        told = self.recommend
+        return Recommending(
+            surfaces=told.surfaces,
+            most=told.most,
+            gap_ms=ms(self.sessions.gap),
+            newest=told.newest,
+            keep=told.keep,
+            control=told.control,
+            window_ms=ms(told.window),
         )
 
     def offer_rules(self) -> tuple[OfferRule, ...]:

@@ -8,7 +8,7 @@ from apps.clickstream.consent import ConsentChange
 from apps.clickstream.events import INPUTS, ShopEvent
 from apps.clickstream.funnels import FunnelResult
 from apps.clickstream.known import Known, VisitorRules
-from apps.clickstream.messages import OrderRefunded, ToCart, ToPerson, ToShard
+from apps.clickstream.messages import Looked, OrderRefunded, ToCart, ToPerson, ToShard
 from apps.clickstream.rows import Erased, Identity, SessionRow
 from apps.clickstream.suppression import SUPPRESSED, Suppressed
 from millrace import KeyedProcess, arrival, days, side_output, value_state
@@ -36,6 +36,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     carts = side_output(ToCart)
     counts = side_output(ToShard)
     refunds = side_output(OrderRefunded)
+    looks = side_output(Looked)
 
     def __init__(self, rules: VisitorRules | None = None) -> None:
         self._rules = rules or VisitorRules()

@@ -18,7 +18,16 @@ from apps.clickstream.consent import (
 )
 from apps.clickstream.events import Click, Consent, Erasure, Forget, Refund, ShopEvent
 from apps.clickstream.known import TICK, Known
-from apps.clickstream.messages import ConsentSaid, EraseCart, ErasePerson, Link, MarketingConsent, Unlink
+from apps.clickstream.messages import (
+    SHOP,
+    ConsentSaid,
+    EraseCart,
+    ErasePerson,
+    Link,
+    Looked,
+    MarketingConsent,
+    Unlink,
+)
 from apps.clickstream.rows import Erased, Identity, digest_of
 from apps.clickstream.suppression import Suppressed, is_suppressed
 from apps.clickstream.visitor_sessions import VisitorSessions
@@ -113,6 +122,7 @@ class VisitorIdentity(VisitorSessions):
     def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
         ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
+        self._forget_visit(cause, ctx)
         if known.user_id is not None:
             ctx.emit(Unlink(f"u:{known.user_id}", ctx.event_time, ctx.key))
             self._identity(known, known.user_id, ctx, deleted=True)
@@ -147,3 +157,9 @@ class VisitorIdentity(VisitorSessions):
         else:
             person = subject[2:] if subject.startswith("p:") else f"v:{subject}"
             ctx.emit(ErasePerson(person, ctx.event_time, cause))
+            self._forget_visit(cause, ctx)
+
+    def _forget_visit(self, cause: str, ctx: Context) -> None:
+        if self._rules.recommends:
+            visitor = str(ctx.key)
+            ctx.output(self.looks, Looked(SHOP, ctx.event_time, cause, visitor, "", forget=True))

@@ -8,7 +8,16 @@ from typing import Final
 from apps.clickstream.consent import may_offer, may_stitch
 from apps.clickstream.events import Click, to_cents
 from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Known, newly_covered
-from apps.clickstream.messages import Activity, ActivityKind, CartChange, ItemCount, Purchase, shard_of
+from apps.clickstream.messages import (
+    SHOP,
+    Activity,
+    ActivityKind,
+    CartChange,
+    ItemCount,
+    Looked,
+    Purchase,
+    shard_of,
+)
 from apps.clickstream.visitor_identity import VisitorIdentity
 from millrace import Context
 
@@ -76,6 +85,12 @@ class VisitorTold(VisitorIdentity):
             worth = cents * quantity * _CART[kind]
             stage = step or _STAGE.get(kind, "cart")
             ctx.output(self.carts, CartChange(cart, at, cause, visitor, person, stage, worth, marketing))
+        if self._rules.recommends and may_stitch(consent):
+            if kind == "page_view" and event.item_id:
+                ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, event.item_id))
+            elif kind == "purchase" and event.lines:
+                bought = [line.item_id for line in event.lines]
+                ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, "", bought))
         # By position: names take longer to be matched, and most events come through here.
         if kind == "purchase":
             ctx.emit(

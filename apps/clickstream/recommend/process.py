@@ -1,0 +1,264 @@
+"""Next items while a shop is open: each click of a visit is answered from the visits that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from apps.clickstream.messages import Looked
+from apps.clickstream.recommend.log import SessionLog, index_of, let_in
+from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
+from apps.clickstream.recommend.scoring import Policy, recommend
+from millrace import Context, KeyedProcess, Timer, hours, map_state, minutes, side_output, value_state
+from millrace.experiments import share
+from millrace.operators.detectors import Cusum, CusumState, cusum
+
+#: Names of timers.
+SWEEP: Final = "sweep"
+CLOSE: Final = "close"
+#: Visits that nothing was clicked in for longer than the gap end at whole minutes.
+_SWEEP_MS: Final = 60_000
+#: The newest items of a visit that are looked at, and remembered.
+_LONGEST: Final = 100
+#: What the arms are dealt by.
+EXPERIMENT: Final = "recommendations"
+LEARNED: Final = "learned"
+POPULAR: Final = "popular"
+
+
+@dataclass(frozen=True)
+class Recommending:
+    """What is recommended.
+
+    Attributes:
+        surfaces: What is asked for at each click.
+        most: Length of a list.
+        gap_ms: A visit in which nothing is clicked for longer has ended, ms.
+        newest: Newest sessions that an item keeps.
+        keep: Newest sessions that are kept at all.
+        control: Share of the persons to whom only what is popular is shown.
+        window_ms: Quality is told of so long, ms.
+        detector: What finds a change of the hit rate from one time to the next.
+    """
+
+    surfaces: tuple[Policy, ...] = ("resume", "discover")
+    most: int = 10
+    gap_ms: int = minutes(30)
+    newest: int = 1_000
+    keep: int = 200_000
+    control: float = 0.0
+    window_ms: int = hours(1)
+    detector: Cusum = field(default_factory=lambda: cusum(learn=24, threshold=5.0))
+
+
+class Visit(msgspec.Struct, array_like=True):
+    """A visit that goes on.
+
+    Attributes:
+        items: What was looked at, oldest first, repeats included.
+        at: The last click, ms.
+        arm: What chooses its lists.
+        shown: Surface → the list of the last click.
+        popular: What was popular then.
+        bought: What was bought in it.
+    """
+
+    items: list[str]
+    at: int
+    arm: str
+    shown: dict[str, list[str]] = {}
+    popular: list[str] = []
+    bought: list[str] = []
+
+
+class Tally(msgspec.Struct, array_like=True):
+    """What is counted of the lists of one surface and arm.
+
+    Attributes:
+        queries: Lists that were judged.
+        hits: Of these, with the next item.
+        reciprocal: Sum of 1 / rank.
+        popular: Hits of what was popular.
+        named: Different items that were shown.
+    """
+
+    queries: int = 0
+    hits: int = 0
+    reciprocal: float = 0.0
+    popular: int = 0
+    named: dict[str, bool] = {}
+
+
+class Window(msgspec.Struct, array_like=True):
+    """The time whose quality is being counted.
+
+    Attributes:
+        start: Its begin, ms.
+        tallies: Surface and arm → what is counted.
+        watched: Surface and arm → what is known of its hit rate so far.
+    """
+
+    start: int = -1
+    tallies: dict[str, Tally] = {}
+    watched: dict[str, CusumState] = {}
+
+
+class Recommender(KeyedProcess[Looked, Recommendation]):
+    """Answers each click of a shop with next items, and learns from each visit once it has ended.
+
+    One key is one shop: its log of sessions, its open visits. Events are handled in the order of their time,
+    so that a list hangs on nothing but what was clicked before it: it is what an index would say of all
+    visits that had ended at the last whole minute.
+
+    Args:
+        recommending: What is recommended.
+    """
+
+    name = "Recommender"
+    order = "event_time"
+    quality = side_output(RecommendationQuality)
+
+    log = value_state(SessionLog)
+    segments = map_state(int, list[list[str]], paged=True)
+    visits = map_state(str, Visit, paged=True)
+    window = value_state(Window)
+
+    def __init__(self, recommending: Recommending | None = None) -> None:
+        self._r = recommending or Recommending()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the state hangs on."""
+        return {"gap_ms": self._r.gap_ms, "keep": self._r.keep}
+
+    def process(self, event: Looked, ctx: Context) -> None:
+        """Judge the lists before by what is looked at now, and make new ones."""
+        at = ctx.event_time
+        visit = self.visits.get(event.visitor)
+        if event.forget:
+            if visit is not None:
+                self.visits.remove(event.visitor)
+            return
+        if visit is not None and at - visit.at > self._r.gap_ms:
+            self._let_in([visit.items])
+            self.visits.remove(event.visitor)
+            visit = None
+        if not event.item:
+            if visit is not None:
+                visit.bought = list(dict.fromkeys([*visit.bought, *event.bought]))
+                self.visits.put(event.visitor, visit)
+            return
+        if visit is None:
+            arm = POPULAR if share(event.person, EXPERIMENT) < self._r.control else LEARNED
+            visit = Visit([], at, arm)
+        elif visit.shown:
+            self._judge(visit, event.item, ctx)
+        visit.items = [*visit.items[1 - _LONGEST :], event.item]
+        visit.at = max(visit.at, at)
+        self._answer(event, visit, ctx)
+        self.visits.put(event.visitor, visit)
+        if ctx.timers.pending(SWEEP) is None:
+            ctx.timers.at(at - at % _SWEEP_MS + _SWEEP_MS, SWEEP)
+
+    def on_late(self, event: Looked, ctx: Context) -> None:
+        """Forget whom one is asked to; a click that comes late is told so, and nobody waits for its list."""
+        if event.forget:
+            self.visits.remove(event.visitor)
+        else:
+            self.emit_late(event, ctx)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """End visits, or tell how good the lists of a time were."""
+        if timer.name == CLOSE:
+            self._close(ctx)
+            return
+        gap, at = self._r.gap_ms, ctx.event_time
+        ended = [(v.at, name, v.items) for name, v in self.visits.items() if v.at + gap < at]
+        ended.sort()
+        for _, name, _ in ended:
+            self.visits.remove(name)
+        self._let_in([items for _, _, items in ended])
+        if self.visits:
+            ctx.timers.at(at + _SWEEP_MS, SWEEP)
+
+    def last_due(self, latest: int) -> int:
+        """Return when the last visit has ended, and the last time is told."""
+        return latest + max(self._r.gap_ms, self._r.window_ms) + 2 * _SWEEP_MS
+
+    # -- lists -----------------------------------------------------------------------------------
+
+    def _log(self) -> SessionLog:
+        log = self.log.value
+        if log is None:
+            log = self.log.value = SessionLog()
+        return log
+
+    def _let_in(self, ended: Sequence[Sequence[str]]) -> None:
+        let_in(self._log(), self.segments, ended, m=self._r.newest, keep=self._r.keep)
+
+    def _answer(self, event: Looked, visit: Visit, ctx: Context) -> None:
+        """Make the lists of a click."""
+        index = index_of(self._log(), self.segments, self._r.newest)
+        most, bought = self._r.most, set(visit.bought)
+        wanted = most + len(bought)
+        # An item that the index does not know, or a visit that is none, gets what is popular.
+        popular = [s for s in recommend(index, (), most=wanted + len(visit.items)) if s.item not in bought]
+        visit.popular = [str(s.item) for s in popular[:most]]
+        visit.shown = {}
+        for surface in self._r.surfaces:
+            if visit.arm == POPULAR:
+                barred = set(visit.items) if surface == "discover" else set()
+                found = [s for s in popular if s.item not in barred]
+            else:
+                found = recommend(index, visit.items, policy=surface, most=wanted)
+                found = [s for s in found if s.item not in bought]
+            found = found[:most]
+            if not found:
+                continue
+            items = visit.shown[surface] = [str(s.item) for s in found]
+            ctx.emit(
+                Recommendation(
+                    event.cause, surface, event.visitor, event.person, event.at_ms, event.item, visit.arm,
+                    items, [round(s.score, 6) for s in found], [s.why for s in found], len(visit.items),
+                    index.sessions,
+                )
+            )  # fmt: skip
+
+    # -- quality ---------------------------------------------------------------------------------
+
+    def _judge(self, visit: Visit, item: str, ctx: Context) -> None:
+        """Count the lists of a visit's last click, by what was looked at next."""
+        window, size = self.window.value, self._r.window_ms
+        if window is None:
+            window = self.window.value = Window()
+        if window.start < 0:
+            window.start = ctx.event_time - ctx.event_time % size
+            ctx.timers.at(window.start + size, CLOSE)
+        for surface, items in visit.shown.items():
+            tally = window.tallies.setdefault(f"{surface}/{visit.arm}", Tally())
+            tally.queries += 1
+            if item in items:
+                tally.hits += 1
+                tally.reciprocal += 1.0 / (items.index(item) + 1)
+            tally.popular += item in visit.popular
+            tally.named.update(dict.fromkeys(items, True))
+
+    def _close(self, ctx: Context) -> None:
+        """Tell of the time that is over."""
+        window = self.window.value
+        if window is None or window.start < 0:
+            return
+        known = max(1, len(index_of(self._log(), self.segments, self._r.newest).names))
+        for name, tally in sorted(window.tallies.items()):
+            surface, _, arm = name.partition("/")
+            rate = tally.hits / tally.queries
+            change = self._r.detector.add(window.watched.setdefault(name, CusumState()), rate)
+            row = RecommendationQuality(
+                surface, arm, window.start, window.start + self._r.window_ms, tally.queries, rate,
+                tally.reciprocal / tally.queries, tally.popular / tally.queries, len(tally.named) / known,
+                "" if change is None else change.direction,
+            )  # fmt: skip
+            ctx.output(self.quality, row, identity=f"{name}/{window.start}")
+        window.start, window.tallies = -1, {}

@@ -1,0 +1,65 @@
+"""What comes out of recommending: the lists that were shown, and how good they were."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Recommendation(msgspec.Struct, frozen=True, gc=False):
+    """The next items for a visit, as of one of its clicks.
+
+    Attributes:
+        cause: The click.
+        surface: Where it is shown: ``resume`` may name items of the visit, ``discover`` none.
+        visitor_id: The browser.
+        person: Whom it is known to be.
+        event_time_ms: When it was clicked, UTC ms.
+        item: The item that is looked at.
+        arm: ``learned``, or ``popular``: to this person only what is popular is shown.
+        items: The items, the likeliest first.
+        scores: Their scores; of what only fills the list 0.
+        why: What spoke for each: ``visit``, ``sessions``, ``rule`` or ``popular``.
+        visit: How many items were looked at in this visit so far.
+        sessions: Sessions in the index.
+    """
+
+    cause: str
+    surface: str
+    visitor_id: str
+    person: str
+    event_time_ms: int
+    item: str
+    arm: str
+    items: list[str]
+    scores: list[float]
+    why: list[str]
+    visit: int
+    sessions: int
+
+
+class RecommendationQuality(msgspec.Struct, frozen=True, gc=False):
+    """How good the lists of a time were, each judged by what was looked at next in the same visit.
+
+    Attributes:
+        surface: The surface.
+        arm: What chose the lists.
+        start_ms: Begin of the time, UTC ms.
+        end_ms: Its end.
+        queries: Lists that were judged.
+        hit_rate: Share of them that had the next item.
+        mrr: Mean of 1 / rank of it, 0 without.
+        popular_hit_rate: Share of the same visits in which the popular items had it.
+        coverage: Different items that were shown, in shares of those that the index knows.
+        change: ``down`` or ``up`` where the hit rate is not what it was (CUSUM over the times); empty: it is.
+    """
+
+    surface: str
+    arm: str
+    start_ms: int
+    end_ms: int
+    queries: int
+    hit_rate: float
+    mrr: float
+    popular_hit_rate: float
+    coverage: float
+    change: str
