@@ -46,6 +46,7 @@ app = App(
     demo="apps.clickstream.demo:spec",
     dashboard="apps.clickstream.dashboard:page",
     evaluate="apps.clickstream.evaluate_cli:app",
+    serve="apps.clickstream.recommend.serve:QUESTIONS",
     contracts={
         "click.v2": Click,
         "customer.v1": Customer,

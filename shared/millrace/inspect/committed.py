@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -203,18 +203,25 @@ class CommittedState:
                     found[number] = unseal(stored, place_of(stage.process, label, number, station), ring)
             return found
 
-    def entry(self, process: str | None, key: tuple[str, ...]) -> tuple[KeptEntry, int] | None:
+    def entry(
+        self,
+        process: str | None,
+        key: tuple[str, ...],
+        items: Mapping[str, Sequence[object]] | None = None,
+    ) -> tuple[KeptEntry, int] | None:
         """Return what is kept for a key, and its size in bytes; ``None``: nothing.
 
         Args:
             process: The process; of a query with one, it need not be named.
             key: The parts of the key, as text.
+            items: Paged map → items of it: what stands in parts of its own is read only as far as these do,
+                and some that stand beside them come along; ``None``: all.
         """
         text = encode_key(key)
         with self._lock:
             stage = self.stage(process)
             station, label = stage.place(text)
-            return entry_in(text, lambda numbers: self.values(stage, station, label, numbers))
+            return entry_in(text, lambda numbers: self.values(stage, station, label, numbers), items)
 
     def groups(self, process: str | None = None) -> Iterator[tuple[int, int, StoredGroup]]:
         """Yield station, label and content of every key group, in no particular order.

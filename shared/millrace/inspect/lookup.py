@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from millrace.host.station import HEADER
 from millrace.inspect.entries import KeptEntry, reader_of, whole_entries
@@ -10,18 +10,22 @@ from millrace.inspect.groups import StoredGroup
 from millrace.state.backend import CommitMetrics
 from millrace.state.cells import SCHEMA_PAGE, read_header
 from millrace.state.page_index import PageIndex
-from millrace.state.paged import part_text
+from millrace.state.paged import part_of, part_text
 
 #: Numbers of values of a key group (of pages, ``HEADER``) → those that are there, their seals opened.
 ReadValues = Callable[[Sequence[int]], Mapping[int, bytes]]
 
 
-def entry_in(text: str, values: ReadValues) -> tuple[KeptEntry, int] | None:
+def entry_in(
+    text: str, values: ReadValues, items: Mapping[str, Sequence[object]] | None = None
+) -> tuple[KeptEntry, int] | None:
     """Return what is kept for a key, and its size in bytes; ``None``: nothing.
 
     Args:
         text: The key's text.
         values: Reads values of its key group.
+        items: Paged map → items: only the parts that these are in are read, and of other paged states none;
+            ``None``: all.
 
     Raises:
         StateCorrupted: It cannot be read.
@@ -57,7 +61,12 @@ def entry_in(text: str, values: ReadValues) -> tuple[KeptEntry, int] | None:
     own = found(text)
     if own is None:
         return None
-    parts = [part_text(text, name, number) for first, end, name in extents for number in range(first, end)]
+    parts = []
+    for first, end, name in extents:
+        numbers: Iterable[int] = range(first, end)
+        if items is not None:
+            numbers = sorted({part_of(item, end) for item in items.get(name, ())}) if end else ()
+        parts += [part_text(text, name, number) for number in numbers]
     read_pages_of(parts)
     kept = [(text, *own), *((part, *one) for part in parts if (one := found(part)) is not None)]
     ((_, entry, size),) = whole_entries(kept)

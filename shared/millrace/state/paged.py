@@ -293,7 +293,7 @@ class PagedMapState(_Paged, MapState[K, V]):
         _, count, name = self.extent()
         if not count:
             return default
-        opened = self._at(name, _part_of(key, count))
+        opened = self._at(name, part_of(key, count))
         found: V | None = self._inner.get(key, default)
         self._done(opened)
         if key in self._inner:
@@ -303,7 +303,7 @@ class PagedMapState(_Paged, MapState[K, V]):
     def put(self, key: K, value: V, *, ttl: timedelta | int | None = None) -> None:
         """Write the value at ``key``; see :meth:`MapState.put`."""
         _, count, name = self.extent()
-        opened = self._at(name, _part_of(key, count or 1))
+        opened = self._at(name, part_of(key, count or 1))
         if not count:
             self._slot(opened).clear()  # what was left by a state of that name which was declared away since
             count = 1
@@ -320,7 +320,7 @@ class PagedMapState(_Paged, MapState[K, V]):
         _, count, name = self.extent()
         if not count:
             return
-        opened = self._at(name, _part_of(key, count))
+        opened = self._at(name, part_of(key, count))
         before = len(self._slot(opened))
         self._inner.remove(key)
         self._done(opened)
@@ -342,14 +342,14 @@ class PagedMapState(_Paged, MapState[K, V]):
         _, count, name = self.extent()
         if not count:
             return False
-        self._at(name, _part_of(key, count))
+        self._at(name, part_of(key, count))
         return key in self._inner
 
     def _spread(self, items: dict[Any, Any]) -> int:
         count = max(1, 2 * len(items) // PART_ITEMS)
         parts = [self._new(number) for number in range(count)]
         for key, item in items.items():
-            parts[_part_of(key, count)][key] = item
+            parts[part_of(key, count)][key] = item
         return count
 
     def _split(self) -> None:
@@ -458,7 +458,7 @@ def _hash(key: object) -> int:
     return zlib.crc32(f"{key}".encode())
 
 
-def _part_of(key: object, count: int) -> int:
+def part_of(key: object, count: int) -> int:
     """Return the part of ``count`` that an item is in."""
     bits = _hash(key)
     number = bits & ((1 << count.bit_length()) - 1)

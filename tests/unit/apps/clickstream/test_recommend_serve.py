@@ -1,0 +1,131 @@
+"""Next items over HTTP: of committed batches, by an index that follows them; as one made anew would say."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from apps.clickstream.app import app
+from apps.clickstream.recommend import process as recommending
+from apps.clickstream.recommend.log import SEGMENT
+from apps.clickstream.recommend.process import Recommender, Recommending
+from apps.clickstream.recommend.serve import Follower, next_items
+from apps.clickstream.settings import ClickstreamSettings
+from millrace.chaos.hostile import Message
+from millrace.inspect.committed import CommittedState
+from millrace.runtime.settings import load_settings
+from millrace.serving.questions import NotFound, Refused, questions_of
+from millrace.topology import Input, read
+from tests.unit.apps.clickstream.test_recommender import HOUR, MINUTE, Event, look, made
+from tests.unit.millrace.serving.memory_query import MemoryQuery
+
+
+def query_of(root: Path, **told: Any) -> MemoryQuery:
+    sets = ("spark.key_groups=4", "stream.out_of_orderness=0s")
+    settings = load_settings(ClickstreamSettings, app="clickstream", overrides=sets, env={})
+    looks = read(Input("looks", key="shop", event_time="at_ms"))
+    topology = looks.process(Recommender(Recommending(**told)))
+    return MemoryQuery(root / "app", topology, settings, "looks")
+
+
+def run(query: MemoryQuery, events: list[Event]) -> list[dict[str, Any]]:
+    rows = [Message("looks", None, msgspec.json.encode(e), 0) for _, _, e in events]
+    return [row for output, row in query.run(rows) if output == "main"]
+
+
+def asked(state: CommittedState, follower: Follower, visitor: str, **more: str) -> dict[str, Any]:
+    found: dict[str, Any] = next_items(state, {"visitor": visitor, **more}, follower)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_follows_the_batches_says_what_the_stream_and_an_index_made_anew_say(
+    seed: int, tmp_path: Path
+) -> None:
+    query = query_of(tmp_path, most=5)
+    # What is bought after a list was made is in the answer's list no more.
+    events, rnd = [e for e in made(seed, number=150) if not e[2].bought], random.Random(seed)
+    state, follower, compared = None, Follower(), 0
+    while events:
+        part, events = events[: (n := rnd.randrange(1, 12))], events[n:]
+        told = {(r["visitor_id"], r["surface"]): r for r in run(query, part)}
+        if state is None:
+            state = CommittedState(query.writer.checkpoint)
+        state.move_to()
+        for visitor in ("b0", "b3", "nobody"):
+            for surface in ("resume", "discover"):
+                answer = asked(state, follower, visitor, surface=surface, most="5")
+                assert answer == asked(state, Follower(), visitor, surface=surface, most="5")
+                row = told.get((visitor, surface))
+                # Visits may have ended after it, or a request to forget it may have come.
+                if row is not None and (row["sessions"], row["visit"]) == (
+                    answer["sessions"],
+                    answer["visit"],
+                ):
+                    compared += 1
+                    assert [one["item"] for one in answer["items"]] == row["items"]
+                    assert [one["why"] for one in answer["items"]] == row["why"]
+    assert compared > 10
+
+
+def test_segments_and_a_log_that_was_cut_are_followed(tmp_path: Path) -> None:
+    query = query_of(tmp_path, keep=2 * SEGMENT)
+    rnd, state, follower = random.Random(1), None, Follower()
+    sizes = []
+    for batch in range(14):
+        begin = batch * 3 * HOUR
+        part = []
+        for n in range(80):
+            name = f"{batch}.{n}"
+            part += [look(begin + n * 1000 + k, name, f"i{rnd.randrange(30)}") for k in (0, 500)]
+        run(query, [*part, look(begin + 2 * HOUR, f"last{batch}", "i0")])
+        if state is None:
+            state = CommittedState(query.writer.checkpoint)
+        state.move_to()
+        answer = asked(state, follower, f"last{batch}")
+        assert answer == asked(state, Follower(), f"last{batch}")
+        sizes.append(answer["sessions"])
+    assert max(sizes) > 2 * SEGMENT
+    assert sizes[-1] < max(sizes)
+
+
+def test_who_is_not_known_gets_what_is_popular_and_the_item_is_not_used(tmp_path: Path) -> None:
+    query = query_of(tmp_path)
+    run(query, [look(n * 1000, f"a{n}", item) for n, item in enumerate("xxyxz")])
+    run(query, [look(HOUR, "b", "y")])
+    state = CommittedState(query.writer.checkpoint)
+    answer = asked(state, Follower(), "nobody", item="z")
+    assert [(one["item"], one["why"]) for one in answer["items"]] == [
+        ("x", "popular"), ("y", "popular"), ("z", "popular"),
+    ]  # fmt: skip
+    known = asked(state, Follower(), "b", item="z", surface="discover")
+    assert (known["visit"], [one["item"] for one in known["items"]]) == (2, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [({"surface": "wall"}, "surface is one of"), ({"most": "0"}, "from 1 to"), ({"most": "x"}, "from 1")],
+)
+def test_what_cannot_be_asked_is_said(told: dict[str, str], why: str, tmp_path: Path) -> None:
+    query = query_of(tmp_path)
+    run(query, [look(0, "a", "x")])
+    with pytest.raises(Refused, match=why):
+        asked(CommittedState(query.writer.checkpoint), Follower(), "a", **told)
+
+
+def test_an_app_without_next_items_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = query_of(tmp_path)
+    run(query, [look(0, "a", "x"), look(MINUTE, "b", "y")])
+    state = CommittedState(query.writer.checkpoint)
+    assert recommending.SWEEP
+    monkeypatch.setattr("apps.clickstream.recommend.serve._PROCESS", "Another")
+    with pytest.raises(NotFound, match=r"recommend\.on"):
+        asked(state, Follower(), "a")
+
+
+def test_the_app_has_the_question() -> None:
+    assert set(questions_of(app)) == {"next_items"}
