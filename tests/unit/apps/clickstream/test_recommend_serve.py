@@ -96,7 +96,7 @@ def test_segments_and_a_log_that_was_cut_are_followed(tmp_path: Path) -> None:
 def test_who_is_not_known_gets_what_is_popular_and_the_item_is_not_used(tmp_path: Path) -> None:
     query = query_of(tmp_path)
     run(query, [look(n * 1000, f"a{n}", item) for n, item in enumerate("xxyxz")])
-    run(query, [look(HOUR, "b", "y")])
+    run(query, [look(HOUR, "b", "y"), look(HOUR + 1, "c", "y")])
     state = CommittedState(query.writer.checkpoint)
     answer = asked(state, Follower(), "nobody", item="z")
     assert [(one["item"], one["why"]) for one in answer["items"]] == [
