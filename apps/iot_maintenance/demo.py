@@ -30,13 +30,6 @@ _FAULT: Final = "sensor fault: "
 #: How much faster than event time machines live: a minute is three hours.
 ACCELERATION: Final = 180.0
 _HOUR_MS: Final = 3_600_000
-#: Topics of the settings that are the demo's own on a broker that others use.
-_TOPICS: Final = (
-    "readings", "status", "maintenance", "errors", "heartbeats", "equipment", "actions", "control",
-    "alarms", "liveness", "shifts", "health", "alarm_kpis", "notices", "counts", "clocks", "work_orders",
-    "anomalies", "forecasts", "machine_health", "risks", "remaining_life", "maintenance_plan",
-    "dead_letters",
-)  # fmt: skip
 #: Sensor faults that must be found, and by which words. A drift looks like wear of a component to whoever
 #: sees one sensor; of a gap there are no readings.
 WORDS: Final[Mapping[str, frozenset[str]]] = {
@@ -58,7 +51,9 @@ _decode_alarm = msgspec.json.Decoder(AlarmEvent).decode
 def settings(run_id: str) -> list[str]:
     """Return settings for the run: topics of its own on a broker that others use."""
     names = IotSettings().topics
-    own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in _TOPICS] if run_id else []
+    # All but the one that is not named: enriched readings go to their table alone.
+    topics = [name for name in type(names).model_fields if name != "partitions" and getattr(names, name)]
+    own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
     # On a busy machine the generator's streams come further apart than a plant's.
     return [*own, "monitor.grace=30s", "stream.out_of_orderness=1s"]
 
