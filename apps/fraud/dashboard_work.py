@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from apps.fraud.cases_app import NAME, FraudCasesSettings
 from apps.fraud.cases_events import Case
 from apps.fraud.cases_live import Ranked
@@ -215,8 +213,7 @@ def people(data: AppData) -> View | None:
         Column("decided", "count"), Column("frauds", "count"), Column("mean until decided", "duration"),
         Column("longest until decided", "duration"),
     )  # fmt: skip
-    view = bounded(columns, rows, most=_LINES)
-    return None if view is None else msgspec.structs.replace(view, page=_PAGE, choose="person")
+    return bounded(columns, rows, most=_LINES, page=_PAGE, choose="person")
 
 
 def decided_per_day(data: AppData) -> View | None:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from apps.iot_maintenance import dashboard_fleet, dashboard_foresight, dashboard_work
 from apps.iot_maintenance.alarms.rule import SEVERITIES
 from apps.iot_maintenance.dashboard_data import (
@@ -107,11 +105,7 @@ def alarm_list(data: AppData) -> View | None:
     """Return the alarms that matter, what is active and unacknowledged first."""
     if not _any_row(data, "alarms"):
         return None
-    rows = alarms(data)
-    view = alarm_table(rows)
-    if view is None:
-        return Note("no alarm that matters", tone="good")
-    return msgspec.structs.replace(view, actions=[dashboard_work.offers(r) for r in rows[:_MOST_ALARMS]])
+    return alarm_table(alarms(data)) or Note("no alarm that matters", tone="good")
 
 
 def alarm_table(rows: Sequence[Row]) -> Table | None:
@@ -129,7 +123,8 @@ def alarm_table(rows: Sequence[Row]) -> Table | None:
         for r in rows
     ]  # fmt: skip
     tones: list[Tone] = [TONES[r["severity"]] if r["active"] and r["announced"] else "plain" for r in rows]
-    return bounded(columns, cells, tones, most=_MOST_ALARMS)
+    acts = [dashboard_work.alarm_offers(r) for r in rows[:_MOST_ALARMS]]
+    return bounded(columns, cells, tones, most=_MOST_ALARMS, actions=acts)
 
 
 def health(data: AppData) -> View | None:

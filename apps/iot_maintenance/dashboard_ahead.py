@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from apps.iot_maintenance.alarms.book import read_rules
 from apps.iot_maintenance.assets import point_of, quantity_of, subject_of
 from apps.iot_maintenance.dashboard_data import Row, alarms
-from apps.iot_maintenance.dashboard_fleet import crossings, merged
-from apps.iot_maintenance.orders import open_orders_of
+from apps.iot_maintenance.dashboard_fleet import UNUSUAL, crossings, merged
+from apps.iot_maintenance.dashboard_work import order_offers
+from apps.iot_maintenance.orders import open_orders_of, orders_over
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import as_dict
 from millrace.dashboard.views import (
@@ -148,7 +149,7 @@ def health(data: AppData, machine: str) -> list[Titled]:
     limit = Series("limit", [(at, 1.0) for at in ends], "limit")
     view = TimeSeries(series=(*shares, limit), unit="of its limit", clock="event time")
     most = sorted(as_dict(last["contributions"]).items(), key=lambda pair: (-pair[1], pair[0]))
-    tone: Tone = "warn" if last["score"] >= 0.5 else "plain"
+    tone: Tone = "warn" if last["score"] >= UNUSUAL else "plain"
     bars = tuple(Bar(sensor, share, tone=tone) for sensor, share in most[:_SENSORS])
     return [
         Titled("Sensors together", view),
@@ -176,9 +177,6 @@ def life(data: AppData, machine: str) -> list[Titled]:
 def work(data: AppData, machine: str) -> list[Titled]:
     """Return a machine's work orders, and when it should be maintained, with what can be done."""
     rows = [row for row in merged(data, "work_orders") if row["machine_id"] == machine]
-    opened = open_orders_of(rows)
-    ids = {row["order_id"] for row in opened}
-    over = sorted((r for r in rows if r["order_id"] not in ids), key=lambda r: -r["event_time_ms"])
     plans = [row for row in merged(data, "maintenance_plan") if row["machine_id"] == machine]
     columns = (Column("what"), Column("component"), Column("begin", "time"), Column("end", "time"),
                Column("by"), Column("why"))  # fmt: skip
@@ -188,11 +186,10 @@ def work(data: AppData, machine: str) -> list[Titled]:
     acts: list[tuple[Offer, ...]] = [
         (Offer("plan", {"machine": machine, "component": p["component"]}),) for p in plans
     ]
-    for r in [*opened, *over[:_ORDERS]]:
+    for r in [*open_orders_of(rows), *orders_over(rows)[:_ORDERS]]:
         why = r["comment"] or r["reason"]
         cells.append([r["state"], r["component"], r["start_ms"], r["end_ms"], r["operator"], why])
-        about = {"machine": machine, "component": r["component"]}
-        acts.append((Offer("plan", about), Offer("unplan", about)) if r["order_id"] in ids else ())
+        acts.append(order_offers(r))
     if not cells:
         return []
     return [Titled("Maintenance", Table(columns=columns, rows=cells, actions=acts))]

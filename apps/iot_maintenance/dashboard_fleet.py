@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from apps.iot_maintenance.alarms.rule import SEVERITIES
 from apps.iot_maintenance.dashboard_data import Row, alarms
 from apps.iot_maintenance.orders import open_orders_of
@@ -41,9 +39,7 @@ class Machine(NamedTuple):
     Attributes:
         machine_id: Its name.
         kind: Its kind.
-        line: Its line, where an alarm or a silence has told.
         status: What it does.
-        seen_ms: Its newest reading.
         severity: Of its worst alarm that operators are told of; empty: none.
         alarms: How many of these there are.
         health: Newest row of ``machine_health``.
@@ -56,9 +52,7 @@ class Machine(NamedTuple):
 
     machine_id: str
     kind: str = ""
-    line: str = ""
     status: str | None = None
-    seen_ms: int | None = None
     severity: str = ""
     alarms: int = 0
     health: Row | None = None
@@ -99,67 +93,57 @@ class Machine(NamedTuple):
 # -- what is read ------------------------------------------------------------------------------------
 
 
-def newest_of(data: AppData, table: str, columns: tuple[str, ...]) -> dict[str, Row]:
-    """Return the newest row of each machine of a table that grows; only what is new is read.
+def newest_of(
+    data: AppData, table: str, columns: tuple[str, ...], keys: tuple[str, ...] = ("machine_id",)
+) -> dict[tuple[str, ...], Row]:
+    """Return the newest row of each key of a table that grows; only what is new is read.
 
     Args:
         data: The app's data.
         table: The table.
-        columns: What of the rows, ``machine_id`` and ``event_time_ms`` among it.
+        columns: What of the rows, besides the keys and ``event_time_ms``.
+        keys: The columns that tell rows apart.
     """
-    reader = data.table(table)
-    return {} if reader is None else reader.fold("newest", columns, dict, _newest)
 
+    def add(kept: dict[tuple[str, ...], Row], rows: pa.Table) -> dict[tuple[str, ...], Row]:
+        import pyarrow as pa
 
-def _newest(kept: dict[str, Row], rows: pa.Table) -> dict[str, Row]:
-    import pyarrow.compute as pc
-
-    if not rows.num_rows:
+        if not rows.num_rows:
+            return kept
+        # The last of each key, by the place that it has in the order of time.
+        rows = rows.sort_by("event_time_ms")
+        places = rows.append_column("_place", pa.array(range(rows.num_rows)))
+        last = places.group_by(list(keys)).aggregate([("_place", "max")])["_place_max"]
+        for row in rows.take(last).to_pylist():
+            key = tuple(row[name] for name in keys)
+            before = kept.get(key)
+            if before is None or before["event_time_ms"] <= row["event_time_ms"]:
+                kept[key] = row
         return kept
-    order = pc.sort_indices(rows, [("event_time_ms", "ascending")])
-    rows = rows.take(order)
-    # The last of each machine, by the place it has in the order of time.
-    numbered = rows.append_column("_place", pc.cast(_places(rows.num_rows), "int64"))
-    last = numbered.group_by("machine_id").aggregate([("_place", "max")])["_place_max"]
-    for row in rows.take(last).to_pylist():
-        before = kept.get(row["machine_id"])
-        if before is None or before["event_time_ms"] <= row["event_time_ms"]:
-            kept[row["machine_id"]] = row
-    return kept
+
+    reader = data.table(table)
+    wanted = (*keys, "event_time_ms", *columns)
+    return {} if reader is None else reader.fold("newest", wanted, dict, add)
 
 
-def _places(number: int) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(range(number))
-
-
-def newest_risks(data: AppData) -> dict[str, list[Row]]:
-    """Return the risks of each machine's components as last told."""
-    reader = data.table("risks")
-    if reader is None:
-        return {}
-    columns = ("machine_id", "component", "event_time_ms", "horizon_h", "probability", "model")
-    return reader.fold("newest", columns, dict, _newest_risks)
+def newest_of_machines(data: AppData, table: str, columns: tuple[str, ...]) -> dict[str, Row]:
+    """Return the newest row of each machine (see :func:`newest_of`)."""
+    return {machine: row for (machine,), row in newest_of(data, table, columns).items()}
 
 
-def _newest_risks(kept: dict[str, list[Row]], rows: pa.Table) -> dict[str, list[Row]]:
-    import pyarrow.compute as pc
+def worst_risks(data: AppData) -> dict[str, Row]:
+    """Return of the risks that each machine was last told of that with the highest probability."""
+    found: dict[str, Row] = {}
+    rows = newest_of(data, "risks", ("horizon_h", "probability"), ("machine_id", "component"))
+    for (machine, _), row in rows.items():
+        before = found.get(machine)
+        if before is None or _told_and_likely(before) < _told_and_likely(row):
+            found[machine] = row
+    return found
 
-    latest = rows.group_by("machine_id").aggregate([("event_time_ms", "max")])
-    for machine, at in zip(
-        latest["machine_id"].to_pylist(), latest["event_time_ms_max"].to_pylist(), strict=True
-    ):
-        before = kept.get(machine)
-        if before is None or before[0]["event_time_ms"] <= at:
-            of = rows.filter((pc.field("machine_id") == machine) & (pc.field("event_time_ms") == at))
-            told = (
-                {}
-                if before is None or before[0]["event_time_ms"] < at
-                else {r["component"]: r for r in before}
-            )
-            kept[machine] = list({**told, **{r["component"]: r for r in of.to_pylist()}}.values())
-    return kept
+
+def _told_and_likely(risk: Row) -> tuple[int, float]:
+    return risk["event_time_ms"], risk["probability"]
 
 
 def merged(data: AppData, table: str) -> list[Row]:
@@ -179,51 +163,43 @@ def crossings(data: AppData) -> list[Row]:
     )
 
 
-def orders(data: AppData) -> list[Row]:
-    """Return the open work orders, the soonest first."""
-    return open_orders_of(merged(data, "work_orders"))
+#: What a fleet is made of.
+_TABLES: Final = (
+    "readings", "machine_health", "remaining_life", "risks", "maintenance_plan", "forecasts", "work_orders",
+    "alarms",
+)  # fmt: skip
 
 
 def fleet(data: AppData) -> list[Machine]:
-    """Return all machines, the worst first."""
-    readings = newest_of(data, "readings", ("machine_id", "event_time_ms", "status", "kind"))
-    healths = newest_of(data, "machine_health", _HEALTH)
-    lives = newest_of(data, "remaining_life", _LIFE)
-    risks = {m: max(rows, key=lambda r: r["probability"]) for m, rows in newest_risks(data).items()}
+    """Return all machines, the worst first; made anew when a table of it has changed."""
+    versions = tuple(None if (table := data.table(name)) is None else table.version for name in _TABLES)
+    return data.once("fleet", versions, lambda: _fleet(data))
+
+
+def _fleet(data: AppData) -> list[Machine]:
+    readings = newest_of_machines(data, "readings", ("status", "kind"))
+    healths = newest_of_machines(data, "machine_health", ("kind", "score", "sensor"))
+    lives = newest_of_machines(data, "remaining_life", ("remaining_h", "low_h", "high_h", "ceiling_h"))
+    risks = worst_risks(data)
     plans = {row["machine_id"]: row for row in merged(data, "maintenance_plan")}
     ahead = _first(crossings(data))
-    work = _first(orders(data))
+    work = _first(open_orders_of(merged(data, "work_orders")))
     told: dict[str, list[Row]] = {}
-    lines: dict[str, str] = {}
     for alarm in alarms(data):
-        lines.setdefault(alarm["entity_id"], alarm["line_id"])
         if alarm["active"] and alarm["announced"]:
             told.setdefault(alarm["entity_id"], []).append(alarm)
-    names = {*readings, *healths, *lives, *risks, *plans, *ahead, *work}
     found = []
-    for name in names:
-        reading, of = readings.get(name, {}), told.get(name, ())
+    for name in {*readings, *healths, *lives, *risks, *plans, *ahead, *work}:
+        reading, health, of = readings.get(name, {}), healths.get(name), told.get(name, ())
         worst = max((SEVERITIES.index(a["severity"]) for a in of), default=-1)
-        health = healths.get(name)
         kind = reading.get("kind") or (health["kind"] if health is not None else "")
         found.append(
             Machine(
-                name, kind or "", lines.get(name, ""), reading.get("status"), reading.get("event_time_ms"),
-                SEVERITIES[worst] if worst >= 0 else "", len(of), health, risks.get(name), lives.get(name),
-                ahead.get(name), plans.get(name), work.get(name),
+                name, kind or "", reading.get("status"), SEVERITIES[worst] if worst >= 0 else "", len(of),
+                health, risks.get(name), lives.get(name), ahead.get(name), plans.get(name), work.get(name),
             )
         )  # fmt: skip
     return sorted(found, key=lambda machine: machine.urgency)
-
-
-_HEALTH: Final = (
-    "machine_id", "event_time_ms", "kind", "regime", "score", "t2", "t2_limit", "q", "q_limit", "statistic",
-    "sensor", "contributions",
-)  # fmt: skip
-_LIFE: Final = (
-    "machine_id", "event_time_ms", "remaining_h", "low_h", "high_h", "ceiling_h", "coverage", "judged",
-    "model",
-)  # fmt: skip
 
 
 def _first(rows: list[Row]) -> dict[str, Row]:
@@ -258,15 +234,16 @@ def fleet_table(data: AppData) -> View | None:
         Column("unusual"), Column("may fail"), Column("runs yet"),
         Column("will cross"), Column("maintain by", "time"), Column("work order"),
     )  # fmt: skip
-    view = bounded(
-        columns, [_line(m) for m in machines], [STANDINGS[m.standing] for m in machines], most=_MOST
+    acts = [(Offer("plan", {"machine": m.machine_id, "component": component_of(m)}),) for m in machines]
+    return bounded(
+        columns,
+        [_line(m) for m in machines],
+        [STANDINGS[m.standing] for m in machines],
+        most=_MOST,
+        actions=acts,
+        page=_PAGE,
+        choose="stands",
     )
-    if view is None:
-        return None
-    offers = [
-        (Offer("plan", {"machine": m.machine_id, "component": component_of(m)}),) for m in machines[:_MOST]
-    ]
-    return msgspec.structs.replace(view, actions=offers, page=_PAGE, choose="stands")
 
 
 def component_of(machine: Machine) -> str:
@@ -290,8 +267,13 @@ def _line(m: Machine) -> list[Cell]:
         "" if m.life is None else life_text(m.life),
         "" if crossing is None else crossing_text(crossing),
         None if m.plan is None else m.plan["latest_ms"],
-        "" if order is None else f"{order['component']}: {order['state']}",
+        "" if order is None else order_text(order),
     ]
+
+
+def order_text(order: Row) -> str:
+    """Return what is in work or planned, and how it stands."""
+    return f"{order['component']}: {order['state']}"
 
 
 def life_text(life: Row) -> str:

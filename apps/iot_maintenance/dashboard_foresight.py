@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
-from apps.iot_maintenance.dashboard_data import Row
-from apps.iot_maintenance.dashboard_fleet import crossings, fleet, life_text, merged, orders
+from apps.iot_maintenance.dashboard_fleet import crossings, fleet, life_text, merged, order_text
+from apps.iot_maintenance.dashboard_work import order_offers
+from apps.iot_maintenance.orders import open_orders_of, orders_over
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Cell, Column, Offer, Series, Table, TimeSeries, Tone, View
@@ -43,8 +42,8 @@ def crossing_table(data: AppData) -> View | None:
          _short(r["latest_h"]), _short(r["level"]), _short(r["trend_per_h"]), r["event_time_ms"]]
         for r in rows
     ]  # fmt: skip
-    view = bounded(columns, cells, ["warn" if r["in_h"] <= 1 else "plain" for r in rows], most=_MOST)
-    return None if view is None else msgspec.structs.replace(view, page=_PAGE)
+    tones: list[Tone] = ["warn" if r["in_h"] <= 1 else "plain" for r in rows]
+    return bounded(columns, cells, tones, most=_MOST, page=_PAGE)
 
 
 def unusual(data: AppData) -> View | None:
@@ -62,14 +61,12 @@ def unusual(data: AppData) -> View | None:
     cells: list[list[Cell]] = [
         [r[name] if isinstance(r[name], int | str) else _short(r[name]) for name in names] for r in rows
     ]
-    view = bounded(columns, cells, most=_UNUSUAL)
-    return None if view is None else msgspec.structs.replace(view, page=_PAGE)
+    return bounded(columns, cells, most=_UNUSUAL, page=_PAGE)
 
 
 def plan_table(data: AppData) -> View | None:
     """Return by when which machine should be maintained, the soonest first."""
-    machines = [m for m in fleet(data) if m.plan is not None]
-    rows = sorted(((m.plan, m) for m in machines if m.plan), key=lambda pair: pair[0]["latest_ms"])
+    rows = sorted(((m.plan, m) for m in fleet(data) if m.plan), key=lambda pair: pair[0]["latest_ms"])
     columns = (
         Column("maintain by", "time"), Column("machine", "key"), Column("component"), Column("because of"),
         Column("fails before", "share"), Column("costs, on average", "number"), Column("runs yet"),
@@ -80,7 +77,7 @@ def plan_table(data: AppData) -> View | None:
     offers = []
     for plan, m in rows:
         order = m.order
-        ordered = "" if order is None else f"{order['component']}: {order['state']}"
+        ordered = "" if order is None else order_text(order)
         life = "" if m.life is None else life_text(m.life)
         cells.append(
             [plan["latest_ms"], m.machine_id, plan["component"] or "any", plan["reason"], plan["probability"],
@@ -89,16 +86,13 @@ def plan_table(data: AppData) -> View | None:
         late = order is None or order["start_ms"] > plan["latest_ms"]
         tones.append("warn" if late else "good")
         offers.append((Offer("plan", {"machine": m.machine_id, "component": plan["component"]}),))
-    view = bounded(columns, cells, tones, most=_MOST)
-    return None if view is None else msgspec.structs.replace(view, actions=offers[:_MOST], page=_PAGE)
+    return bounded(columns, cells, tones, most=_MOST, actions=offers, page=_PAGE)
 
 
 def order_table(data: AppData) -> View | None:
     """Return the open work orders, the soonest first, and the newest of those that are over."""
     rows = merged(data, "work_orders")
-    opened = orders(data)
-    ids = {row["order_id"] for row in opened}
-    over = sorted((r for r in rows if r["order_id"] not in ids), key=lambda r: -r["event_time_ms"])
+    opened, over = open_orders_of(rows), orders_over(rows)
     shown = [*opened[:_MOST], *over[:_OVER]]
     if not shown:
         return None
@@ -114,16 +108,11 @@ def order_table(data: AppData) -> View | None:
             for r in shown
         ],
         tones=[_ORDER_TONES.get(r["state"], "plain") for r in shown],
-        actions=[_order_offers(r) if r["order_id"] in ids else () for r in shown],
+        actions=[order_offers(r) for r in shown],
         more=max(0, len(opened) - _MOST) + max(0, len(over) - _OVER),
         page=_PAGE,
         choose="state",
     )  # fmt: skip
-
-
-def _order_offers(row: Row) -> tuple[Offer, ...]:
-    about = {"machine": row["machine_id"], "component": row["component"]}
-    return Offer("plan", about), Offer("unplan", about)
 
 
 def _short(value: float | None) -> float | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from apps.iot_maintenance import dashboard_ahead, dashboard_work
 from apps.iot_maintenance.dashboard_data import Row, alarms, state_of
 from millrace.dashboard.data import AppData
@@ -46,9 +44,9 @@ def asset(data: AppData, key: str) -> list[Titled]:
          a["active_since_ms"] or a["event_time_ms"], a["value"], a["limit"]]
         for a in of_it
     ]  # fmt: skip
-    if (shown := bounded(columns, cells, most=_MOST_ALARMS)) is not None:
-        acts = [dashboard_work.offers(a) for a in of_it[:_MOST_ALARMS]]
-        found.append(Titled("Alarms", msgspec.structs.replace(shown, actions=acts)))
+    acts = [dashboard_work.alarm_offers(a) for a in of_it[:_MOST_ALARMS]]
+    if (shown := bounded(columns, cells, most=_MOST_ALARMS, actions=acts)) is not None:
+        found.append(Titled("Alarms", shown))
     found += dashboard_ahead.work(data, name)
     found += dashboard_ahead.life(data, name)
     found += dashboard_ahead.health(data, name)

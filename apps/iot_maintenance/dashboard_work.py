@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from apps.iot_maintenance.dashboard_data import Row, alarms
 from apps.iot_maintenance.events import Verb
 from apps.iot_maintenance.operating import action_on, cancel_of, events_clock, plan_of, send_action
+from apps.iot_maintenance.orders import OPEN
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused, Field
 from millrace.dashboard.views import Offer
@@ -36,12 +37,18 @@ _FOR: Final = Field("for", "For how long", required=False, hint="30m, 8h; nothin
 _ROLE: Final = Field("role", "As what", required=False, hint="where a rule says who may")
 
 
-def offers(alarm: Row) -> tuple[Offer, ...]:
+def alarm_offers(alarm: Row) -> tuple[Offer, ...]:
     """Return what is offered for an alarm that matters."""
     about = {"alarm": alarm["alarm_id"]}
     seen = () if alarm["acked"] else (Offer("ack", about),)
     shelve = () if alarm["shelved"] else (Offer("shelve", about),)
     return *seen, *shelve, Offer("comment", about), Offer("act", about)
+
+
+def order_offers(order: Row) -> tuple[Offer, ...]:
+    """Return what is offered for a work order: nothing for one that is over."""
+    about = {"machine": order["machine_id"], "component": order["component"]}
+    return (Offer("plan", about), Offer("unplan", about)) if order["state"] in OPEN else ()
 
 
 def _now(data: AppData) -> int:

@@ -27,6 +27,10 @@ _REMEMBERED: Final = 64
 OrderState = Literal["planned", "in work", "overdue", "done", "cancelled", "rejected"]
 
 
+#: States of an order that can be moved, cancelled or done.
+OPEN: Final = frozenset({"planned", "in work", "overdue"})
+
+
 class WorkOrder(msgspec.Struct, frozen=True, gc=False):
     """What has become of work that was planned; of an order the row of the highest revision counts.
 
@@ -135,7 +139,7 @@ class Ordered(Charted):
                 self._refuse(event, at, "there is no open order", ctx)
             else:
                 order.operator, order.comment = event.operator, event.comment
-                self._end_order(component, order, "cancelled", at, ctx)
+                self._end_order(component, orders, "cancelled", at, ctx)
         elif why := self._refused(event, at, orders):
             self._refuse(event, at, why, ctx)
         else:
@@ -147,7 +151,7 @@ class Ordered(Charted):
             order.suppress, order.state = event.suppress, "planned"
             order.operator, order.comment = event.operator, event.comment
             self._tell_order(component, order, at, ctx)
-            self._pass(component, order, at, ctx)
+            self._pass(component, orders, at, ctx)
         self._sleep(orders, ctx)
 
     def _refused(self, event: Action, at: int, orders: Orders) -> str:
@@ -171,7 +175,7 @@ class Ordered(Charted):
         if orders is None:
             return
         for component in sorted(orders.open):
-            self._pass(component, orders.open[component], ctx.event_time, ctx)
+            self._pass(component, orders, ctx.event_time, ctx)
         if not orders.open and ctx.event_time >= orders.acted_at + self._m.keep_ms:
             self.work.clear()
         else:
@@ -183,8 +187,9 @@ class Ordered(Charted):
         due = min((order.due(keep) for order in orders.open.values()), default=orders.acted_at + keep)
         ctx.timers.at(due, WORK)
 
-    def _pass(self, component: str, order: OpenOrder, at: int, ctx: Context) -> None:
+    def _pass(self, component: str, orders: Orders, at: int, ctx: Context) -> None:
         """Take that time has come to ``at`` (ms)."""
+        order = orders.open[component]
         if order.state == "planned" and order.start <= at:
             order.state = "in work"
             self._tell_order(component, order, at, ctx)
@@ -195,8 +200,7 @@ class Ordered(Charted):
         if order.state == "in work" and order.end <= at:
             order.state, order.holds_back = "overdue", 0
             self._tell_order(component, order, at, ctx)
-        orders = self.work.value
-        if orders is not None and order.state == "overdue" and order.due(self._m.keep_ms) <= at:
+        if order.state == "overdue" and order.due(self._m.keep_ms) <= at:
             del orders.open[component]
 
     def _replaced(self, event: Maintenance, at: int, ctx: Context) -> None:
@@ -205,15 +209,13 @@ class Ordered(Charted):
         order = None if orders is None else orders.open.get(event.component)
         if orders is not None and order is not None and event.event_time_ms >= order.planned:
             orders.acted_at = max(orders.acted_at, at)
-            self._end_order(event.component, order, "done", at, ctx)
+            self._end_order(event.component, orders, "done", at, ctx)
             self._sleep(orders, ctx)
 
-    def _end_order(self, component: str, order: OpenOrder, state: OrderState, at: int, ctx: Context) -> None:
+    def _end_order(self, component: str, orders: Orders, state: OrderState, at: int, ctx: Context) -> None:
+        order = orders.open.pop(component)
         order.state = state
         self._tell_order(component, order, at, ctx)
-        orders = self.work.value
-        if orders is not None:
-            del orders.open[component]
         self._let_alarms_go(component, order, at, ctx)
 
     def _let_alarms_go(self, component: str, order: OpenOrder, at: int, ctx: Context) -> None:
@@ -281,5 +283,10 @@ def _when(event: Action, at: int) -> tuple[int, int]:
 
 def open_orders_of(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the orders that are neither done, cancelled nor rejected, the soonest first."""
-    found = [row for row in rows if row["state"] in ("planned", "in work", "overdue")]
+    found = [row for row in rows if row["state"] in OPEN]
     return sorted(found, key=lambda row: (row["start_ms"], row["machine_id"], row["component"]))
+
+
+def orders_over(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the other orders, the newest first."""
+    return sorted((row for row in rows if row["state"] not in OPEN), key=lambda row: -row["event_time_ms"])

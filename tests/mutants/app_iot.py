@@ -795,9 +795,9 @@ MUTANTS: Final = (
     Mutant(
         "page: what is told later is not newer",
         f"{_APP}/dashboard_fleet.py",
-        """        if before is None or before["event_time_ms"] <= row["event_time_ms"]:
+        """            if before is None or before["event_time_ms"] <= row["event_time_ms"]:
 """,
-        """        if before is None:
+        """            if before is None:
 """,
         "the fleet is as last told",
         (f"{_FLEET}::test_what_comes_later_is_folded_in_whatever_its_order",),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from millrace.dashboard.views import Cell, Column, Kind, Table, Tone
+from millrace.dashboard.views import Cell, Column, Kind, Offer, Table, Tone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,16 +58,40 @@ def table_of(rows: pa.Table, *, newest_first: bool = True, more: int = 0) -> Tab
 
 
 def bounded(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], tones: Sequence[Tone] = (), *, most: int = 25
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    tones: Sequence[Tone] = (),
+    *,
+    most: int = 25,
+    actions: Sequence[Sequence[Offer]] = (),
+    page: int = 0,
+    choose: str = "",
 ) -> Table | None:
     """Return the first rows as a table that says how many there are besides; ``None`` of none.
+
+    Args:
+        columns: The columns.
+        rows: A value per column.
+        tones: How each row is meant; empty: all plain.
+        most: So many rows are kept.
+        actions: Per row, what can be done with it; empty: nothing with any.
+        page: How many are shown at a time; 0: all.
+        choose: Name of a column by whose values rows can be chosen.
 
     >>> bounded([Column("n", "count")], [[1], [2], [3]], most=2).more
     1
     """
     if not rows:
         return None
-    return Table(columns=tuple(columns), rows=rows[:most], tones=tones[:most], more=max(0, len(rows) - most))
+    return Table(
+        columns=tuple(columns),
+        rows=rows[:most],
+        tones=tones[:most],
+        actions=actions[:most],
+        more=max(0, len(rows) - most),
+        page=page,
+        choose=choose,
+    )
 
 
 def as_dict(value: Any) -> dict[str, Any]:
