@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from apps.clickstream.messages import Looked
+from apps.clickstream.recommend.baselines import popularity
 from apps.clickstream.recommend.log import SessionLog, index_of, let_in
 from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
-from apps.clickstream.recommend.scoring import Policy, recommend
+from apps.clickstream.recommend.scoring import Policy, Suggestion, recommend
 from millrace import Context, KeyedProcess, Timer, hours, map_state, minutes, side_output, value_state
 from millrace.experiments import share
 from millrace.operators.detectors import Cusum, CusumState, cusum
@@ -204,7 +205,8 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
         most, bought = self._r.most, set(visit.bought)
         wanted = most + len(bought)
         # An item that the index does not know, or a visit that is none, gets what is popular.
-        popular = [s for s in recommend(index, (), most=wanted + len(visit.items)) if s.item not in bought]
+        names = popularity(index, (), "resume", wanted + len(visit.items))
+        popular = [Suggestion(name, 0.0, POPULAR) for name in names if name not in bought]
         visit.popular = [str(s.item) for s in popular[:most]]
         visit.shown = {}
         for surface in self._r.surfaces:

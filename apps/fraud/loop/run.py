@@ -39,8 +39,7 @@ from apps.fraud.pipeline import topology
 from apps.fraud.settings import FraudSettings
 from millrace.host.memory_chain import MemoryChain
 from millrace.models.exports import CHAMPION, Exports
-from millrace.models.files import sha256_of
-from millrace.models.manifest import Curve, Manifest
+from millrace.models.manifest import Curve
 from millrace.models.tables import CannotTrain
 
 if TYPE_CHECKING:
@@ -309,22 +308,17 @@ class Loop:
 
     def _promote(self, trained: Trained) -> None:
         """Export a model, and wait until it is in force."""
-        import skops.io
-
-        data: bytes = skops.io.dumps(trained.model)
         self._versions += 1
-        manifest = Manifest(
-            name=LIVE_NAME,
+        manifest = self._exports.publish_estimator(
+            CHAMPION,
+            trained.model,
             version=str(self._versions),
-            size=len(data),
-            sha256=sha256_of(data),
             inputs=LIVE_INPUTS,
             features_version=self._spec.features_version,
             calibration=Curve(trained.calibration.slope, trained.calibration.intercept),
             trained_since_ms=trained.since_ms,
             trained_until_ms=trained.until_ms,
         )
-        self._exports.publish(CHAMPION, manifest, data)
         scorer, until = StreamScorer(self._exports.folder), time.monotonic() + _PATIENCE_S
         while (status := scorer.status()).version != manifest.version:
             if status.error or time.monotonic() > until:

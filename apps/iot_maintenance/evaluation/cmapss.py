@@ -30,8 +30,6 @@ from apps.iot_maintenance.foresight.training import (
 )
 from millrace.errors import UserError
 from millrace.models.exports import CHAMPION, Exports
-from millrace.models.files import sha256_of
-from millrace.models.manifest import Manifest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,20 +215,14 @@ def events_of(engines: pd.DataFrame, baseline: Baseline) -> Iterator[Sent]:
 
 def export(model: LifeModel, inputs: Sequence[str], folder: Path) -> None:
     """Let workers find a model of remaining life as the champion."""
-    import skops.io
-
-    data = skops.io.dumps(model.estimator)
-    manifest = Manifest(
-        name=LIFE_NAME,
-        version="1",
-        size=len(data),
-        sha256=sha256_of(data),
+    Exports(str(folder), LIFE_NAME).publish_estimator(
+        CHAMPION,
+        model.estimator,
         inputs=tuple(inputs),
         features_version=FEATURES_VERSION,
         kind="regressor",
         about={"calibration": msgspec.to_builtins(model.calibration)},
     )
-    Exports(str(folder), LIFE_NAME).publish(CHAMPION, manifest, data)
 
 
 def evaluate(

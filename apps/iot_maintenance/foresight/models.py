@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +13,7 @@ from millrace.models.boosted import BOOSTED, Boosted
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import LoadedModel, Reader
 from millrace.models.manifest import BrokenModel
-from millrace.models.serving import Scores, ServedModel
+from millrace.models.serving import ServedModel
 
 #: Version of the definitions of the features, raised when the meaning of one changes.
 FEATURES_VERSION: Final = 1
@@ -24,10 +23,6 @@ ASKED: Final = "component="
 RISK_NAME: Final = "iot-risk"
 LIFE_NAME: Final = "iot-life"
 _MISSING: Final = float("nan")
-_TRIES: Final = 3
-#: Inputs of a model → rows.
-Rows = Callable[[tuple[str, ...]], list[list[float]]]
-
 RISK_READER: Final = Reader("classifier", FEATURES_VERSION, Risks.of, BOOSTED)
 LIFE_READER: Final = Reader("regressor", FEATURES_VERSION, Boosted.of, BOOSTED)
 
@@ -120,7 +115,7 @@ class Forecaster:
             asked[:] = components_of(inputs)
             return risk_rows(features, inputs)
 
-        found = _scored(served, rows)
+        found = served.scored(rows)
         if found is None or not asked:
             return None
         scores, model = found
@@ -129,7 +124,7 @@ class Forecaster:
 
     def life(self, features: dict[str, float]) -> Told | None:
         """Return what is said of the remaining life; ``None`` without a model."""
-        found = _scored(self._lives(), lambda inputs: [[features.get(name, _MISSING) for name in inputs]])
+        found = self._lives().scored(lambda inputs: [[features.get(name, _MISSING) for name in inputs]])
         if found is None or (calibration := _calibration(found[1])) is None:
             return None
         scores = found[0]
@@ -143,17 +138,6 @@ class Forecaster:
 
     def _lives(self) -> ServedModel:
         return ServedModel(Exports(self.folder, self.remaining), CHAMPION, LIFE_READER, self.poll_s)
-
-
-def _scored(served: ServedModel, rows: Rows) -> tuple[Scores, LoadedModel] | None:
-    """Return scores and the model that gave them: it may be exchanged between the two."""
-    for _ in range(_TRIES):
-        scores, model = served.score(rows), served.holder().model
-        if scores is None:
-            return None
-        if model is not None and model.version == scores.version:
-            return scores, model
-    return None
 
 
 def _calibration(model: LoadedModel) -> Calibration | None:

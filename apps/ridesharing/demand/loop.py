@@ -14,16 +14,16 @@ import numpy as np
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.demand.hints import hints
 from apps.ridesharing.demand.process import QUARTER_MS, Ask
-from apps.ridesharing.demand.report import learned, run
+from apps.ridesharing.demand.report import learned
 from apps.ridesharing.events import Event, RideRequest
 from apps.ridesharing.fleet import Fleet, Leg
 from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from apps.ridesharing.in_memory import REGION, run
 from apps.ridesharing.recorded import read_requests
 from apps.ridesharing.replay import run_replay
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 
-_REGION: Final = "city"
 _END_MS: Final = 100_000 * 96 * QUARTER_MS
 #: Hints are given so often, to cars that have stood for so long, ms.
 _EVERY_MS: Final = 60_000
@@ -64,7 +64,7 @@ class Hinted(Fleet):
         happened = super().until(ms)
         if self.demand is not None:
             self._held += [
-                Ask(event.request_id, _REGION, event.event_time_ms, event.pickup_lat, event.pickup_lon)
+                Ask(event.request_id, REGION, event.event_time_ms, event.pickup_lat, event.pickup_lon)
                 for event in happened
                 if isinstance(event, RideRequest)
             ]
@@ -139,7 +139,7 @@ def carry_out(
         raise UserError("--train-until, --from and --to are not in this order")
     requests = read_requests(trips, start_ms, end_ms)
     asks = [
-        Ask(r.request_id, _REGION, r.at_ms, r.lat, r.lon)
+        Ask(r.request_id, REGION, r.at_ms, r.lat, r.lon)
         for r in read_requests(trips, 0, _END_MS)
         if r.at_ms < start_ms
     ]

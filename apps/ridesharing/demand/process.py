@@ -138,8 +138,7 @@ class Model:
             features: By :data:`NAMES`, shape (n, names).
         """
         served = ServedModel(Exports(self.folder, self.name), CHAMPION, READER, self.poll_s)
-        place = {name: number for number, name in enumerate(NAMES)}
-        scores = served.score(lambda inputs: features[:, [place[name] for name in inputs]].tolist())
+        scores = served.score(lambda inputs: features[:, [NAMES.index(name) for name in inputs]].tolist())
         if scores is None:
             return None
         return np.exp(np.clip(np.asarray(scores.values, dtype=float), -7.0, 7.0)), scores.version

@@ -23,16 +23,12 @@ from apps.ridesharing.demand.process import (
     Foreseen,
     Model,
 )
+from apps.ridesharing.in_memory import REGION, chain_of, run
 from apps.ridesharing.recorded import read_requests
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.models.exports import CHAMPION, Exports
-from millrace.models.files import sha256_of
-from millrace.models.manifest import Manifest
-from millrace.topology import Link, Topology
 
-_REGION: Final = "city"
-_BATCH: Final = 5_000
 _END_MS: Final = 100_000 * 96 * QUARTER_MS
 #: So many quarters of cells are needed to learn from.
 _LEAST: Final = 2_000
@@ -76,7 +72,7 @@ def carry_out(
         raise UserError("--resolution is from 5 to 10")
     until = _END_MS if test_until_ms is None else test_until_ms
     asks = [
-        Ask(r.request_id, _REGION, r.at_ms, r.lat, r.lon)
+        Ask(r.request_id, REGION, r.at_ms, r.lat, r.lon)
         for r in read_requests(trips, 0, _END_MS)
         if r.at_ms < until
     ]
@@ -126,11 +122,11 @@ def learned(
         taken.
     """
     cut = sum(ask.at_ms < until_ms // QUARTER_MS * QUARTER_MS for ask in asks)
-    chain = _chain(Demand(zone, resolution, tell_features=True))
+    chain = chain_of(Demand(zone, resolution, tell_features=True))
     known = run(chain, asks[:cut])
     known = [one for one in known if one.start_ms + QUARTER_MS <= until_ms]
     _train(known, _counts(asks[:cut], resolution), until_ms, folder)
-    later = _chain(Demand(zone, resolution, Model(str(folder), poll_s=_NEVER_S), tell_features=True))
+    later = chain_of(Demand(zone, resolution, Model(str(folder), poll_s=_NEVER_S), tell_features=True))
     later.restore(chain.snapshot())
     return later, len(known), cut
 
@@ -141,23 +137,8 @@ def _counts(asks: Sequence[Ask], resolution: int) -> dict[tuple[str, int], int]:
     )
 
 
-def _chain(process: Demand) -> MemoryChain:
-    return MemoryChain(Topology({}, (Link(process),)), records=True)
-
-
-def run(chain: MemoryChain, asks: Sequence[Ask], until_ms: int | None = None) -> list[Foreseen]:
-    """Let requests pass, and the clock to a time; return what was foreseen."""
-    found: list[Any] = []
-    for place in range(0, len(asks), _BATCH):
-        found += chain.run_batch([(_REGION, ask.at_ms, ask) for ask in asks[place : place + _BATCH]])
-    if until_ms is not None:
-        found += chain.advance_watermark(until_ms)
-    return [one.payload for one in found if one.output == "main"]
-
-
 def _train(known: Sequence[Foreseen], truth: dict[tuple[str, int], int], until_ms: int, folder: Path) -> None:
     """Learn how many requests come, and let workers find the model."""
-    import skops.io
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     if len(known) < _LEAST:
@@ -170,19 +151,15 @@ def _train(known: Sequence[Foreseen], truth: dict[tuple[str, int], int], until_m
         loss="poisson", learning_rate=0.05, max_iter=200, max_leaf_nodes=31, min_samples_leaf=200,
         max_features=0.5, random_state=0,
     )  # fmt: skip
-    data = skops.io.dumps(model.fit(features, came))
-    manifest = Manifest(
-        name=MODEL_NAME,
-        version="1",
-        size=len(data),
-        sha256=sha256_of(data),
+    Exports(str(folder), MODEL_NAME).publish_estimator(
+        CHAMPION,
+        model.fit(features, came),
         inputs=tuple(NAMES),
         features_version=FEATURES_VERSION,
         kind="regressor",
         trained_until_ms=until_ms,
         about={"quarters": len(known)},
     )
-    Exports(str(folder), MODEL_NAME).publish(CHAMPION, manifest, data)
 
 
 def _rows(

@@ -13,13 +13,11 @@ import pandas as pd
 
 from apps.ridesharing.eta.training import columns_of, export, train
 from apps.ridesharing.eta.travel import Estimate, Leg, Model, TravelTimes
+from apps.ridesharing.in_memory import REGION, chain_of, run
 from apps.ridesharing.recorded import read_requests
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
-from millrace.topology import Link, Topology
 
-_REGION: Final = "city"
-_BATCH: Final = 5_000
 _HOUR_MS: Final = 3_600_000
 #: Of an hour with fewer legs nothing is said.
 _LEAST: Final = 50
@@ -67,12 +65,12 @@ def carry_out(
     events = _legs(frame)
     before = [leg for leg in events if leg.at_ms <= train_until_ms]
     say(f"{len(before):,} beginnings and ends until training")
-    chain = _chain(TravelTimes(zone, tell_features=True))
+    chain = chain_of(TravelTimes(zone, tell_features=True))
     known = _run(chain, before)
     with tempfile.TemporaryDirectory(prefix="millrace-eta-") as folder:
         trained, training_s = _train(known, frame, train_until_ms, Path(folder))
         say(f"learned from {trained:,} trips in {training_s:.0f} s")
-        later = _chain(TravelTimes(zone, Model(folder, poll_s=_NEVER_S)))
+        later = chain_of(TravelTimes(zone, Model(folder, poll_s=_NEVER_S)))
         later.restore(chain.snapshot())
         began = time.perf_counter()
         told = _run(later, events[len(before) :])
@@ -109,22 +107,13 @@ def _legs(frame: pd.DataFrame) -> list[Leg]:
     legs = []
     names = ("trip_id", "at_ms", "took_ms", "driver_id", "from_lat", "from_lon", "to_lat", "to_lon")
     for name, at, took, driver, *place in zip(*(frame[n].tolist() for n in names), strict=True):
-        legs.append(Leg("begin", name, _REGION, at, driver, *place))
-        legs.append(Leg("end", name, _REGION, at + took, driver, *place))
+        legs.append(Leg("begin", name, REGION, at, driver, *place))
+        legs.append(Leg("end", name, REGION, at + took, driver, *place))
     return sorted(legs, key=lambda leg: (leg.at_ms, leg.what, leg.leg_id))
 
 
-def _chain(process: TravelTimes) -> MemoryChain:
-    return MemoryChain(Topology({}, (Link(process),)), records=True)
-
-
 def _run(chain: MemoryChain, legs: Sequence[Leg]) -> list[Estimate]:
-    found: list[Any] = []
-    for place in range(0, len(legs), _BATCH):
-        found += chain.run_batch([(_REGION, leg.at_ms, leg) for leg in legs[place : place + _BATCH]])
-    if legs:
-        found += chain.advance_watermark(legs[-1].at_ms)
-    return [one.payload for one in found if one.output == "main"]
+    return run(chain, legs, legs[-1].at_ms if legs else None)
 
 
 def _train(known: Sequence[Estimate], frame: pd.DataFrame, until_ms: int, folder: Path) -> tuple[int, float]:

@@ -15,8 +15,6 @@ from apps.ridesharing.eta.interval import Spread, spread_of
 from apps.ridesharing.eta.travel import MODEL_NAME
 from millrace.errors import UserError
 from millrace.models.exports import CHAMPION, Exports
-from millrace.models.files import sha256_of
-from millrace.models.manifest import Manifest
 
 #: Of the legs, in order of time, those that the spread is taken from: the last fifth.
 _LEARNED: Final = 0.8
@@ -94,21 +92,16 @@ def train(
 
 def export(trained: Trained, folder: Path, version: str = "1") -> None:
     """Let workers find a model as the champion."""
-    import skops.io
-
-    data = skops.io.dumps(trained.estimator)
-    manifest = Manifest(
-        name=MODEL_NAME,
+    Exports(str(folder), MODEL_NAME).publish_estimator(
+        CHAMPION,
+        trained.estimator,
         version=version,
-        size=len(data),
-        sha256=sha256_of(data),
         inputs=tuple(NAMES),
         features_version=FEATURES_VERSION,
         kind="regressor",
         trained_until_ms=trained.until_ms,
         about={"spread": msgspec.to_builtins(trained.spread), "legs": trained.legs},
     )
-    Exports(str(folder), MODEL_NAME).publish(CHAMPION, manifest, data)
 
 
 def columns_of(rows: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import exp
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
@@ -31,6 +32,7 @@ from millrace.models.serving import ServedModel
 #: Name under which the model is registered.
 MODEL_NAME: Final = "ridesharing-eta"
 READER: Final = Reader("regressor", FEATURES_VERSION, Boosted.of, BOOSTED, NAMES)
+_PLACES: Final = {name: number for number, name in enumerate(NAMES)}
 _QUARTER_MS: Final = 15 * 60_000
 _DAY_MS: Final = 86_400_000
 _BEGUN: Final = "begun"
@@ -127,14 +129,11 @@ class Model:
             nothing_s: What such a leg takes where nothing is known, seconds.
         """
         served = ServedModel(Exports(self.folder, self.name), CHAMPION, READER, self.poll_s)
-        place = {name: number for number, name in enumerate(NAMES)}
-        scores = served.score(lambda inputs: [[features[place[name]] for name in inputs]])
-        model = served.holder().model
-        if scores is None:
+        found = served.scored(lambda inputs: [[features[_PLACES[name]] for name in inputs]])
+        if found is None:
             return None
-        spread = None
-        if model is not None and model.version == scores.version and "spread" in model.about:
-            spread = msgspec.convert(model.about["spread"], Spread)
+        scores, model = found
+        spread = msgspec.convert(model.about["spread"], Spread) if "spread" in model.about else None
         seconds = nothing_s * exp(min(max(scores.values[0], -5.0), 5.0))
         return min(max(seconds, _LEAST_S), _MOST_S), scores.version, spread
 
@@ -212,7 +211,5 @@ class TravelTimes(KeyedProcess[Leg, Estimate]):
         self.drivers.put(leg.driver_id, driver)
 
     def _offset_ms(self, at_ms: int) -> int:
-        from datetime import UTC, datetime
-
         found: Any = datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone(self._zone).utcoffset()
         return int(found.total_seconds() * 1_000)

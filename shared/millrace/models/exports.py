@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millrace.errors import MillraceError
 from millrace.models.files import FILE_LIMIT, check_bytes, sha256_of
@@ -146,6 +146,29 @@ class Exports:
                 self._sweep()
         except OSError as error:
             raise NoExports(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def publish_estimator(self, alias: str, estimator: Any, *, version: str = "1", **about: Any) -> Manifest:
+        """Put a scikit-learn estimator under an alias, as :meth:`publish` does with the bytes of its file.
+
+        Args:
+            alias: The alias.
+            estimator: The trained model, which skops can store.
+            version: Its version.
+            about: Further fields of its :class:`~millrace.models.manifest.Manifest`.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            BrokenModel: The manifest could not be read again.
+            NoExports: The folder cannot be written.
+        """
+        import skops.io
+
+        data: bytes = skops.io.dumps(estimator)
+        manifest = Manifest(name=self.name, version=version, size=len(data), sha256=sha256_of(data), **about)
+        self.publish(alias, manifest, data)
+        return manifest
 
     def withdraw(self, alias: str) -> None:
         """Take an alias away; nothing happens where there is none."""

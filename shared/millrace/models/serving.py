@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from millrace.models.loading import FORESTS, LoadedModel, Reader
 from millrace.models.manifest import BrokenModel, Manifest
 
 log = logging.getLogger(__name__)
+
+#: So often a model may be exchanged while it is asked, before nothing is said.
+_TRIES: Final = 3
 
 
 class Scores(NamedTuple):
@@ -278,6 +281,18 @@ class ServedModel:
     def score(self, rows_of: Callable[[tuple[str, ...]], Sequence[Sequence[float]]]) -> Scores | None:
         """Return the scores of some rows (see :meth:`ModelHolder.score`)."""
         return self.holder().score(rows_of)
+
+    def scored(
+        self, rows_of: Callable[[tuple[str, ...]], Sequence[Sequence[float]]]
+    ) -> tuple[Scores, LoadedModel] | None:
+        """Return scores and the model that gave them, which may be exchanged between the two."""
+        for _ in range(_TRIES):
+            scores, model = self.score(rows_of), self.holder().model
+            if scores is None:
+                return None
+            if model is not None and model.version == scores.version:
+                return scores, model
+        return None
 
     def trained_until_ms(self) -> int:
         """Return the event time of the newest row that the model was trained on, UTC ms; 0 without one."""

@@ -9,13 +9,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.models import exports as module
 from millrace.models.exports import KEPT_S, Exports, NoExports
 from millrace.models.files import check_bytes
 from millrace.models.manifest import BrokenModel, Manifest, decoded, encoded
-from tests.unit.millrace.models.cases import INPUTS, made, manifest
+from millrace.models.serving import ExportedModels
+from tests.unit.millrace.models.cases import INPUTS, data, forest, made, manifest
 
 #: Operations on files between which anything else may happen.
 OPERATIONS = {"open", "read", "write", "replace", "unlink", "utime", "stat"}
@@ -299,3 +301,20 @@ def test_a_file_that_is_larger_than_its_bound_is_not_read(
     monkeypatch.setattr(module, "FILE_LIMIT", len(content) - 1)
     with pytest.raises(BrokenModel, match="are not read"):
         exports.data(version)
+
+
+def test_an_estimator_is_published_as_the_bytes_of_its_file_are(tmp_path: Path) -> None:
+    one, other = Exports(str(tmp_path / "one"), "wear"), Exports(str(tmp_path / "other"), "wear")
+    one.publish("champion", *made(3))
+    curve = made(3)[0].calibration
+    about = {"inputs": INPUTS, "calibration": curve, "trained_until_ms": 3}
+    told = other.publish_estimator("champion", forest(3), version="3", **about)
+    first, second = one.find("champion"), other.find("champion")
+    assert first is not None
+    assert second is not None
+    # A file has the time of its making in it.
+    assert second.manifest == told == msgspec.structs.replace(first.manifest, sha256=told.sha256)
+    x, _ = data(20)
+    scores = [ExportedModels(where).load(found.manifest).score_many(x)
+              for where, found in ((one, first), (other, second))]  # fmt: skip
+    assert scores[0].tolist() == scores[1].tolist()

@@ -351,6 +351,32 @@ def test_all_rows_of_a_call_are_scored_by_one_model_while_it_is_exchanged(models
     assert held.swaps > 5_000
 
 
+def test_scores_come_with_the_model_that_gave_them_though_it_is_exchanged_between(
+    models: Models, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock, left = Clock(), [2]
+    held = holder(models, clock)
+
+    def then() -> None:
+        if left[0]:
+            left[0] -= 1
+            models.current = str(int(models.current or 0) + 1)
+            polled(held, clock)
+
+    models.says = {str(n): Exchanged(str(n), then) for n in range(1, 9)}
+    models.current = "1"
+    polled(held, clock)
+    served = ServedModel(Exports(str(tmp_path), "exchanged"))
+    monkeypatch.setattr(ServedModel, "holder", lambda _: held)
+    left[0] = 1
+    found = served.scored(rows)
+    assert found is not None
+    assert (found[0].version, found[1].version, found[0].values) == ("2", "2", [2.0, 2.0])
+    left[0] = 100  # whenever it is asked: nothing is said rather than of two models
+    models.says = {str(n): Exchanged(str(n), then) for n in range(1, 99)}
+    assert served.scored(rows) is None
+
+
 def test_a_folder_that_is_not_there_yet_is_no_model(tmp_path: Path) -> None:
     served = ServedModel(Exports(str(tmp_path / "nothing"), "wear"))
     assert served.score(rows) is None
