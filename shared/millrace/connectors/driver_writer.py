@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millrace.connectors.merging import MergedTable, Merger
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters
 from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
-from millrace.connectors.upkeep import gather
 from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
@@ -26,7 +27,7 @@ from millrace.topology import Upsert
 from millrace.topology.sinks import Table, table_name
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
 #: So many tables are written beside the first one: what they wait for most of the time is the disk.
 _AT_ONCE = 3
-#: After so many merges into a table it is looked whether its files have become many.
-GATHER_EVERY = 8
-#: How often a merge is tried that others get in the way of.
-_MERGE_ATTEMPTS = 5
 
 
 class DriverWriter:
@@ -52,6 +49,8 @@ class DriverWriter:
         written: After a savepoint was restored: table → file of the records that it has already.
         stamp: Header → text that all dead letters get: who wrote them.
         on_clock: Called with each batch and how far its clock is.
+        merge_interval_s: How long rows of tables with one row per key wait, so that several batches are
+            merged at once, s; 0: each batch is merged by itself, before it is done.
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class DriverWriter:
         written: Mapping[str, Path] | None = None,
         stamp: Mapping[str, str] | None = None,
         on_clock: OnClock | None = None,
+        merge_interval_s: float = 0.0,
     ) -> None:
         self._outputs = outputs
         self._on_clock = on_clock
@@ -75,7 +75,12 @@ class DriverWriter:
         types = outputs.stream.types
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         self._tables: dict[str, DeltaTable] = {}
-        self._merges: dict[str, int] = {}
+        self._merged = {
+            to.table: self._merged_table(output, to, is_kept=merge_interval_s > 0)
+            for output, to in outputs.written
+            if isinstance(to, Upsert)
+        }
+        self._merger = Merger(self._merged.values(), merge_interval_s)
         self._delivery: Delivery | None = None
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="millrace-tables")
         self._written = {table: read_ids(file) for table, file in (written or {}).items()}
@@ -109,6 +114,7 @@ class DriverWriter:
             wait(at_work)
         for done in at_work:
             done.result()
+        self._merger.told()
         if status is not None and self._on_clock is not None:
             self._on_clock(batch_id, status)
         return counts
@@ -116,7 +122,19 @@ class DriverWriter:
     def prepare(self) -> None:
         """Create the tables that do not exist, so that readers find them empty rather than missing."""
         for output, table in self._outputs.written:
-            self._table(output, table_name(table))
+            if isinstance(table, Upsert):
+                self._merged[table.table].prepare()
+            else:
+                self._table(output, table)
+
+    def flush(self) -> None:
+        """Bring all tables to the last batch that was written."""
+        self._merger.flush()
+
+    def close(self) -> None:
+        """Bring all tables to the last batch, and end what works behind the batches."""
+        self._merger.close()
+        self._pool.shutdown()
 
     # -- tables --------------------------------------------------------------------------------
 
@@ -124,6 +142,9 @@ class DriverWriter:
         from deltalake import CommitProperties, Transaction, write_deltalake
 
         name = table_name(to)
+        if isinstance(to, Upsert):
+            self._merged[name].add(self.columns(output, rows), batch_id)
+            return
         table, app_id = self._table(output, name), f"{self._app_id}:{name}"
         table.update_incremental()
         written = table.transaction_version(app_id)
@@ -131,25 +152,9 @@ class DriverWriter:
             return
         columns = self.columns(output, rows)
         commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
-        if isinstance(to, Upsert):
-            _merge(table, columns, to, commit)
-            self._gather(name, table)
-            return
         if already := self._written.get(name):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
         write_deltalake(table, columns, mode="append", commit_properties=commit)
-
-    def _gather(self, name: str, table: DeltaTable) -> None:
-        """Make few files of many, now and then: the next merge opens them all."""
-        from deltalake.exceptions import CommitFailedError
-
-        merges = self._merges[name] = self._merges.get(name, 0) + 1
-        if merges % GATHER_EVERY:
-            return
-        try:
-            gather(table, Path(self._table_path(name)))
-        except CommitFailedError:
-            table.update_incremental()  # somebody else was at work on them: the next time
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
         """Return the rows of one output with typed columns, as Spark's writer leaves them.
@@ -159,6 +164,12 @@ class DriverWriter:
             rows: Its rows as the process emitted them.
         """
         return self._typed[output].table(rows)
+
+    def _merged_table(self, output: str, to: Upsert, *, is_kept: bool) -> MergedTable:
+        folder = self._table_path(to.table)
+        keeps = is_kept and "://" not in folder
+        make = partial(self._table, output, to.table)
+        return MergedTable(to, folder, make, f"{self._app_id}:{to.table}", keeps=keeps)
 
     def _table(self, output: str, name: str) -> DeltaTable:
         from deltalake import DeltaTable
@@ -222,53 +233,3 @@ def _fields_in(kind: Any, at: str = "") -> set[str]:
         parts = [getattr(kind, name, None) for name in ("element_type", "value_type")]
         return {place for part in parts if part is not None for place in _fields_in(part, f"{at}[]")}
     return {place for f in inner for place in ({f"{at}.{f.name}"} | _fields_in(f.type, f"{at}.{f.name}"))}
-
-
-def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:
-    """Return the last record per key of a batch, and of equal ones the one that came last.
-
-    Args:
-        columns: The batch.
-        upsert: What names a row, and which version is newer.
-    """
-    keys = zip(*(columns[name].to_pylist() for name in upsert.key), strict=True)
-    if not upsert.versions:
-        places = {key: place for place, key in enumerate(keys)}
-    else:
-        versions = list(zip(*(columns[name].to_pylist() for name in upsert.versions), strict=True))
-        places = {}
-        for place, key in enumerate(keys):
-            if key not in places or versions[place] >= versions[places[key]]:
-                places[key] = place
-    return columns.take(pa.array(places.values(), pa.int64()))
-
-
-def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitProperties) -> None:
-    """Merge; again where somebody else, a compaction say, replaced files meanwhile."""
-    from deltalake.exceptions import CommitFailedError
-
-    last = last_versions(columns, upsert)
-    newer = upsert.newer("t", "s")
-    for left in reversed(range(_MERGE_ATTEMPTS)):
-        merge = table.merge(
-            last,
-            predicate=upsert.matching("t", "s"),
-            source_alias="s",
-            target_alias="t",
-            # So that files which can have none of the batch's keys are left alone.
-            streamed_exec=False,
-            commit_properties=commit,
-        )
-        if upsert.deleted is None:
-            merge = merge.when_matched_update_all(newer).when_not_matched_insert_all()
-        else:
-            gone = f"s.`{upsert.deleted}` = true"
-            merge = merge.when_matched_delete(gone if newer is None else f"{gone} AND ({newer})")
-            merge = merge.when_matched_update_all(newer).when_not_matched_insert_all(f"NOT ({gone})")
-        try:
-            merge.execute()
-            return
-        except CommitFailedError:
-            if not left:
-                raise
-            table.update_incremental()

@@ -105,6 +105,16 @@ class Writer(Protocol):
         """Write one batch and return the number of records per output."""
 
 
+class SmallWriter(Writer, Protocol):
+    """A writer that may leave some of its work for a little later."""
+
+    def flush(self) -> None:
+        """Do what is left to be done."""
+
+    def close(self) -> None:
+        """Do what is left to be done, and end."""
+
+
 @dataclass
 class Router:
     """Writes the batches of a query; pass it to ``foreachBatch``.
@@ -117,7 +127,7 @@ class Router:
         stop: When set, the next batch is refused before it has any effect.
     """
 
-    small: Writer
+    small: SmallWriter
     large: Writer
     driver_records: int = DRIVER_RECORDS
     on_batch: Callable[[int, dict[str, int]], None] | None = None
@@ -128,8 +138,15 @@ class Router:
         """Write one batch."""
         if self.stop.is_set():
             raise StopRequested
-        writer = self.small if self._is_small else self.large
-        counts = writer.write(batch, batch_id)
+        if self._is_small:
+            counts = self.small.write(batch, batch_id)
+        else:
+            self.small.flush()  # the tables come to the batch before, whoever writes it
+            counts = self.large.write(batch, batch_id)
         self._is_small = sum(counts.values()) <= self.driver_records
         if self.on_batch is not None:
             self.on_batch(batch_id, counts)
+
+    def close(self) -> None:
+        """Do what batches left to be done."""
+        self.small.close()

@@ -138,6 +138,6 @@ def _merge(rows: DataFrame, upsert: Upsert, path: str) -> None:
     if upsert.deleted is None:
         merge.whenMatchedUpdateAll(newer).whenNotMatchedInsertAll().execute()
         return
-    gone = f"s.`{upsert.deleted}` = true"
+    gone = f"s.`{upsert.deleted}` IS TRUE"
     merge = merge.whenMatchedDelete(gone if newer is None else f"{gone} AND ({newer})")
     merge.whenMatchedUpdateAll(newer).whenNotMatchedInsertAll(f"NOT ({gone})").execute()

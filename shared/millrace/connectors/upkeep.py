@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from millrace.errors import UserError
 from millrace.time.durations import format_duration
@@ -27,7 +27,10 @@ TARGET_BYTES = 128 * 1024 * 1024
 #: A table that is merged into is made of fewer files where it has so many below one of these sizes, bytes.
 LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)
 MANY_FILES = 16
+#: How often something is tried that the job's merges get in the way of.
+_ATTEMPTS = 5
 _HOUR_MS = 3_600_000
+Done = TypeVar("Done")
 #: Event time of a row, in all tables that a stream writes.
 _TIME = "_event_time"
 
@@ -138,7 +141,7 @@ def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:
         target_bytes: Size of the files that are made.
     """
     with alone(table):
-        done = _open(table).optimize.compact(target_size=target_bytes)
+        done = _beside_others(lambda: _open(table).optimize.compact(target_size=target_bytes))
     return Compacted(table.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
 
 
@@ -204,10 +207,12 @@ def vacuum(table: Path, *, keep_ms: int, dry_run: bool = False) -> Vacuumed:
     """
     if keep_ms % _HOUR_MS:
         raise UserError(f"files are kept for whole hours, not for {format_duration(keep_ms)}")
-    opened = _open(table)
 
     def gone(*, dry: bool) -> list[str]:
-        return opened.vacuum(keep_ms // _HOUR_MS, dry_run=dry, enforce_retention_duration=False)
+        keep_h = keep_ms // _HOUR_MS
+        return _beside_others(
+            lambda: _open(table).vacuum(keep_h, dry_run=dry, enforce_retention_duration=False)
+        )
 
     sizes = [(table / file).stat().st_size for file in gone(dry=True) if (table / file).exists()]
     if not dry_run:
@@ -235,8 +240,18 @@ def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
     if dry_run:
         rows = opened.to_pyarrow_dataset().count_rows(filter=pc.field(_TIME) < before)
         return Expired(table.name, before_ms, int(rows))
-    done = opened.delete(f"{_TIME} < '{before.isoformat()}'")
+    done = _beside_others(lambda: _open(table).delete(f"{_TIME} < '{before.isoformat()}'"))
     return Expired(table.name, before_ms, int(done["num_deleted_rows"]))
+
+
+def _beside_others(do: Callable[[], Done]) -> Done:
+    """Do what a merge may get in the way of, again where one did."""
+    from deltalake.exceptions import CommitFailedError
+
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(CommitFailedError):
+            return do()
+    return do()
 
 
 def _open(table: Path) -> DeltaTable:

@@ -117,6 +117,7 @@ class Job:
         self._wait_for_broker = wait_for_broker
         self._ran = False
         self._query: StreamingQuery | None = None
+        self._writes: Router | None = None
         self._incarnation = ""
         #: How far the query's clock is; ``None`` before its first batch.
         self.clock: ClockStatus | None = None
@@ -337,7 +338,7 @@ class Job:
             outputs.stream.clock, topics=self._topics.clocks, incarnation=incarnation
         )
         epochs = keep_settings(self.root, clock)
-        router = self._router(outputs, f"{self.app.name}:{incarnation}")
+        router = self._writes = self._router(outputs, f"{self.app.name}:{incarnation}")
         if self._monitor is not None and end is None:
             from millrace.runtime.monitor import listener
 
@@ -384,6 +385,7 @@ class Job:
             written,
             stamp,
             self._after_clock,
+            self.settings.stream.merge_interval.total_seconds(),
         )
         small.prepare()
         large = SparkWriter(
@@ -413,6 +415,18 @@ class Job:
             self._monitor.on_clock(self.app.name, status)
 
     def _watch(self, query: StreamingQuery) -> None:
+        """Wait for the query's end, and bring all tables to its last batch."""
+        assert self._writes is not None  # noqa: S101
+        try:
+            self._await(query)
+        except BaseException:
+            # What cannot be merged now is on the disk, and is merged when the job goes on.
+            with contextlib.suppress(Exception):
+                self._writes.close()
+            raise
+        self._writes.close()
+
+    def _await(self, query: StreamingQuery) -> None:
         while not _ended(query, _POLL_S):
             if self._stop.is_set():
                 self._end(query)

@@ -336,10 +336,11 @@ class _Run:
         outputs = outputs_of(self._app, with_source_id(records), settings)
         incarnation = check_contract(self._folder, outputs.stream.contract())
         self._began = time.monotonic()
+        router = self._router(replace(outputs, topics={}), incarnation)
         writer = (
             outputs.stream.raw.writeStream.queryName(f"replay-{self._app.name}")
             .option("checkpointLocation", str(self._folder / "checkpoint"))
-            .foreachBatch(self._router(replace(outputs, topics={}), incarnation))
+            .foreachBatch(router)
             .trigger(availableNow=True)
         )
         with announced(spark, [Epoch(0, _clock_of_records(outputs.stream.clock))]):
@@ -351,6 +352,7 @@ class _Run:
             raise QueryFailed(f"{self._app.name}: {first_line(str(error))}") from error
         finally:
             query.stop()
+            router.close()
         files = sorted(self._source.glob("*.parquet"))
         rows = [pq.read_metadata(path).num_rows for path in files]
         return Replayed(
@@ -372,7 +374,8 @@ class _Run:
             return str(self._folder / "tables" / table)
 
         name, limit = f"replay:{self._app.name}:{incarnation}", DeadLetterLimit(1.0)
-        small = DriverWriter(outputs, place, {}, name, limit)
+        wait_s = self._settings.stream.merge_interval.total_seconds()
+        small = DriverWriter(outputs, place, {}, name, limit, merge_interval_s=wait_s)
         small.prepare()
         large = SparkWriter(outputs, place, {}, name, limit)
         records = self._settings.stream.driver_records

@@ -274,6 +274,11 @@ class StreamSettings(Section):
         ge=0,
         description="batches up to this size are written by the driver, larger ones by Spark",
     )
+    merge_interval: Duration = Field(
+        default=timedelta(seconds=2),
+        description="how long rows of tables with one row per key wait, so that several batches are merged "
+        "at once; 0: every batch is merged by itself",
+    )
 
 
 class EncryptionSettings(Section):

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from millrace.connectors.driver_writer import GATHER_EVERY, DriverWriter
+from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.merging import GATHER_EVERY
 from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.connectors.upkeep import LEVELS_BYTES, MANY_FILES, alone, compact, gather, sizes_of
 from millrace.host.chunks import encode_emissions
@@ -236,7 +237,7 @@ def test_an_output_goes_to_all_its_tables_and_each_remembers_its_own_batches(tmp
             raise OSError("the disk is full")
         write(output, to, *rest)
 
-    into._write_table = is_full  # type: ignore[method-assign]
+    into._write_table = is_full  # type: ignore[method-assign, assignment]
     with pytest.raises(OSError, match="full"):
         into.write(second, 1)
     assert (len(history(tmp_path)), len(rows(tmp_path))) == (3, 1)

@@ -1,0 +1,341 @@
+"""Tables with one row per key: a batch's rows are on the disk at once, and merged with the next ones'.
+
+A merge copies the files that have rows of its batch: with keys of which every batch has some anywhere, the
+whole table. Done with every batch it costs more than all else that a small batch does, and the more the
+larger the table is. So a batch only leaves a file beside the table (a millisecond); a thread merges what
+several batches left, the last version of each row. The files are there before the batch is committed and
+are removed after the merge is: who begins again after a crash merges what is found, and the table remembers
+the last batch that it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from millrace.connectors.upkeep import gather
+from millrace.errors import MillraceError
+from millrace.topology import Upsert
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+#: Folder beside a table's files; names that begin so are none of the table's for whoever reads Delta tables.
+WAITING = "_waiting"
+#: After so many merges into a table it is looked whether its files have become many.
+GATHER_EVERY: Final = 8
+#: How often a merge is tried that others get in the way of.
+_MERGE_ATTEMPTS: Final = 5
+#: So many times as long as a merge took passes before the next one: a large table takes a tenth of a core.
+_REST: Final = 9.0
+#: Longer than this no row waits for its table, however long a merge takes, s.
+MOST_WAIT_S: Final = 30.0
+#: Rows that may wait for a table; the batch that brings more waits for the merge.
+MOST_ROWS: Final = 200_000
+_APP_ID, _BATCH = b"millrace.app_id", b"millrace.batch"
+
+
+class MergeFailed(MillraceError):
+    """Rows could not be merged into their table; they are kept, and merged when the job begins again."""
+
+
+class MergedTable:
+    """A table that is merged into.
+
+    Args:
+        upsert: What names a row, and which version is newer.
+        folder: Where it is.
+        make: Opens or makes it, with all columns that its rows have.
+        app_id: Identity of the query for this table.
+        keeps: Whether rows are kept on the disk before they are merged; else each batch is merged at once.
+    """
+
+    def __init__(
+        self, upsert: Upsert, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
+    ) -> None:
+        self.name = upsert.table
+        self._upsert, self._make, self._app_id, self._keeps = upsert, make, app_id, keeps
+        self._folder, self._waits = Path(folder), Path(folder) / WAITING
+        self._delta: DeltaTable | None = None
+        self._done = -1
+        self._merges = 0
+        # What waits is changed by batches and by the thread that merges; of merges there is one at a time.
+        self._lock, self._at_work = threading.Lock(), threading.Lock()
+        self._waiting: dict[int, pa.Table] = {}
+        self._since = 0.0
+        self._rests_until = 0.0
+        self.failed: Exception | None = None
+
+    def prepare(self) -> None:
+        """Make the table if there is none, and merge what a run that was cut off has left."""
+        with self._at_work:
+            self._open()
+
+    def add(self, rows: pa.Table, batch_id: int) -> None:
+        """Take what a batch says of the table's rows; the same batch again changes nothing.
+
+        Args:
+            rows: Its records.
+            batch_id: The batch.
+
+        Raises:
+            MergeFailed: What came before could not be merged.
+        """
+        if self._delta is None:
+            self.prepare()
+        if self.failed is not None:
+            raise MergeFailed(f"table {self.name}: {self.failed}") from self.failed
+        if batch_id <= self._done:
+            return
+        if not self._keeps:
+            with self._at_work:
+                self._merge([rows], self._app_id, batch_id)
+            return
+        _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id)
+        with self._lock:
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting[batch_id] = rows
+            many = sum(one.num_rows for one in self._waiting.values()) > MOST_ROWS
+        if many:
+            self.merge()
+
+    def due_in_s(self, interval_s: float) -> float:
+        """Return in how many seconds the table should be merged into; infinite: nothing waits."""
+        with self._lock:
+            if not self._waiting or self.failed is not None:
+                return math.inf
+            due = max(self._since + interval_s, min(self._rests_until, self._since + MOST_WAIT_S))
+        return due - time.monotonic()
+
+    def merge(self) -> None:
+        """Merge all that waits."""
+        with self._at_work:
+            with self._lock:
+                taken = dict(self._waiting)
+            if not taken:
+                return
+            began = time.monotonic()
+            numbers = sorted(taken)
+            self._open()
+            self._merge([taken[number] for number in numbers], self._app_id, numbers[-1])
+            self.failed = None
+            with self._lock:
+                for number in numbers:
+                    del self._waiting[number]
+                self._since = time.monotonic()
+            for number in numbers:
+                (self._waits / f"{number:012d}.arrow").unlink(missing_ok=True)
+            self._rests_until = time.monotonic() + _REST * (time.monotonic() - began)
+
+    def _open(self) -> DeltaTable:
+        if self._delta is None:
+            self._delta = self._make()
+            self._done = self._version(self._app_id)
+            self._recover()
+        return self._delta
+
+    def _version(self, app_id: str) -> int:
+        assert self._delta is not None  # noqa: S101
+        found = self._delta.transaction_version(app_id)
+        return -1 if found is None else found
+
+    def _recover(self) -> None:
+        """Merge the files that are there, in the order in which they were written."""
+        for torn in self._waits.glob("*.tmp"):
+            torn.unlink()  # its batch was not committed, and comes again
+        assert self._delta is not None  # noqa: S101
+        wanted = pa.schema(self._delta.schema().to_arrow())
+        for file in sorted(self._waits.glob("*.arrow")):
+            rows, app_id, batch_id = _kept(file)
+            if batch_id > self._version(app_id):
+                self._merge([_as(rows, wanted)], app_id, batch_id)
+            file.unlink()
+
+    def _merge(self, batches: list[pa.Table], app_id: str, batch_id: int) -> None:
+        from deltalake import CommitProperties, Transaction
+
+        assert self._delta is not None  # noqa: S101
+        self._delta.update_incremental()
+        commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
+        _merge(self._delta, pa.concat_tables(batches), self._upsert, commit)
+        if app_id == self._app_id:
+            self._done = max(self._done, batch_id)
+        self._gather(self._delta)
+
+    def _gather(self, table: DeltaTable) -> None:
+        """Make few files of many, now and then: the next merge opens them all."""
+        from deltalake.exceptions import CommitFailedError
+
+        self._merges += 1
+        if self._merges % GATHER_EVERY:
+            return
+        try:
+            gather(table, self._folder)
+        except CommitFailedError:
+            table.update_incremental()  # somebody else was at work on them: the next time
+
+
+@dataclass
+class Merger:
+    """Merges into tables behind the batches; to be closed.
+
+    Attributes:
+        tables: The tables.
+        interval_s: How long rows wait at least, so that several batches are merged at once, s; 0: not at all.
+    """
+
+    tables: Iterable[MergedTable]
+    interval_s: float
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _is_closed: bool = False
+
+    def told(self) -> None:
+        """Have what was added merged when it is time."""
+        if not self.interval_s:
+            return
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="millrace-merges", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def flush(self) -> None:
+        """Merge all that waits, now.
+
+        Raises:
+            Exception: Of the first table for which this cannot be done; the others are merged.
+        """
+        with contextlib.ExitStack() as all_of_them:
+            for table in self.tables:
+                all_of_them.callback(table.merge)
+
+    def close(self) -> None:
+        """Merge all that waits, and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while table := self._next():
+            try:
+                table.merge()
+            except Exception as error:  # the next batch tells it, and fails
+                table.failed = error
+
+    def _next(self) -> MergedTable | None:
+        """Wait for a table whose time has come; ``None``: it is closed."""
+        with self._changed:
+            while not self._is_closed:
+                due = [(table.due_in_s(self.interval_s), place) for place, table in enumerate(self.tables)]
+                wait_s, place = min(due, default=(math.inf, 0))
+                if wait_s <= 0:
+                    return list(self.tables)[place]
+                self._changed.wait(None if math.isinf(wait_s) else wait_s)
+            return None
+
+
+def _keep(file: Path, rows: pa.Table, app_id: str, batch_id: int) -> None:
+    """Write rows so that they are there whole or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    written = file.with_suffix(".tmp")
+    schema = rows.schema.with_metadata({_APP_ID: app_id.encode(), _BATCH: str(batch_id).encode()})
+    with pa.ipc.new_file(written, schema) as into:
+        into.write_table(rows.replace_schema_metadata(schema.metadata))
+    written.replace(file)
+
+
+def _kept(file: Path) -> tuple[pa.Table, str, int]:
+    """Return rows that were kept, with the query and the batch that left them."""
+    try:
+        with pa.ipc.open_file(file) as found:
+            rows = found.read_all()
+    except pa.ArrowInvalid as error:
+        raise MergeFailed(
+            f"{file} has rows that a batch left for its table and cannot be read ({error}): bring it back "
+            "from a backup, or remove it, and the table lacks these versions of its rows"
+        ) from error
+    said = rows.schema.metadata
+    return rows.replace_schema_metadata(None), said[_APP_ID].decode(), int(said[_BATCH])
+
+
+def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows that an earlier version of the app left with the columns that its table has now."""
+    return pa.table(
+        [
+            rows[column.name].cast(column.type)
+            if column.name in rows.column_names
+            else pa.nulls(rows.num_rows, column.type)
+            for column in schema
+        ],
+        schema=schema,
+    )
+
+
+def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:
+    """Return the last record per key of a batch, and of equal ones the one that came last.
+
+    Args:
+        columns: The batch.
+        upsert: What names a row, and which version is newer.
+    """
+    keys = zip(*(columns[name].to_pylist() for name in upsert.key), strict=True)
+    if not upsert.versions:
+        places = {key: place for place, key in enumerate(keys)}
+    else:
+        versions = list(zip(*(columns[name].to_pylist() for name in upsert.versions), strict=True))
+        places = {}
+        for place, key in enumerate(keys):
+            if key not in places or versions[place] >= versions[places[key]]:
+                places[key] = place
+    return columns.take(pa.array(places.values(), pa.int64()))
+
+
+def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitProperties) -> None:
+    """Merge; again where somebody else, a compaction say, replaced files meanwhile."""
+    from deltalake.exceptions import CommitFailedError
+
+    last = last_versions(columns, upsert)
+    newer = upsert.newer("t", "s")
+    for left in reversed(range(_MERGE_ATTEMPTS)):
+        merge = table.merge(
+            last,
+            predicate=upsert.matching("t", "s"),
+            source_alias="s",
+            target_alias="t",
+            # So that files which can have none of the batch's keys are left alone.
+            streamed_exec=False,
+            commit_properties=commit,
+        )
+        if upsert.deleted is None:
+            merge = merge.when_matched_update_all(newer).when_not_matched_insert_all()
+        else:
+            gone = f"s.`{upsert.deleted}` IS TRUE"
+            merge = merge.when_matched_delete(gone if newer is None else f"{gone} AND ({newer})")
+            merge = merge.when_matched_update_all(newer).when_not_matched_insert_all(f"NOT ({gone})")
+        try:
+            merge.execute()
+            return
+        except CommitFailedError:
+            if not left:
+                raise
+            table.update_incremental()
