@@ -31,16 +31,28 @@ def forget(
     tables_only: Annotated[
         bool, typer.Option("--tables-only", help="Send no request: the app has forgotten the person already.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The proof, JSON.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The certificate, JSON.")] = None,
+    visitors: Annotated[
+        list[str] | None,
+        typer.Option("--visitor", help="A browser of the account that the tables do not know; repeatable."),
+    ] = None,
+    carts: Annotated[
+        list[str] | None, typer.Option("--cart", help="A cart of the account, likewise; repeatable.")
+    ] = None,
+    vacuumed: Annotated[
+        bool, typer.Option("--vacuum", help="Remove the files of earlier versions of the tables, too.")
+    ] = False,
     by: By = None,
 ) -> None:
     """Remove a person from state, by a request on the app's topic, and from the tables; show what is left.
 
-    Exit code 1 if something is left.
+    Topics, files of earlier versions, checkpoint and savepoints are named with the time at which they have
+    nothing of the person any more. Exit code 1 if something is left.
     """
     from apps.clickstream.forget import run
 
-    sure = run(user, bootstrap=bootstrap, at=at, sets=sets or [], tables_only=tables_only, out=out, by=by)
+    sure = run(user, bootstrap=bootstrap, at=at, sets=sets or [], tables_only=tables_only, out=out, by=by,
+               visitors=visitors or (), carts=carts or (), vacuumed=vacuumed)  # fmt: skip
     raise typer.Exit(sure)
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import msgspec
 
+from apps.clickstream.app import topics
 from apps.clickstream.events import Forget
 from apps.clickstream.rows import digest_of
 from apps.clickstream.settings import ClickstreamSettings
+from millrace.connectors.merging import wait_for_merges, waiting_rows
+from millrace.connectors.upkeep import vacuum
 from millrace.operations.report import write
 from millrace.operations.roster import Role
 from millrace.operations.sending import send, who
-from millrace.privacy.erasure import Names, count_left, quoted
+from millrace.privacy.erasure import Names, count_left, count_rows, delete_letters, quoted
+from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
 from millrace.runtime.commands import command_settings
 from millrace.time.moments import to_time_ms
 
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 
 #: How long the app may take to confirm, seconds.
 _PATIENCE_S: Final = 120.0
+#: How long rows may wait for their tables after that, seconds.
+_MERGED_S: Final = 60.0
 #: Table → columns that name a person, and by what.
 _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "sessions": {"visitor_id": "visitor", "user_id": "user"},
@@ -35,16 +43,30 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "profiles": {"person": "person"},
     "offers": {"visitor_id": "visitor", "person": "person"},
     "recommendations": {"visitor_id": "visitor", "person": "person"},
-    "dead_letters": {"key": "key"},
-    "dead_entities": {"key": "key"},
-    "dead_results": {"key": "key"},
-    "dead_recommendations": {"key": "key"},
     # As earlier versions have left them.
     "late_acts": {"event['visitor']": "visitor", "event['person']": "person"},
     "late_reactions": {"event['visitor']": "visitor", "event['person']": "person"},
-    "dead_acts": {"key": "key"},
-    "dead_reactions": {"key": "key"},
 }
+#: How the names of tables of dead letters begin: what they say of somebody is found by what stands in them.
+_LETTERS: Final = "dead_"
+#: Field that names a person → by what; and fields whose texts name something else: user 42 is not item 42.
+_NAMING: Final = {
+    "visitor_id": "visitor", "visitor": "visitor", "user_id": "user", "cart_id": "cart", "person": "person",
+}  # fmt: skip
+_OTHERS: Final = frozenset(
+    {
+        "item_id",
+        "items",
+        "item",
+        "category",
+        "order_id",
+        "offer_id",
+        "page",
+        "_event_id",
+        "event_id",
+        "partition",
+    }
+)
 #: Table with events as JSON → fields of them that name a person, and by what.
 _EVENTS: Final[dict[str, dict[str, str]]] = {
     "late": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
@@ -68,17 +90,26 @@ class Subject:
     visitors: tuple[str, ...]
     carts: tuple[str, ...] = ()
 
+    def known_as(self, visitors: Sequence[str], carts: Sequence[str]) -> Subject:
+        """Return it with further browsers and carts."""
+        browsers = tuple(sorted({*self.visitors, *visitors}))
+        return Subject(self.user, browsers, tuple(sorted({*self.carts, *carts})))
+
     def names(self, kind: str) -> list[str]:
         """Return the values by which a kind of column names it."""
-        keys = [self.user, *self.visitors, *self.state_keys()]
         found = {
             "user": [self.user],
             "visitor": list(self.visitors),
             "cart": list(self.carts),
             "person": [f"u:{self.user}", *(f"v:{v}" for v in self.visitors)],
-            "key": [*keys, *(f"{len(k.encode())}:{k}" for k in keys)],
         }
         return found[kind]
+
+    def exactly(self) -> Names:
+        """Return all of its names, as messages are searched for them."""
+        every = (self.user, *self.visitors, *self.carts)
+        fields = {field: frozenset(self.names(kind)) for field, kind in _NAMING.items()}
+        return Names(tuple(dict.fromkeys(every)), fields=fields, others=_OTHERS)
 
     def state_keys(self) -> list[str]:
         """Return what is asked to be forgotten, as subjects of requests."""
@@ -146,18 +177,38 @@ def delete_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, in
             ids = [row["_event_id"] for row in rows if subject.is_named(row["event"], fields)]
             found = table.delete(f"_event_id IN ({quoted(ids)})") if ids else {"num_deleted_rows": 0}
             gone[name] = int(found["num_deleted_rows"])
+    for path in _tables(settings):
+        if path.name.startswith(_LETTERS):
+            gone[path.name] = delete_letters(path, subject.exactly())
     return gone
 
 
 def left_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, int]:
     """Count what still names a person, by looking at every text of every row of every table.
 
-    That is another way than the deletion's, so that it can find what that has missed.
+    That is another way than the deletion's, so that it can find what that has missed. Rows that wait to be
+    merged into their table count as its rows.
     """
-    root = Path(settings.storage.path("tables"))
-    names = Names((subject.user, *subject.visitors, *subject.carts))
-    tables = sorted(log.parent for log in root.glob("*/_delta_log"))
-    return {path.name: count_left(path, names) for path in tables}
+    names = subject.exactly()
+    return {
+        path.name: count_left(path, names) + sum(count_rows(rows, names) for rows in waiting_rows(path))
+        for path in _tables(settings)
+    }
+
+
+def residues(settings: ClickstreamSettings, now_ms: int) -> list[Residue]:
+    """Return where earlier versions of what is forgotten may be, and until when."""
+    of = topics(settings)
+    names = sorted({topic.name for topic in (*of.reads, *of.writes)})
+    return [
+        *topics_of(settings.kafka, names, now_ms),
+        *table_residues(_tables(settings), "clickstream"),
+        *state_residues(Path(settings.storage.path())),
+    ]
+
+
+def _tables(settings: ClickstreamSettings) -> list[Path]:
+    return sorted(log.parent for log in Path(settings.storage.path("tables")).glob("*/_delta_log"))
 
 
 def requests(subject: Subject, request_id: str, at_ms: int) -> list[Forget]:
@@ -186,9 +237,22 @@ def wait_for_audit(settings: ClickstreamSettings, request_id: str, subject: Subj
 
 def run(
     user: str, *, bootstrap: str | None, at: str | None, sets: Sequence[str], tables_only: bool,
-    out: Path | None, by: str | None = None,
+    out: Path | None, by: str | None = None, visitors: Sequence[str] = (), carts: Sequence[str] = (),
+    vacuumed: bool = False,
 ) -> int:  # fmt: skip
     """Forget a person and print the proof.
+
+    Args:
+        user: The account.
+        bootstrap: The broker; by default the settings'.
+        at: Time of the request, ISO 8601; by default that of the newest session.
+        sets: Settings, ``key=value``.
+        tables_only: Whether the app is not asked.
+        out: Where the certificate goes, JSON.
+        by: Who asks.
+        visitors: Browsers of the account that the tables do not know, or not any more.
+        carts: Carts of the account, likewise.
+        vacuumed: Whether the files of earlier versions of the tables go as well.
 
     Returns:
         0 if nothing is left, 1 otherwise.
@@ -201,32 +265,46 @@ def run(
     settings = app_settings(bootstrap, sets)
     by = who(by, settings, Role.approve)
     at_ms = _time(at, settings)
-    subject = subject_of(settings, user)
-    request_id = f"forget-{digest_of(user)}-{at_ms}"
+    subject = subject_of(settings, user).known_as(visitors, carts)
+    request_id = f"forget-{uuid4().hex}"
     unconfirmed: list[str] = []
     if not tables_only:
         asked = [(one.subject, one) for one in requests(subject, request_id, at_ms)]
         send(settings.kafka, settings.topics.forget, Forget, asked)
         typer.echo(f"asked the app to forget {len(subject.state_keys())} keys; waiting for it")
         unconfirmed = wait_for_audit(settings, request_id, subject)
+    waiting = wait_for_merges(_tables(settings), patience_s=0 if tables_only else _MERGED_S)
     gone = delete_rows(settings, subject)
+    if vacuumed:
+        files = sum(vacuum(path, keep_ms=0).files for path in _tables(settings))
+        typer.echo(f"{files:,} files of earlier versions removed")
     left = left_rows(settings, subject)
     for name in sorted(left):
         typer.echo(f"{name:<16} deleted {gone.get(name, 0):>8,}   left {left[name]:,}")
+    stores = residues(settings, int(time.time() * 1_000))
+    for one in stores:
+        typer.echo(f"until later: {one.line()}")
+    for name in waiting:
+        typer.echo(f"{name}: rows that a run left wait to be merged; run the job, then forget again")
     for key in unconfirmed:
         typer.echo(f"not confirmed by the app within {_PATIENCE_S:.0f} s: {digest_of(key)}; does it run?")
     clean = not unconfirmed and not any(left.values())
     typer.echo("nothing is left" if clean else "SOMETHING IS LEFT")
-    proof = {
+    certificate = {
+        "app": "clickstream",
         "request_id": request_id,
+        "requested_for": datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "subject_digest": digest_of(user),
         "state_keys": len(subject.state_keys()),
         "state_confirmed": not unconfirmed and not tables_only,
         "deleted": gone,
         "left": left,
+        "stores": [asdict(one) for one in stores],
+        "clean": clean,
         "by": by,
     }
-    write(out, proof)
+    write(out, certificate)
     return 0 if clean else 1
 
 

@@ -42,6 +42,7 @@ def forget(
     from millrace.operations.acting import acting
     from millrace.operations.report import write
     from millrace.operations.roster import Role
+    from millrace.operations.sending import now_ms
     from millrace.runtime.commands import command_settings
 
     settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
@@ -52,16 +53,18 @@ def forget(
     confirmed: bool | None = None
     if not check and not tables_only:
         ids, confirmed = _ask(settings, names)
+    if ids:
+        forgetting.settle(settings, _PATIENCE_S)
     deleted = {} if check else forgetting.delete(settings, names)
     if vacuum and not check:
         typer.echo(f"{forgetting.vacuum(settings):,} files of earlier versions removed")
     proof = forgetting.Proof(ids, confirmed, forgetting.look(settings, names, deleted))
-    proof.elsewhere = forgetting.elsewhere(settings, _retention(settings))
+    proof.stores = forgetting.stores(settings, now_ms())
     for one in proof.tables:
         kept = "  (kept: who did what)" if one.kept and one.left else ""
         typer.echo(f"{one.table:<24} deleted {one.deleted:>8,}   left {one.left:,}{kept}")
-    for line in proof.elsewhere:
-        typer.echo(f"not looked into: {line}")
+    for store in proof.stores:
+        typer.echo(f"not looked into: {store.line()}")
     if confirmed is False:
         typer.echo(f"not confirmed by the app within {_PATIENCE_S:.0f} s; does it run?")
     typer.echo("nothing is left" if proof.is_clean else "SOMETHING IS LEFT")
@@ -84,22 +87,3 @@ def _ask(settings: FraudSettings, names: Names) -> tuple[list[str], bool]:
     ids = [one.erasure_id for one in asked]
     table = Path(settings.storage.path("tables", "erasures"))
     return ids, not wait_for_rows(table, "erasure_id", ids, patience_s=_PATIENCE_S)
-
-
-def _retention(settings: FraudSettings) -> list[tuple[str, str]]:
-    """Return the app's topics and how long they keep records; nothing where no broker answers."""
-    from apps.fraud.app import topics
-    from millrace.errors import MillraceError
-    from millrace.kafka.admin import topic_configs
-    from millrace.time.durations import format_duration
-
-    of = topics(settings)
-    names = [topic.name for topic in (*of.reads, *of.writes)]
-    if settings.kafka.bootstrap is None:
-        return [(name, "as the broker says") for name in names]
-    try:
-        configs = topic_configs(settings.kafka.bootstrap, names, options=settings.kafka.options)
-    except MillraceError:
-        return [(name, "as the broker says, which does not answer") for name in names]
-    kept = {name: of_topic.get("retention.ms", "-1") for name, of_topic in configs.items()}
-    return [(n, "for ever" if ms.startswith("-") else format_duration(int(ms))) for n, ms in kept.items()]

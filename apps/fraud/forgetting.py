@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from apps.fraud.served import JOURNAL, TABLE
 from apps.fraud.tokens import key_file
+from millrace.connectors.merging import wait_for_merges
 from millrace.connectors.upkeep import find_tables
 from millrace.privacy.erasure import Names, count_left, delete_letters, delete_rows
 from millrace.privacy.numbers import digits_of, is_card_number
+from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
 
 if TYPE_CHECKING:
     from apps.fraud.settings import FraudSettings
@@ -23,6 +25,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Folder of the case work, which has tables and state of its own.
 CASES: Final = "cases"
+#: How long histories keep hashes, s.
+_HASHES_S: Final = 31 * 86_400
 #: Tables that say who did what, which is kept.
 KEPT: Final = ("rule_audit",)
 
@@ -52,13 +56,13 @@ class Proof:
         erasure_ids: The requests.
         confirmed: Whether the app has said that it forgot the card; ``None``: it was not asked.
         tables: Each table.
-        elsewhere: What else may name it, a line each.
+        stores: Where else it may be named, and until when.
     """
 
     erasure_ids: list[str]
     confirmed: bool | None
     tables: list[Found] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
+    stores: list[Residue] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
@@ -98,6 +102,16 @@ def delete(settings: FraudSettings, names: Names) -> dict[str, int]:
     return gone
 
 
+def settle(settings: FraudSettings, patience_s: float) -> None:
+    """Wait until rows that were said before the card was forgotten are in their tables.
+
+    Args:
+        settings: The app's settings.
+        patience_s: How long, s.
+    """
+    wait_for_merges(_tables(settings), patience_s=patience_s)
+
+
 def look(settings: FraudSettings, names: Names, deleted: dict[str, int] | None = None) -> list[Found]:
     """Return what still names a card, table by table; found another way than it is deleted."""
     return [
@@ -118,39 +132,34 @@ def vacuum(settings: FraudSettings) -> int:
     return sum(remove(table, keep_ms=0).files for table in _tables(settings))
 
 
-def old_files(settings: FraudSettings) -> int:
-    """Return how many files only earlier versions of the tables have."""
-    from millrace.connectors.upkeep import vacuum as remove
-
-    return sum(remove(table, keep_ms=0, dry_run=True).files for table in _tables(settings))
-
-
-def elsewhere(settings: FraudSettings, retention: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what else may name a card and is not deleted here, a line each.
+def stores(settings: FraudSettings, now_ms: int) -> list[Residue]:
+    """Return what else may name a card and is not deleted here, and until when.
 
     Args:
-        settings: The app's settings.
-        retention: Topic and how long it keeps its records, as far as the broker says.
+        settings: The app's settings; the broker is asked how long topics keep their records.
+        now_ms: Now, UTC milliseconds.
     """
-    lines = []
-    if files := old_files(settings):
-        lines.append(
-            f"{files:,} files of earlier versions of the tables: --vacuum, or `millrace tables vacuum fraud`"
-        )
-    lines += [f"topic {topic}: its records are kept {how}" for topic, how in retention]
-    root = Path(settings.storage.path())
-    if any((root / "checkpoint" / "state").glob("*")):
-        lines.append("the checkpoint: earlier versions of state, until the engine has removed them (batches)")
-    if saved := sorted(path.name for path in (root / "savepoints").glob("*")):
-        lines.append(f"savepoints {', '.join(saved)}: remove them, or forget the card again after a restore")
+    from apps.fraud.app import topics
+
+    of, root = topics(settings), Path(settings.storage.path())
+    found = [
+        *topics_of(settings.kafka, sorted({topic.name for topic in (*of.reads, *of.writes)}), now_ms),
+        *table_residues(_tables(settings), "fraud"),
+        *state_residues(root),
+    ]
     if any(root.glob(f"{JOURNAL}/*.jsonl")):
-        lines.append(f"{JOURNAL}, {TABLE}: what was answered by `millrace fraud serve`; remove its old files")
+        holds = f"what was answered by `millrace fraud serve`, until table {TABLE} has it"
+        found.append(Residue("other", JOURNAL, holds, None, "remove its old files"))
     if any(root.glob(f"{JOURNAL}/outbox-*")):
-        lines.append(f"{JOURNAL}: payments in the outbox, until the stream has had them for 15 minutes")
+        ends = "the stream has had them for 15 minutes"
+        found.append(Residue("other", f"{JOURNAL}/outbox", "payments", None, ends))
     if (root / CASES).exists():
-        lines.append(f"{CASES}: tables and state of the case work, in which cases name their cards")
-    lines.append("histories of terminals, devices, accounts, addresses: 32 bits of a hash, for 31 days")
-    return lines
+        holds = "tables and state of the case work, in which cases name their cards"
+        found.append(Residue("other", CASES, holds, None, "the retention of cases"))
+    holds = "histories of terminals, devices, accounts, addresses: 32 bits of a hash"
+    until = datetime.fromtimestamp(now_ms / 1_000 + _HASHES_S, UTC).isoformat(timespec="seconds")
+    found.append(Residue("other", "state", holds, until, "kept for 31 days of the stream's time"))
+    return found
 
 
 def _tables(settings: FraudSettings) -> list[Path]:

@@ -7,6 +7,8 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _WRITER: Final = "shared/millrace/connectors/driver_writer.py"
+_MERGING: Final = "shared/millrace/connectors/merging.py"
+_WAITS: Final = "tests/unit/millrace/connectors/test_merging.py"
 _UPKEEP: Final = "shared/millrace/connectors/upkeep.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
 _RUNTIME: Final = "tests/unit/millrace/runtime"
@@ -21,7 +23,7 @@ MUTANTS: Final = (
         "        if written is not None and written >= batch_id:\n            return\n",
         "",
         "each batch is in a table once",
-        (f"{_UPSERT}::test_the_same_batch_again_makes_no_commit",),
+        (f"{_UPSERT}::test_an_output_goes_to_all_its_tables_and_each_remembers_its_own_batches",),
     ),
     Mutant(
         "connectors: of a version's fields only the last one counts",
@@ -33,7 +35,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "connectors: every merge looks into every file",
-        _WRITER,
+        _MERGING,
         "            streamed_exec=False,\n",
         "",
         "a batch costs what its rows cost",
@@ -41,7 +43,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "connectors: of a batch's versions of a row the first one holds",
-        _WRITER,
+        _MERGING,
         "versions[place] >= versions[places[key]]",
         "versions[place] < versions[places[key]]",
         "a batch's last revision of a row",
@@ -49,7 +51,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "connectors: of equal versions in a batch that which came first holds",
-        _WRITER,
+        _MERGING,
         "versions[place] >= versions[places[key]]",
         "versions[place] > versions[places[key]]",
         "of equal versions the one that came last",
@@ -57,7 +59,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "connectors: an older version of a row replaces a newer one",
-        _WRITER,
+        _MERGING,
         '    newer = upsert.newer("t", "s")\n',
         "    newer = None\n",
         "the newest revision of a row holds",
@@ -65,7 +67,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "connectors: an old deletion removes a newer row",
-        _WRITER,
+        _MERGING,
         'merge.when_matched_delete(gone if newer is None else f"{gone} AND ({newer})")',
         "merge.when_matched_delete(gone)",
         "a deletion is a revision like any other",
@@ -73,11 +75,75 @@ MUTANTS: Final = (
     ),
     Mutant(
         "connectors: the deletion of a row that never was makes one",
-        _WRITER,
+        _MERGING,
         '.when_not_matched_insert_all(f"NOT ({gone})")',
         ".when_not_matched_insert_all()",
         "what is deleted is not there",
         (f"{_UPSERT}::test_a_deleted_row_goes_and_one_that_never_was_is_not_made",),
+    ),
+    Mutant(
+        "connectors: a merged batch that comes again is merged again",
+        _MERGING,
+        "        if batch_id <= self._done:\n            return\n",
+        "",
+        "each batch is in a table once",
+        (f"{_UPSERT}::test_the_same_batch_again_makes_no_commit",),
+    ),
+    Mutant(
+        "connectors: what a killed run left is thrown away",
+        _MERGING,
+        "                self._merge([_as(rows, wanted)], app_id, batch_id)\n",
+        "                pass\n",
+        "who begins again merges what is there",
+        (f"{_WAITS}::test_who_begins_again_merges_what_is_there",),
+    ),
+    Mutant(
+        "connectors: what was merged before its file was removed is merged again",
+        _MERGING,
+        "            if batch_id > self._version(app_id):\n",
+        "            if True:\n",
+        "each batch is in a table once",
+        (f"{_WAITS}::test_a_merge_whose_files_were_not_removed_is_not_done_again",),
+    ),
+    Mutant(
+        "connectors: rows wait in memory only",
+        _MERGING,
+        '        _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id)\n',
+        "",
+        "what a committed batch says is on the disk",
+        (f"{_WAITS}::test_who_begins_again_merges_what_is_there",),
+    ),
+    Mutant(
+        "connectors: a merge that failed is told to nobody",
+        _MERGING,
+        "        if self.failed is not None:\n            raise MergeFailed",
+        "        if False:\n            raise MergeFailed",
+        "the next batch fails for it",
+        (f"{_WAITS}::test_a_merge_that_fails_fails_the_next_batch_and_loses_nothing",),
+    ),
+    Mutant(
+        "connectors: what waits is left when the job ends",
+        "shared/millrace/connectors/router.py",
+        "        self.small.close()\n",
+        "        pass\n",
+        "a job that ended has its tables at its last batch",
+        (f"{_WAITS}::test_the_large_writer_finds_the_tables_at_the_batch_before",),
+    ),
+    Mutant(
+        "connectors: large batches overtake small ones",
+        "shared/millrace/connectors/router.py",
+        "            self.small.flush()  # the tables come to the batch before, whoever writes it\n",
+        "",
+        "batches are merged in their order",
+        (f"{_WAITS}::test_the_large_writer_finds_the_tables_at_the_batch_before",),
+    ),
+    Mutant(
+        "connectors: many rows wait like few",
+        _MERGING,
+        "        if many:\n            self.merge()\n",
+        "",
+        "what waits is bounded",
+        (f"{_WAITS}::test_many_rows_do_not_wait",),
     ),
     Mutant(
         "connectors: a batch of dead letters is believed",
@@ -165,9 +231,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "connectors: a merge leaves its file, and nobody gathers them",
-        _WRITER,
-        "            self._gather(name, table)\n",
-        "            pass\n",
+        _MERGING,
+        "        self._gather(self._delta)\n",
+        "",
         "what a batch costs does not grow with the batches before it",
         (f"{_UPSERT}::test_a_merge_does_not_open_a_file_for_every_batch_before_it",),
     ),

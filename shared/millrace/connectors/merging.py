@@ -14,7 +14,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -140,7 +140,11 @@ class MergedTable:
         if self._delta is None:
             self._delta = self._make()
             self._done = self._version(self._app_id)
-            self._recover()
+            try:
+                self._recover()
+            except BaseException:
+                self._delta = None
+                raise
         return self._delta
 
     def _version(self, app_id: str) -> int:
@@ -339,3 +343,40 @@ def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitP
             if not left:
                 raise
             table.update_incremental()
+
+
+def waiting_files(folder: Path) -> list[Path]:
+    """Return the files that batches left for a table and that are not merged yet.
+
+    Args:
+        folder: Where the table is.
+    """
+    return sorted((folder / WAITING).glob("*.arrow"))
+
+
+def waiting_rows(folder: Path) -> Iterator[pa.Table]:
+    """Yield the rows that wait for a table.
+
+    Args:
+        folder: Where the table is.
+    """
+    for file in waiting_files(folder):
+        with contextlib.suppress(FileNotFoundError):  # it has been merged
+            yield _kept(file)[0]
+
+
+def wait_for_merges(folders: Iterable[Path], *, patience_s: float, poll_s: float = 0.1) -> list[str]:
+    """Wait until all is merged that waits for some tables now; return the tables for which it is not.
+
+    Args:
+        folders: Where they are.
+        patience_s: How long, s; the job that runs merges every few seconds, and none that does not run.
+        poll_s: How often it is looked, s.
+    """
+    left = {(folder.name, file) for folder in folders for file in waiting_files(folder)}
+    deadline = time.monotonic() + patience_s
+    while left := {(name, file) for name, file in left if file.exists()}:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(poll_s)
+    return sorted({name for name, _ in left})

@@ -1,16 +1,19 @@
 """Forgetting somebody in the tables of an app: rows are found by exact names, deleted, and looked for again.
 
 Deletion goes by the columns that an app says name somebody. The look afterwards goes another way: through
-every text of every row, so that it finds what the app forgot to say. A name counts where a whole text is that
-name, or where it stands by itself in one: no letter, digit, ``_`` or ``-`` beside it. So 42 is not in 1423.
+every text of every row, so that it finds what the app forgot to say. Messages are read as JSON and looked
+through text by text and key by key. What is a number is no name, but in fields that name somebody; so nobody
+called 42 is found in a price of 42 or 19.42, nor in 1423.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 #: Identity of a row, in all tables that a stream writes.
 _ID: Final = "_event_id"
 _AT_ONCE: Final = 1_000
+#: What a key of state or a column may have before a name: ``u:``, ``p:u:``.
+_LED: Final = re.compile(r"(?:[a-z]:)+")
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object of JSON with all of its pairs: of two with one key neither hides the other."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +38,101 @@ class Names:
 
     Attributes:
         values: The names.
+        fields: Field that names somebody → the names that count there, as texts or as numbers, and no other.
+        others: Fields that name something else: a text there is no name.
 
     Example:
-        >>> names = Names(("42",))
-        >>> names.stands_in(b'{"user":"42"}'), names.stands_in(b"4-42")
-        (True, False)
+        >>> names = Names(("42",), fields={"user": {"42"}, "cookie": {"c1"}}, others={"item"})
+        >>> names.stands_in(b'{"user":"42"}'), names.stands_in(b'{"user":42}'), names.stands_in(b"u:42")
+        (True, True, True)
+        >>> names.stands_in(b'{"price":42,"cost":19.42,"item":"42","cookie":"42"}'), names.stands_in(b"4-42")
+        (False, False)
     """
 
     values: tuple[str, ...]
+    fields: Mapping[str, Set[str]] = field(default_factory=dict, kw_only=True)
+    others: Set[str] = field(default=frozenset(), kw_only=True)
 
     def keys(self) -> list[str]:
         """Return the names as columns of keys have them: as they are, and led by their length."""
-        return [key for value in self.values for key in (value, f"{len(value.encode())}:{value}")]
+        return _keys(self.values)
 
-    def stands_in(self, message: bytes) -> bool:
-        """Return whether a message has one of the names, by itself."""
-        return bool(self.values) and _whole(self.values).search(message) is not None
+    def stands_in(self, message: bytes | str) -> bool:
+        """Return whether a message has one of the names: as a whole, in its JSON, or in its text."""
+        return self.named_by(message)
+
+    def named_by(self, value: Any, of: str = "") -> bool:
+        """Return whether a value has one of the names, however deep.
+
+        Args:
+            value: A column's value, or what was read of JSON.
+            of: The field that it stands in.
+        """
+        if isinstance(value, Mapping | _Object):
+            pairs = value.items() if isinstance(value, Mapping) else value
+            return any(
+                (of not in self.others and self._is(str(key))) or self.named_by(one, str(key))
+                for key, one in pairs
+            )
+        if isinstance(value, bytes | str):
+            return of not in self.others and self._text(value, of)
+        if isinstance(value, Iterable):
+            return any(self.named_by(one, of) for one in value)
+        return of in self.fields and not isinstance(value, bool) and str(value) in self.fields[of]
+
+    def may_stand_in(self, buffers: Iterable[bytes]) -> bool:
+        """Return whether a name may stand in what has these bytes; a cheap look."""
+        are_numbers = self.fields and any(value.isdecimal() for value in self.values)
+        if are_numbers or any(json.dumps(value) != f'"{value}"' for value in self.values):
+            # Numbers have no texts, and JSON may write a letter in more ways than one.
+            return True
+        needles = [value.encode() for value in self.values]
+        return any(needle in buffer for buffer in buffers for needle in needles)
+
+    @cached_property
+    def _all(self) -> frozenset[str]:
+        return frozenset(self.keys())
+
+    def _is(self, text: str, of: str = "") -> bool:
+        known = self._known.get(of, self._all)
+        led = _LED.match(text)
+        return text in known or (led is not None and text[led.end() :] in known)
+
+    def _text(self, value: bytes | str, of: str) -> bool:
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if of in self.fields:
+            return self._is(text, of)
+        if self._is(text):
+            return True
+        if text.lstrip()[:1] in ("{", "[", '"'):
+            try:
+                return self.named_by(json.loads(text, object_pairs_hook=_Object))
+            except (ValueError, RecursionError):
+                pass  # something cut off: what can be seen of it
+        return bool(self.values) and self._words.search(text) is not None
+
+    @cached_property
+    def _known(self) -> dict[str, frozenset[str]]:
+        return {name: frozenset(_keys(values)) for name, values in self.fields.items()}
+
+    @cached_property
+    def _words(self) -> re.Pattern[str]:
+        """What a text that is no JSON has where it names somebody; of numbers only what is clearly a name."""
+        words = [re.escape(value) for value in self.values if not value.isdecimal()]
+        every = "|".join(map(re.escape, self.values))
+        ways = [f"(?<=[\"'])(?:[a-z]:)*(?:{every})(?=[\"'])"]
+        if words:
+            ways.append(rf"(?<![\w-])(?:{'|'.join(words)})(?![\w-])")
+        for name, values in sorted(self.fields.items()):
+            there = "|".join(map(re.escape, sorted(values)))
+            ways += (
+                [rf"(?<!\w){re.escape(name)}[\"']?\s*[:=]\s*[\"']?(?:{there})(?![\w.-])"] if values else []
+            )
+        return re.compile("|".join(ways))
 
 
-def _whole(values: tuple[str, ...]) -> re.Pattern[bytes]:
-    named = b"|".join(re.escape(value.encode()) for value in values)
-    return re.compile(rb"(?<![\w-])(?:" + named + rb")(?![\w-])")
+def _keys(values: Iterable[str]) -> list[str]:
+    return [key for value in values for key in (value, f"{len(value.encode())}:{value}")]
 
 
 def delete_rows(table: Path, columns: Sequence[str], names: Names) -> int:
@@ -103,33 +186,19 @@ def count_left(table: Path, names: Names) -> int:
     return sum(len(_rows(batch, names)) for batch in opened.to_pyarrow_dataset().to_batches())
 
 
+def count_rows(rows: pa.Table, names: Names) -> int:
+    """Return in how many of some rows somebody is named, in whatever column, however deep."""
+    return sum(len(_rows(batch, names)) for batch in rows.to_batches())
+
+
 def _rows(batch: pa.RecordBatch, names: Names) -> list[int]:
     """Return the rows of a batch that name somebody: candidates by Arrow's search, then each exactly."""
     found: set[int] = set()
-    for column in batch.columns:
-        values = column.to_pylist() if _may_have(column, names) else []
-        found |= {row for row, value in enumerate(values) if _names(value, names)}
+    for column, name in zip(batch.columns, batch.schema.names, strict=True):
+        buffers = (memoryview(buffer).tobytes() for buffer in column.buffers() if buffer is not None)
+        values = column.to_pylist() if names.may_stand_in(buffers) else []
+        found |= {row for row, value in enumerate(values) if names.named_by(value, name)}
     return sorted(found)
-
-
-def _may_have(column: pa.Array, names: Names) -> bool:
-    """Return whether a name may stand in a column; a cheap look at all of its bytes."""
-    return any(
-        buffer is not None and any(value.encode() in memoryview(buffer).tobytes() for value in names.values)
-        for buffer in column.buffers()
-    )
-
-
-def _names(value: Any, names: Names) -> bool:
-    if isinstance(value, str):
-        return names.stands_in(value.encode(errors="replace"))
-    if isinstance(value, bytes):
-        return names.stands_in(value)
-    if isinstance(value, Mapping):
-        return any(_names(one, names) for one in (*value.keys(), *value.values()))
-    if isinstance(value, Iterable):
-        return any(_names(one, names) for one in value)
-    return False
 
 
 def wait_for_rows(

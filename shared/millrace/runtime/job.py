@@ -117,7 +117,7 @@ class Job:
         self._wait_for_broker = wait_for_broker
         self._ran = False
         self._query: StreamingQuery | None = None
-        self._writes: Router | None = None
+        self._writers = contextlib.ExitStack()
         self._incarnation = ""
         #: How far the query's clock is; ``None`` before its first batch.
         self.clock: ClockStatus | None = None
@@ -338,7 +338,8 @@ class Job:
             outputs.stream.clock, topics=self._topics.clocks, incarnation=incarnation
         )
         epochs = keep_settings(self.root, clock)
-        router = self._writes = self._router(outputs, f"{self.app.name}:{incarnation}")
+        router = self._router(outputs, f"{self.app.name}:{incarnation}")
+        self._writers.callback(router.close)
         if self._monitor is not None and end is None:
             from millrace.runtime.monitor import listener
 
@@ -416,15 +417,14 @@ class Job:
 
     def _watch(self, query: StreamingQuery) -> None:
         """Wait for the query's end, and bring all tables to its last batch."""
-        assert self._writes is not None  # noqa: S101
         try:
             self._await(query)
         except BaseException:
             # What cannot be merged now is on the disk, and is merged when the job goes on.
             with contextlib.suppress(Exception):
-                self._writes.close()
+                self._writers.close()
             raise
-        self._writes.close()
+        self._writers.close()
 
     def _await(self, query: StreamingQuery) -> None:
         while not _ended(query, _POLL_S):

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from apps.clickstream.events import Forget
 from apps.clickstream.forget import app_settings, delete_rows, left_rows, requests, run, subject_of
 from apps.clickstream.settings import ClickstreamSettings
+from millrace.connectors.merging import WAITING, _keep
 from millrace.errors import UserError
 from tests.unit.millrace.operations.cases import MockBroker, records_of
 
@@ -30,7 +31,11 @@ def settings(tmp_path: Path) -> ClickstreamSettings:
         "identities": {"visitor_id": ["v1", "v2", "v3"], "user_id": ["ann", "ann", "bob"]},
         "abandonments": {"visitor_id": ["v1", "v3"], "user_id": ["ann", None], "cart_id": ["c1", "c2"]},
         "profiles": {"person": ["u:ann", "v:v2", "u:bob"], "views_1d": [1, 2, 3]},
-        "dead_letters": {"key": ["2:v1", "2:v3"], "value": [b"{v1}", b"{v3}"]},
+        "dead_letters": {
+            "_event_id": ["l1", "l2", "l3"],
+            "key": ["2:v1", "2:v3", None],
+            "value": [b"{v1}", b"{v3}", b'{"user_id":"ann"'],
+        },
         "late": events({"visitor_id": "v2", "user_id": None}, {"visitor_id": "v3", "user_id": "bob"}),
         "late_entities": events(
             {"type": "does", "person": "u:ann", "visitor": "v9"},
@@ -52,14 +57,14 @@ def test_a_persons_browsers_and_carts_are_found(settings: ClickstreamSettings) -
 
 def test_its_rows_go_and_all_others_stay(settings: ClickstreamSettings) -> None:
     subject = subject_of(settings, "ann")
-    assert sum(left_rows(settings, subject).values()) == 12
+    assert sum(left_rows(settings, subject).values()) == 13
     gone = delete_rows(settings, subject)
     assert {name: n for name, n in gone.items() if n} == {
         "sessions": 2,
         "identities": 2,
         "abandonments": 1,
         "profiles": 2,
-        "dead_letters": 1,
+        "dead_letters": 2,
         "late": 1,
         "late_entities": 2,
         "late_acts": 1,
@@ -80,8 +85,13 @@ def test_the_command_says_whether_something_is_left(
 ) -> None:
     sets, out = [f"storage.root={tmp_path}"], tmp_path / "proof.json"
     assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=out) == 0
-    assert "nothing is left" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "nothing is left" in told
+    assert "until later: topic clickstream.forget: records" in told
     assert "ann" not in out.read_text()
+    proof = json.loads(out.read_text())
+    assert (proof["clean"], proof["app"], proof["deleted"]["sessions"]) == (True, "clickstream", 2)
+    assert {one["kind"] for one in proof["stores"]} == {"topic", "table"}
     write_deltalake(str(tmp_path / "tables" / "notes"), pa.table({"text": ["bob"]}))
     assert run("bob", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 1
 
@@ -109,3 +119,64 @@ def test_without_a_broker_the_state_cannot_be_asked(settings: ClickstreamSetting
         run("ann", bootstrap=None, at=None, sets=[f"storage.root={tmp_path}"], tables_only=False, out=None)
     with pytest.raises(UserError, match="no time"):
         run("ann", bootstrap=None, at="soon", sets=[f"storage.root={tmp_path}"], tables_only=True, out=None)
+
+
+def test_of_user_42_no_price_item_or_other_number_is_taken_for_the_person(tmp_path: Path) -> None:
+    tables = {
+        "sessions": {"visitor_id": ["v1", "42", "v3"], "user_id": ["42", "7", "142"], "views": [42, 42, 42]},
+        "dead_letters": {
+            "_event_id": ["a", "b", "c", "d", "e"],
+            "key": ["2:v1", "2:v3", "2:v3", None, None],
+            "value": [
+                b'{"user_id":42,"price":1}',
+                b'{"user_id":"142","price":42}',
+                b'{"user_id":"7","amount":19.42,"item_id":"42"}',
+                b'{"user_id":"42"',
+                b'{"quantity":42',
+            ],
+        },
+        "boards": {"item_id": ["42", "43"], "views": [42, 1]},
+        "notes": {"text": ["42 pieces of it", "costs 42"]},
+    }
+    for name, columns in tables.items():
+        write_deltalake(str(tmp_path / "tables" / name), pa.table(columns))
+    sets, out = [f"storage.root={tmp_path}"], tmp_path / "proof.json"
+    assert run("42", bootstrap=None, at="1970-01-01T00:00:05", sets=sets, tables_only=True, out=out) == 0
+    proof = json.loads(out.read_text())
+    assert {name: n for name, n in proof["deleted"].items() if n} == {"sessions": 1, "dead_letters": 2}
+    assert not any(proof["left"].values())  # another's browser is called 42 as well
+    assert DeltaTable(str(tmp_path / "tables" / "dead_letters")).to_pyarrow_table().num_rows == 3
+
+
+def test_rows_that_wait_for_their_table_are_left(settings: ClickstreamSettings, tmp_path: Path) -> None:
+    folder = tmp_path / "tables" / "sessions" / WAITING
+    folder.mkdir()
+    waits = pa.table({"visitor_id": ["v2", "v3"], "user_id": [None, "bob"]})
+    _keep(folder / "000000000004.arrow", waits, "clickstream:0:sessions", 4)
+    subject, sets = subject_of(settings, "ann"), [f"storage.root={tmp_path}"]
+    out = tmp_path / "proof.json"
+    assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=out) == 1
+    proof = json.loads(out.read_text())
+    assert {name: n for name, n in proof["left"].items() if n} == {"sessions": 1}
+    assert ("table", "sessions", "the next run, or the job that runs") in {
+        (one["kind"], one["name"], one["ends"]) for one in proof["stores"]
+    }
+    assert left_rows(settings, subject)["sessions"] == 1
+
+
+def test_browsers_that_the_tables_do_not_know_any_more_can_be_named(
+    settings: ClickstreamSettings, tmp_path: Path
+) -> None:
+    sets = [f"storage.root={tmp_path}"]
+    assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 0
+    write_deltalake(
+        str(tmp_path / "tables" / "sessions"),
+        pa.table({"visitor_id": ["v1"], "user_id": pa.array([None], pa.string()), "end_ms": [9]}),
+        mode="append",
+    )
+    out = tmp_path / "proof.json"
+    assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=out, visitors=["v1"],
+               vacuumed=True) == 0  # fmt: skip
+    proof = json.loads(out.read_text())
+    assert proof["deleted"]["sessions"] == 1
+    assert not [one for one in proof["stores"] if one["kind"] == "table"]

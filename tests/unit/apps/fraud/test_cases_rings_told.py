@@ -20,7 +20,7 @@ from apps.fraud.cases_events import AlertSeen, CardBlock, Disposition
 from apps.fraud.cases_queue import ReviewQueue
 from apps.fraud.cases_store import TABLES, acts, case_view, dispose, journal
 from apps.fraud.dashboard_work import queue
-from apps.fraud.forgetting import elsewhere
+from apps.fraud.forgetting import CASES, stores
 from apps.fraud.settings import FraudSettings
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused
@@ -195,9 +195,9 @@ def test_a_card_number_in_a_note_is_written_as_its_token(root: Path) -> None:
 
 def test_forgetting_a_card_says_that_cases_name_it_too(root: Path) -> None:
     settings = FraudSettings(storage={"root": str(root)})
-    assert not any(line.startswith("cases:") for line in elsewhere(settings, []))
+    assert not any(one.name == CASES for one in stores(settings, 0))
     say(root, "contacted", OWN, "--by", "ann", "--at", str(START_MS + 2 * HOUR))
-    assert any(line.startswith("cases:") for line in elsewhere(settings, []))
+    assert any(one.name == CASES for one in stores(settings, 0))
 
 
 # -- checkpoints of before ---------------------------------------------------------------------------

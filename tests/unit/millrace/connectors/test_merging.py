@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.merging import WAITING, MergeFailed, Merger
+from millrace.connectors.merging import WAITING, MergeFailed, Merger, wait_for_merges, waiting_rows
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router
 from millrace.connectors.upkeep import compact, vacuum
 from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, batch, rows
@@ -222,7 +222,11 @@ def test_the_large_writer_finds_the_tables_at_the_batch_before(tmp_path: Path) -
     router(batch(Session("a", 1, 1, 1), Session("b", 1, 1, 1)), 0)
     router(batch(Session("a", 1, 2, 1)), 1)
     assert found == [(1, {("a", 1): (1, 1), ("b", 1): (1, 1)})]
+    router = Router(writer(tmp_path), SimpleNamespace(write=large))
+    router(batch(Session("a", 1, 3, 3)), 2)
     router.close()
+    assert rows(tmp_path) == {("a", 1): (3, 3), ("b", 1): (1, 1)}
+    small.close()
 
 
 def test_flush_brings_every_table_it_can(tmp_path: Path) -> None:
@@ -240,6 +244,20 @@ def test_flush_brings_every_table_it_can(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="b"):
         merger.flush()
     assert sorted(told) == ["a", "b", "c"]
+
+
+def test_what_waits_is_waited_for(tmp_path: Path) -> None:
+    into = writer(tmp_path)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    folders = [tmp_path / "sessions", tmp_path / "none"]
+    assert [len(found) for found in waiting_rows(tmp_path / "sessions")] == [1]
+    assert wait_for_merges(folders, patience_s=0.0) == ["sessions"]
+    later = threading.Timer(0.2, into.flush)
+    later.start()
+    assert wait_for_merges(folders, patience_s=20.0) == []
+    later.join()
+    assert rows(tmp_path) == {("a", 1): (1, 10)}
+    into.close()
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import string
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,48 +13,122 @@ from deltalake import DeltaTable, write_deltalake
 
 from millrace.privacy.erasure import Names, count_left, delete_letters, delete_rows, wait_for_rows
 
-WORD = set(string.ascii_letters + string.digits + "_-")
+USER = frozenset({"user", "visitor"})
+OTHER = frozenset({"item", "sku"})
 
 
-def named(text: str, name: str) -> bool:
-    """Return whether a text has a name by itself, by cutting it into words."""
-    words = "".join(c if c in WORD or ord(c) > 127 else " " for c in text).split()
-    return name in words
+def _text(random: Random, name: str, *, named: bool) -> str:
+    """A text that names somebody, or only looks as if it did."""
+    if named:
+        ways = [name, f"u:{name}", f"p:u:{name}", f"{len(name)}:{name}", f"says '{name}' of it"]
+        return random.choice([*ways, f"user={name}", f"/?visitor={name}&x=1"])
+    return random.choice(
+        [
+            *(f"1{name}", f"{name}1", f"{name}.5", f"19.{name}", f"-{name}-", f"x{name}", f"9:{name}", ""),
+            *(f"U:{name}", f"user={name}1", f"muser={name}", f"user=19.{name}", "nothing", f"{name} "),
+            *(f"it is {name} s", f"user={name}.5"),
+        ]
+    )  # fmt: skip
+
+
+def _value(random: Random, name: str, *, named: bool, depth: int = 0) -> Any:
+    """A value as JSON has it, and whether it names somebody is known because it was made so."""
+    if depth < 3 and random.random() < 0.5:
+        inner = _value(random, name, named=named, depth=depth + 1)
+        beside = _value(random, name, named=False, depth=depth + 1)
+        if random.random() < 0.5:
+            both = [inner, beside]
+            random.shuffle(both)
+            return both
+        if named and random.random() < 0.1:
+            return {name: beside}
+        return dict(random.sample([("a", inner), ("b", beside)], 2))
+    if named:
+        return random.choice([_text(random, name, named=True), {random.choice([*USER]): int(name)}])
+    decoys = [int(name), int(name) + 0.5, True, None, {"item": name}, {"sku": [name, {"price": int(name)}]}]
+    return random.choice(
+        [*decoys, {"user": int(name) * 10}, {"n": int(name)}, _text(random, name, named=False)]
+    )
+
+
+def _message(random: Random, name: str, *, named: bool) -> bytes:
+    if random.random() < 0.3:
+        return _text(random, name, named=named).encode()
+    text, quoted = json.dumps({"of": _value(random, name, named=named)}), f'"{name}"'
+    if random.random() < 0.2 and not named and quoted not in text:
+        text = text[:-1]  # broken
+    if random.random() < 0.2:
+        text = text.replace(quoted, '"' + "".join(f"\\u{ord(c):04x}" for c in name) + '"', 1)
+    return text.encode()
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_of_10000_rows_those_that_name_42_go_and_no_other(tmp_path: Path, seed: int) -> None:
-    random = Random(seed)
-    pieces = ["42", "142", "421", "4", "-", " ", '"', ":", "x", "{", "2:", "_"]
-
-    def text() -> str:
-        return "".join(random.choices(pieces, k=random.randrange(4)))
-
-    rows: list[dict[str, Any]] = [
-        {
-            "_event_id": f"row'{number}x",
-            "key": random.choice([text(), None]),
-            "value": random.choice([text().encode(), None]),
-            "deep": {"of": [text()], "n": 42},
-        }
-        for number in range(1_000)
-    ]
+    random, name = Random(seed), "42"
+    names = Names((name,), fields={key: {"42"} for key in USER}, others=OTHER)
+    rows: list[dict[str, Any]] = []
+    expected = set()
+    for number in range(1_000):
+        of_key, of_value, of_deep = (random.random() < 0.1 for _ in range(3))
+        identity = f"row'{number}x"
+        key = _text(random, name, named=of_key)
+        value = _message(random, name, named=of_value)
+        deep = {"of": [_text(random, name, named=of_deep)], "n": 42, "item": "42"}
+        rows.append({"_event_id": identity, "key": key, "value": value, "deep": deep, "price": 42})
+        if of_key or of_value or of_deep:
+            expected.add(identity)
+        assert names.stands_in(value) == of_value, value
+        assert names.stands_in(key) == of_key, key
     write_deltalake(str(tmp_path / "t"), pa.Table.from_pylist(rows))
-    names = Names(("42",))
-    expected = {
-        row["_event_id"]
-        for row in rows
-        if any(
-            named(one, "42")
-            for one in ((row["key"] or ""), (row["value"] or b"").decode(), row["deep"]["of"][0])
-        )
-    }
-    assert expected
     assert count_left(tmp_path / "t", names) == len(expected)
     assert delete_letters(tmp_path / "t", names) == len(expected)
     kept = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["_event_id"].to_pylist()
     assert set(kept) == {row["_event_id"] for row in rows} - expected
     assert count_left(tmp_path / "t", names) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (b'{"user":"42","user":"43"}', True),  # of two with one key neither hides the other
+        (b'{"price":42}', False),
+        (b'{"amount":19.42}', False),
+        (b'{"user":42', True),  # cut off
+        (b'{"price":42', False),
+        (b'{"user":4200', False),
+        (b"[" * 5_000 + b'"42"', True),
+        (b"\xff42", False),
+        (b"42", True),
+        (b"", False),
+        (b'"42"', True),
+        (b'{"42":1}', True),
+        (b'{"user":true}', False),
+        (b'{"item":{"42":1}}', False),
+        (b'{"cookie":"42","n":["c1"]}', False),
+        (b'{"cookie":"c1"}', True),
+        (b'{"cookie":"v:c1"}', True),
+        (b'{"user":"c1"}', False),
+    ],
+)  # fmt: skip
+def test_what_names_a_user_42(message: bytes, expected: bool) -> None:
+    fields = {**{key: {"42"} for key in USER}, "cookie": {"c1"}}
+    assert Names(("42",), fields=fields, others=OTHER).stands_in(message) is expected
+
+
+def test_names_that_json_writes_in_two_ways_are_found(tmp_path: Path) -> None:
+    rows = {
+        "_event_id": ["a", "b", "c"],
+        "value": [json.dumps({"u": "j\u00fcrg"}).encode(), "jürg".encode(), b"jurg"],
+    }
+    write_deltalake(str(tmp_path / "t"), pa.table(rows))
+    assert count_left(tmp_path / "t", Names(("jürg",))) == 2
+
+
+def test_a_word_in_a_text_counts_and_part_of_one_does_not() -> None:
+    names = Names(("v1",))
+    assert names.stands_in("seen v1 today")
+    assert names.stands_in("/u/v1?x")
+    assert not names.stands_in("seen v12, av1, v1-a, v1_b")
 
 
 def test_rows_are_deleted_by_whole_values_also_of_keys_and_of_what_stands_in_structs(tmp_path: Path) -> None:
