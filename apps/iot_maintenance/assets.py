@@ -60,6 +60,22 @@ def point_of(subject: str) -> str:
     return subject.rpartition(_AT)[2] if _AT in subject else ""
 
 
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """Where a machine is, told to those who look ahead.
+
+    Attributes:
+        machine_id: The machine.
+        event_time_ms: As of when.
+        plant_id: Its plant.
+        line_id: Its line.
+    """
+
+    machine_id: str
+    event_time_ms: int
+    plant_id: str
+    line_id: str
+
+
 class Notice(msgspec.Struct, frozen=True, gc=False):
     """What is found of a plant's data, not of its machines: told when it is found, and when it is over.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import AlarmRule
+from apps.iot_maintenance.alarms.rule import FORESIGHT, AlarmRule
 from apps.iot_maintenance.events import Equipment, Maintenance, Reading, Status
 from apps.iot_maintenance.process import MachineMonitor, Monitoring
 from apps.iot_maintenance.signals import as_row
@@ -226,6 +226,8 @@ def backtest(
 def _why_not(rule: AlarmRule) -> str:
     if rule.source == "error":
         return "it is of errors, which stand in no reading"
+    if rule.source == FORESIGHT:
+        return "it is of what is foreseen, which hangs on the models of then"
     if rule.source == "clock":
         return "it is of clocks, whose times of receipt stand in no reading"
     if any(_ERRORS.search(text) for level in rule.levels for text in (level.when, level.until)):

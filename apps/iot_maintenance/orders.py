@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from apps.iot_maintenance.alarms.engine import HOLDS_BACK
 from apps.iot_maintenance.events import Action, Maintenance
 from apps.iot_maintenance.machine_health import Charted
 from millrace import Context, side_output, value_state
@@ -238,6 +239,13 @@ class Ordered(Charted):
         action = Action(identity, ctx.key, "*", verb, at, order.operator, length, why)
         self._engine(ctx, at=at).act(action)
         self._wake(ctx)
+        self._pass_on(action, ctx)
+
+    def _pass_on(self, action: Action, ctx: Context) -> None:
+        """Have alarms of what is foreseen know what is done about all alarms of the machine."""
+        lacks = self._m.reasons and action.verb in HOLDS_BACK and not action.comment.strip()
+        if self._m.foresees and action.alarm == "*" and not lacks:  # else it was refused
+            ctx.output(self.asked, action)
 
     def _tell_order(self, component: str, order: OpenOrder, at: int, ctx: Context) -> None:
         order.revision += 1

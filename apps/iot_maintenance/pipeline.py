@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apps.iot_maintenance.events import DATED_BY_HAND
 from apps.iot_maintenance.foresight.links import TABLES, topics_of, with_foresight
-from apps.iot_maintenance.plant import PlantMonitor
+from apps.iot_maintenance.plant import ForesightedPlant, PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, charts, forecasting, monitoring, scoring
 from apps.iot_maintenance.signals import KEYS
@@ -55,29 +55,29 @@ def topology(settings: IotSettings) -> Topology:
         made = with_foresight(made, settings)
         ahead = TABLES
         topics |= topics_of(settings)
-    return (
-        made.key_by("plant_id", output="MachineMonitor.alarms")
-        .process(PlantMonitor())
-        .write(
-            tables={
-                **ahead,
-                "MachineMonitor.main": "readings",
-                "main": ("alarm_history", Upsert("alarms", ("alarm_id",), ("event_time_ms", "number"))),
-                "kpis": Upsert("alarm_kpis", ("plant_id", "span", "start_ms"), "revision"),
-                "health": Upsert("health", ("asset_id",), "event_time_ms"),
-                "MachineMonitor.liveness": "liveness",
-                "MachineMonitor.shifts": Upsert("shifts", ("machine_id", "shift_start_ms"), "revision"),
-                "MachineMonitor.notices": Upsert("notices", ("asset_id", "what", "subject"), "event_time_ms"),
-                "MachineMonitor.scores": "scores",
-                "MachineMonitor.anomalies": "anomalies",
-                "MachineMonitor.forecasts": Upsert("forecasts", ("machine_id", "subject"), "event_time_ms"),
-                "MachineMonitor.machine_health": "machine_health",
-                "MachineMonitor.clocks": Upsert("clocks", ("device_id",), "event_time_ms"),
-                "MachineMonitor.orders": Upsert("work_orders", ("order_id",), "revision"),
-                "MachineMonitor.late": "late",
-                "MachineMonitor.dead_letters": "dead_letters",
-                "dead_letters": "dead_alarms",
-            },
-            topics=topics,
-        )
+        alarms = {"machines": "MachineMonitor.alarms", "foreseen": "Foresight.alarms"}
+        judged = made.key_by("plant_id", output=alarms).process(ForesightedPlant())
+    else:
+        judged = made.key_by("plant_id", output="MachineMonitor.alarms").process(PlantMonitor())
+    return judged.write(
+        tables={
+            **ahead,
+            "MachineMonitor.main": "readings",
+            "main": ("alarm_history", Upsert("alarms", ("alarm_id",), ("event_time_ms", "number"))),
+            "kpis": Upsert("alarm_kpis", ("plant_id", "span", "start_ms"), "revision"),
+            "health": Upsert("health", ("asset_id",), "event_time_ms"),
+            "MachineMonitor.liveness": "liveness",
+            "MachineMonitor.shifts": Upsert("shifts", ("machine_id", "shift_start_ms"), "revision"),
+            "MachineMonitor.notices": Upsert("notices", ("asset_id", "what", "subject"), "event_time_ms"),
+            "MachineMonitor.scores": "scores",
+            "MachineMonitor.anomalies": "anomalies",
+            "MachineMonitor.forecasts": Upsert("forecasts", ("machine_id", "subject"), "event_time_ms"),
+            "MachineMonitor.machine_health": "machine_health",
+            "MachineMonitor.clocks": Upsert("clocks", ("device_id",), "event_time_ms"),
+            "MachineMonitor.orders": Upsert("work_orders", ("order_id",), "revision"),
+            "MachineMonitor.late": "late",
+            "MachineMonitor.dead_letters": "dead_letters",
+            "dead_letters": "dead_alarms",
+        },
+        topics=topics,
     )

@@ -10,7 +10,8 @@ younger.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -209,3 +210,10 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
                     ctx.timers.bring_forward(asset.at, _CLOSE)
         if not (plant.windows or plant.assets):
             self.plant.clear()
+
+
+class ForesightedPlant(PlantMonitor):
+    """The same where alarms are of what is foreseen as well."""
+
+    name = "PlantMonitor"
+    inputs: ClassVar[Mapping[str, Any]] = {"machines": AlarmEvent, "foreseen": AlarmEvent}

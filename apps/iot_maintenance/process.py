@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from apps.iot_maintenance.alarms.book import RuleSet
-from apps.iot_maintenance.alarms.rule import Facts, alarm_language
+from apps.iot_maintenance.alarms.rule import FORESIGHT, Facts, alarm_language
 from apps.iot_maintenance.alarms.spans import Span, SpanStore
-from apps.iot_maintenance.assets import Asset, point_of, quantity_of, subject_of
+from apps.iot_maintenance.assets import Asset, Standing, point_of, quantity_of, subject_of
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import (
     Action,
@@ -169,8 +169,13 @@ class MachineMonitor(Ordered):
         if event.verb in PLANNING:
             self._plan(event, at, ctx)
             return
+        rule = self._rules(at).rule_of(event.alarm) if self._m.foresees else None
+        if rule is not None and rule.rule.source == FORESIGHT:
+            ctx.output(self.asked, event)
+            return
         self._engine(ctx, at=at).act(event)
         self._wake(ctx)
+        self._pass_on(event, ctx)
 
     # -- readings ------------------------------------------------------------------------------
 
@@ -478,6 +483,8 @@ class MachineMonitor(Ordered):
         conditions = self.conditions.value
         if conditions is not None and conditions.conditions and self._place(ctx) != before:
             self._engine(ctx, at=at).moved(before)
+        if self._m.foresees and self._place(ctx) != before:
+            ctx.output(self.places, Standing(ctx.key, at, *self._place(ctx)))
         if was_unknown:
             self._notice("unknown_asset", "", "over", ctx)
         for name in over:

@@ -279,6 +279,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
         sensor_intervals=told.sensor_intervals,
         sensor_least_ms=ms(told.sensor_least),
         calendar=Calendar(_minutes(told.shift_starts), told.shift_tz),
+        foresees=settings.foresight.on,
     )
 
 

@@ -12,9 +12,17 @@ from apps.iot_maintenance.alarms.engine import Alarms, Engine
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.alarms.spans import SpanStore
-from apps.iot_maintenance.assets import UNREGISTERED, Asset, Notice, What, place_by_name, quantity_of
+from apps.iot_maintenance.assets import (
+    UNREGISTERED,
+    Asset,
+    Notice,
+    Standing,
+    What,
+    place_by_name,
+    quantity_of,
+)
 from apps.iot_maintenance.clocks import Clock, ClockOffset, ClockStore
-from apps.iot_maintenance.events import Heartbeat, Maintenance, Reading
+from apps.iot_maintenance.events import Action, Heartbeat, Maintenance, Reading
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
 from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
@@ -81,6 +89,7 @@ class Monitoring:
         reasons: Whether shelving, suppressing and taking out of service need a reason.
         tree: Whether sites and lines stand in the registry alone, or in names of what is not in it.
         first_heard_ms: What is in the registry and has not been heard for so long is told.
+        foresees: Whether the app looks ahead, and has alarms of what it foresees.
     """
 
     rules: tuple[AlarmRule, ...] = ()
@@ -105,6 +114,7 @@ class Monitoring:
     reasons: bool = False
     tree: Literal["registry", "names"] = "registry"
     first_heard_ms: int = minutes(10)
+    foresees: bool = False
 
 
 class Watch(KeyedProcess[Signal, EnrichedReading]):
@@ -127,6 +137,8 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     notices = side_output(Notice)
     replaced = side_output(Maintenance)
     clocks = side_output(ClockOffset)
+    asked = side_output(Action)
+    places = side_output(Standing)
 
     machine = value_state(Machine)
     conditions = value_state(Alarms)

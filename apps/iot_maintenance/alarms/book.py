@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Facts
+from apps.iot_maintenance.alarms.rule import FORESIGHT, AlarmRule, CompiledRule, Facts
 from apps.iot_maintenance.assets import quantity_of
 from millrace.errors import UserError
 from millrace.rules import Entry
@@ -43,6 +43,7 @@ class RuleSet:
         self.quality = self._from("quality")
         self.silence = self._from("silence")
         self.clock = self._from("clock")
+        self.foresight = self._from(FORESIGHT)
         #: Quantities that rules over a whole machine look at.
         self.together = frozenset(q for c in self.machine for q in c.rule.quantities)
         #: Lengths (ms) of the windows that rules ask for, by quantity.
@@ -80,6 +81,10 @@ class RuleSet:
     def machine_trips(self, facts: Facts) -> bool:
         """Return whether any rule over a whole machine begins to hold."""
         return any(c.trips(facts) for c in self.machine if not c.kinds or facts.kind in c.kinds)
+
+    def foreseen_trips(self, facts: Facts) -> bool:
+        """Return whether any rule on what is foreseen begins to hold."""
+        return any(c.trips(facts) for c in self.foresight if not c.kinds or facts.kind in c.kinds)
 
     def concern(self, subject: str, conditions: Container[str], version: str) -> bool:
         """Return whether a reading of a measuring point can change an alarm that something has happened to.

@@ -10,7 +10,7 @@ import msgspec
 from apps.iot_maintenance.alarms.book import RuleSet
 from apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condition
 from apps.iot_maintenance.alarms.record import AlarmEvent, Change
-from apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule, Facts
+from apps.iot_maintenance.alarms.rule import FORESIGHT, SEVERITIES, CompiledRule, Facts
 from apps.iot_maintenance.assets import UNREGISTERED, point_of, quantity_of
 from apps.iot_maintenance.events import Action, AlarmVerb
 from apps.iot_maintenance.statuses import Regime
@@ -86,6 +86,7 @@ class Engine:
         place: The entity's site and line.
         regime: What its status means.
         reasons: Whether holding alarms back needs a reason.
+        source: ``foresight``: the alarms are those of what is foreseen, and only those.
 
     Example:
         >>> from apps.iot_maintenance.alarms.rule import AlarmRule, Level
@@ -110,6 +111,7 @@ class Engine:
         "reasons",
         "regime",
         "rules",
+        "source",
         "status",
     )
 
@@ -126,10 +128,11 @@ class Engine:
         place: tuple[str, str] = (UNREGISTERED, UNREGISTERED),
         regime: Regime | None = None,
         reasons: bool = False,
+        source: str = "",
     ) -> None:
         self.alarms, self.rules, self.entity, self.is_ahead = alarms, rules, entity, is_ahead
         self.place, self.regime, self.reasons = place, regime, reasons
-        self.at, self.status, self.emit = at, status, emit
+        self.at, self.status, self.emit, self.source = at, status, emit, source
         if alarms.conditions and alarms.rules != rules.version:
             self._reconcile()
 
@@ -144,6 +147,10 @@ class Engine:
     def machine(self, facts: Facts) -> None:
         """Judge the machine's latest readings together."""
         self._judge(self.rules.machine, facts, "")
+
+    def foreseen(self, facts: Facts, reason: str) -> None:
+        """Judge what is foreseen of the machine; ``reason`` says it in words."""
+        self._judge(self.rules.foresight, facts, "", reason=reason)
 
     def error(self, facts: Facts) -> None:
         """Judge an error; it is over at once."""
@@ -206,7 +213,13 @@ class Engine:
                 self._advance(name, self.alarms.conditions[name], rule)
 
     def _judge(
-        self, rules: Iterable[CompiledRule], facts: Facts, subject: str, *, momentary: bool = False
+        self,
+        rules: Iterable[CompiledRule],
+        facts: Facts,
+        subject: str,
+        *,
+        momentary: bool = False,
+        reason: str = "",
     ) -> None:
         conditions = self.alarms.conditions
         for rule in rules:
@@ -221,6 +234,8 @@ class Engine:
             condition.judge(rule, facts, self.at)
             if facts.value is not None:
                 condition.value = facts.value
+            if reason:
+                condition.reason = reason
             self._advance(name, condition, rule)
             if momentary:
                 for state in condition.levels:
@@ -371,7 +386,12 @@ class Engine:
             return
         rule = self.rules.rule_of(action.alarm)
         quantity = quantity_of(action.alarm.partition("/")[2])
-        if rule is None or (rule.rule.source == "reading" and quantity not in rule.rule.quantities):
+        source = "" if rule is None else rule.rule.source
+        if (
+            rule is None
+            or (source == "reading" and quantity not in rule.rule.quantities)
+            or (source == FORESIGHT) != (self.source == FORESIGHT)
+        ):
             self._reject(action, rule, "there is no such alarm")
             return
         condition = alarms.conditions.get(action.alarm) or new_condition(rule)

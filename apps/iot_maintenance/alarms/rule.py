@@ -27,8 +27,10 @@ from millrace.time.durations import to_ms
 Severity = Literal["low", "medium", "high", "critical"]
 SEVERITIES: Final = ("low", "medium", "high", "critical")
 #: What a rule looks at: every reading of its quantities; the machine's latest readings together, once an
-#: instant; errors; what is wrong with a sensor; what is silent; whose clock is wrong.
-Source = Literal["reading", "machine", "error", "quality", "silence", "clock"]
+#: instant; errors; what is wrong with a sensor; what is silent; whose clock is wrong; what is foreseen.
+Source = Literal["reading", "machine", "error", "quality", "silence", "clock", "foresight"]
+#: Of these the alarms are kept where the app looks ahead.
+FORESIGHT: Final = "foresight"
 Category = Literal["process", "sensor", "liveness", "clock"]
 #: Source → what its alarms are of; process unless here.
 _CATEGORIES: Final[Mapping[Source, Category]] = {"quality": "sensor", "silence": "liveness", "clock": "clock"}
@@ -150,6 +152,8 @@ class Facts:
         crosses_in_h: In how many hours the series is expected to cross a limit of a rule.
         minimum: Least value since maintenance.
         maximum: Largest value since maintenance.
+        remaining_life: How long the machine is expected to run yet, h.
+        risks: Component → how likely it fails soon.
         quantity: What is measured.
         subject: The measuring point: quantity and name; empty: the quantity alone.
         status: The machine's status.
@@ -181,6 +185,8 @@ class Facts:
         "quantity",
         "rate",
         "regime",
+        "remaining_life",
+        "risks",
         "spans",
         "status",
         "stream_ms",
@@ -205,6 +211,8 @@ class Facts:
         self.anomaly_score: float | None = None
         self.crosses_in_h: float | None = None
         self.health_score: float | None = None
+        self.remaining_life: float | None = None
+        self.risks: Mapping[str, float] = {}
         self.minimum: float | None = None
         self.maximum: float | None = None
         self.quantity = self.code = self.subject = ""
@@ -279,6 +287,13 @@ def _over(name: str) -> Callable[[str, int], Callable[[Facts], float | None]]:
     return bind
 
 
+def _risk(component: str) -> Callable[[Facts], float | None]:
+    def found(facts: Facts) -> float | None:
+        return max(facts.risks.values(), default=None) if component == "*" else facts.risks.get(component)
+
+    return found
+
+
 _WINDOW: Final = (FieldName("number", ("value",)), Window(LEAST_MS, MOST_MS))
 #: Functions of a window over the values of a measuring point.
 _WINDOWED: Final = tuple(
@@ -326,6 +341,17 @@ _FUNCTIONS: Final = (
         "how long it has been in a status or regime, minutes; 0: it is not",
     ),
 )
+#: What is foreseen of a machine.
+_FORESEEN: Final = (
+    Function(
+        "risk",
+        (Constant("text"),),
+        "number",
+        _risk,
+        True,
+        "how likely a component fails soon, 0 to 1; '*': the one that is most likely to",
+    ),
+)
 _WINDOW_NAMES: Final = frozenset(function.name for function in _WINDOWED)
 _TEXTS: Final = {
     "status": Field("text", nullable=True, about="the machine's status"),
@@ -345,6 +371,9 @@ def language(source: Source, quantities: tuple[str, ...] = ()) -> Language:
     if source == "machine":
         numbers = {q: Field("number", nullable=True, about="latest good value") for q in quantities}
         return Language({**_TEXTS, **numbers}, _FUNCTIONS)
+    if source == FORESIGHT:
+        life = Field("number", nullable=True, about="how long the machine is expected to run yet, h")
+        return Language({**_TEXTS, "remaining_life": life}, (*_FUNCTIONS, *_FORESEEN))
     if source == "error":
         return Language({**_TEXTS, "code": Field("text", about="the error's code")}, _FUNCTIONS)
     numbers = {n: Field("number", nullable=True) for n in _NUMBERS}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from apps.iot_maintenance.foresight.alarming import Ruling
 from apps.iot_maintenance.foresight.baseline import read_baseline
 from apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
 from apps.iot_maintenance.foresight.models import Forecaster
 from apps.iot_maintenance.foresight.process import Foresight, Looking
+from apps.iot_maintenance.settings import IotSettings, monitoring
 from millrace.time import ms
 from millrace.topology import Topology, Upsert
-
-if TYPE_CHECKING:
-    from apps.iot_maintenance.settings import IotSettings
 
 #: Output → its table.
 TABLES: dict[str, str | Upsert] = {
@@ -51,11 +49,21 @@ def with_foresight(made: Topology, settings: IotSettings) -> Topology:
     """
     told = settings.foresight
     promises = Promises(told.coverage, told.rate, told.cost_early, told.cost_late)
-    taken = {"replaced": "MachineMonitor.replaced", "readings": "MachineMonitor.main"}
+    taken = {
+        "replaced": "MachineMonitor.replaced",
+        "readings": "MachineMonitor.main",
+        "asked": "MachineMonitor.asked",
+        "places": "MachineMonitor.places",
+    }
+    keys = dict.fromkeys(taken, "machine_id") | {"asked": "entity_id"}
+    monitor = monitoring(settings)
+    ruling = Ruling(
+        monitor.rules, monitor.statuses, monitor.two_person, monitor.reasons, monitor.tree == "names"
+    )
     judged = {"truths": "Foresight.truths", "forecasts": "Foresight.forecasts"}
     return (
-        made.key_by("machine_id", output=taken)
-        .process(Foresight(looking(settings)))
+        made.key_by(keys, output=taken)
+        .process(Foresight(looking(settings), ruling))
         .key_by("fleet", output=judged)
         .process(Lifetimes(promises))
     )

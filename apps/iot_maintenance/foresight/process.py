@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from apps.iot_maintenance.assets import subject_of
-from apps.iot_maintenance.events import Maintenance
+from apps.iot_maintenance.assets import Standing, subject_of
+from apps.iot_maintenance.events import Action, Maintenance
+from apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Ruling
 from apps.iot_maintenance.foresight.baseline import Baseline
 from apps.iot_maintenance.foresight.condition import Awaited, Life
 from apps.iot_maintenance.foresight.distribution import level_of
 from apps.iot_maintenance.foresight.models import Forecaster
 from apps.iot_maintenance.foresight.records import ANY_KIND, LifeForecast, LifeTruth, MachineFeatures, Risk
 from apps.iot_maintenance.records import EnrichedReading
-from millrace import Context, KeyedProcess, Timer, days, hours, side_output, value_state
+from millrace import Context, Timer, days, hours, side_output, value_state
 from millrace.time import NEVER
 
 _HOUR_MS: Final = 3_600_000
@@ -43,7 +44,7 @@ class Looking:
     forecaster: Forecaster | None = None
 
 
-class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
+class Foresight(Alarming):
     """Keeps what each machine has been like, and says at the end of each step what is ahead of it.
 
     What is late is in no statistic. A corrective maintenance ends a life: it says what was true of the
@@ -51,28 +52,34 @@ class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
 
     Args:
         looking: How far and by what.
+        ruling: By what alarms of it are judged; no alarms unless given.
     """
 
     order = "event_time"
-    inputs: ClassVar[Mapping[str, Any]] = {"replaced": Maintenance, "readings": EnrichedReading}
+    inputs: ClassVar[Mapping[str, Any]] = {
+        "replaced": Maintenance,
+        "readings": EnrichedReading,
+        **Alarming.asks,
+    }
     risks = side_output(Risk)
     forecasts = side_output(LifeForecast)
     truths = side_output(LifeTruth)
     life = value_state(Life)
 
-    def __init__(self, looking: Looking) -> None:
+    def __init__(self, looking: Looking, ruling: Ruling | None = None) -> None:
+        super().__init__(ruling)
         self._l = looking
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on."""
         return {"every_ms": self._l.every_ms, "baseline": self._l.baseline.digest}
 
-    def process(self, event: Maintenance | EnrichedReading, ctx: Context) -> None:
-        """Take a reading into the step that is open, or end a life."""
-        if isinstance(event, Maintenance):
-            if event.kind == "corrective":
-                self._failed(event, ctx)
+    def process(self, event: Maintenance | EnrichedReading | Action | Standing, ctx: Context) -> None:
+        """Take a reading into the step that is open, or end a life; or what concerns alarms."""
+        if not isinstance(event, EnrichedReading):
+            self._told(event, ctx.event_time, ctx)
             return
+        self._take_reading(event, ctx)
         at, every = ctx.event_time, self._l.every_ms
         life = self.life.value
         if life is None:
@@ -86,19 +93,34 @@ class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
             life.take(subject, event.value)
         life.know(event.kind, event.errors_24h, event.last_maintenance_ms, event.attributes)
 
-    def on_late(self, event: Maintenance | EnrichedReading, ctx: Context) -> None:
+    def on_late(self, event: Maintenance | EnrichedReading | Action | Standing, ctx: Context) -> None:
         """End a life that was told late; readings that come late, or are corrected, change nothing here."""
-        if isinstance(event, Maintenance):
-            self.process(event, ctx)
+        if not isinstance(event, EnrichedReading):
+            self._told(event, ctx.watermark, ctx)
+
+    def _told(self, event: Maintenance | Action | Standing, now: int, ctx: Context) -> None:
+        """Take something that is no reading; of actions and places ``now`` (ms) is when they take effect."""
+        if isinstance(event, Action):
+            self._take_action(event, now, ctx)
+        elif isinstance(event, Standing):
+            self._take_place(event, now, ctx)
+        elif event.kind == "corrective":
+            self._failed(event, ctx)
+        if self.life.value is None and not isinstance(event, Maintenance):
+            ctx.timers.at(now + self._l.keep_ms, TIDY)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """End a step, or forget a machine."""
         life = self.life.value
-        if life is None:
-            return
-        if timer.name == TIDY:
+        if timer.name == ALARMS:
+            self._time(ctx)
+        elif timer.name == TIDY:
             self.life.clear()
-            return
+            self._forget_alarms(ctx)
+        elif life is not None:
+            self._end_step(life, ctx)
+
+    def _end_step(self, life: Life, ctx: Context) -> None:
         features = life.close(self._l.baseline)
         at = ctx.event_time
         ctx.emit(MachineFeatures(ctx.key, life.kind, at, life.begun, features))
@@ -107,13 +129,14 @@ class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
 
     def last_due(self, latest: int) -> int:
         """Return when the last step ends that can be open."""
-        return latest + self._l.every_ms + self._l.keep_ms
+        return latest + self._l.every_ms + 2 * self._l.keep_ms + END_MS
 
     def _look_ahead(
         self, life: Life, features: dict[str, float], forecaster: Forecaster, ctx: Context
     ) -> None:
         at, machine = ctx.event_time, ctx.key
-        risks = forecaster.risks(features)
+        risks, told = forecaster.risks(features), forecaster.life(features)
+        self._judge(life, {} if risks is None else risks.of, None if told is None else told.hours, ctx)
         worst: tuple[str, float | None, float] = ("", None, 0.0)
         if risks is not None:
             for component, probability in risks.of.items():
@@ -121,7 +144,6 @@ class Foresight(KeyedProcess[Maintenance | EnrichedReading, MachineFeatures]):
                 ctx.output(self.risks, risk)
             component = max(risks.of, key=risks.of.__getitem__)
             worst = (component, risks.of[component], risks.horizon_h)
-        told = forecaster.life(features)
         if told is None:
             if risks is not None:
                 ctx.output(self.forecasts, LifeForecast(machine, _fleet(life), at, None, [], 0.0, "", *worst))
