@@ -109,7 +109,7 @@ app = App(
         "asset_health.v1": AssetHealth,
         "point_score.v1": PointScore,
         "point_forecast.v1": PointForecast,
-        "machine_health.v1": MachineHealth,
+        "machine_health.v2": MachineHealth,
         "work_order.v1": WorkOrder,
         "risk.v1": Risk,
         "remaining_life.v1": RemainingLife,

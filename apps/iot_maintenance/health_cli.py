@@ -56,7 +56,7 @@ def train(
 
 
 def learn(
-    rows: Iterable[Mapping[str, Any]], interval_ms: int, confidence: float = 0.999
+    rows: Iterable[Mapping[Any, Any]], interval_ms: int, confidence: float = 0.999
 ) -> tuple[dict[str, Chart], list[str]]:
     """Return what is normal by kind, and what was learned from.
 
@@ -70,16 +70,7 @@ def learn(
     """
     from millrace.operators import fit_chart
 
-    sums: dict[tuple[str, str, int], dict[str, tuple[float, int]]] = defaultdict(dict)
-    regimes: dict[tuple[str, str, int], set[str]] = defaultdict(set)
-    for row in rows:
-        if row["value"] is None or row["quality"] != "good" or row["revision"] or row["late"]:
-            continue
-        place = row["kind"], row["machine_id"], row["event_time_ms"] // interval_ms
-        subject = _subject(row)
-        total, count = sums[place].get(subject, (0.0, 0))
-        sums[place][subject] = (total + row["value"], count + 1)
-        regimes[place].add(row["status"] or "")
+    sums, regimes = _summed(rows, interval_ms)
     charts, told = {}, []
     for kind in sorted({kind for kind, _, _ in sums if kind}):
         places = [place for place in sums if place[0] == kind and len(regimes[place]) == 1]
@@ -106,5 +97,47 @@ def learn(
     return charts, told
 
 
-def _subject(row: Mapping[str, Any]) -> str:
+Place = tuple[str, str, int]
+
+
+def intervals(
+    rows: Iterable[Mapping[Any, Any]], interval_ms: int
+) -> dict[Place, tuple[str, dict[str, float]]]:
+    """Return the means of intervals in which a machine had one status.
+
+    Args:
+        rows: Rows of the table of readings, in any order.
+        interval_ms: Length of an interval, ms.
+
+    Returns:
+        Kind, machine and number of the interval → its status, and the mean of each measuring point.
+    """
+    sums, regimes = _summed(rows, interval_ms)
+    return {
+        place: (next(iter(regimes[place])), {subject: total / n for subject, (total, n) in found.items()})
+        for place, found in sums.items()
+        if len(regimes[place]) == 1
+    }
+
+
+def _summed(
+    rows: Iterable[Mapping[Any, Any]], interval_ms: int
+) -> tuple[dict[Place, dict[str, tuple[float, int]]], dict[Place, set[str]]]:
+    sums: dict[Place, dict[str, tuple[float, int]]] = defaultdict(dict)
+    regimes: dict[Place, set[str]] = defaultdict(set)
+    for row in rows:
+        # A table that pandas has read says NaN where there is no value.
+        if row["value"] is None or row["value"] != row["value"] or row["quality"] != "good":
+            continue
+        if row["revision"] or row["late"]:
+            continue
+        place = row["kind"], row["machine_id"], row["event_time_ms"] // interval_ms
+        subject = _subject(row)
+        total, count = sums[place].get(subject, (0.0, 0))
+        sums[place][subject] = (total + row["value"], count + 1)
+        regimes[place].add(row["status"] or "")
+    return sums, regimes
+
+
+def _subject(row: Mapping[Any, Any]) -> str:
     return subject_of(row["quantity"], row.get("point") or "")

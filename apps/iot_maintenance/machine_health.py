@@ -11,6 +11,7 @@ import msgspec
 
 from apps.iot_maintenance.anomalies import Scoring
 from apps.iot_maintenance.forecasts import Forecasting, Foreseen, hours_until
+from apps.iot_maintenance.normal import Registered
 from apps.iot_maintenance.watch import Monitoring
 from millrace import Context, minutes, side_output, value_state
 from millrace.errors import UserError
@@ -34,11 +35,17 @@ class Charts:
         by_kind: Kind of machine → what is normal, in its statuses as regimes.
         interval_ms: The means of so long are a row, ms.
         detector: What finds changes of the score.
+        registered: In place of ``by_kind``: the champion of the registry, exchanged while the stream runs.
     """
 
     by_kind: Mapping[str, Chart] = field(default_factory=dict)
     interval_ms: int = minutes(1)
     detector: Cusum = field(default_factory=lambda: cusum(learn=60, threshold=8.0))
+    registered: Registered | None = None
+
+    def of(self, kind: str) -> tuple[Chart | None, str]:
+        """Return what is normal for a kind of machine, and the version of the model that says so."""
+        return (self.by_kind.get(kind), "") if self.registered is None else self.registered.of(kind)
 
 
 class MachineHealth(msgspec.Struct, frozen=True):
@@ -58,6 +65,7 @@ class MachineHealth(msgspec.Struct, frozen=True):
         sensor: The sensor that has most to do with it.
         contributions: Sensor → what it has to do with it; they add up to 1.
         change: Whether the mean of the score has just changed, and where to.
+        model: Version of the registered model that says what is normal; empty: a file does.
     """
 
     machine_id: str
@@ -73,6 +81,7 @@ class MachineHealth(msgspec.Struct, frozen=True):
     sensor: str
     contributions: dict[str, float]
     change: Literal["", "up", "down"]
+    model: str = ""
 
 
 class Together(msgspec.Struct, array_like=True):
@@ -171,7 +180,7 @@ class Charted(Foreseen):
             status: Its status.
             ctx: The reading's context.
         """
-        chart = self._charts.by_kind.get(kind)
+        chart, version = self._charts.of(kind)
         if chart is None:
             return None
         known = self.together.value
@@ -182,7 +191,7 @@ class Charted(Foreseen):
         pane, regime = ctx.event_time // self._charts.interval_ms, status or ""
         if pane != known.pane:
             if known.sums:
-                self._close(machine_id, kind, chart, known, ctx)
+                self._close(machine_id, kind, chart, version, known, ctx)
             known.pane, known.regime, known.sums = pane, regime, {}
         elif regime != known.regime:
             known.regime = None
@@ -190,7 +199,9 @@ class Charted(Foreseen):
         known.sums[subject] = (total + value, count + 1)
         return known.score
 
-    def _close(self, machine_id: str, kind: str, chart: Chart, known: Together, ctx: Context) -> None:
+    def _close(
+        self, machine_id: str, kind: str, chart: Chart, version: str, known: Together, ctx: Context
+    ) -> None:
         """Judge an interval that is over, where every sensor has a value of late."""
         pane = known.pane
         for sensor, (total, count) in known.sums.items():
@@ -222,6 +233,7 @@ class Charted(Foreseen):
                 sensor=max(contributions, key=contributions.__getitem__),
                 contributions=contributions,
                 change="" if change is None else change.direction,
+                model=version,
             ),
         )
 

@@ -16,10 +16,13 @@ from apps.iot_maintenance.anomalies import Scoring
 from apps.iot_maintenance.forecasts import Forecasting
 from apps.iot_maintenance.foresight.settings import ForesightSettings
 from apps.iot_maintenance.machine_health import Charts, read_charts
+from apps.iot_maintenance.normal import NORMAL_NAME, Registered
 from apps.iot_maintenance.process import Monitoring
 from apps.iot_maintenance.quality import Limits
 from apps.iot_maintenance.shifts import Calendar
 from apps.iot_maintenance.statuses import Regime, Statuses
+from millrace.errors import UserError
+from millrace.models.places import default_exports, default_uri
 from millrace.operators import limit_forecast, novelty
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
@@ -168,6 +171,16 @@ class HealthSettings(Section):
         description="file of `millrace iot health train`; unset: nothing is known to be normal",
     )
     interval: Duration = Field(default=timedelta(minutes=1), description="the means of so long are judged")
+    registered: bool = Field(
+        default=False,
+        description="what is normal is the registry's champion (millrace models iot train --model normal), "
+        "exchanged while the job runs",
+    )
+    model: str = Field(default=NORMAL_NAME, min_length=1, description="name under which it is registered")
+    exports: str = Field(
+        default="",
+        description="folder of the exported models; unset: that of the registry under storage.root",
+    )
 
 
 def _minutes(text: str) -> tuple[int, ...]:
@@ -310,4 +323,11 @@ def charts(settings: IotSettings) -> Charts:
     """
     told = settings.health
     found = read_charts(Path(told.charts)) if told.charts else {}
-    return Charts(found, max(ms(told.interval), 1))
+    every = max(ms(told.interval), 1)
+    if not told.registered:
+        return Charts(found, every)
+    if told.charts:
+        raise UserError("health.charts and health.registered: what is normal is said by one of them")
+    models = Path(settings.storage.path("models"))
+    folder = told.exports or str(default_exports(default_uri(models), models))
+    return Charts(interval_ms=every, registered=Registered(folder, told.model, every))

@@ -625,10 +625,90 @@ MUTANTS: Final = (
     Mutant(
         "iot: what is normal is learned from what is not believed",
         f"{_APP}/health_cli.py",
-        """ or row["quality"] != "good" or row["revision"]""",
-        """ or row["revision"]""",
+        """ or row["quality"] != "good":\n            continue\n        if row["revision"]""",
+        """:\n            continue\n        if row["revision"]""",
         "only what is believed is learned from",
         (f"{_HEALTH}::test_only_what_is_believed_counts_and_too_little_is_told",),
+    ),
+    Mutant(
+        "iot: an action on an alarm of what is foreseen stays with the monitor",
+        f"{_APP}/process.py",
+        "rule = self._rules(at).rule_of(event.alarm) if self._m.foresees else None",
+        "rule = None",
+        "operators act on all alarms",
+        (
+            "tests/unit/apps/iot_maintenance/test_foresight_alarms.py::test_operators_act_on_them_as_on_all_alarms",
+        ),
+    ),
+    Mutant(
+        "iot: what is done about all alarms of a machine leaves out those of what is foreseen",
+        f"{_APP}/orders.py",
+        'if self._m.foresees and action.alarm == "*" and not lacks:',
+        'if False and action.alarm == "*" and not lacks:',
+        "operators act on all alarms",
+        (
+            "tests/unit/apps/iot_maintenance/test_foresight_alarms.py::test_operators_act_on_them_as_on_all_alarms",
+        ),
+    ),
+    Mutant(
+        "iot: what lacks a reason is refused twice",
+        f"{_APP}/orders.py",
+        'action.alarm == "*" and not lacks:',
+        'action.alarm == "*":',
+        "an action is refused once",
+        (
+            "tests/unit/apps/iot_maintenance/test_foresight_alarms.py::test_what_lacks_a_reason_is_refused_once",
+        ),
+    ),
+    Mutant(
+        "iot: alarms of what is foreseen stand in no plant",
+        f"{_APP}/process.py",
+        "        if self._m.foresees and self._place(ctx) != before:\n",
+        "        if False and self._place(ctx) != before:\n",
+        "an alarm stands where its machine is",
+        (
+            "tests/unit/apps/iot_maintenance/test_foresight_alarms.py::test_they_say_what_is_foreseen_and_stand_with_the_machines_others",
+        ),
+    ),
+    Mutant(
+        "iot: the least risk stands for all",
+        f"{_APP}/alarms/rule.py",
+        "max(facts.risks.values(), default=None)",
+        "min(facts.risks.values(), default=None)",
+        "'*' is the component that is most likely to fail",
+        (
+            "tests/unit/apps/iot_maintenance/test_foresight_alarms.py::test_alarms_are_those_of_a_loop_over_the_tables_however_batches_are_cut",
+        ),
+    ),
+    Mutant(
+        "iot: delays of alarms of what is foreseen do not pass",
+        f"{_APP}/foresight/alarming.py",
+        "            ctx.timers.bring_forward(alarms.due, ALARMS)\n",
+        "            pass\n",
+        "an alarm comes when its delay is over",
+        (
+            "tests/unit/apps/iot_maintenance/test_foresight_alarms.py::test_operators_act_on_them_as_on_all_alarms",
+        ),
+    ),
+    Mutant(
+        "iot: a champion's charts are made once",
+        f"{_APP}/normal.py",
+        "found is None or found[0] is not model",
+        "found is None",
+        "a new champion takes over while the stream runs",
+        (
+            "tests/unit/apps/iot_maintenance/test_normal.py::test_a_new_champion_takes_over_while_the_stream_runs_and_loses_no_interval",
+        ),
+    ),
+    Mutant(
+        "iot: charts of other intervals are taken",
+        f"{_APP}/normal.py",
+        'if model.about.get("interval_ms") == self.interval_ms else {}',
+        "if True else {}",
+        "a model is asked what it has learned",
+        (
+            "tests/unit/apps/iot_maintenance/test_normal.py::test_without_a_champion_or_with_one_of_other_intervals_nothing_is_normal",
+        ),
     ),
     Mutant(
         "iot: features of a step have what comes after it",

@@ -17,6 +17,7 @@ from apps.iot_maintenance.foresight.models import (
     risk_rows,
 )
 from apps.iot_maintenance.foresight.training import Examples, matrix_of, named
+from apps.iot_maintenance.normal import NORMAL_NAME, NORMAL_READER
 from millrace.models.commands import time_of
 from millrace.models.gates import MEASURES, Gate, Judged
 from millrace.models.learner import AppModel, Learner, Question
@@ -29,11 +30,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from millrace.models.loading import LoadedModel
+    from millrace.operators.control import Chart
 
 HOUR_MS: Final = 3_600_000
 FEATURE_COLUMNS: Final = ("machine_id", "event_time_ms", "begun_ms", "features")
+READING_COLUMNS: Final = (
+    "machine_id", "kind", "status", "quantity", "point", "value", "quality", "revision", "late",
+    "event_time_ms",
+)  # fmt: skip
 MAINTENANCE_COLUMNS: Final = ("machine_id", "component", "event_time_ms", "kind")
-_RISK, _LIFE = "risk", "life"
+_RISK, _LIFE, _NORMAL = "risk", "life", "normal"
+#: Intervals are judged by failures that came within so long after them, h.
+_FAILS_WITHIN_H: Final = 24.0
 
 
 class Read(NamedTuple):
@@ -132,6 +140,8 @@ def judged(question: Question) -> Judged:
     Of the risks each component is judged by itself; a machine is a group.
     """
     shop, two = question.workshop, (question.champion, question.challenger)
+    if shop.model.reader.kind == "anomaly":
+        return _judged_normal(question)
     read = read_tables(shop.tables())
     now = time_of(question.as_of, read.newest_ms)
     since = max(model.trained_until_ms for model in two)
@@ -157,6 +167,50 @@ def judged(question: Question) -> Judged:
     return Judged(
         failed, risks[0], risks[1], np.tile(places, len(both)), "steps", "machines", "with failures"
     )
+
+
+def _judged_normal(question: Question) -> Judged:
+    """Return intervals after the training of both, scored by both; the truth: whether a failure followed."""
+    from apps.iot_maintenance.health_cli import intervals
+    from apps.iot_maintenance.normal import charts_of
+
+    tables, two = question.workshop.tables(), (question.champion, question.challenger)
+    readings = tables.read("readings", READING_COLUMNS)
+    repairs = tables.find("maintenance", MAINTENANCE_COLUMNS)
+    now = time_of(question.as_of, int(readings["event_time_ms"].max()))
+    since, horizon = max(model.trained_until_ms for model in two), int(_FAILS_WITHIN_H * HOUR_MS)
+    upto = now - max(horizon, ms_of(question.label_delay))
+    at = readings["event_time_ms"]
+    rows = [dict(one) for one in readings[(at > since) & (at <= upto)].to_dict("records")]
+    every = int(two[1].about.get("interval_ms", 60_000))
+    charts = [charts_of(model) for model in two]
+    ends: dict[str, list[int]] = {}
+    if repairs is not None:
+        for row in repairs[repairs["kind"] == "corrective"].to_dict("records"):
+            ends.setdefault(str(row["machine_id"]), []).append(int(row["event_time_ms"]))
+    truth, machines = [], []
+    shares: tuple[list[float], list[float]] = ([], [])
+    for (kind, machine, pane), (regime, values) in sorted(intervals(rows, every).items()):
+        both = [_share(of.get(kind), regime, values) for of in charts]
+        if both[0] is not None and both[1] is not None:
+            end = (pane + 1) * every
+            truth.append(any(end < failed <= end + horizon for failed in ends.get(machine, ())))
+            machines.append(machine)
+            for found, share in zip(shares, both, strict=True):
+                found.append(share / (1 + share) if share is not None else 0.0)
+    groups = np.unique(np.array(machines, dtype=str), return_inverse=True)[1]
+    return Judged(
+        np.array(truth, dtype=bool), np.array(shares[0]), np.array(shares[1]), groups,
+        "intervals", "machines", "with failures",
+    )  # fmt: skip
+
+
+def _share(chart: Chart | None, regime: str, values: Mapping[str, float]) -> float | None:
+    """Return how far an interval is out, in shares of a limit; ``None``: its chart does not know."""
+    if chart is None or any(sensor not in values for sensor in chart.sensors):
+        return None
+    found = chart.read(regime, [values[sensor] for sensor in chart.sensors])
+    return None if found is None else found.share
 
 
 def _risks(model: LoadedModel, read: Read, components: list[str]) -> npt.NDArray[np.float64]:
@@ -194,6 +248,12 @@ _MODELS: Final[Mapping[str, AppModel]] = {
         ("machine_features", "maintenance"),
         "The hours that a machine runs until its next failure, up to a ceiling.",
     ),
+    _NORMAL: AppModel(
+        NORMAL_NAME,
+        NORMAL_READER,
+        ("readings", "maintenance"),
+        "What the sensors of a kind of machine say together while nothing is wrong, by status.",
+    ),
 }
 _LIMITS: Final = (
     "A failure of a kind that no machine has had is not foreseen.",
@@ -207,6 +267,6 @@ LEARNER: Final[Learner] = Learner(
     judged=judged,
     gates=(Gate(metric="skill", min_groups=3),),
     measures={**MEASURES, "skill": skill},
-    columns={"lives": "lives", "RMSE h": "cv_rmse", "coverage": "cv_coverage"},
+    columns={"lives": "lives", "RMSE h": "cv_rmse", "coverage": "cv_coverage", "kinds": "kinds"},
     limits=_LIMITS,
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from apps.iot_maintenance.foresight.learner import Read
     from millrace.models.candidate import Candidate
     from millrace.models.learner import Learner
+    from millrace.models.tables import TrainingTables
 
 
 def _learning() -> Learner:
@@ -48,16 +49,31 @@ def train(
     ] = "125h",
     models: Annotated[int, typer.Option(min=1, help="Models of remaining life whose mean is taken.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the models.")] = 0,
+    since: Annotated[
+        str | None, typer.Option("--from", help="Begin of the normal period, of normal (ms or ISO 8601).")
+    ] = None,
+    interval: Annotated[str, typer.Option(help="The means of so long are a row, of normal.")] = "1m",
+    confidence: Annotated[
+        float,
+        typer.Option(min=0.5, max=0.999999, help="Share of what is normal that is within limits, of normal."),
+    ] = 0.999,
 ) -> None:
     """Train a model on what machines were like before they failed, and let it challenge the champion.
 
-    `--model risk` learns the risk of each component, `--model life` the remaining life with its intervals.
+    `--model risk` learns the risk of each component, `--model life` the remaining life with its intervals,
+    `--model normal` what the sensors of a machine say together in a normal period (--from, --as-of).
     """
     from apps.iot_maintenance.foresight.learner import ms_of, read_tables
     from millrace.models.tables import parse_versions
 
     shop = opened(_learning, model, root, registry, exports)
     tables = shop.tables(parse_versions(table_version or ()))
+    if shop.model.reader.kind == "anomaly":
+        candidate, told = _normal(tables, since, as_of, ms_of(interval), confidence)
+        version, champion = shop.enter(candidate)
+        for line in (f"version {version}: {told}", entered(shop, version, champion)):
+            typer.echo(line)
+        return
     read = read_tables(tables)
     tables.check_wanted()
     now, delay = time_of(as_of, read.newest_ms), ms_of(label_delay)
@@ -68,6 +84,52 @@ def train(
     version, champion = shop.enter(candidate)
     for line in (f"version {version}: {told}", entered(shop, version, champion)):
         typer.echo(line)
+
+
+def _normal(
+    tables: TrainingTables, since: str | None, until: str | None, every: int, confidence: float
+) -> tuple[Candidate, str]:
+    import msgspec
+
+    from apps.iot_maintenance.foresight.learner import READING_COLUMNS
+    from apps.iot_maintenance.health_cli import intervals, learn
+    from apps.iot_maintenance.normal import FEATURES_VERSION, estimator_of, within
+    from millrace.models.candidate import Candidate
+    from millrace.models.tables import CannotTrain
+    from millrace.time.moments import to_time_ms
+
+    readings = tables.read("readings", READING_COLUMNS)
+    tables.check_wanted()
+    if readings.empty:
+        raise CannotTrain("the table readings has no rows: run the app first")
+    low = 0 if since is None else to_time_ms(since)
+    now = time_of(until, int(readings["event_time_ms"].max()))
+    at = readings["event_time_ms"]
+    rows = [dict(one) for one in readings[(at >= low) & (at <= now)].to_dict("records")]
+    charts, told = learn(rows, every, confidence)
+    estimator, parts = estimator_of(charts)
+    judged = [
+        (kind, regime, [values[sensor] for sensor in charts[kind].sensors])
+        for (kind, _, _), (regime, values) in intervals(rows, every).items()
+        if kind in charts and all(sensor in values for sensor in charts[kind].sensors)
+    ]
+    share = within(charts, judged)
+    times = [row["event_time_ms"] for row in rows]
+    candidate = Candidate(
+        estimator=estimator,
+        inputs=tuple(sorted({sensor for chart in charts.values() for sensor in chart.sensors})),
+        since_ms=int(min(times)),
+        until_ms=int(max(times)),
+        rows=sum(part.rows for part in parts),
+        features_version=FEATURES_VERSION,
+        kind="anomaly",
+        metrics={"within_limits": share},
+        tables=dict(tables.versions),
+        facts={"kinds": ", ".join(sorted(charts)), "confidence": confidence},
+        about={"parts": msgspec.to_builtins(parts), "interval_ms": every, "confidence": confidence},
+        trusted=(),
+    )
+    return candidate, f"{'; '.join(told)}; {share:.2%} of them within the limits"
 
 
 def _life(
