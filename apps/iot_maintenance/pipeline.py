@@ -7,7 +7,9 @@ from apps.iot_maintenance.foresight.links import TABLES, topics_of, with_foresig
 from apps.iot_maintenance.plant import ForesightedPlant, PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, charts, forecasting, monitoring, scoring
-from apps.iot_maintenance.signals import KEYS
+from apps.iot_maintenance.signals import KEYS, RECEIVED
+from millrace.time import ms
+from millrace.time.held import HeldTime
 from millrace.topology import Input, Topology, Upsert, read
 
 
@@ -45,7 +47,8 @@ def topology(settings: IotSettings) -> Topology:
     if names.enriched:
         topics["MachineMonitor.main"] = names.enriched
     inputs = {
-        name: Input(getattr(names, name), key, clock=name not in DATED_BY_HAND) for name, key in KEYS.items()
+        name: Input(getattr(names, name), key, _time_of(name, settings), name not in DATED_BY_HAND)
+        for name, key in KEYS.items()
     }
     made = read(inputs, control=names.control).process(
         MachineMonitor(monitoring(settings), scoring(settings), forecasting(settings), charts(settings))
@@ -81,3 +84,12 @@ def topology(settings: IotSettings) -> Topology:
         },
         topics=topics,
     )
+
+
+def _time_of(name: str, settings: IotSettings) -> str:
+    """Return the field with the time of an input's events, held to their receipt where that is set."""
+    told = settings.monitor
+    if told.correct_clocks == "off" or name not in RECEIVED:
+        return "event_time_ms"
+    limit_ms = ms(told.clock_limit)
+    return HeldTime("event_time_ms", "received_ms", limit_ms, behind=told.correct_clocks == "both")

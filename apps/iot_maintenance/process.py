@@ -206,7 +206,7 @@ class MachineMonitor(Ordered):
                 running.begin_panes()  # they are of another length than they were
             zscore = running.add(at, judged.value, pane_ms, last_n)
         learned = self._learn(event, subject, judged.value, sensor.interval, known, machine.mark, ctx)
-        row = self._row(event, subject, machine, known, judged, running, zscore)
+        row = self._row(event, subject, machine, known, judged, running, zscore, at)
         ctx.emit(row)
         if self._m.grace_ms:
             self._keep(machine, row, ctx)
@@ -359,10 +359,10 @@ class MachineMonitor(Ordered):
         judged: Judged,
         running: Running | None,
         zscore: float | None,
+        at: int,
         *,
         late: bool = False,
     ) -> EnrichedReading:
-        at = event.event_time_ms
         # By position: one is made for every reading.
         return EnrichedReading(
             event.reading_id,
@@ -414,7 +414,7 @@ class MachineMonitor(Ordered):
         # By itself, without what came before and after it.
         limits = self._limits(subject)
         judged = Sensor().judge(at, event.value, event.unit, limits)
-        row = self._row(event, subject, machine, machine.past.as_of(at), judged, None, None, late=True)
+        row = self._row(event, subject, machine, machine.past.as_of(at), judged, None, None, at, late=True)
         ctx.emit(row)
         kept.insert(high, Kept(at, 0, pack(row)))
         machine.kept.replace(kept)

@@ -111,6 +111,11 @@ class MonitorSettings(Section):
     reasons: bool = Field(
         default=True, description="shelving, suppressing and taking out of service need a reason (--comment)"
     )
+    correct_clocks: Literal["off", "ahead", "both"] = Field(
+        default="off",
+        description="what a device dates further than clock_limit ahead of when its gateway received it "
+        "(both: or behind, which may as well be late) counts as of then",
+    )
     tree: Literal["registry", "names"] = Field(
         default="registry",
         description="names: what is in no registry has site and line in its name, p01-l02-m003 (older data)",

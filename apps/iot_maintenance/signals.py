@@ -38,6 +38,9 @@ KEYS: Final[dict[str, str]] = {
     "actions": "entity_id",
 }
 
+#: Inputs whose events say when their gateway received them.
+RECEIVED: Final = ("readings", "heartbeats")
+
 
 def as_row(name: str, event: Any) -> tuple[str, int, Any]:
     """Return an event as a host takes it: its key, its time (ms) and itself.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from millrace.dead_letters import NOT_JSON as NOT_JSON
 from millrace.host.chunks import NO_TIME
 from millrace.host.groups import key_part
 from millrace.time import ms_of
+from millrace.time.held import HeldTime
 
 #: Years 1 to 9999, as Spark's timestamps and Python's: an event of another time has none.
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -78,9 +79,14 @@ class KeyTimes:
         same = [f"key{i}" for i, name in enumerate(read) if name == event_time[0]]
         self._timed = event_time[0] != ""
         if not same and self._timed:
-            fields.append(("time", event_time[1] | None, msgspec.field(name=event_time[0], default=None)))
+            fields.append(
+                ("time", event_time[1] | None, msgspec.field(name=str(event_time[0]), default=None))
+            )
+        self._time: Callable[[Any], Any] = operator.attrgetter(same[0] if same else "time")
+        if isinstance(event_time[0], HeldTime):
+            fields.append(("received", int | None, msgspec.field(name=event_time[0].received, default=None)))
+            self._time = _held(event_time[0], self._time)
         self._decoder = msgspec.json.Decoder(msgspec.defstruct("KeyTime", fields, gc=False))
-        self._time = operator.attrgetter(same[0] if same else "time")
         self._is_ms = event_time[1] is not datetime
         self._parts = [(name, "" if tp is None else f"key{list(read).index(name)}") for name, tp in keys]
         if not self.given:
@@ -170,6 +176,13 @@ class KeyTimes:
             self._known.clear()
         place = self._known[key] = (text, zlib.crc32(text.encode()) % self.groups)
         return place
+
+
+def _held(name: HeldTime, time_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def found(event: Any) -> int | None:
+        return name.held(time_of(event), event.received)
+
+    return found
 
 
 def decode_all(decoder: Any, values: list[bytes]) -> list[Any] | None:

@@ -20,6 +20,7 @@ from millrace.outputs import output_types
 from millrace.process import KeyedProcess, check_process, order_of
 from millrace.state.specs import type_name
 from millrace.time import NO_WATERMARK, ms_of
+from millrace.time.held import HeldTime
 from millrace.topology.keys import (
     FirstOf,
     KeyingError,
@@ -41,7 +42,8 @@ class Input:
     Attributes:
         topic: The Kafka topic that they come by; empty where they come otherwise.
         key: Their key: a field, :class:`RecordKey`, :class:`FirstOf`, or several of these.
-        event_time: The field with their time.
+        event_time: The field with their time; a :class:`~millrace.time.held.HeldTime` where it is held to
+            when the event was received.
         clock: Whether they move the watermark; not what is dated in the past, labels and comments say.
         stream: Which stream brings them, where several are connected.
     """
@@ -263,7 +265,10 @@ class Topology:
 
     def time_of(self, event: Any, input: str = "") -> int:
         """Return an event's time, ms; ``NO_WATERMARK`` where it has none."""
-        found = field_of(event, self.inputs[input].event_time)
+        name = self.inputs[input].event_time
+        found = field_of(event, name)
+        if isinstance(name, HeldTime):
+            found = name.held(found, field_of(event, name.received))
         if isinstance(found, datetime):
             return ms_of(found)
         return NO_WATERMARK if found is None else int(found)
@@ -416,6 +421,11 @@ def _check_time(owner: str, tp: Any, name: str) -> None:
             raise KeyingError(
                 f"the event time {name} of {owner} must be a datetime or UTC milliseconds as an int"
             )
+        if isinstance(name, HeldTime):
+            if name.received not in {f.encode_name for f in struct.fields}:
+                raise KeyingError(f"{owner}'s event type has no field {name.received}")
+            if not isinstance(kinds[0], msgspec.inspect.IntType):
+                raise KeyingError(f"the event time {name} of {owner} is held to another: both are UTC ms")
 
 
 def _check_types(before: KeyedProcess[Any, Any], taken: Taken, process: KeyedProcess[Any, Any]) -> None:

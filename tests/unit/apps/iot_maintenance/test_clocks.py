@@ -7,7 +7,9 @@ import random
 import pytest
 
 from apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from apps.iot_maintenance.evaluation.stream import settings_for
 from apps.iot_maintenance.events import Heartbeat, Reading
+from apps.iot_maintenance.pipeline import topology
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from tests.unit.apps.iot_maintenance.monitor_cases import (
@@ -109,3 +111,46 @@ def test_what_is_told_of_clocks_hangs_on_no_cut() -> None:
         ahead = 9 * SECOND if machine == "m2" and 200 < second < 500 else 0
         events.append(received(second * SECOND, ahead, way=rng.randrange(20, 4_000), machine=machine))
     invariant(monitor(WRONG), sorted(events, key=lambda e: e[1]), bound_ms=3 * SECOND, runs=3)
+
+
+# -- corrected ---------------------------------------------------------------------------------------------
+
+
+def corrected(how: str) -> TestDriver:
+    said = [
+        f"monitor.correct_clocks={how}",
+        "monitor.clock_limit=5s",
+        "monitor.grace=0s",
+        "monitor.judge=false",
+    ]
+    return TestDriver(topology(settings_for([*said, "monitor.sensor_least=30d"])))
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [("off", [0, 10, 20, 3_620]), ("ahead", [0, 10, 20, 20]), ("both", [0, 10, 20, 20])],
+)
+def test_what_a_clock_that_is_ahead_dates_counts_as_of_its_receipt(how: str, wanted: list[int]) -> None:
+    driver = corrected(how)
+    good = [Reading(f"g{n}", "s1", "m1", "g", "heat", 50.0 + n, "1", START + n * 10_000,
+                    received_ms=START + n * 10_000 + 300) for n in range(3)]  # fmt: skip
+    wrong = Reading("w", "s2", "m2", "g", "heat", 60.0, "1", START + 3_620_000, received_ms=START + 20_000)
+    driver.receive(*good, wrong, input="readings")
+    driver.drain()
+    rows = driver.values("MachineMonitor.main")
+    assert sorted((row.event_time_ms - START) // 1000 for row in rows) == wanted
+    # That the clock is wrong is told all the same, by what the device said.
+    clocks = driver.values("MachineMonitor.clocks")
+    assert [(row.device_id, row.wrong, row.offset_ms) for row in clocks if row.wrong] == [
+        ("m2", True, 3_600_000)
+    ]
+
+
+def test_a_clock_that_is_behind_is_corrected_where_that_is_asked_for() -> None:
+    for how, wanted in (("ahead", -600), ("both", 0)):
+        driver = corrected(how)
+        behind = Reading("b", "s", "m1", "g", "heat", 60.0, "1", START - 600_000, received_ms=START)
+        driver.receive(behind, input="readings")
+        driver.drain()
+        (row,) = driver.values("MachineMonitor.main")
+        assert (row.event_time_ms - START) // 1000 == wanted
