@@ -1,6 +1,6 @@
 """The clickstream page of the dashboard: who is there, sessions, funnel, products, offers, channels.
 
-Recommendations and the live page of the shop come beside these panels.
+Panels about next items are in :mod:`apps.clickstream.dashboard_next`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from apps.clickstream import dashboard_next
 from apps.clickstream.dashboard_data import (
     FunnelStep,
     boards,
@@ -321,6 +322,8 @@ def person(data: AppData, key: str) -> list[Titled]:
         ), order=("start_ms",)),
         *rows_of(data, "offers", [*persons, ("visitor_id", name)], "Offers",
                  ("at_ms", "rule", "offer", "arm", "why"), order=("at_ms",)),
+        *rows_of(data, "recommendations", [*persons, ("visitor_id", name)], "Next items",
+                 ("event_time_ms", "surface", "arm", "item", "items"), order=("event_time_ms",)),
         *rows_of(data, "abandonments", browsers, "Carts left",
                  ("since_ms", "cart_id", "stage", "value_cents", "time"), order=("since_ms",)),
     ]  # fmt: skip
@@ -349,6 +352,7 @@ page = DashboardPage(
               about="Bought so far, within 7 days of the offer, against the control arm; the difference "
               "with its 95 % interval (Newcombe 1998)."),
         Panel("offers", "Latest offers", offers, width="full", empty="no offer yet"),
+        *dashboard_next.PANELS,
         Panel("channels", "Channels", channels, width="full", empty="no session and no order yet",
               about="Visits of people; revenue is net of refunds, attributed over all devices of a person."),
         Panel("revenue", "Revenue", revenue, empty="no order yet", about="By the time of the order."),

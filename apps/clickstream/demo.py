@@ -11,7 +11,9 @@ from typing import Final
 import msgspec
 
 from apps.clickstream.ledger_checks import check_ledger
+from apps.clickstream.offer_checks import Consents
 from apps.clickstream.offers import Offer
+from apps.clickstream.recommend.checks import check_recommendations
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
@@ -33,7 +35,7 @@ def settings(run_id: str) -> list[str]:
     topics = [name for name in type(names).model_fields if name != "partitions"]
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
     # Two hours of event time pass in a minute: four minutes are two seconds between topics.
-    return [*own, "stream.out_of_orderness=4m", "cart_timeout=15m"]
+    return [*own, "stream.out_of_orderness=4m", "cart_timeout=15m", "recommend.on=true"]
 
 
 def generate(run: DemoRun) -> Sequence[str]:
@@ -105,6 +107,13 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
             cart_timeout_ms=_CART_TIMEOUT_MS,
             rules=run.settings.offer_rules(),
             holdout=run.settings.offers.control,
+        ),
+        *check_recommendations(
+            rows("recommendations"),
+            rows("recommendation_quality"),
+            Consents(rows("consents")),
+            most=run.settings.recommend.most,
+            until_ms=end,
         ),
         equal("nothing that was late", 0, len(rows("late")), of=ledger.summary.sent),
         same("offers on the topic = rows in offers", sent, offer_ids),

@@ -34,7 +34,7 @@ WAITING = "_waiting"
 GATHER_EVERY: Final = 8
 #: How often a merge is tried that others get in the way of.
 _MERGE_ATTEMPTS: Final = 5
-#: So many times as long as a merge took passes before the next one: a large table takes a tenth of a core.
+#: So many times as long as merges took passes before the next: all tables together take a tenth of a core.
 _REST: Final = 9.0
 #: Longer than this no row waits for its table, however long a merge takes, s.
 MOST_WAIT_S: Final = 30.0
@@ -73,6 +73,8 @@ class MergedTable:
         self._since = 0.0
         self._rests_until = 0.0
         self.failed: Exception | None = None
+        #: Tables that are merged into by turns.
+        self.beside = 1
 
     def prepare(self) -> None:
         """Make the table if there is none, and merge what a run that was cut off has left."""
@@ -134,7 +136,8 @@ class MergedTable:
                 self._since = time.monotonic()
             for number in numbers:
                 (self._waits / f"{number:012d}.arrow").unlink(missing_ok=True)
-            self._rests_until = time.monotonic() + _REST * (time.monotonic() - began)
+            took = time.monotonic() - began
+            self._rests_until = time.monotonic() + _REST * took * self.beside
 
     def _open(self) -> DeltaTable:
         if self._delta is None:
@@ -202,6 +205,10 @@ class Merger:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        for table in self.tables:
+            table.beside = len(list(self.tables))
 
     def told(self) -> None:
         """Have what was added merged when it is time."""

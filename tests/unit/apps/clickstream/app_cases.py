@@ -24,6 +24,7 @@ from apps.clickstream.messages import (
 )
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.pipeline import entities, followed, results
+from apps.clickstream.recommend.process import Recommender, Recommending
 from apps.clickstream.visitor import visitors
 from generators.clickstream import ClickstreamProfile, simulate
 from generators.engine.simulated import Simulated, Truth
@@ -126,9 +127,12 @@ def shop_chain(
     bound_ms: int = 0,
     holdout: float = HOLDOUT,
     cart_timeout_ms: int = CART_TIMEOUT_MS,
+    recommending: Recommending | None = None,
 ) -> MemoryChain:
     """The app's processes, its first given events by their keys."""
     visited = Topology({}, (Link(visitors(rules or VisitorRules())),))
+    if recommending is not None:
+        visited = visited.key_by("shop", output="looks").process(Recommender(recommending))
     wired = followed(visited, entities(cart_timeout_ms), results(offers, holdout))
     return MemoryChain(wired, out_of_orderness_ms=bound_ms)
 

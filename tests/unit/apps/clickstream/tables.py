@@ -13,6 +13,7 @@ from apps.clickstream.funnels import PURCHASE, FunnelResult
 from apps.clickstream.offers import Offer, OfferOutcome
 from apps.clickstream.orders import Attribution
 from apps.clickstream.profiles import Profile
+from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
 from apps.clickstream.rows import Erased, Identity, SessionRow
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 
@@ -131,6 +132,31 @@ def orders(random: Random) -> list[Attribution]:
     return found
 
 
+def next_items() -> list[Recommendation]:
+    """Lists of one browser, on two surfaces."""
+    return [
+        Recommendation(
+            f"e{n}", surface, "v0", "u:u0", START_MS + n * MINUTE, f"item-{n:03}", "learned",
+            [f"item-{n + 1:03}", EVIL], [0.5, 0.1], ["sessions", "popular"], n + 1, 40,
+        )
+        for n in range(15)
+        for surface in ("resume", "discover")
+    ]  # fmt: skip
+
+
+def next_quality() -> list[RecommendationQuality]:
+    """How good lists were in three hours: those to discover were worse in the last one."""
+    return [
+        RecommendationQuality(
+            surface, arm, START_MS + n * HOUR, START_MS + (n + 1) * HOUR, 100 + n, 0.25 + n / 100, 0.125,
+            0.0625, 0.5, "down" if (n, surface) == (2, "discover") else "",
+        )
+        for n in range(3)
+        for surface in ("resume", "discover")
+        for arm in ("learned", "popular")
+    ]  # fmt: skip
+
+
 def shop_folder(root: Path) -> ShopRecords:
     """Write everything that the page can show; return it."""
     random = Random(7)
@@ -155,6 +181,8 @@ def shop_folder(root: Path) -> ShopRecords:
         ], ["person"]),
     ):  # fmt: skip
         put_records(root, table, records, key=key)
+    put_records(root, "recommendations", next_items())
+    put_records(root, "recommendation_quality", next_quality())
     for table, records in (
         ("offers", made[:half]), ("offers", made[half:]),
         ("abandonments", carts[:20]), ("abandonments", carts[20:]),

@@ -12,7 +12,9 @@ import pytest
 
 from apps.clickstream import demo
 from apps.clickstream.events import INPUTS, Forget
+from apps.clickstream.known import VisitorRules
 from apps.clickstream.ledger_checks import check_ledger
+from apps.clickstream.recommend.process import Recommending
 from apps.clickstream.settings import ClickstreamSettings
 from generators.clickstream import DOMAIN, ClickstreamProfile
 from generators.clickstream.loop import APP_TOPICS, ShopWorld
@@ -76,6 +78,8 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "abandonments": ("Entities.abandonments", ()),
     "offers": ("offers", ()),
     "outcomes": ("outcomes", ()),
+    "recommendations": ("Recommender.main", ()),
+    "recommendation_quality": ("Recommender.quality", ()),
 }
 Tables = dict[str, Rows]
 
@@ -108,7 +112,9 @@ def answering(inbox: Inbox) -> Domain:
 
 def run_app(ledger: WorldLedger) -> tuple[Tables, int]:
     """Send the streams, and what the app sends itself; return what stands in the tables, and up to when."""
-    chain, emitted, broken, inbox = shop_chain(cart_timeout_ms=TIMEOUT), [], [], Inbox()
+    emitted, broken, inbox = [], [], Inbox()
+    rules = VisitorRules(recommends=True)
+    chain = shop_chain(rules, cart_timeout_ms=TIMEOUT, recommending=Recommending())
     batch: list[Any] = []
     decoders = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
     again = msgspec.json.Decoder(Forget)
@@ -168,8 +174,9 @@ def of_ledger(seen: Seen, one: Break | None = None) -> list[Check]:
 
 def of_demo(seen: Seen, patch: pytest.MonkeyPatch, one: Break | None = None) -> list[Check]:
     """The demo's own checks, which come beside those against the ledger."""
-    tables, ledger, _ = seen
+    tables, ledger, end_ms = seen
     changed = tables if one is None else one.applied(tables)
+    patch.setattr(demo, "said_until", lambda checkpoint: end_ms)
     patch.setattr(demo, "app_rows", lambda folder, name: changed[name])
     patch.setattr(demo, "check_ledger", lambda *args, **options: [])
     run = DemoRun("", Path(), ClickstreamSettings(), 60.0, 100, PROFILE.seed)
@@ -415,7 +422,47 @@ LEDGER = (
     ),
     *breaks("other dead letters", one_that_failed={"dead_letters": added({"reason": "process_error"})}),
 )
+
+
+def first_item_only(rows: Rows) -> Rows:
+    """Every list names its first item again and again."""
+    return [{**row, "items": row["items"][:1] * len(row["items"])} for row in rows]
+
+
+def what_is_looked_at(rows: Rows) -> Rows:
+    """Every list names the item that is looked at."""
+    return [{**row, "items": [row["item"], *row["items"][1:]]} for row in rows]
+
+
+def backwards(rows: Rows) -> Rows:
+    return [{**row, "items": row["items"][::-1][:3]} for row in rows]
+
+
 DEMO = (
+    *breaks("no list of next items twice", doubled={"recommendations": doubled}),
+    *breaks(
+        "lists with an item twice, or too long",
+        of_one_item={"recommendations": first_item_only},
+        empty={"recommendations": lambda rows: [{**row, "items": []} for row in rows]},
+    ),
+    *breaks(
+        "lists without consent",
+        consent_dropped={"consents": denied},
+        in_other_browsers={"recommendations": renamed("visitor_id")},
+    ),
+    *breaks("lists to discover with what was looked at", looked_at={"recommendations": what_is_looked_at}),
+    *breaks(
+        "next items that were foreseen",
+        dropped={"recommendation_quality": less},
+        too_many={"recommendation_quality": shifted("queries", 1)},
+        of_other_lists={"recommendations": backwards},
+        shifted={"recommendation_quality": shifted("start_ms", 1)},
+    ),
+    *breaks(
+        "next items foreseen, more than by what is popular",
+        never={"recommendation_quality": stuck("hit_rate", 0.0)},
+        popular_alone={"recommendation_quality": stuck("popular_hit_rate", 1.0)},
+    ),
     *breaks("nothing that was late", one_set_aside={"late": added({"event": "e"})}),
     *breaks(
         "offers on the topic = rows in offers",

@@ -20,7 +20,7 @@ from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.uplift import uplift_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Bars, Table
-from tests.unit.apps.clickstream.tables import HOUR, MINUTE, START_MS, ShopRecords, shop_folder
+from tests.unit.apps.clickstream.tables import EVIL, HOUR, MINUTE, START_MS, ShopRecords, shop_folder
 from tests.unit.millrace.dashboard.cases import (
     Clock,
     check_panels,
@@ -199,6 +199,26 @@ def test_the_newest_offers_say_why(own: World) -> None:
     assert len(table.rows) + table.more == len(records.offers) + 1
 
 
+def test_next_items_are_shown_with_their_quality_beside_what_is_popular(world: World) -> None:
+    data, _, _ = world
+    lines = {series.name: series for series in shown(data, "next-items").series}
+    assert lines["resume, learned"].points == [(START_MS + (n + 1) * HOUR, 0.25 + n / 100) for n in range(3)]
+    assert {name for name, series in lines.items() if series.look == "dashed"} == {
+        "resume, popular items",
+        "discover, popular items",
+    }
+    table = shown(data, "next-quality")
+    assert [(row[0], row[1], row[3], row[8]) for row in table.rows] == [
+        ("discover", "learned", 102, "down"),
+        ("discover", "popular", 102, "down"),
+        ("resume", "learned", 102, "none"),
+        ("resume", "popular", 102, "none"),
+    ]
+    newest = shown(data, "next-lists")
+    assert (len(newest.rows), newest.more) == (20, 10)
+    assert newest.rows[0][4:6] == ["item-014", f"item-015, {EVIL}"]
+
+
 def test_channels_have_visits_and_revenue_by_both_touches(world: World) -> None:
     data, records, _ = world
     visits, bought = frame(records.sessions), frame(records.orders)
@@ -230,7 +250,7 @@ def test_revenue_over_time_adds_up_to_all_orders(world: World) -> None:
 def test_a_person_is_found_by_browser_and_account(world: World) -> None:
     data, records, _ = world
     by_account = {p.title: p.view for p in dashboard.person(data, "u:u0")}
-    assert list(by_account) == ["Profile", "Sessions", "Offers"]
+    assert list(by_account) == ["Profile", "Sessions", "Offers", "Next items"]
     sessions = by_account["Sessions"]
     assert isinstance(sessions, Table)
     own = [s for s in records.sessions if s.user_id == "u0"]

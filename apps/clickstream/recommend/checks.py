@@ -1,0 +1,110 @@
+"""The lists of next items compared with consent, with each other, and with what is told of their quality."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from apps.clickstream.offer_checks import STITCHING, Consents
+from millrace.console.report import Check, equal, same
+
+Row = dict[str, Any]
+#: Visits are remembered so far back: what their counter says beyond it stands still.
+_COUNTED: Final = 100
+
+
+def check_recommendations(
+    lists: Sequence[Row], quality: Iterable[Row], consents: Consents, *, most: int, until_ms: int
+) -> list[Check]:
+    """Compare the lists that were shown.
+
+    Args:
+        lists: The table ``recommendations``.
+        quality: The table ``recommendation_quality``.
+        consents: What was allowed.
+        most: Length of a list.
+        until_ms: Up to when everything has been said, UTC ms.
+    """
+    names = {(row["cause"], row["surface"]) for row in lists}
+    wrong = sum(not 0 < len(row["items"]) == len(set(row["items"])) <= most for row in lists)
+    forbidden = sum(not consents.allow(row["visitor_id"], row["event_time_ms"], STITCHING) for row in lists)
+    discover = [row for row in lists if row["surface"] == "discover"]
+    known = sum(bool({*row["items"]} & seen) for row, seen in _with_visits(lists, discover))
+    told = [row for row in quality if row["end_ms"] <= until_ms]
+    ours = {(row["surface"], row["arm"], row["start_ms"], row["queries"], _hits(row)) for row in told}
+    hits = sum(_hits(row) for row in told if row["arm"] == "learned" and row["surface"] == "resume")
+    popular = sum(
+        round(row["popular_hit_rate"] * row["queries"])
+        for row in told
+        if row["arm"] == "learned" and row["surface"] == "resume"
+    )
+    return [
+        equal("no list of next items twice", 0, len(lists) - len(names), of=len(lists)),
+        equal("lists with an item twice, or too long", 0, wrong, of=len(lists)),
+        equal("lists without consent", 0, forbidden, of=len(lists)),
+        equal("lists to discover with what was looked at", 0, known, of=len(discover)),
+        same("next items that were foreseen", _counted(lists, until_ms), ours, "by surface, arm and hour"),
+        Check(
+            "next items foreseen, more than by what is popular",
+            f"> {popular:,}",
+            f"{hits:,}",
+            hits > popular,
+            compared=sum(row["queries"] for row in told),
+        ),
+    ]
+
+
+def _hits(row: Row) -> int:
+    return round(row["hit_rate"] * row["queries"])
+
+
+def _clicks(lists: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the answered clicks of each browser in their order: one row of each."""
+    by: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in lists:
+        by[row["visitor_id"]].setdefault(row["cause"], row)
+    return {
+        visitor: sorted(rows.values(), key=lambda row: (row["event_time_ms"], row["visit"]))
+        for visitor, rows in by.items()
+    }
+
+
+def _with_visits(lists: Sequence[Row], wanted: Iterable[Row]) -> Iterable[tuple[Row, set[str]]]:
+    """Yield each of some lists with what was looked at in its visit up to it, as far as that was answered."""
+    seen: dict[str, set[str]] = {}
+    for rows in _clicks(lists).values():
+        items: set[str] = set()
+        for row in rows:
+            items = {row["item"]} if row["visit"] == 1 else {*items, row["item"]}
+            seen[row["cause"]] = items
+    for row in wanted:
+        yield row, seen[row["cause"]]
+
+
+def _counted(lists: Sequence[Row], until_ms: int) -> set[tuple[str, str, int, int, int]]:
+    """Return surface, arm, begin of the time, lists and hits, counted anew from the lists themselves.
+
+    A list is judged by the browser's next click in the same visit. Times of which the end has not come are
+    left out; they begin with whole ones.
+    """
+    shown: dict[str, list[Row]] = defaultdict(list)
+    for row in lists:
+        shown[row["cause"]].append(row)
+    counts: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+    size = 3_600_000
+    for rows in _clicks(lists).values():
+        for before, after in itertools.pairwise(rows):
+            if after["visit"] != min(before["visit"] + 1, _COUNTED):
+                continue
+            start = after["event_time_ms"] - after["event_time_ms"] % size
+            for row in shown[before["cause"]]:
+                count = counts[row["surface"], row["arm"], start]
+                count[0] += 1
+                count[1] += after["item"] in row["items"]
+    return {
+        (surface, arm, start, judged, hits)
+        for (surface, arm, start), (judged, hits) in counts.items()
+        if start + size <= until_ms
+    }
