@@ -12,6 +12,7 @@ import pytest
 
 from apps.clickstream.forget import delete_rows, left_rows, requests, subject_of, wait_for_audit
 from apps.clickstream.known import VisitorRules
+from apps.clickstream.recommend.process import Recommending
 from apps.clickstream.settings import ClickstreamSettings
 from generators.engine.simulated import Simulated
 from millrace.runtime.settings import load_settings
@@ -33,6 +34,8 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "offers": ("offers", ()),
     "boards": ("boards", ("board", "window_end_ms", "rank")),
     "attributions": ("orders", ("order_id",)),
+    "recommendations": ("Recommender.main", ()),
+    "recommendation_quality": ("Recommender.quality", ()),
 }
 
 
@@ -79,6 +82,7 @@ class Shop:
             "stream.out_of_orderness=30 days",
             "stream.max_offsets_per_trigger=700",
             "visitors.in_order=true",
+            "recommend.on=true",
             *(f"topics.{name}={topic}" for name, topic in self.topics.items()),
         ]
 
@@ -99,7 +103,7 @@ def bare(row: dict[str, Any]) -> bytes:
     kept = {}
     for name, value in row.items():
         if name != "revision" and not name.startswith("_"):
-            kept[name] = dict(value) if name == "why" else value
+            kept[name] = dict(value) if name == "why" and "surface" not in row else value
     return msgspec.json.encode(kept, order="deterministic")
 
 
@@ -112,8 +116,9 @@ def check_tables(shop: Shop, expected: Run) -> None:
 
 
 def reference() -> Run:
+    rules = VisitorRules(in_order=True, recommends=True)
     return run_app(
-        as_read(world(EVENTS)), bound_ms=30 * 86_400_000, visitor_rules=VisitorRules(in_order=True)
+        as_read(world(EVENTS)), bound_ms=30 * 86_400_000, visitor_rules=rules, recommending=Recommending()
     )
 
 
@@ -130,6 +135,8 @@ def test_the_tables_are_those_of_the_processes_in_memory_and_bad_records_are_put
     assert reasons.pop("duplicate") == repeats
     assert reasons.total() == 2
     assert reasons.keys() <= {"malformed", "schema"}
+    lists = consume_all(kafka_bootstrap, shop.topics["recommendations"])
+    assert len(lists) == len(table(shop.root, "recommendations"))
     offers = consume_all(kafka_bootstrap, shop.topics["offers"])
     ids = [row["offer_id"] for row in table(shop.root, "offers")]
     assert Counter(msgspec.json.decode(m.value() or b"{}")["offer_id"] for m in offers) == Counter(ids)

@@ -57,7 +57,8 @@ def check_recommendations(
 
 
 def _hits(row: Row) -> int:
-    return round(row["hit_rate"] * row["queries"])
+    rate, queries = float(row["hit_rate"]), int(row["queries"])
+    return round(rate * queries)
 
 
 def _clicks(lists: Iterable[Row]) -> dict[str, list[Row]]:

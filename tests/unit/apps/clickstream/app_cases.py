@@ -196,9 +196,10 @@ def run_app(
     offers: tuple[OfferRule, ...] = DEFAULT_RULES,
     drain: bool = True,
     holdout: float = HOLDOUT,
+    recommending: Recommending | None = None,
 ) -> Run:
-    """Run the three processes over events in the order that they come."""
-    chain = shop_chain(visitor_rules, offers, bound_ms=bound_ms, holdout=holdout)
+    """Run the app's processes over events in the order that they come."""
+    chain = shop_chain(visitor_rules, offers, bound_ms=bound_ms, holdout=holdout, recommending=recommending)
     found: list[Any] = []
     for start in range(0, len(events), batch):
         found += chain.run_batch(events[start : start + batch])
