@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, ClassVar
 
 from apps.iot_maintenance.alarms.book import RuleSet
 from apps.iot_maintenance.alarms.rule import FORESIGHT, Facts, alarm_language
 from apps.iot_maintenance.alarms.spans import Span, SpanStore
-from apps.iot_maintenance.assets import Asset, Standing, point_of, quantity_of, subject_of
+from apps.iot_maintenance.assets import point_of, quantity_of, subject_of
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
 from apps.iot_maintenance.events import (
     Action,
@@ -22,14 +22,13 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.machine_health import Learned
-from apps.iot_maintenance.orders import PLANNING, WORK, Ordered
+from apps.iot_maintenance.orders import PLANNING, WORK
 from apps.iot_maintenance.past import DAY_MS, Known
 from apps.iot_maintenance.quality import Judged, Sensor
 from apps.iot_maintenance.records import EnrichedReading
+from apps.iot_maintenance.registering import Registering
 from apps.iot_maintenance.running import Running
-from apps.iot_maintenance.shifts import Regimes, ShiftState
 from apps.iot_maintenance.signals import Fact, Signal
 from apps.iot_maintenance.state import (
     REGISTERED,
@@ -43,7 +42,6 @@ from apps.iot_maintenance.state import (
     pack,
     unpack,
 )
-from apps.iot_maintenance.statuses import VOCABULARY
 from apps.iot_maintenance.watch import (
     ALARMS,
     LIVE,
@@ -56,7 +54,6 @@ from apps.iot_maintenance.watch import (
 from millrace import BroadcastContext, Context, Timer
 from millrace.parts.contents import digest_of
 from millrace.rules import apply_rule
-from millrace.time import NEVER
 
 __all__ = ["MachineMonitor", "Monitoring"]
 
@@ -87,7 +84,7 @@ def _latest(machine: Machine) -> dict[str, float]:
     return latest
 
 
-class MachineMonitor(Ordered):
+class MachineMonitor(Registering):
     """Watches machines, and the gateways that they are heard through.
 
     The key is a machine for all but heartbeats, whose key is the gateway. What comes behind the watermark
@@ -467,74 +464,6 @@ class MachineMonitor(Ordered):
         if changed:
             machine.kept.replace(kept)
 
-    # -- the asset registry --------------------------------------------------------------------
-
-    def _register(self, event: Equipment, machine: Machine, at: int, ctx: Context) -> None:
-        """Take at ``at`` (ms) what the registry says: place, measuring points, devices to be heard."""
-        asset = self.asset.value
-        if asset is None:
-            asset = self.asset.value = Asset()
-        elif event.event_time_ms < asset.at:
-            return
-        before, was_unknown = self._place(ctx), machine.registered == UNKNOWN
-        told = [name for name, point in asset.points.items() if point.silent]
-        over = asset.register(event)
-        machine.registered = WITH_POINTS if event.points else REGISTERED
-        conditions = self.conditions.value
-        if conditions is not None and conditions.conditions and self._place(ctx) != before:
-            self._engine(ctx, at=at).moved(before)
-        if self._m.foresees and self._place(ctx) != before:
-            ctx.output(self.places, Standing(ctx.key, at, *self._place(ctx)))
-        if was_unknown:
-            self._notice("unknown_asset", "", "over", ctx)
-        for name in over:
-            self._notice("unknown_point", name, "over", ctx)
-        if event.points:
-            self._expect_points(asset, machine, told, at, ctx)
-        if event.devices:
-            self._expect_devices(event.devices, at, ctx)
-        self._wake(ctx)
-
-    def _expect_points(self, asset: Asset, machine: Machine, told: list[str], at: int, ctx: Context) -> None:
-        """Listen for measuring points that have never been heard, and no more for those that are gone."""
-        for subject, sensor in list(machine.sensors.items()):
-            quantity = quantity_of(subject)
-            found = asset.subject(sensor.name, quantity) if sensor.name else None
-            if found is not None and found != subject and found not in machine.sensors:
-                # It was known by its sensor alone: from now on by its measuring point.
-                machine.sensors[found], machine.running[found] = sensor, machine.running.pop(subject)
-                sensor.name = ""
-                del machine.sensors[subject]
-                told += [subject] * (machine.silences.pop(subject, None) is not None)
-                self._engine(ctx, at=at).gone(subject)
-            elif subject in machine.silences and subject not in asset.points:
-                del machine.sensors[subject], machine.running[subject], machine.silences[subject]
-                told.append(subject)
-        for subject in told:
-            if subject not in asset.points:
-                self._engine(ctx, at=at).silent(subject, silent=False)
-        soonest = NEVER
-        for subject, point in asset.points.items():
-            if subject in machine.sensors:
-                point.judge, point.silent = 0, False
-            elif not point.silent:
-                wait = max(self._m.first_heard_ms, int(self._m.sensor_intervals * point.interval_ms))
-                point.judge = point.judge or at + wait
-                soonest = min(soonest, point.judge)
-        self._watch_from(machine, soonest, ctx)
-
-    def _expect_devices(self, names: Sequence[str], at: int, ctx: Context) -> None:
-        """Listen for devices that have never been heard."""
-        gateway = self.gateway.value
-        if gateway is None:
-            gateway = self.gateway.value = Gateway()
-        for name in gateway.expect(names, ctx.key, at, self._m.first_heard_ms):
-            self._engine(ctx, at=at).silent(name, silent=False)
-        due = gateway.next_ms()
-        pending = ctx.timers.pending(LIVE, clock="stream")
-        if due != NEVER and (pending is None or pending > due):
-            ctx.timers.at(due, LIVE, clock="stream")
-
     # -- facts ---------------------------------------------------------------------------------
 
     def _fact(self, event: Fact, ctx: Context) -> None:
@@ -560,91 +489,3 @@ class MachineMonitor(Ordered):
         elif self.conditions.value is not None:
             self._engine(ctx).status_changed()
         self._wake(ctx)
-
-    def _count_status(self, machine: Machine, event: Status, ctx: Context) -> None:
-        shift = self._shift(machine, event.status, ctx)
-        regimes = self._regimes(machine, ctx.event_time)
-        if not shift.has_counts:
-            self._made(shift, machine, event.produced, event.rejected, ctx)
-        shift.change(ctx.event_time, event.status, regimes)
-        if regimes(event.status) is None:
-            asset = self.asset.value
-            if asset is None:
-                asset = self.asset.value = Asset()
-            if asset.is_new_word(event.status):
-                self._notice("unknown_status", event.status, "open", ctx)
-
-    def _count_parts(self, event: PartCount, ctx: Context) -> None:
-        """Count the parts that a machine's counters say it has made."""
-        machine = self._opened(ctx)
-        identity = f"c{event.count_id}"
-        if identity in machine.past.told:
-            again = machine.past.contradicts(identity, ctx.event_time, digest_of(event))
-            ctx.dead_letter("conflict" if again else "duplicate", f"{ctx.input}: this has come before")
-            return
-        machine.past.contradicts(identity, ctx.event_time, digest_of(event))
-        shift = self._shift(machine, "", ctx)
-        shift.heard = shift.has_counts = True
-        produced, rejected = event.produced, event.rejected
-        if event.absolute:
-            produced, rejected = shift.counter(produced, rejected)
-        self._made(shift, machine, produced, rejected, ctx)
-
-    def _made(self, shift: ShiftState, machine: Machine, produced: int, rejected: int, ctx: Context) -> None:
-        """Count parts, and tell shifts that are over anew if some of them were made there."""
-        for over in shift.parts(ctx.event_time, produced, rejected):
-            self._emit_shift(over, machine, ctx)
-
-    def _shift(self, machine: Machine, status: str, ctx: Context) -> ShiftState:
-        """Return the shift that the machine is in, begun with a status if it is its first."""
-        at, calendar, shift = ctx.event_time, self._m.calendar, machine.shift
-        if shift is None or at > shift.end:
-            start, end = calendar.shift(at)
-            if shift is None:
-                shift = machine.shift = ShiftState(start, end, status, at)
-            else:
-                shift.resume(at, start, end)
-        if ctx.timers.pending(SHIFT) is None:
-            self._time_shift(shift, ctx)
-        return shift
-
-    def _regimes(self, machine: Machine, at: int) -> Regimes:
-        """Return what the words of a machine mean at ``at`` (ms)."""
-        known = self._m.statuses
-        if not known.vocabularies:
-            return known.regime
-        vocabulary = machine.past.as_of(at).attributes.get(VOCABULARY, "")
-        return lambda word: known.regime(word, vocabulary)
-
-    def _close_shift(self, ctx: Context) -> None:
-        machine = self.machine.value
-        if machine is None or machine.shift is None:
-            return
-        shift = machine.shift
-        if not shift.heard and machine.seen < shift.start:
-            return  # nothing was heard in a whole shift: it goes on with the next status
-        self._emit_shift(shift, machine, ctx)
-        shift.begin(self._m.calendar, self._regimes(machine, ctx.event_time))
-        self._time_shift(shift, ctx)
-
-    def _tell_shift(self, end: int, ctx: Context) -> None:
-        """Tell a shift by the stream's clock, as far as the machine has been heard so far."""
-        machine = self.machine.value
-        if machine is None or machine.shift is None or machine.shift.end != end:
-            return
-        shift = machine.shift
-        if shift.heard or machine.seen >= shift.start:
-            self._emit_shift(shift, machine, ctx)
-
-    def _emit_shift(self, shift: ShiftState, machine: Machine, ctx: Context) -> None:
-        kind = machine.past.kind_at(shift.end) or machine.mark
-        regimes = self._regimes(machine, shift.end)
-        kpi = shift.result(ctx.key, self._m.calendar, self._m.ideal_per_h.get(kind), regimes)
-        if kpi is not None:
-            ctx.output(self.shifts, kpi, revision=kpi.revision, identity=f"shift:{kpi.shift_start_ms}")
-
-    def _time_shift(self, shift: ShiftState, ctx: Context) -> None:
-        """Have a shift told when it ends: by the machine's clock, and before by the stream's."""
-        ctx.timers.at(shift.end, SHIFT)
-        if self._m.clock == "key":
-            ctx.timers.at(shift.end, TELL_SHIFT, clock="stream")

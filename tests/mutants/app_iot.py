@@ -194,7 +194,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a shift forgets that its status went on",
-        f"{_APP}/process.py",
+        f"{_APP}/production.py",
         "                shift.resume(at, start, end)\n",
         "                shift = machine.shift = ShiftState(start, end, event.status, at)\n",
         "KPIs per shift",
@@ -227,7 +227,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a shift waits for its machine",
-        f"{_APP}/process.py",
+        f"{_APP}/production.py",
         '            ctx.timers.at(shift.end, TELL_SHIFT, clock="stream")\n',
         '            ctx.timers.delete(TELL_SHIFT, clock="stream")\n',
         "shifts are told when the stream has passed their end",
@@ -351,7 +351,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a machine that moves leaves its alarms behind",
-        f"{_APP}/process.py",
+        f"{_APP}/registering.py",
         "            self._engine(ctx, at=at).moved(before)\n",
         "            pass\n",
         "alarms move with their machine",
@@ -391,7 +391,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a word that nobody knows is told of nobody",
-        f"{_APP}/process.py",
+        f"{_APP}/production.py",
         "            if asset.is_new_word(event.status):\n",
         "            if False and asset.is_new_word(event.status):\n",
         "unknown statuses are told",
@@ -662,7 +662,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: alarms of what is foreseen stand in no plant",
-        f"{_APP}/process.py",
+        f"{_APP}/registering.py",
         "        if self._m.foresees and self._place(ctx) != before:\n",
         "        if False and self._place(ctx) != before:\n",
         "an alarm stands where its machine is",
