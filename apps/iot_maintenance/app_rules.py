@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from apps.iot_maintenance.alarms.book import read_rules
-from apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language, language, read_rule
+from apps.iot_maintenance.alarms.language import language
+from apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language, read_rule
 from apps.iot_maintenance.backtest import Report, backtest, read_table
 from apps.iot_maintenance.settings import IotSettings, monitoring
 from millrace.errors import UserError

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from apps.iot_maintenance.alarms.language import FORESIGHT
 from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import FORESIGHT, AlarmRule
+from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.events import Equipment, Maintenance, Reading, Status
 from apps.iot_maintenance.process import MachineMonitor, Monitoring
 from apps.iot_maintenance.signals import as_row

@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from apps.iot_maintenance.alarms.book import RuleSet
-from apps.iot_maintenance.alarms.rule import FORESIGHT, Facts, alarm_language
+from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
+from apps.iot_maintenance.alarms.rule import alarm_language
 from apps.iot_maintenance.alarms.spans import Span, SpanStore
 from apps.iot_maintenance.assets import point_of, quantity_of, subject_of
 from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1

@@ -672,7 +672,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: the least risk stands for all",
-        f"{_APP}/alarms/rule.py",
+        f"{_APP}/alarms/language.py",
         "max(facts.risks.values(), default=None)",
         "min(facts.risks.values(), default=None)",
         "'*' is the component that is most likely to fail",

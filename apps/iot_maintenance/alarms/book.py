@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.rule import FORESIGHT, AlarmRule, CompiledRule, Facts
+from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
+from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
 from apps.iot_maintenance.assets import quantity_of
 from millrace.errors import UserError
 from millrace.rules import Entry

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.rule import CompiledLevel, CompiledRule, Facts
+from apps.iot_maintenance.alarms.language import Facts
+from apps.iot_maintenance.alarms.rule import CompiledLevel, CompiledRule
 from millrace.time import NEVER
 
 #: Shelved once: until it is inactive.

@@ -9,8 +9,9 @@ import msgspec
 
 from apps.iot_maintenance.alarms.book import RuleSet
 from apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condition
+from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
 from apps.iot_maintenance.alarms.record import AlarmEvent, Change
-from apps.iot_maintenance.alarms.rule import FORESIGHT, SEVERITIES, CompiledRule, Facts
+from apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule
 from apps.iot_maintenance.assets import UNREGISTERED, point_of, quantity_of
 from apps.iot_maintenance.events import Action, AlarmVerb
 from apps.iot_maintenance.statuses import Regime

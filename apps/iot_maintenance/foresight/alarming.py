@@ -16,8 +16,9 @@ import msgspec
 
 from apps.iot_maintenance.alarms.book import RuleSet, book_of
 from apps.iot_maintenance.alarms.engine import Alarms, Engine
+from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
 from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import FORESIGHT, AlarmRule, Facts, alarm_language
+from apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language
 from apps.iot_maintenance.assets import UNREGISTERED, Standing, place_by_name
 from apps.iot_maintenance.events import Action
 from apps.iot_maintenance.foresight.condition import Life

@@ -9,15 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.iot_maintenance.alarms.book import RuleSet
-from apps.iot_maintenance.alarms.rule import (
-    AlarmRule,
-    CompiledRule,
-    Escalate,
-    Facts,
-    Level,
-    ReAlarm,
-    Repeat,
-)
+from apps.iot_maintenance.alarms.language import Facts
+from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Escalate, Level, ReAlarm, Repeat
 from apps.iot_maintenance.alarms.schedule import Schedule, ScheduleError
 from apps.iot_maintenance.pipeline import topology
 from apps.iot_maintenance.quality import Limits

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Escalate, Level, Repeat, language
+from apps.iot_maintenance.alarms.language import language
+from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Escalate, Level, Repeat
 from apps.iot_maintenance.backtest import _why_not
 from apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
 from apps.iot_maintenance.events import Action, Equipment

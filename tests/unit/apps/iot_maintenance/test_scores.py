@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.iot_maintenance.alarms.rule import Level, language
+from apps.iot_maintenance.alarms.language import language
+from apps.iot_maintenance.alarms.rule import Level
 from apps.iot_maintenance.anomalies import PointScore, Scoring
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, scoring
