@@ -92,7 +92,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: what a killed run left is thrown away",
         _MERGING,
-        "                self._merge([_as(rows, wanted)], app_id, batch_id)\n",
+        "                self._merge([_as(rows, wanted)], app_id, batch_id, batch_id)\n",
         "                pass\n",
         "who begins again merges what is there",
         (f"{_WAITS}::test_who_begins_again_merges_what_is_there",),
@@ -104,6 +104,14 @@ MUTANTS: Final = (
         "            if True:\n",
         "each batch is in a table once",
         (f"{_WAITS}::test_a_merge_whose_files_were_not_removed_is_not_done_again",),
+    ),
+    Mutant(
+        "connectors: batches that are merged at once are known by the last one alone",
+        _MERGING,
+        "        if first < batch_id:  # where",
+        "        if False:  # where",
+        "a table is brought back to where it had all of a batch",
+        (f"{_WAITS}::test_where_a_table_stood_after_a_batch_has_all_that_was_said_up_to_it",),
     ),
     Mutant(
         "connectors: rows wait in memory only",

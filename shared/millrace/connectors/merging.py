@@ -23,13 +23,12 @@ import pyarrow as pa
 
 from millrace.connectors.upkeep import gather
 from millrace.errors import MillraceError
+from millrace.inspect.positions import FIRST, WAITING
 from millrace.topology import Upsert
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-#: Folder beside a table's files; names that begin so are none of the table's for whoever reads Delta tables.
-WAITING = "_waiting"
 #: After so many merges into a table it is looked whether its files have become many.
 GATHER_EVERY: Final = 8
 #: How often a merge is tried that others get in the way of.
@@ -99,7 +98,7 @@ class MergedTable:
             return
         if not self._keeps:
             with self._at_work:
-                self._merge([rows], self._app_id, batch_id)
+                self._merge([rows], self._app_id, batch_id, batch_id)
             return
         _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id)
         with self._lock:
@@ -128,7 +127,7 @@ class MergedTable:
             began = time.monotonic()
             numbers = sorted(taken)
             self._open()
-            self._merge([taken[number] for number in numbers], self._app_id, numbers[-1])
+            self._merge([taken[number] for number in numbers], self._app_id, numbers[0], numbers[-1])
             self.failed = None
             with self._lock:
                 for number in numbers:
@@ -164,15 +163,18 @@ class MergedTable:
         for file in sorted(self._waits.glob("*.arrow")):
             rows, app_id, batch_id = _kept(file)
             if batch_id > self._version(app_id):
-                self._merge([_as(rows, wanted)], app_id, batch_id)
+                self._merge([_as(rows, wanted)], app_id, batch_id, batch_id)
             file.unlink()
 
-    def _merge(self, batches: list[pa.Table], app_id: str, batch_id: int) -> None:
+    def _merge(self, batches: list[pa.Table], app_id: str, first: int, batch_id: int) -> None:
         from deltalake import CommitProperties, Transaction
 
         assert self._delta is not None  # noqa: S101
         self._delta.update_incremental()
-        commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
+        entries = [Transaction(app_id, batch_id)]
+        if first < batch_id:  # where the table stood after a batch is looked up by both
+            entries.append(Transaction(f"{app_id}:{FIRST}", first))
+        commit = CommitProperties(app_transactions=entries)
         _merge(self._delta, pa.concat_tables(batches), self._upsert, commit)
         if app_id == self._app_id:
             self._done = max(self._done, batch_id)

@@ -28,6 +28,13 @@ class TablePositionError(UserError):
     """A table is not where a savepoint needs it to be."""
 
 
+#: Folder beside a table's files with rows that wait to be merged; names that begin so are none of the table's
+#: for whoever reads Delta tables.
+WAITING = "_waiting"
+#: Ends the name under which a commit that merges several batches has the number of the first one.
+FIRST = "first"
+
+
 @dataclass(frozen=True)
 class TablePosition:
     """Where a table stood when a batch had been written.
@@ -81,9 +88,12 @@ def position_of(table: Path, table_format: str, incarnation: str, batch: int) ->
     version = None
     for number, actions in _log_backwards(table):
         version = number if version is None else version
-        if any(_is_of(txn, incarnation) and int(txn["version"]) > batch for txn in actions):
+        own = [txn for txn in actions if _is_of(txn, incarnation)]
+        if any(int(txn["version"]) > batch for txn in own):
+            if any(_is_first(txn) and int(txn["version"]) <= batch for txn in own):
+                break  # several batches merged at once, this one among them: what is merged again stays so
             version = number - 1
-        elif any(_is_of(txn, incarnation) for txn in actions):
+        elif own:
             break
     return None if version is None or version < 0 else TablePosition("delta", version, incarnation)
 
@@ -133,6 +143,11 @@ def roll_back(table: Path, kept: TablePosition) -> str:
     for folder in later:
         shutil.rmtree(folder)
     return f"{table}: {len(later)} batches after {kept.version} removed"
+
+
+def forget_waiting(table: Path) -> None:
+    """Remove what batches have left for a table and is not in it: they came after where it is brought to."""
+    shutil.rmtree(table / WAITING, ignore_errors=True)
 
 
 def ids_written_after(table: Path, kept: TablePosition) -> set[str]:
@@ -213,6 +228,10 @@ def from_data(data: Mapping[str, Any]) -> dict[Path, TablePosition]:
 
 def _is_of(txn: Mapping[str, Any], incarnation: str) -> bool:
     return incarnation in str(txn.get("appId", "")).split(":")
+
+
+def _is_first(txn: Mapping[str, Any]) -> bool:
+    return str(txn.get("appId", "")).endswith(f":{FIRST}")
 
 
 def _commits_backwards(table: Path) -> list[Path]:

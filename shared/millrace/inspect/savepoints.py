@@ -24,13 +24,15 @@ from millrace.inspect import positions
 from millrace.inspect.checkpoint import Checkpoint, app_root, relocate
 from millrace.inspect.positions import TablePosition
 from millrace.runtime.clock_files import CLOCK_FILE, CLOCK_FOLDER, read_status, write_status
-from millrace.runtime.contract import CONTRACT_FILE, RESTORED, owned, write_contract
+from millrace.runtime.contract import CONTRACT_FILE, RESTORED, CheckpointInUse, owned, write_contract
 
 MANIFEST = "manifest.json"
 #: Beside a checkpoint: its savepoints.
 SAVEPOINTS = "savepoints"
 _FORMAT = 1
 _DRAINED = "drained"
+#: How long a job that runs may take to merge what waits for its tables, s.
+_MERGED_S = 90.0
 
 #: What a restore does about tables that were written to since: see :func:`restore`.
 Tables = Literal["refuse", "rollback", "merge", "keep"]
@@ -89,6 +91,7 @@ def create(
     batch: int | None = None,
     to: Path | None = None,
     now: datetime | None = None,
+    patience_s: float = _MERGED_S,
 ) -> Savepoint:
     """Keep a committed batch of a query, which may run meanwhile.
 
@@ -98,9 +101,11 @@ def create(
         batch: A committed batch that is still kept; unless given the last one.
         to: Folder of savepoints; unless given, beside the checkpoint.
         now: The time that stands in the manifest; it decides nothing.
+        patience_s: How long the job that runs may take to merge what waits for its tables, s.
 
     Raises:
-        SavepointError: The name is taken, or the checkpoint was drained.
+        SavepointError: The name is taken, the checkpoint was drained, or rows wait for a table and no job
+            merges them.
         CheckpointError: There is no batch to keep, or it went while it was copied.
     """
     if (checkpoint.root / _DRAINED).exists():
@@ -116,6 +121,7 @@ def create(
     try:
         contract = checkpoint.contract()
         chosen = checkpoint.copy(part / "checkpoint", batch)
+        _wait_for_merges(checkpoint.root, patience_s)
         name = name or f"batch-{chosen}"
         _check_name(folder, name)
         copy = Checkpoint(part, part / "checkpoint")
@@ -139,6 +145,29 @@ def create(
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return Savepoint(folder / name, manifest)
+
+
+def _wait_for_merges(root: Path, patience_s: float) -> None:
+    """Wait until what batches have left for tables is in them: a table's version is all that is kept of it.
+
+    Raises:
+        SavepointError: Nobody merges it.
+    """
+    from millrace.connectors.merging import wait_for_merges
+
+    folders = [path for path, kind in positions.tables_of(root).items() if kind == "delta"]
+    if not wait_for_merges(folders, patience_s=0.0):
+        return
+    try:
+        with owned(root):
+            left = wait_for_merges(folders, patience_s=0.0)
+    except CheckpointInUse:
+        left = wait_for_merges(folders, patience_s=patience_s)
+    if left:
+        raise SavepointError(
+            f"rows that batches left for {', '.join(left)} are not in the tables yet, and no job merges "
+            "them: start the job once, or wait for it, and make the savepoint then"
+        )
 
 
 def _about(copy: Checkpoint, batch: int) -> dict[str, Any]:
@@ -334,6 +363,8 @@ def restore(savepoint: Savepoint, to: Path, *, tables: Tables = "refuse", replac
 
         def settle() -> None:
             if tables == "rollback":
+                for path in savepoint.tables:
+                    positions.forget_waiting(path)
                 done.extend(positions.roll_back(path, savepoint.tables[path]) for path in moved)
             positions.keep_ids(to, already)
             status = read_status(savepoint.path, savepoint.batch)

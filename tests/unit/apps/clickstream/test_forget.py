@@ -14,8 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from apps.clickstream.events import Forget
 from apps.clickstream.forget import app_settings, delete_rows, left_rows, requests, run, subject_of
 from apps.clickstream.settings import ClickstreamSettings
-from millrace.connectors.merging import WAITING, _keep
+from millrace.connectors.merging import _keep
 from millrace.errors import UserError
+from millrace.inspect.positions import WAITING
 from tests.unit.millrace.operations.cases import MockBroker, records_of
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -15,9 +16,12 @@ from deltalake import DeltaTable
 
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.merging import WAITING, MergeFailed, Merger, wait_for_merges, waiting_rows
+from millrace.connectors.merging import MergeFailed, Merger, wait_for_merges, waiting_rows
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router
 from millrace.connectors.upkeep import compact, vacuum
+from millrace.inspect.positions import WAITING, forget_waiting, has_moved, position_of, roll_back
+from millrace.inspect.savepoints import SavepointError, _wait_for_merges
+from millrace.runtime.contract import owned
 from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, batch, rows
 
 #: Rows wait until somebody asks for them.
@@ -244,6 +248,57 @@ def test_flush_brings_every_table_it_can(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="b"):
         merger.flush()
     assert sorted(told) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("merged_after", [(1, 2, 3, 4, 5, 6), (6,), (3, 6), (2, 5, 6), (1, 4, 6)])
+def test_where_a_table_stood_after_a_batch_has_all_that_was_said_up_to_it(
+    tmp_path: Path, merged_after: tuple[int, ...]
+) -> None:
+    """Rolled back to where it stood after any batch, and given what came then again, it is what it was."""
+    into = writer(tmp_path, app_id="app:inc")
+    into.prepare()
+    made = [batch(Session("a", 1, n, n), Session("b", n, 1, n)) for n in range(7)]
+    for number, frame in enumerate(made):
+        into.write(frame, number)
+        if number in merged_after:
+            into.flush()
+    into.close()
+    wanted = rows(tmp_path)
+    for after in range(1, 7):
+        kept = position_of(tmp_path / "sessions", "delta", "inc", after)
+        assert kept is not None
+        folder = tmp_path / f"copy{after}"
+        shutil.copytree(tmp_path / "sessions", folder / "sessions")
+        (folder / "sessions" / WAITING).mkdir(exist_ok=True)
+        (folder / "sessions" / WAITING / "000000000009.arrow").write_bytes(b"of a batch that came after")
+        forget_waiting(folder / "sessions")
+        if has_moved(folder / "sessions", kept):
+            roll_back(folder / "sessions", kept)
+        assert not waits(folder)
+        found = rows(folder)
+        assert found["a", 1][0] >= after
+        assert {("b", n) for n in range(after + 1)} <= found.keys()
+        again = writer(folder, app_id="app:other")
+        for number in range(after + 1, 7):
+            again.write(made[number], number)
+        again.close()
+        assert rows(folder) == wanted
+
+
+def test_a_savepoint_waits_for_what_is_not_merged_and_says_where_nobody_merges_it(tmp_path: Path) -> None:
+    root = tmp_path / "app"
+    into = writer(root / "tables", app_id="app:inc")
+    (root / "tables").mkdir(parents=True)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    with pytest.raises(SavepointError, match=r"left for sessions are not .*start the job once"):
+        _wait_for_merges(root, 5.0)
+    with owned(root):  # a job runs
+        later = threading.Timer(0.2, into.flush)
+        later.start()
+        _wait_for_merges(root, 20.0)
+        later.join()
+    into.close()
+    _wait_for_merges(root, 0.0)
 
 
 def test_what_waits_is_waited_for(tmp_path: Path) -> None:
