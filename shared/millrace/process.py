@@ -559,8 +559,13 @@ class KeyedProcess(Generic[E, O]):
         stored = ["main", "late", "dead_letters", *(tag.stored_name for tag in cls.side_outputs)]
         _refuse_shared_names(cls.__name__, "outputs", stored)
         for base in getattr(cls, "__orig_bases__", ()):
-            if typing.get_origin(base) is KeyedProcess:
+            origin = typing.get_origin(base)
+            if origin is KeyedProcess:
                 cls.event_type, cls.output_type = typing.get_args(base)
+            elif isinstance(origin, type) and issubclass(origin, KeyedProcess):
+                given = dict(zip(origin.__parameters__, typing.get_args(base), strict=True))  # type: ignore[attr-defined]
+                cls.event_type = given.get(origin.event_type, origin.event_type)
+                cls.output_type = given.get(origin.output_type, origin.output_type)
         if cls.inputs:
             if len(cls.inputs) > MOST_INPUTS:
                 raise ProcessDefinitionError(f"{cls.__name__} has more than {MOST_INPUTS} inputs")
@@ -721,7 +726,7 @@ def check_process(process: KeyedProcess[Any, Any]) -> None:
         )
     if cls.process is KeyedProcess.process:
         raise ProcessDefinitionError(f"{cls.__name__} does not override process()")
-    if cls.event_type is None:
+    if cls.event_type is None or TypeVar in (type(cls.event_type), type(cls.output_type)):
         raise ProcessDefinitionError(
             f"{cls.__name__} must name its types: class {cls.__name__}(KeyedProcess[Event, Output])"
         )

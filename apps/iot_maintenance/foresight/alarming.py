@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -81,7 +81,11 @@ class _Known:
         self.status_since_ms = around.since
 
 
-class Alarming(KeyedProcess[Any, Any]):
+Seen = TypeVar("Seen")
+Said = TypeVar("Said")
+
+
+class Alarming(KeyedProcess[Seen, Said]):
     """The part of looking ahead that has alarms.
 
     Args:

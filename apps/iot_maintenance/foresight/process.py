@@ -44,7 +44,7 @@ class Looking:
     forecaster: Forecaster | None = None
 
 
-class Foresight(Alarming):
+class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, MachineFeatures]):
     """Keeps what each machine has been like, and says at the end of each step what is ahead of it.
 
     What is late is in no statistic. A corrective maintenance ends a life: it says what was true of the

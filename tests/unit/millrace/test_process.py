@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -130,6 +130,38 @@ def test_subclasses_inherit_states_outputs_and_types() -> None:
     assert [s.name for s in Child.states] == ["n", "m"]
     assert [s.name for s in Base.states] == ["n"]
     assert (Child.name, Base.name) == ("Child", "Base")
+
+
+Seen = TypeVar("Seen")
+
+
+class Told(KeyedProcess[Seen, str]):
+    """One type is left to those who go on from it."""
+
+    order = COMMUTES
+
+    def process(self, event: Seen, ctx: Context) -> None:
+        ctx.emit(repr(event))
+
+
+def test_a_process_may_leave_types_to_those_who_go_on_from_it() -> None:
+    class Child(Told[int | bytes]): ...
+
+    class Grandchild(Child): ...
+
+    for process in (Child, Grandchild):
+        assert (process.event_type, process.output_type) == (int | bytes, str)
+    driver = TestDriver(Grandchild())
+    driver.send("a", 7, at=1)
+    assert driver.values() == ["7"]
+
+
+def test_a_process_whose_types_are_still_to_be_named_is_refused() -> None:
+    class Untold(Told[Seen]): ...
+
+    for process in (Told, Untold):
+        with pytest.raises(ProcessDefinitionError, match="must name its types"):
+            TestDriver(process())
 
 
 def test_an_output_that_is_not_declared_stops() -> None:
