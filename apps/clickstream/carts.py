@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.messages import CartChange, EraseCart, Shopping, ToCart
+from apps.clickstream.messages import CartChange, CartOwner, EraseCart, Shopping, ToCart
 from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
@@ -53,6 +53,8 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         marketing: Whether something may be offered there.
         last_ms: When that was.
         told: How many times it has been reported as left.
+        owner: Whom its browser turned out to be of; empty for nobody.
+        owner_ms: Since when that is known.
     """
 
     steps: list[Step] = msgspec.field(default_factory=list)
@@ -64,6 +66,18 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
     marketing: bool = False
     last_ms: int = 0
     told: int = 0
+    owner: str = ""
+    owner_ms: int = 0
+
+    def owned(self, event: CartOwner) -> None:
+        """Take down whose it is; of several the first one: it was filled before that."""
+        if not self.owner or (event.at_ms, event.person) < (self.owner_ms, self.owner):
+            self.owner, self.owner_ms = event.person, event.at_ms
+
+    def whose(self, person: str, at_ms: int) -> str:
+        """Return whose a step was, with what had been learned by a moment (UTC ms) of nobody's."""
+        learned = self.owner and self.owner_ms <= at_ms and person.startswith("v:")
+        return self.owner if learned else person
 
     def take(self, change: CartChange) -> None:
         """Take down what happened; order makes no difference."""
@@ -156,6 +170,12 @@ class Carts(KeyedProcess[ToCart, Shopping]):
             return
         if is_suppressed(self.erased.value, event.at_ms):
             return
+        if isinstance(event, CartOwner):
+            known = self.cart.value
+            if known is not None:
+                known.owned(event)
+                self.cart.value = known
+            return
         cart = self.cart.value or Cart()
         cart.take(event)
         self.cart.value = cart
@@ -166,7 +186,7 @@ class Carts(KeyedProcess[ToCart, Shopping]):
 
     def on_late(self, event: ToCart, ctx: Context) -> None:
         """Forget a cart also late; a late purchase only keeps it from being told of again."""
-        if isinstance(event, EraseCart):
+        if isinstance(event, EraseCart | CartOwner):
             self.process(event, ctx)
             return
         if is_suppressed(self.erased.value, event.at_ms):
@@ -187,14 +207,15 @@ class Carts(KeyedProcess[ToCart, Shopping]):
             cart.told += 1
             # As it was then: what the cart knows may be of later. A step kept by an earlier version has none.
             who = step if step.person else cart
-            user = who.person[2:] if who.person.startswith("u:") else None
+            person = cart.whose(who.person, at)
+            user = person[2:] if person.startswith("u:") else None
             ctx.output(
                 self.abandonments,
                 Abandonment(ctx.key, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told),
             )
             if who.marketing:
                 ctx.emit(
-                    Shopping(who.person, "abandoned", at, step.cause, who.visitor, ctx.key,
+                    Shopping(person, "abandoned", at, step.cause, who.visitor, ctx.key,
                              stage=step.stage, cents=cents)
                 )  # fmt: skip
         if cart.steps:

@@ -137,7 +137,7 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
             >>> names(answers.in_force)
             ['analytics', 'personalisation']
         """
-        self._settle(horizon_ms)
+        self.settle(horizon_ms)
         if answer.at_ms <= horizon_ms:
             before = self.base
             self._into_base(answer)
@@ -146,7 +146,8 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         insort(self.answers, answer, key=order_of)
         return [step for step in self.steps() if known.get(step.answer) != step]
 
-    def _settle(self, horizon_ms: int) -> None:
+    def settle(self, horizon_ms: int) -> None:
+        """Keep of the answers up to a moment (UTC ms) only what they sum up to."""
         gone = bisect_right(self.answers, horizon_ms, key=lambda answer: answer.at_ms)
         for answer in self.answers[:gone]:
             self._into_base(answer)

@@ -38,6 +38,7 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "sessions": {"visitor_id": "visitor", "user_id": "user"},
     "funnels": {"visitor_id": "visitor"},
     "identities": {"visitor_id": "visitor", "user_id": "user"},
+    "owner_changes": {"visitor_id": "visitor", "user_id": "user"},
     "consents": {"visitor_id": "visitor", "user_id": "user"},
     "abandonments": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
     "profiles": {"person": "person"},

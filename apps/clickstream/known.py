@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
+from apps.clickstream.activity_counts import ActivityCounts
 from apps.clickstream.consent import Answers
 from apps.clickstream.events import Click
 from apps.clickstream.funnels import PURCHASE, Funnel
+from apps.clickstream.ownership import Ownership
 from apps.clickstream.rules import GA4, SessionRules
 from apps.clickstream.sessions import Session, SessionBook
 from millrace.experiments import share
@@ -42,6 +44,8 @@ class VisitorRules:
         most_events: So many events of a tracker's session are kept until it is over.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
         recommends: Whether somebody recommends by what is looked at.
+        shared: Whose a browser is that several accounts use: ``split``, each event of whoever was there then,
+            and after a logout nobody's until the next login; ``last``, all of whoever was there last.
     """
 
     sessions: SessionRules = GA4
@@ -55,6 +59,7 @@ class VisitorRules:
     most_events: int = 2_000
     in_order: bool = False
     recommends: bool = False
+    shared: Literal["split", "last"] = "split"
 
 
 class Known(msgspec.Struct, array_like=True, gc=False):
@@ -77,6 +82,9 @@ class Known(msgspec.Struct, array_like=True, gc=False):
             concerns them, too.
         answers: What was said about consent; None: nothing, or by an earlier version, which kept the sum
             alone.
+        ownership: Which accounts were there when; None where none was, and by an earlier version.
+        part: What was done while nobody was known by it, until somebody is.
+        carts: The last carts that were filled meanwhile.
     """
 
     consent: int = 0
@@ -93,10 +101,35 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     past: list[Session] = msgspec.field(default_factory=list)
     answers: Answers | None = None
     owners: list[str] = msgspec.field(default_factory=list)
+    ownership: Ownership | None = None
+    part: ActivityCounts | None = None
+    carts: list[str] = msgspec.field(default_factory=list)
 
     def allowed(self, at_ms: int) -> int:
         """Return the purposes that were allowed at a moment (UTC ms) and still are, as bits."""
         return self.consent if self.answers is None else self.answers.at(at_ms)
+
+    def settle(self, horizon_ms: int) -> None:
+        """Keep nothing of who was there, and what was allowed, that only events up to a moment ask for.
+
+        Args:
+            horizon_ms: Events up to here are not taken any more, UTC ms.
+        """
+        if self.answers is not None:
+            self.answers.settle(horizon_ms)
+        self.past = [s for s in self.past if s.user_id is None or s.end_ms > horizon_ms]
+        there = self.ownership
+        if there is None:
+            return
+        # Whose a session is that may still change is asked for again.
+        changing = [*self.book.sessions, *(s for s in self.past if s.user_id is not None)]
+        there.settle(min([horizon_ms, *(session.start_ms - 1 for session in changing)]))
+        if not there.marks and there.base == (self.user_id or ""):
+            self.ownership = None
+
+    def unsettled(self, watermark_ms: int) -> bool:
+        """Tell whether an event in time may still say that somebody else was there before the last one."""
+        return self.ownership is not None and self.ownership.unsettled(watermark_ms)
 
     def touch(self, campaign: str, at_ms: int) -> bool:
         """Take down a touch; return whether it is the first or the last one now."""

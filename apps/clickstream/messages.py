@@ -14,8 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-#: What a person does in the shop that profiles and offers look at.
-ActivityKind = Literal["view", "search", "add_to_cart", "checkout"]
+from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
 
 # -- to the shards -----------------------------------------------------------------------------------
 
@@ -99,6 +98,22 @@ class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
     stage: str
     cents: int = 0
     marketing: bool = False
+
+
+class CartOwner(msgspec.Struct, frozen=True, gc=False, tag="owner"):
+    """Somebody is known now by the browser in which a cart was filled.
+
+    Attributes:
+        cart_id: The cart.
+        at_ms: Since when, UTC ms.
+        visitor: The browser.
+        person: Who.
+    """
+
+    cart_id: str
+    at_ms: int
+    visitor: str
+    person: str
 
 
 class EraseCart(msgspec.Struct, frozen=True, gc=False, tag="erase"):
@@ -206,6 +221,38 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="brows
     first: str = ""
     last_ms: int = 0
     last: str = ""
+
+
+class Absorb(msgspec.Struct, frozen=True, gc=False, tag="browser-absorbed"):
+    """What was done in a browser while nobody was known by it is somebody's now.
+
+    Attributes:
+        person: Whose.
+        at_ms: When that was known, UTC ms.
+        visitor: The browser.
+        part: What was done.
+        carts: The carts that were filled.
+    """
+
+    person: str
+    at_ms: int
+    visitor: str
+    part: ActivityCounts
+    carts: list[str]
+
+
+class Absorbed(msgspec.Struct, frozen=True, gc=False, tag="browser-went"):
+    """What was done in a browser while nobody was known by it is part of somebody else's profile now.
+
+    Attributes:
+        person: The browser.
+        at_ms: When that was known, UTC ms.
+        into: Whose profile it is part of.
+    """
+
+    person: str
+    at_ms: int
+    into: str
 
 
 class Unlink(msgspec.Struct, frozen=True, gc=False, tag="browser-unlinked"):
@@ -418,8 +465,9 @@ class OrderRefunded(msgspec.Struct, frozen=True, gc=False):
 
 
 ToShard = ItemCount | VisitCount
-ToCart = CartChange | EraseCart
-ToPerson = Activity | Purchase | Link | Unlink | Details | MarketingConsent | ConsentSaid | ErasePerson
+ToCart = CartChange | CartOwner | EraseCart
+ToBrowsers = Link | Unlink | Absorb | Absorbed
+ToPerson = Activity | Purchase | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
 ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson
 
 #: There is one shop: all its visits are one key's.

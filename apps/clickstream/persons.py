@@ -8,6 +8,8 @@ from typing import Final
 from apps.clickstream.consent import STITCH, purposes_of
 from apps.clickstream.events import Consent, Forget
 from apps.clickstream.messages import (
+    Absorb,
+    Absorbed,
     Activity,
     ConsentSaid,
     Details,
@@ -29,6 +31,8 @@ from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, v
 _BOUGHT: Final = "person"
 #: So many carts of a person are remembered, to be forgotten with it.
 _CARTS: Final = 10
+#: What was done before logins is told apart for so many browsers of a person.
+_BROWSERS: Final = 16
 
 
 class Persons(KeyedProcess[ToPerson, ToOffers]):
@@ -64,7 +68,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
                 return
             if event.kind == "add_to_cart":
                 _remember(person, event.cart_id)
-            person.observe(event)
+            person.observe(event.kind, event.at_ms, event.subject, event.category, event.cents)
             self._write(person, ctx)
             self.person.value = person
             if event.marketing and not person.register.no_offer(event.at_ms):
@@ -81,6 +85,12 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
             elif isinstance(event, Unlink):
                 for kept in (person.visitors, person.firsts, person.lasts):
                     kept.pop(event.visitor, None)
+                if person.parts.pop(event.visitor, None) is not None:
+                    self._write(person, ctx, at_once=True)
+            elif isinstance(event, Absorb):
+                self._absorb(event, person, ctx)
+            elif isinstance(event, Absorbed):
+                self._absorbed(person, ctx)
             elif isinstance(event, Details):
                 person.gender, person.birth_year = event.gender, event.birth_year
             self.person.value = person
@@ -118,7 +128,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         # Of a browser whose owner has allowed no profile, nothing comes but purchases.
         allowed = not person.register.no_profile(event.at_ms)
         if allowed and (not _nobody(ctx.key) or event.marketing):
-            person.bought(event)
+            person.bought(event.at_ms, event.cents)
         # At once, and not when a purchase is attributed: what came by then hangs on the batches.
         if allowed and (not _nobody(ctx.key) or person.viewed > 0):
             self._write(person, ctx, at_once=True)
@@ -154,6 +164,26 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
                     identity, visitor, ctx.key[2:], purposes_of(bit), granted, at_ms, said_in or ctx.key
                 )
                 ctx.output(self.consents, answer)
+
+    def _absorb(self, event: Absorb, person: Person, ctx: Context) -> None:
+        """Let what was done before a login count for the account, browser by browser."""
+        if person.register.no_profile(event.at_ms):
+            return
+        if event.visitor in person.parts:
+            person.parts[event.visitor].add(event.part)
+        else:
+            if len(person.parts) >= _BROWSERS:  # the oldest can be told apart no more
+                person.add(person.parts.pop(min(person.parts, key=lambda name: person.parts[name].seen_ms)))
+            person.parts[event.visitor] = event.part
+        for cart in event.carts:
+            _remember(person, cart)
+        self._write(person, ctx, at_once=True)
+
+    def _absorbed(self, person: Person, ctx: Context) -> None:
+        """Let nothing stand of a browser's profile that is part of an account's now."""
+        if person.revision:
+            self._no_profile(person, ctx)
+        person.forget_profile()
 
     def _write(self, person: Person, ctx: Context, *, at_once: bool = False) -> None:
         if not at_once and person.seen_ms - person.written_ms < self._profile_every_ms:

@@ -120,6 +120,9 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
             f"{first.name}.sessions": Upsert("sessions", ("session_id",), "revision", "deleted"),
             f"{first.name}.funnels": Upsert("funnels", ("funnel", "session_id"), "revision", "deleted"),
             f"{first.name}.identities": Upsert("identities", ("visitor_id",), "revision", "deleted"),
+            f"{first.name}.owner_changes": Upsert(
+                "owner_changes", ("visitor_id", "from_ms"), "revision", "deleted"
+            ),
             f"{first.name}.consents": Upsert("consents", ("visitor_id", "consent_id"), "revision"),
             f"{first.name}.erasures": "erasures",
             f"{first.name}.late": "late",

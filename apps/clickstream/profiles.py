@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
-from typing import Final
 
 import msgspec
 
-from apps.clickstream.messages import Activity, Link, Purchase
+from apps.clickstream.activity_counts import HOUR_MS, NUMBERS, ActivityCounts, Counted
+from apps.clickstream.messages import Link, Purchase
 from apps.clickstream.registers import Register
-from millrace.parts.panes import forget_panes, panes_between
+from millrace.parts.panes import panes_between
 from millrace.parts.top import best
-
-HOUR_MS: Final = 3_600_000
-DAY_MS: Final = 86_400_000
-#: So many of the last items are kept.
-LAST_ITEMS: Final = 10
-#: Rolling counts are kept by the hour for so long, ms.
-ROLLING_MS: Final = 7 * DAY_MS
-_EVENTS: Final = {"view": 0, "search": 1, "add_to_cart": 2, "checkout": 3}
-_PURCHASE: Final = 4
-#: Views, searches, adds to the cart, steps of the checkout, purchases.
-_NUMBERS: Final = 5
 
 
 class Touch(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
@@ -36,7 +25,7 @@ class Touch(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     label: str
 
 
-class Person(msgspec.Struct, array_like=True, gc=False):
+class Person(Counted, msgspec.Struct, array_like=True, gc=False):
     """What is kept of a person.
 
     Attributes:
@@ -58,6 +47,8 @@ class Person(msgspec.Struct, array_like=True, gc=False):
         written_ms: When its row was last written.
         revision: How many rows have been written.
         register: What the person has said about consent, in whichever browser.
+        parts: Browser → what was done there before it was known to be this person's; it goes where the
+            browser is the person's no more.
     """
 
     visitors: dict[str, int] = msgspec.field(default_factory=dict)
@@ -78,38 +69,23 @@ class Person(msgspec.Struct, array_like=True, gc=False):
     written_ms: int = 0
     revision: int = 0
     register: Register = msgspec.field(default_factory=Register)
+    parts: dict[str, ActivityCounts] = msgspec.field(default_factory=dict)
 
-    def observe(self, event: Activity) -> None:
-        """Let what was done count for the profile; order makes no difference."""
-        self._count(event.at_ms, _EVENTS[event.kind])
-        if event.kind == "view" and event.subject:
-            insort(self.items, (event.at_ms, event.subject))
-            del self.items[:-LAST_ITEMS]
-            self.categories[event.category] = self.categories.get(event.category, 0) + 1
-            self.viewed_cents += event.cents
-            self.viewed += 1
+    def whole(self) -> Person | ActivityCounts:
+        """Return what the person did, with what was done before somebody was known by its browsers."""
+        if not self.parts:
+            return self
+        whole = ActivityCounts()
+        whole.add(self)
+        for part in self.parts.values():
+            whole.add(part)
+        return whole
 
     def forget_profile(self) -> None:
         """Forget what was counted; which browsers there are, and what was said of consent, stays."""
-        self.hours, self.items, self.categories, self.carts = {}, [], {}, []
+        self.hours, self.items, self.categories, self.carts, self.parts = {}, [], {}, [], {}
         self.viewed_cents = self.viewed = self.spent_cents = self.orders = self.seen_ms = self.written_ms = 0
         self.gender, self.birth_year = "", 0
-
-    def bought(self, event: Purchase) -> None:
-        """Let a purchase count for the profile; order makes no difference."""
-        self._count(event.at_ms, _PURCHASE)
-        self.spent_cents += event.cents
-        self.orders += 1
-
-    def _count(self, at_ms: int, place: int) -> None:
-        hour = at_ms // HOUR_MS
-        counts = self.hours.get(hour)
-        if counts is None:
-            counts = self.hours[hour] = [0] * _NUMBERS
-            forget_panes(self.hours, hour - ROLLING_MS // HOUR_MS)
-        counts[place] += 1
-        if at_ms > self.seen_ms:
-            self.seen_ms = at_ms
 
     def touched(self, link: Link) -> None:
         """Take down the touches of a browser."""
@@ -143,18 +119,18 @@ class Person(msgspec.Struct, array_like=True, gc=False):
         Args:
             now_ms: The moment, ms.
         """
-        day = now_ms // HOUR_MS - 23
-        sums = [0] * _NUMBERS
-        for hour, counts in self.hours.items():
+        day, whole = now_ms // HOUR_MS - 23, self.whole()
+        sums = [0] * NUMBERS
+        for hour, counts in whole.hours.items():
             if hour >= day:
                 for place, number in enumerate(counts):
                     sums[place] += number
         return {
             "views_24h": sums[0],
             "adds_24h": sums[2],
-            "orders_7d": sum(counts[4] for counts in self.hours.values()),
-            "orders": self.orders,
-            "price_level_cents": self.viewed_cents // self.viewed if self.viewed else 0,
+            "orders_7d": sum(counts[4] for counts in whole.hours.values()),
+            "orders": whole.orders,
+            "price_level_cents": whole.viewed_cents // whole.viewed if whole.viewed else 0,
         }
 
 
@@ -204,21 +180,22 @@ def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
     """
     if deleted:
         return Profile(name, [], 0, 0, 0, 0, 0, 0, [], "", 0, 0, person.revision, True)
-    hour = person.seen_ms // HOUR_MS
-    day = panes_between(person.hours, hour - 23, hour + 1, 1)
-    top = best(person.categories.items(), 1)
+    whole = person.whole()
+    hour = whole.seen_ms // HOUR_MS
+    day = panes_between(whole.hours, hour - 23, hour + 1, 1)
+    top = best(whole.categories.items(), 1)
     return Profile(
         name,
         sorted(person.visitors),
         sum(c[0] for c in day),
         sum(c[1] for c in day),
         sum(c[2] for c in day),
-        sum(c[4] for c in person.hours.values()),
-        person.orders,
-        person.spent_cents,
-        [item for _, item in reversed(person.items)],
+        sum(c[4] for c in whole.hours.values()),
+        whole.orders,
+        whole.spent_cents,
+        [item for _, item in reversed(whole.items)],
         top[0][0] if top else "",
-        person.viewed_cents // person.viewed if person.viewed else 0,
-        person.seen_ms,
+        whole.viewed_cents // whole.viewed if whole.viewed else 0,
+        whole.seen_ms,
         person.revision,
     )

@@ -85,6 +85,30 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     deleted: bool = False
 
 
+class OwnerChange(msgspec.Struct, frozen=True, gc=False):
+    """From a moment on a browser is somebody else's, or nobody's: the audit of whose it was when.
+
+    A row by ``visitor_id`` and ``from_ms``, the highest ``revision`` holds: what comes late is sorted in.
+
+    Attributes:
+        visitor_id: Cookie of the browser.
+        from_ms: The moment, UTC ms.
+        user_id: The account that was seen there; None: nobody is known by it any more.
+        why: ``seen``, ``logout`` or ``withdrawn``.
+        cause: The event by which it is known.
+        revision: Grows with every row of the visitor.
+        deleted: It has turned out otherwise.
+    """
+
+    visitor_id: str
+    from_ms: int
+    user_id: str | None
+    why: str
+    cause: str
+    revision: int
+    deleted: bool = False
+
+
 class Erased(msgspec.Struct, frozen=True, gc=False):
     """Something was forgotten: the audit of erasures, in which nobody is named.
 

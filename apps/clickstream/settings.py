@@ -54,6 +54,10 @@ class VisitorSettings(Section):
         default=False, description="wait for the watermark: exact also where consents come by a slower topic"
     )
     rate_events: int = Field(default=15, ge=2, description="so many events …")
+    shared: Literal["split", "last"] = Field(
+        default="split",
+        description="used by several: each event is of whoever was there, until a logout; or all of the last",
+    )
     rate_within: Duration = Field(default=timedelta(seconds=10), description="… in less are a bot's")
 
 
@@ -118,6 +122,7 @@ class ClickstreamSettings(AppSettings):
             most_events=sessions.most_events,
             in_order=own.in_order,
             recommends=self.recommend.on,
+            shared=own.shared,
         )
 
     def recommending(self) -> Recommending:

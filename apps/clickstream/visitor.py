@@ -106,7 +106,6 @@ class Visitors(VisitorTold):
 
     def _click(self, event: Click, known: Known, ctx: Context) -> None:
         rules, at = self._rules, ctx.event_time
-        kind = event.event_type
         campaign = campaign_of(event)
         crawler = is_crawler(event.user_agent)
         if not crawler and not known.bot and self._too_fast(known, at):
@@ -120,10 +119,10 @@ class Visitors(VisitorTold):
         if crawler or known.bot:
             session.bot = "user_agent" if crawler else known.bot
         else:
-            self._known_person(event, known, campaign, ctx)
-            session.user_id = known.user_id
+            owner = self._known_person(event, known, campaign, ctx)
+            session.user_id = self._owner_of(session, known)
             self._count(event, known, ctx)
-            self._tell(event, known, kind, ctx)
+            self._tell(event, known, owner, ctx)
         if over and ctx.event_time <= ctx.watermark:
             if session.closed or session.end_ms + rules.sessions.ends_after() <= ctx.watermark:
                 session.closed = session.closed or "inactivity"
@@ -168,6 +167,7 @@ class Visitors(VisitorTold):
         horizon = timer.at - rules.repeats_ms
         if seen and min(map(seen_at, seen.values())) <= horizon:
             known.seen = seen = {event: mark for event, mark in seen.items() if seen_at(mark) > horizon}
+        known.settle(horizon)
         due = known.book.due(rules.sessions, rules.session_lateness_ms)
         if due is None and not seen:
             known.times, known.minutes, known.bot, known.owners = [], [], "", []

@@ -9,7 +9,7 @@ from apps.clickstream.events import INPUTS, ShopEvent
 from apps.clickstream.funnels import FunnelResult
 from apps.clickstream.known import Known, VisitorRules
 from apps.clickstream.messages import Looked, OrderRefunded, ToCart, ToPerson, ToShard
-from apps.clickstream.rows import Erased, Identity, SessionRow
+from apps.clickstream.rows import Erased, Identity, OwnerChange, SessionRow
 from apps.clickstream.suppression import SUPPRESSED, Suppressed
 from millrace import KeyedProcess, arrival, days, side_output, value_state
 
@@ -32,6 +32,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     funnels = side_output(FunnelResult)
     consents = side_output(ConsentChange)
     identities = side_output(Identity)
+    owner_changes = side_output(OwnerChange)
     erasures = side_output(Erased)
     carts = side_output(ToCart)
     counts = side_output(ToShard)
@@ -45,6 +46,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
         self._first_steps = {f.steps[0] for f in funnels} - later
         self._steps = {step for f in funnels for step in f.steps}
 
-    def person(self, known: Known, visitor: str) -> str:
-        """Return whom an event concerns: the account where that is known and allowed, or the browser."""
-        return f"u:{known.user_id}" if known.user_id is not None else f"v:{visitor}"
+    @staticmethod
+    def person(user: str | None, visitor: str) -> str:
+        """Return whom something concerns: the account where that is known and allowed, or the browser."""
+        return f"u:{user}" if user is not None else f"v:{visitor}"

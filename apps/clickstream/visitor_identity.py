@@ -20,6 +20,9 @@ from apps.clickstream.events import Click, Consent, Erasure, Forget, Refund, Sho
 from apps.clickstream.known import TICK, Known
 from apps.clickstream.messages import (
     SHOP,
+    Absorb,
+    Absorbed,
+    CartOwner,
     ConsentSaid,
     EraseCart,
     ErasePerson,
@@ -28,7 +31,9 @@ from apps.clickstream.messages import (
     MarketingConsent,
     Unlink,
 )
-from apps.clickstream.rows import Erased, Identity, digest_of
+from apps.clickstream.ownership import NOBODY, Ownership
+from apps.clickstream.rows import Erased, Identity, OwnerChange, digest_of
+from apps.clickstream.sessions import Session
 from apps.clickstream.suppression import Suppressed, is_suppressed
 from apps.clickstream.visitor_sessions import VisitorSessions
 from millrace import Context
@@ -40,31 +45,115 @@ _OWNERS: Final = 4
 class VisitorIdentity(VisitorSessions):
     """Knows a browser for a person's where that is allowed, takes answers about it, and forgets."""
 
-    def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> None:
-        at = ctx.event_time
+    def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> str | None:
+        """Take down who is there; return whose the click is, ``None``: nobody's who is known."""
+        at, user = ctx.event_time, event.user_id
         touched = campaign is not None and known.touch(campaign, at)
-        user = event.user_id
-        if user and user != known.user_id and may_stitch(known.allowed(at)):
-            known.user_id = user
-            touched = True
-            self._identity(known, user, ctx)
-            there = {(session.start_ms, session.client) for session in known.book.sessions}
-            for past in (
-                *(s for s in known.past if (s.start_ms, s.client) not in there),
-                *known.book.sessions,
-            ):
-                past.user_id = user
-                if past.written:
-                    self._write(past, known, ctx)
-                if past.number:  # it is over, and stands among the funnels, by whose arm is another's now
-                    self._funnel_rows(past, past.start_ms, known, ctx)
-            known.past = []
-        if touched and known.user_id is not None:
-            ctx.emit(
-                Link(
-                    f"u:{known.user_id}", at, ctx.key, known.first_ms, known.first, known.last_ms, known.last
-                )
+        logout = event.event_type == "logout" and self._rules.shared == "split"
+        if (user or (logout and known.user_id is not None)) and may_stitch(known.allowed(at)):
+            if user:
+                touched |= self._seen(at, user, event.event_id, known, ctx)
+            if logout:
+                self._seen(at + 1, NOBODY, event.event_id, known, ctx)
+            owner: str | None = user or self._owner_at(at, known)
+        else:
+            owner = self._owner_at(at, known)
+        if touched and owner is not None:
+            ctx.emit(Link(f"u:{owner}", at, ctx.key, known.first_ms, known.first, known.last_ms, known.last))
+        return owner
+
+    def _owner_at(self, at_ms: int, known: Known) -> str | None:
+        """Return whose an event of a moment (UTC ms) is that names nobody."""
+        there = known.ownership
+        if there is None:
+            return known.user_id
+        return (there.latest if self._rules.shared == "last" else there.owner(at_ms)) or None
+
+    def _owner_of(self, session: Session, known: Known) -> str | None:
+        """Return whose a session is: of several accounts in it, the last one's."""
+        there = known.ownership
+        if there is None:
+            return known.user_id
+        if self._rules.shared == "last":
+            return there.latest or None
+        return there.owner_within(session.start_ms, session.end_ms) or None
+
+    def _seen(self, at_ms: int, user: str, cause: str, known: Known, ctx: Context) -> bool:
+        """Take down that somebody, or nobody any more, is there; tell what is another's by that."""
+        if known.ownership is None:
+            name = known.user_id or NOBODY
+            known.ownership = Ownership(name, latest=name)
+        there, before, was = known.ownership, known.ownership.runs(), known.user_id
+        if not there.see(at_ms, user, ctx.watermark):
+            return False
+        known.user_id = (there.latest if self._rules.shared == "last" else there.now) or None
+        self._owner_changes(before, there.runs(), cause, known, ctx)
+        if known.user_id != was:
+            if known.user_id is not None:
+                self._identity(known, known.user_id, ctx)
+            elif was is not None:
+                self._identity(known, was, ctx, deleted=True)
+            if was is not None:
+                known.owners = [*(name for name in known.owners if name != was), was][-_OWNERS:]
+        if self._rules.shared == "last" and was is not None and known.user_id != was:
+            ctx.emit(Unlink(f"u:{was}", ctx.event_time, ctx.key))
+        if user:
+            self._absorb(user, known, ctx)
+        self._own_again(known, ctx)
+        return True
+
+    def _absorb(self, user: str, known: Known, ctx: Context) -> None:
+        """Let what was done while nobody was known be an account's."""
+        person, browser, at = f"u:{user}", str(ctx.key), ctx.event_time
+        for cart in known.carts:
+            ctx.output(self.carts, CartOwner(cart, at, browser, person))
+        if known.part is not None:
+            ctx.emit(Absorb(person, at, browser, known.part, known.carts))
+            ctx.emit(Absorbed(f"v:{browser}", at, person))
+        known.part, known.carts = None, []
+
+    def _own_again(self, known: Known, ctx: Context) -> None:
+        """Write the sessions again that are another's now."""
+        there = {(session.start_ms, session.client) for session in known.book.sessions}
+        past = [s for s in known.past if (s.start_ms, s.client) not in there]
+        for session in (*past, *known.book.sessions):
+            owner = self._owner_of(session, known)
+            if owner == session.user_id or session.bot:
+                continue
+            session.user_id = owner
+            if session.written:
+                self._write(session, known, ctx)
+            if session.number:  # it is over, and stands among the funnels, by whose arm is another's now
+                self._funnel_rows(session, session.start_ms, known, ctx)
+        unsettled = known.unsettled(ctx.watermark)
+        known.past = [session for session in past if session.user_id is None or unsettled]
+
+    def _owner_changes(
+        self, before: dict[int, str], after: dict[int, str], cause: str, known: Known, ctx: Context
+    ) -> None:
+        """Tell since when whose the browser is, where that is not what was told."""
+        for from_ms in sorted({*before, *after}):
+            if before.get(from_ms) == after.get(from_ms):
+                continue
+            user = after.get(from_ms, before.get(from_ms)) or None
+            self._owner_change(
+                from_ms, user, "seen" if user else "logout", cause, known, ctx, deleted=from_ms not in after
             )
+
+    def _owner_change(
+        self,
+        from_ms: int,
+        user: str | None,
+        why: str,
+        cause: str,
+        known: Known,
+        ctx: Context,
+        *,
+        deleted: bool = False,
+    ) -> None:
+        known.book.revision += 1
+        row = OwnerChange(ctx.key, from_ms, user, why, cause, known.book.revision, deleted)
+        ctx.output(self.owner_changes, row, revision=known.book.revision)
 
     def _identity(self, known: Known, user: str, ctx: Context, *, deleted: bool = False) -> None:
         known.book.revision += 1
@@ -102,7 +191,7 @@ class VisitorIdentity(VisitorSessions):
     def _may_offer(self, first: Answer, answers: Answers, known: Known, ctx: Context) -> None:
         """Tell whose the browser is or was since when something may be offered there, or may not."""
         owners = (f"u:{user}" for user in known.owners)
-        persons = dict.fromkeys((f"v:{ctx.key}", self.person(known, ctx.key), *owners))
+        persons = dict.fromkeys((f"v:{ctx.key}", self.person(known.user_id, ctx.key), *owners))
         for number, step in enumerate(answers.steps() or [Step(first, 0, answers.base)]):
             if order_of(step.answer) >= order_of(first):
                 at, granted = step.answer.at_ms, may_offer(step.after)
@@ -123,13 +212,18 @@ class VisitorIdentity(VisitorSessions):
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
         ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
         self._forget_visit(cause, ctx)
+        last = {known.user_id} if known.user_id is not None else set()
+        lately = set(known.ownership.runs().values()) - {NOBODY} if known.ownership is not None else set()
+        for user in sorted({*last, *lately}):
+            ctx.emit(Unlink(f"u:{user}", ctx.event_time, ctx.key))
         if known.user_id is not None:
-            ctx.emit(Unlink(f"u:{known.user_id}", ctx.event_time, ctx.key))
             self._identity(known, known.user_id, ctx, deleted=True)
+            self._owner_change(ctx.event_time, None, "withdrawn", cause, known, ctx)
             known.owners = [*(user for user in known.owners if user != known.user_id), known.user_id][
                 -_OWNERS:
             ]
             known.user_id = None
+        known.ownership, known.part, known.carts = None, None, []
 
     def _suppressed(self, event: ShopEvent, ctx: Context) -> bool:
         """Tell whether an event is of before its browser or account was forgotten; it is dropped then."""

@@ -106,7 +106,7 @@ class VisitorSessions(VisitorBase):
     ) -> None:
         if session.bot:
             return
-        arm = arm_of(self.person(known, ctx.key), self._rules)
+        arm = arm_of(self.person(session.user_id, ctx.key), self._rules)
         for funnel in self._rules.funnels:
             name = self._named(session, start_ms, ctx)
             row = result(funnel, session.marks, name, ctx.key, arm, known.book.revision, deleted=deleted)
@@ -117,7 +117,7 @@ class VisitorSessions(VisitorBase):
         """Write the final row of a session, its way through the funnels, and count it."""
         self._write(session, known, ctx)
         self._funnel_rows(session, session.start_ms, known, ctx)
-        if known.user_id is None and not session.bot:
+        if not session.bot and (session.user_id is None or known.unsettled(ctx.watermark)):
             known.past = [
                 s for s in known.past if (s.start_ms, s.client) != (session.start_ms, session.client)
             ][1 - _PAST :]

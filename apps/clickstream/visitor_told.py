@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final
 
+from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
 from apps.clickstream.consent import may_offer, may_stitch
 from apps.clickstream.events import Click, to_cents
 from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Known, newly_covered
 from apps.clickstream.messages import (
     SHOP,
     Activity,
-    ActivityKind,
     CartChange,
     ItemCount,
     Looked,
@@ -31,6 +31,8 @@ _ACTIVITIES: Final[dict[str, ActivityKind]] = {
 }
 _CART: Final[dict[str, int]] = {"add_to_cart": 1, "remove_from_cart": -1, "checkout": 0, "purchase": 0}
 _STAGE: Final = {"purchase": "bought"}
+#: So many carts are remembered until somebody is known by their browser.
+_CARTS: Final = 3
 
 
 class VisitorTold(VisitorIdentity):
@@ -70,8 +72,16 @@ class VisitorTold(VisitorIdentity):
                               line.quantity, cents),
                 )  # fmt: skip
 
-    def _tell(self, event: Click, known: Known, kind: str, ctx: Context) -> None:
-        """Tell the cart and the person."""
+    def _tell(self, event: Click, known: Known, owner: str | None, ctx: Context) -> None:
+        """Tell the cart and the person.
+
+        Args:
+            event: The click.
+            known: What is known of its browser.
+            owner: Whose it is; None: nobody's who is known.
+            ctx: The context.
+        """
+        kind = event.event_type
         at, cause, visitor = ctx.event_time, event.event_id, ctx.key
         cents, quantity = 0, event.quantity or 1
         if kind == "purchase":
@@ -80,11 +90,13 @@ class VisitorTold(VisitorIdentity):
             cents = to_cents(event.price)
         cart, step = event.cart_id or "", event.step or ""
         consent = known.allowed(at)
-        person, marketing = self.person(known, visitor), may_offer(consent)
+        person, marketing = self.person(owner, visitor), may_offer(consent)
         if event.cart_id is not None and kind in _CART:
             worth = cents * quantity * _CART[kind]
             stage = step or _STAGE.get(kind, "cart")
             ctx.output(self.carts, CartChange(cart, at, cause, visitor, person, stage, worth, marketing))
+            if owner is None and may_stitch(consent):
+                self._filled(known, cart, kind == "purchase")
         if self._rules.recommends and may_stitch(consent):
             if kind == "page_view" and event.item_id:
                 ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, event.item_id))
@@ -97,8 +109,23 @@ class VisitorTold(VisitorIdentity):
                 Purchase(person, at, cause, visitor, event.order_id or "", cart, cents, quantity,
                          known.first_ms, known.first, known.last_ms, known.last, marketing)
             )  # fmt: skip
+            if owner is None and may_stitch(consent) and marketing:
+                self._part(known).bought(at, cents)
         elif kind in _ACTIVITIES and may_stitch(consent) and (event.item_id or kind != "page_view"):
-            ctx.emit(
-                Activity(person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",
-                         event.category or "", event.device, step, cart, cents, quantity, marketing)
+            done = Activity(
+                person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",
+                event.category or "", event.device, step, cart, cents, quantity, marketing,
             )  # fmt: skip
+            ctx.emit(done)
+            if owner is None:
+                self._part(known).observe(done.kind, at, done.subject, done.category, cents)
+
+    def _part(self, known: Known) -> ActivityCounts:
+        """Return what was done while nobody was known: it is somebody's when somebody logs in."""
+        if known.part is None:
+            known.part = ActivityCounts()
+        return known.part
+
+    def _filled(self, known: Known, cart: str, bought: bool) -> None:
+        carts = [other for other in known.carts if other != cart]
+        known.carts = carts if bought else [*carts[1 - _CARTS :], cart]

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/clickstream"
 _TESTS: Final = "tests/unit/apps/clickstream"
+_IDENTITY = f"{_TESTS}/test_identity.py"
 _DUE: Final = f"{_TESTS}/test_due.py"
 #: The checks of demo and evaluation over the whole app in memory.
 _CHECKS: Final = f"{_TESTS}/test_checks.py::test_every_check_of_the_demo_holds"
@@ -27,13 +28,61 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: the funnels keep the arm of a browser whose person is known now",
         f"{_APP}/visitor_identity.py",
-        "                if past.number:",
-        "                if False:",
+        "            if session.number:  # it is over",
+        "            if False:  # it is over",
         "rows of the funnels hang on events alone",
         (
             f"{_TESTS}/test_world.py::TestContract",
             f"{_TESTS}/test_visitor.py",
         ),
+    ),
+    Mutant(
+        "clickstream: a logout says nothing",
+        f"{_APP}/visitor_identity.py",
+        "                self._seen(at + 1, NOBODY, event.event_id, known, ctx)\n",
+        "                pass\n",
+        "after a logout views are nobody's",
+        (_IDENTITY,),
+    ),
+    Mutant(
+        "clickstream: who came late to a shared browser is there now",
+        f"{_APP}/ownership.py",
+        "        return self.marks[-1][1] if self.marks else self.base\n",
+        "        return self.latest or self.base\n",
+        "whose a browser is hangs on the times of events",
+        (_IDENTITY,),
+    ),
+    Mutant(
+        "clickstream: marks are dropped that a session still asks for",
+        f"{_APP}/known.py",
+        "        there.settle(min([horizon_ms, *(session.start_ms - 1 for session in changing)]))\n",
+        "        there.settle(horizon_ms)\n",
+        "a session is of who was there in it",
+        (_IDENTITY,),
+    ),
+    Mutant(
+        "clickstream: what was done before a login stays with the browser, too",
+        f"{_APP}/visitor_identity.py",
+        "        known.part, known.carts = None, []\n\n    def _own_again",
+        "        known.carts = []\n\n    def _own_again",
+        "what was done before a login is one account's",
+        (_IDENTITY,),
+    ),
+    Mutant(
+        "clickstream: what came with a browser stays on the account",
+        f"{_APP}/persons.py",
+        "                if person.parts.pop(event.visitor, None) is not None:\n",
+        "                if False:\n",
+        "what came with a browser goes with it",
+        (_IDENTITY,),
+    ),
+    Mutant(
+        "clickstream: a cart's owner of later is told of earlier",
+        f"{_APP}/carts.py",
+        "        learned = self.owner and self.owner_ms <= at_ms and person",
+        "        learned = self.owner and person",
+        "what is told of a cart does not hang on batches",
+        (f"{_TESTS}/test_world.py::test_half_a_second_of_disorder_changes_no_table", _IDENTITY),
     ),
     Mutant(
         "clickstream: a session that was merged comes back with a login",
