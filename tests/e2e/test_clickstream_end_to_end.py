@@ -27,6 +27,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sessions": ("VisitorsInOrder.sessions", ("session_id",)),
     "funnels": ("VisitorsInOrder.funnels", ("funnel", "session_id")),
     "identities": ("VisitorsInOrder.identities", ("visitor_id",)),
+    "owner_changes": ("VisitorsInOrder.owner_changes", ("visitor_id", "from_ms")),
     "consents": ("VisitorsInOrder.consents", ("visitor_id", "consent_id")),
     "abandonments": ("Entities.abandonments", ()),
     "profiles": ("Entities.profiles", ("person",)),
@@ -103,7 +104,8 @@ def bare(row: dict[str, Any]) -> bytes:
     kept = {}
     for name, value in row.items():
         if name != "revision" and not name.startswith("_"):
-            kept[name] = dict(value) if name == "why" and "surface" not in row else value
+            is_map = name == "why" and "surface" not in row and not isinstance(value, str)
+            kept[name] = dict(value) if is_map else value
     return msgspec.json.encode(kept, order="deterministic")
 
 

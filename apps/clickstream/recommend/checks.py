@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from apps.clickstream.offer_checks import STITCHING, Consents
 from millrace.console.report import Check, equal, same
 
 Row = dict[str, Any]
-#: Visits are remembered so far back: what their counter says beyond it stands still.
+#: So many of a visit's clicks are remembered, the last ones; its counter goes no further.
 _COUNTED: Final = 100
 #: Fewer lists that were judged say nothing of how good they are; in a short run no hour is over.
 _ENOUGH: Final = 100
@@ -79,10 +79,12 @@ def _with_visits(lists: Sequence[Row], wanted: Iterable[Row]) -> Iterable[tuple[
     """Yield each of some lists with what was looked at in its visit up to it, as far as that was answered."""
     seen: dict[str, set[str]] = {}
     for rows in _clicks(lists).values():
-        items: set[str] = set()
+        items: deque[str] = deque(maxlen=_COUNTED)
         for row in rows:
-            items = {row["item"]} if row["visit"] == 1 else {*items, row["item"]}
-            seen[row["cause"]] = items
+            if row["visit"] == 1:
+                items.clear()
+            items.append(row["item"])
+            seen[row["cause"]] = set(items)
     for row in wanted:
         yield row, seen[row["cause"]]
 

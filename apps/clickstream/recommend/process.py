@@ -235,6 +235,8 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
         window, size = self.window.value, self._r.window_ms
         if window is None:
             window = self.window.value = Window()
+        if 0 <= window.start <= ctx.event_time - size:  # its timer is behind the clicks of its moment
+            self._close(ctx)
         if window.start < 0:
             window.start = ctx.event_time - ctx.event_time % size
             ctx.timers.at(window.start + size, CLOSE)

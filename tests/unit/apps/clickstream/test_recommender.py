@@ -226,6 +226,15 @@ def test_late_clicks_are_put_aside_and_late_requests_to_forget_are_heard() -> No
     assert len(target.values("late")) == 1
 
 
+def test_a_click_at_the_very_end_of_an_hour_counts_in_the_next_one() -> None:
+    shop = driver(surfaces=("discover",))
+    send(shop, [look(0, "a", "shoe"), look(1, "a", "sock"), look(45 * MINUTE, "b", "shoe")])
+    send(shop, [look(HOUR - 2, "c", "shoe"), look(HOUR - 1, "b", "sock"), look(HOUR, "c", "sock")])
+    send(shop, [look(2 * HOUR, "d", "shoe"), look(2 * HOUR + 1, "d", "sock")])
+    shop.advance_watermark(START + 4 * HOUR)
+    assert {(q.start_ms - START) // HOUR: q.queries for q in shop.values("quality")} == {0: 1, 1: 1, 2: 1}
+
+
 def test_a_fall_of_the_hit_rate_is_told() -> None:
     """Everybody goes from x to y, hour by hour, until they go elsewhere."""
     target = driver(most=1, surfaces=("discover",))
