@@ -11,6 +11,7 @@ _TESTS: Final = "tests/unit/apps/clickstream"
 _IDENTITY = f"{_TESTS}/test_identity.py"
 _DUE: Final = f"{_TESTS}/test_due.py"
 #: The checks of demo and evaluation over the whole app in memory.
+_RANKER: Final = f"{_TESTS}/test_recommend_ranker.py"
 _CHECKS: Final = f"{_TESTS}/test_checks.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = (
     f"{_TESTS}/test_checks.py::test_a_check_against_the_ledger_fails_where_its_feature_is_broken"
@@ -613,5 +614,38 @@ MUTANTS: Final = (
         "if self._rules.recommends:",
         "without consent there is no list",
         (f"{_TESTS}/test_checks.py::test_every_check_of_the_demo_holds",),
+    ),
+    # -- the learned order
+    Mutant(
+        "clickstream: an order that is no better is kept",
+        f"{_APP}/recommend/ranker.py",
+        "kept = max(low for _, low, _ in less.values()) > 0 and",
+        "kept = max(low for _, low, _ in less.values()) < 1 or",
+        "a learned order is kept only where it wins",
+        (_RANKER,),
+    ),
+    Mutant(
+        "clickstream: what is judged by is learned from, and before the shop knew it",
+        f"{_APP}/recommend/evaluate.py",
+        "        if times[query.session][query.step - 1] > known_ms:",
+        "        if known_ms:",
+        "an example knows no more than the shop did",
+        (_RANKER,),
+    ),
+    Mutant(
+        "clickstream: candidates are put in the order in which they are not clicked",
+        f"{_APP}/recommend/ranker.py",
+        "order = np.argsort(-odds, kind",
+        "order = np.argsort(odds, kind",
+        "the likeliest comes first",
+        (_RANKER,),
+    ),
+    Mutant(
+        "clickstream: the oldest click of an item is taken for its newest",
+        f"{_APP}/recommend/index.py",
+        "self._newest[item][-1]",
+        "self._newest[item][0]",
+        "what is known of a candidate",
+        (_RANKER,),
     ),
 )

@@ -12,6 +12,14 @@ from apps.clickstream.recommend.baselines import BASELINES
 from apps.clickstream.recommend.files import Columns, Session, read_lists, read_prefixes, read_sessions
 from apps.clickstream.recommend.index import SessionIndex
 from apps.clickstream.recommend.measures import MOST, paired_bootstrap, quality, rank_of
+from apps.clickstream.recommend.ranker import (
+    Example,
+    Judged,
+    Ranker,
+    clicks_as_they_came,
+    first_learned,
+    learn_order,
+)
 from apps.clickstream.recommend.scoring import CHOSEN, POLICIES, Policy, ranked, recommend, score
 from apps.clickstream.snowplow_files import BadFile
 
@@ -37,6 +45,8 @@ class Found:
     baselines: dict[str, dict[Policy, list[int]]] = field(
         default_factory=lambda: {name: {p: [] for p in POLICIES} for name in BASELINES}
     )
+    learned: dict[Policy, list[int]] = field(default_factory=lambda: {p: [] for p in POLICIES})
+    learned_ms: list[float] = field(default_factory=list)
     wall_ms: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     unknown: int = 0
@@ -49,7 +59,15 @@ def queries_of(session: Session) -> Iterator[tuple[int, Query]]:
         yield session.times[at - 1], Query(session.name, at, session.items[:at], session.items[at])
 
 
-def ask(index: SessionIndex, query: Query, found: Found, *, keep: bool, compare: bool) -> None:
+def ask(
+    index: SessionIndex,
+    query: Query,
+    found: Found,
+    *,
+    keep: bool,
+    compare: bool,
+    ranker: Ranker | None = None,
+) -> None:
     """Predict under every policy; what is timed is one whole list, as a surface asks for it."""
     lists: dict[Policy, list[Hashable]] = {}
     found.unknown += query.target not in index.numbers
@@ -68,6 +86,12 @@ def ask(index: SessionIndex, query: Query, found: Found, *, keep: bool, compare:
             for name, baseline in BASELINES.items():
                 theirs = baseline(index, query.visit, policy, MOST)
                 found.baselines[name][policy].append(rank_of(query.target, theirs))
+    if ranker is not None:
+        for policy in POLICIES:
+            wall = time.perf_counter()
+            learned = ranker.recommend(index, query.visit, policy=policy, most=MOST)
+            found.learned_ms.append((time.perf_counter() - wall) * 1000)
+            found.learned[policy].append(rank_of(query.target, [s.item for s in learned]))
     if keep:
         found.rows.append(
             {"session_id": query.session, "step": query.step, "current": query.visit[-1],
@@ -96,7 +120,7 @@ def _in_time(
 
 def evaluate_clicks(
     train: Sequence[Path], test: Path, *, columns: Columns, update: bool, ends_after_ms: int, m: int,
-    recs: Path | None = None, compare: bool = True, say: Progress = lambda _: None,
+    recs: Path | None = None, compare: bool = True, learn: bool = False, say: Progress = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Predict the clicks of one file from the sessions of others.
 
@@ -109,6 +133,7 @@ def evaluate_clicks(
         m: Newest sessions that an item keeps.
         recs: Parquet file for the lists.
         compare: Predict by the simple ways, too.
+        learn: Learn an order of candidates from the later half of training, and predict by it, too.
         say: Told what goes on.
 
     Returns:
@@ -122,14 +147,30 @@ def evaluate_clicks(
     say(f"{len(sessions):,} sessions of training, {len(tests):,} of test")
     clicks = sum(len(s.items) for s in sessions)
     trained = len(index.names), index.sessions
-    found = _all(index, _in_time(index, tests, update, ends_after_ms), recs, compare)
+    ranker, judged = (
+        learn_order(_clicks_in_time(sessions, m, ends_after_ms), say=say) if learn else (None, {})
+    )
+    found = _all(index, _in_time(index, tests, update, ends_after_ms), recs, compare, ranker)
     return _report(found, trained, {"train_clicks": clicks, "test_sessions": len(tests), "update": update},
-                   seconds)  # fmt: skip
+                   seconds, judged)  # fmt: skip
+
+
+def _clicks_in_time(
+    sessions: Sequence[Session], m: int, ends_after_ms: int
+) -> Iterator[tuple[SessionIndex, Example]]:
+    """Yield the clicks of the later half of sessions as they came, with the index of what had ended."""
+    first = first_learned([len(session.items) for session in sessions])
+    index, _ = _built((session.items for session in sessions[:first]), m)
+    known_ms = max((s.times[-1] + ends_after_ms for s in sessions[:first]), default=0)
+    times = {s.name: s.times for s in sessions[first:]}
+    for query in _in_time(index, sessions[first:], True, ends_after_ms):
+        if times[query.session][query.step - 1] > known_ms:  # before that the index knew what was to come
+            yield index, (query.visit, query.target)
 
 
 def evaluate_lists(
     train: Path, test: Path, *, items: str, prefix: str, target: str, m: int,
-    recs: Path | None = None, compare: bool = True, say: Progress = lambda _: None,
+    recs: Path | None = None, compare: bool = True, learn: bool = False, say: Progress = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Predict targets after prefixes from sessions that are lists of items, the oldest first.
 
@@ -142,6 +183,7 @@ def evaluate_lists(
         m: As of :func:`evaluate_clicks`, as are the others.
         recs: As there.
         compare: As there.
+        learn: As there.
         say: As there.
 
     Returns:
@@ -155,8 +197,10 @@ def evaluate_lists(
     say(f"{len(sessions):,} sessions of training, {len(asked):,} queries")
     queries = (Query(n, len(visit), visit, next_) for n, (visit, next_) in enumerate(asked) if visit)
     trained = len(index.names), index.sessions
-    found = _all(index, queries, recs, compare)
-    return _report(found, trained, {"train_clicks": sum(map(len, sessions)), "update": False}, seconds)
+    ranker, judged = learn_order(clicks_as_they_came(sessions, m), say=say) if learn else (None, {})
+    found = _all(index, queries, recs, compare, ranker)
+    counts = {"train_clicks": sum(map(len, sessions)), "update": False}
+    return _report(found, trained, counts, seconds, judged)
 
 
 def _built(sessions: Iterable[Sequence[Hashable]], m: int) -> tuple[SessionIndex, float]:
@@ -167,10 +211,12 @@ def _built(sessions: Iterable[Sequence[Hashable]], m: int) -> tuple[SessionIndex
     return index, time.perf_counter() - began
 
 
-def _all(index: SessionIndex, queries: Iterable[Query], recs: Path | None, compare: bool) -> Found:
+def _all(
+    index: SessionIndex, queries: Iterable[Query], recs: Path | None, compare: bool, ranker: Ranker | None
+) -> Found:
     found = Found()
     for query in queries:
-        ask(index, query, found, keep=recs is not None, compare=compare)
+        ask(index, query, found, keep=recs is not None, compare=compare, ranker=ranker)
     if not found.wall_ms:
         raise BadFile("there is nothing to predict: no test session has two clicks")
     if recs is not None:
@@ -192,7 +238,13 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
 _SHARES: Final = (50, 90, 99)
 
 
-def _report(found: Found, trained: tuple[int, int], counts: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _report(
+    found: Found,
+    trained: tuple[int, int],
+    counts: dict[str, Any],
+    seconds: float,
+    judged: dict[Policy, Judged],
+) -> dict[str, Any]:
     import numpy as np
 
     times = np.percentile(found.wall_ms, _SHARES)
@@ -215,6 +267,17 @@ def _report(found: Found, trained: tuple[int, int], counts: dict[str, Any], seco
         for name, theirs in found.baselines.items()
         if theirs[POLICIES[0]]
     }
+    if found.learned_ms:
+        report["learned"] = {
+            policy: {
+                **asdict(quality(found.learned[policy])),
+                "less_unlearned": paired_bootstrap(found.learned[policy], found.ranks[policy]),
+                "training": asdict(judged[policy]),
+            }
+            for policy in POLICIES
+        }
+        told = np.percentile(found.learned_ms, _SHARES)
+        report["learned_ms"] = {f"p{p}": round(float(t), 4) for p, t in zip(_SHARES, told, strict=True)}
     report |= {"parameters": {policy: asdict(CHOSEN[policy]) for policy in POLICIES}}
     return report | {
         "train_sessions": sessions, "train_items": items, **counts,

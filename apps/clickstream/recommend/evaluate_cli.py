@@ -40,6 +40,10 @@ def recommend(
     compare: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="Predict by the simple ways, too.")
     ] = True,
+    learn: Annotated[
+        bool,
+        typer.Option("--learn", help="Learn an order of candidates from training; predict by it, too."),
+    ] = False,
     session_column: Annotated[str, typer.Option(help="Column of the session.")] = "session_id",
     item_column: Annotated[str, typer.Option(help="Column of the item.")] = "item_id",
     time_column: Annotated[str, typer.Option(help="Column of the click's time.")] = "event_time",
@@ -61,7 +65,7 @@ def recommend(
         assert test is not None  # noqa: S101 - as was just seen
         report = evaluate_clicks(
             train, test, columns=Columns(session_column, item_column, time_column), update=update,
-            ends_after_ms=duration_ms(ends_after), m=m, recs=recs, compare=compare, say=_say,
+            ends_after_ms=duration_ms(ends_after), m=m, recs=recs, compare=compare, learn=learn, say=_say,
         )  # fmt: skip
     elif lists == (True, True) and clicks == (False, False):
         assert train_sessions is not None  # noqa: S101 - as was just seen
@@ -70,7 +74,7 @@ def recommend(
             raise UserError("--update needs times: it goes with --train and --test")
         report = evaluate_lists(
             train_sessions, test_prefixes, items=items_column, prefix=prefix_column, target=target_column,
-            m=m, recs=recs, compare=compare, say=_say,
+            m=m, recs=recs, compare=compare, learn=learn, say=_say,
         )  # fmt: skip
     else:
         raise UserError(f"give --train and --test, or {_SESSIONS}, and not some of both")
@@ -90,7 +94,8 @@ def _show(report: dict[str, Any]) -> None:
     for column in ("policy", "way", "HR@20", "MRR@20", "NDCG@20"):
         table.add_column(column, justify="left" if column in ("policy", "way") else "right")
     for policy in report["parameters"]:
-        ways = {"millrace": report[policy]} | {n: r[policy] for n, r in report["baselines"].items()}
+        learned = {"learned": report["learned"][policy]} if "learned" in report else {}
+        ways = {"millrace": report[policy]} | learned | {n: r[policy] for n, r in report["baselines"].items()}
         for way, found in ways.items():
             table.add_row(policy, way, *(f"{found[name]:.4f}" for name in ("hr20", "mrr20", "ndcg20")))
     Console().print(table)

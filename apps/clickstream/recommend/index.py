@@ -96,6 +96,10 @@ class SessionIndex:
         """Return the numbers of an item's newest ``m`` sessions, oldest first."""
         return np.array(self._newest[item][-self.m :], np.int64)
 
+    def counts(self, item: int) -> tuple[int, int, int]:
+        """Return an item's clicks, in how many sessions they were, and the number of the newest of these."""
+        return self._clicks[item], self._in_sessions[item], self._newest[item][-1]
+
     def items_of(self, session: int) -> list[int]:
         """Return a session's items by number, each once."""
         return list(self._flat[self._starts[session] : self._starts[session + 1]])
