@@ -21,7 +21,7 @@ from millrace.connectors.upkeep import vacuum
 from millrace.operations.report import write
 from millrace.operations.roster import Role
 from millrace.operations.sending import send, who
-from millrace.privacy.erasure import Names, count_left, count_rows, delete_letters, quoted
+from millrace.privacy.erasure import Names, count_left, count_rows, delete_letters, delete_where, quoted
 from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
 from millrace.runtime.commands import command_settings
 from millrace.time.moments import to_time_ms
@@ -170,14 +170,14 @@ def delete_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, in
         table = open_table(settings, name)
         predicate = subject.predicate(name)
         if table is not None and predicate:
-            gone[name] = int(table.delete(predicate)["num_deleted_rows"])
+            gone[name] = delete_where(Path(settings.storage.path("tables", name)), predicate)
     for name, fields in _EVENTS.items():
         table = open_table(settings, name)
         if table is not None:
             rows = table.to_pyarrow_table(columns=["_event_id", "event"]).to_pylist()
             ids = [row["_event_id"] for row in rows if subject.is_named(row["event"], fields)]
-            found = table.delete(f"_event_id IN ({quoted(ids)})") if ids else {"num_deleted_rows": 0}
-            gone[name] = int(found["num_deleted_rows"])
+            path = Path(settings.storage.path("tables", name))
+            gone[name] = delete_where(path, f"_event_id IN ({quoted(ids)})") if ids else 0
     for path in _tables(settings):
         if path.name.startswith(_LETTERS):
             gone[path.name] = delete_letters(path, subject.exactly())

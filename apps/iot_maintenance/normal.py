@@ -6,6 +6,7 @@ and Q stand beside it. Workers make control charts of both.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -19,6 +20,8 @@ from millrace.models.loading import LoadedModel, Reader
 from millrace.models.manifest import BrokenModel
 from millrace.models.serving import ServedModel
 from millrace.operators.control import Chart, Regime
+
+log = logging.getLogger(__name__)
 
 #: Name under which it is registered.
 NORMAL_NAME: Final = "iot-normal"
@@ -185,18 +188,29 @@ class Registered:
         model = ServedModel(exports, CHAMPION, NORMAL_READER, self.poll_s).holder().model
         if model is None:
             return None, ""
-        found = _known.get(self.name)
+        found = _known.get(self)
         if found is None or found[0] is not model:
-            try:
-                charts = charts_of(model) if model.about.get("interval_ms") == self.interval_ms else {}
-            except BrokenModel:
-                charts = {}
-            found = _known[self.name] = (model, charts)
+            found = _known[self] = (model, _charts_for(model, self.interval_ms))
         return found[1].get(kind), model.version
 
 
-#: Model → the newest version's charts, made once.
-_known: dict[str, tuple[LoadedModel, dict[str, Chart]]] = {}
+#: Who asks → the newest version and its charts, made once.
+_known: dict[Registered, tuple[LoadedModel, Mapping[str, Chart]]] = {}
+
+
+def _charts_for(model: LoadedModel, interval_ms: int) -> Mapping[str, Chart]:
+    """Return the charts of a model; none where it is broken or of other means: that is told."""
+    if (of := model.about.get("interval_ms")) != interval_ms:
+        log.warning(
+            "version %s of what is normal is not taken: it is of means of %s ms, not of %s ms",
+            model.version, of, interval_ms,
+        )  # fmt: skip
+        return {}
+    try:
+        return charts_of(model)
+    except BrokenModel as error:
+        log.warning("what is normal is not taken: %s", error)
+        return {}
 
 
 def within(charts: Mapping[str, Chart], rows: Iterable[tuple[str, str, Sequence[float]]]) -> float:

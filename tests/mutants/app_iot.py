@@ -701,10 +701,20 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "iot: who asks for what is normal gets what another was given",
+        f"{_APP}/normal.py",
+        "found = _known.get(self)",
+        "found = next(iter(_known.values()), None)",
+        "each gets what is of its intervals and folder",
+        (
+            "tests/unit/apps/iot_maintenance/test_normal.py::test_who_asks_for_other_intervals_or_in_another_folder_does_not_get_what_another_was_given",
+        ),
+    ),
+    Mutant(
         "iot: charts of other intervals are taken",
         f"{_APP}/normal.py",
-        'if model.about.get("interval_ms") == self.interval_ms else {}',
-        "if True else {}",
+        'if (of := model.about.get("interval_ms")) != interval_ms:',
+        'if (of := model.about.get("interval_ms")) is None:',
         "a model is asked what it has learned",
         (
             "tests/unit/apps/iot_maintenance/test_normal.py::test_without_a_champion_or_with_one_of_other_intervals_nothing_is_normal",

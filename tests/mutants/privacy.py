@@ -122,6 +122,14 @@ MUTANTS: Final = (
         (f"{_TOKENS}::test_a_cards_history_goes_on_over_a_new_key_and_new_cards_have_tokens_of_it",),
     ),
     Mutant(
+        "privacy: a merge ends a deletion",
+        f"{_PRIVACY}/erasure.py",
+        "return beside_others(once)",
+        "return once()",
+        "a deletion is tried again",
+        (f"{_ERASURE}::test_a_merge_that_gets_in_the_way_of_a_deletion_is_no_end_of_it",),
+    ),
+    Mutant(
         "privacy: a name is found within others",
         f"{_PRIVACY}/erasure.py",
         'text[led.end() :] in known)',

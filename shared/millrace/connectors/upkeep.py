@@ -141,7 +141,7 @@ def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:
         target_bytes: Size of the files that are made.
     """
     with alone(table):
-        done = _beside_others(lambda: _open(table).optimize.compact(target_size=target_bytes))
+        done = beside_others(lambda: _open(table).optimize.compact(target_size=target_bytes))
     return Compacted(table.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
 
 
@@ -210,7 +210,7 @@ def vacuum(table: Path, *, keep_ms: int, dry_run: bool = False) -> Vacuumed:
 
     def gone(*, dry: bool) -> list[str]:
         keep_h = keep_ms // _HOUR_MS
-        return _beside_others(
+        return beside_others(
             lambda: _open(table).vacuum(keep_h, dry_run=dry, enforce_retention_duration=False)
         )
 
@@ -240,12 +240,19 @@ def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
     if dry_run:
         rows = opened.to_pyarrow_dataset().count_rows(filter=pc.field(_TIME) < before)
         return Expired(table.name, before_ms, int(rows))
-    done = _beside_others(lambda: _open(table).delete(f"{_TIME} < '{before.isoformat()}'"))
+    done = beside_others(lambda: _open(table).delete(f"{_TIME} < '{before.isoformat()}'"))
     return Expired(table.name, before_ms, int(done["num_deleted_rows"]))
 
 
-def _beside_others(do: Callable[[], Done]) -> Done:
-    """Do what a merge may get in the way of, again where one did."""
+def beside_others(do: Callable[[], Done]) -> Done:
+    """Do what a merge may get in the way of, again where one did.
+
+    Args:
+        do: Opens the table anew each time, and does it.
+
+    Raises:
+        CommitFailedError: Merges have got in its way each time.
+    """
     from deltalake.exceptions import CommitFailedError
 
     for _ in range(_ATTEMPTS - 1):

@@ -17,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.connectors.upkeep import beside_others
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
@@ -152,7 +154,7 @@ def delete_rows(table: Path, columns: Sequence[str], names: Names) -> int:
     ]
     if not conditions:
         return 0
-    return int(opened.delete(" OR ".join(conditions))["num_deleted_rows"])
+    return delete_where(table, " OR ".join(conditions))
 
 
 def delete_letters(table: Path, names: Names) -> int:
@@ -167,8 +169,23 @@ def delete_letters(table: Path, names: Names) -> int:
         return 0
     found = list(dict.fromkeys(_ids(opened, names)))
     for start in range(0, len(found), _AT_ONCE):
-        opened.delete(f"{_ID} IN ({quoted(found[start : start + _AT_ONCE])})")
+        delete_where(table, f"{_ID} IN ({quoted(found[start : start + _AT_ONCE])})")
     return len(found)
+
+
+def delete_where(table: Path, condition: str) -> int:
+    """Delete rows of a Delta table by a condition, again where a merge got in the way; return how many.
+
+    Args:
+        table: The table; one that does not exist has no rows.
+        condition: In SQL.
+    """
+
+    def once() -> int:
+        opened = _open(table)
+        return 0 if opened is None else int(opened.delete(condition)["num_deleted_rows"])
+
+    return beside_others(once)
 
 
 def _ids(opened: DeltaTable, names: Names) -> Iterator[str]:

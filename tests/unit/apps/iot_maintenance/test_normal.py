@@ -151,11 +151,28 @@ def test_a_new_champion_takes_over_while_the_stream_runs_and_loses_no_interval(t
     assert len(times) >= 110
 
 
-def test_without_a_champion_or_with_one_of_other_intervals_nothing_is_normal(tmp_path: Path) -> None:
+def test_without_a_champion_or_with_one_of_other_intervals_nothing_is_normal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert Registered(str(tmp_path / "none"), NORMAL_NAME, MINUTE).of("pump") == (None, "")
     publish(tmp_path, learned())
     assert Registered(str(tmp_path), NORMAL_NAME, HOUR).of("pump") == (None, "1")
     assert Registered(str(tmp_path), NORMAL_NAME, MINUTE).of("fan") == (None, "1")
+    told = [record.message for record in caplog.records if record.name.endswith("normal")]
+    assert len(told) == 1
+    assert told[0].endswith("is not taken: it is of means of 60000 ms, not of 3600000 ms")
+
+
+def test_who_asks_for_other_intervals_or_in_another_folder_does_not_get_what_another_was_given(
+    tmp_path: Path,
+) -> None:
+    publish(tmp_path / "a", learned())
+    publish(tmp_path / "b", {"fan": learned()["pump"]})
+    for _ in range(2):  # in turns
+        assert Registered(str(tmp_path / "a"), NORMAL_NAME, HOUR).of("pump") == (None, "1")
+        assert Registered(str(tmp_path / "a"), NORMAL_NAME, MINUTE).of("pump")[0] is not None
+        assert Registered(str(tmp_path / "b"), NORMAL_NAME, MINUTE).of("pump") == (None, "1")
+        assert Registered(str(tmp_path / "b"), NORMAL_NAME, MINUTE).of("fan")[0] is not None
 
 
 def test_models_that_contradict_themselves_are_refused(tmp_path: Path) -> None:

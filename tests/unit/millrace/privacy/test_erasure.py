@@ -157,3 +157,29 @@ def test_what_is_waited_for_comes_or_is_told(tmp_path: Path) -> None:
     assert wait_for_rows(table, "id", ["a", "b"], patience_s=0) == ["b"]
     assert wait_for_rows(table, "id", ["a"], patience_s=0) == []
     assert json.dumps(Names(("a",)).keys()) == '["a", "1:a"]'
+
+
+def test_a_merge_that_gets_in_the_way_of_a_deletion_is_no_end_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake.exceptions import CommitFailedError
+
+    table = tmp_path / "t"
+    write_deltalake(table, pa.table({"_event_id": ["1", "2", "3"], "card": ["a", "b", "a"]}))
+    real, tries = DeltaTable.delete, []
+
+    def beaten(self: DeltaTable, condition: str) -> Any:
+        tries.append(self.version())
+        if len(tries) % 3:
+            # What another has written since counts: the table is read anew.
+            write_deltalake(table, pa.table({"_event_id": [f"n{len(tries)}"], "card": ["a"]}), mode="append")
+            raise CommitFailedError("another was quicker")
+        return real(self, condition)
+
+    monkeypatch.setattr(DeltaTable, "delete", beaten)
+    assert delete_rows(table, ["card"], Names(("a",))) == 4
+    assert tries == [0, 1, 2]
+    assert DeltaTable(table).to_pyarrow_table()["card"].to_pylist() == ["b"]
+    monkeypatch.setattr(DeltaTable, "delete", lambda *_: (_ for _ in ()).throw(CommitFailedError("never")))
+    with pytest.raises(CommitFailedError):
+        delete_rows(table, ["card"], Names(("b",)))
