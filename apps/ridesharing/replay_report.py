@@ -105,6 +105,7 @@ def measure(plan: Plan, done: Replay) -> dict[str, Any]:
         "invariant_violations": findings.count + len(done.alarms),
         "violations": [*findings.examples, *map(str, done.alarms[:5])],
         "checked": findings.checked,
+        "by_hour": by_hour(done),
         "windows": done.optimum.windows,
         "attempts": len({(a["request_id"], a["attempt"]) for a in done.records.get("attempts", [])}),
         "endings": dict(Counter(last.values())),
@@ -128,6 +129,31 @@ def audit_replay(plan: Plan, done: Replay) -> Findings:
     names = {"assignments": "attempts", "trips": "trips", "offers": "offers", "windows": "windows"}
     tables = {table: pd.DataFrame(done.records.get(output, [])) for table, output in names.items()}
     return audit(tables, patience_ms=plan.config.patience_ms)
+
+
+def by_hour(done: Replay) -> dict[str, dict[str, float]]:
+    """Return the figures of each hour (UTC) in which something was asked for, by the time of the request.
+
+    Args:
+        done: The replay.
+
+    Returns:
+        Hour, as ``2008-05-23T05``, → requests, share of them served, mean and 95th percentile of waits (s).
+    """
+    asked = pd.DataFrame([(r.request_id, r.at_ms) for r in done.fleet.requests], columns=["name", "at_ms"])
+    pickups = asked["name"].map({name: s.pickup_ms for name, s in done.fleet.served.items()})
+    waits = (pickups - asked["at_ms"]) / 1_000
+    hours = pd.to_datetime(asked["at_ms"], unit="ms").dt.strftime("%Y-%m-%dT%H")
+    found = {}
+    for hour, of in waits.groupby(hours):
+        got = of.dropna()
+        found[str(hour)] = {
+            "requests": len(of),
+            "served_share": len(got) / len(of),
+            "mean_wait_s": float(got.mean()) if len(got) else 0.0,
+            "p95_wait_s": float(np.percentile(got, 95)) if len(got) else 0.0,
+        }
+    return found
 
 
 def served_table(done: Replay) -> pd.DataFrame:
