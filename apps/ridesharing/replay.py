@@ -22,6 +22,7 @@ from apps.ridesharing.matching import Policy, Problem
 from apps.ridesharing.pipeline import processes
 from apps.ridesharing.records import Assignment, Journal, Offer, Release, Violation
 from apps.ridesharing.settings import RidesharingSettings
+from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
@@ -109,6 +110,7 @@ class Replay:
         wall_s: How long it took, seconds.
         alarms: What the streaming auditor said of it.
         state_left: Whether anything was kept when all was over.
+        evidence: What was brought and said, as it stands on topics.
     """
 
     fleet: Fleet
@@ -118,6 +120,7 @@ class Replay:
     wall_s: float = 0.0
     alarms: list[Violation] = field(default_factory=list)
     state_left: bool = False
+    evidence: Evidence = field(default_factory=Evidence)
 
 
 class Chain:
@@ -187,7 +190,8 @@ def run_replay(
     draws = random.Random(faults.seed)  # noqa: S311
     optimum = Optimum()
     chain = Chain(lambda: memory_chain(MeasuredDispatcher(config, optimum), audit=False))
-    replay = Replay(fleet, {}, optimum)
+    # Of one step all is read at once, and then the clock is moved.
+    replay = Replay(fleet, {}, optimum, evidence=Evidence(config, margin_ms=-1))
     courier = Courier(draws, faults, config.window_ms)
     window, first = config.window_ms, fleet.start_ms
     expected = (fleet.until_ms - first) // window
@@ -208,9 +212,12 @@ def run_replay(
             happened = [*feedback, *fleet.until(at)]
             feedback = []
             events = courier.carry(happened, at)
+            for _, _, event, name in events:
+                replay.evidence.take(name, event, at)
             if keep_log:
                 replay.log.append([(name, k, t, msgspec.json.encode(e)) for k, t, e, name in events])
             feedback = _take(replay, chain.run(events, at), fleet, at)
+            replay.evidence.passed(at)
         if number in stops:
             chain.restart()
         if number % 50 == 0:
@@ -235,6 +242,8 @@ def _take(replay: Replay, emissions: list[Emission], fleet: Fleet, now: int) -> 
     again: list[Event] = []
     for e in emissions:
         replay.records.setdefault(e.output, []).append(msgspec.json.decode(e.payload))
+        if e.output in OUTPUTS:
+            replay.evidence.read(e.output, None, e.payload, now)
         if e.output in MESSAGES:
             fleet.tell(msgspec.json.decode(e.payload, type=MESSAGES[e.output]), now)
         elif e.output == "handovers":
