@@ -87,6 +87,44 @@ def audit(
 
 
 @app.command()
+def audit_topics(
+    since: Annotated[
+        str | None, typer.Option(help="Judge requests and offers from this event time on; default all.")
+    ] = None,
+    settle: Annotated[
+        str, typer.Option(help="What happened so long before the end may be on its way still.")
+    ] = "2m",
+    skew: Annotated[
+        str, typer.Option(help="Records that came within so long may have been read in another order.")
+    ] = "200ms",
+    out: Annotated[Path | None, typer.Option(help="The findings, as JSON.")] = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Hold what the app said on its topics against all that came in; exit code 1 if something does not hold.
+
+    Where drivers were, how old that was, what they were free for, and what should have come of each event is
+    found anew from the topics alone. Settings must be those that the app runs with.
+
+    Example: millrace ridesharing audit-topics --since 2026-01-02T16:00Z --out audit.json
+    """
+    from apps.ridesharing.topic_audit.reading import read_evidence
+    from apps.ridesharing.topic_audit.report import audit_topics as check
+    from apps.ridesharing.topic_audit.text import show
+    from millrace.operations.report import write
+    from millrace.time.durations import to_ms
+
+    settings = _settings(overrides, bootstrap)
+    since_ms = None if since is None else _time(since)
+    evidence = read_evidence(settings, since_ms=since_ms, margin_ms=to_ms(skew))
+    audited = check(evidence, since_ms=since_ms, settle_ms=to_ms(settle))
+    write(out, audited.to_json())
+    show(audited)
+    if audited.count:
+        raise ChecksFailed(f"{audited.count:,} violations")
+
+
+@app.command()
 def policy(
     name: Annotated[PolicyName, typer.Argument(help="How windows are decided from now on.")],
     start: Annotated[str | None, typer.Option("--from", help="From this event time on.")] = None,

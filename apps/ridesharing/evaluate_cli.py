@@ -46,6 +46,9 @@ def replay(
     duplicates: Annotated[float, typer.Option(min=0, max=0.5, help="Share of events that come twice.")] = 0.0,
     late: Annotated[float, typer.Option(min=0, max=0.5, help="Share that comes after the watermark.")] = 0.0,
     restarts: Annotated[int, typer.Option(min=0, help="How often the processes are stopped and go on.")] = 0,
+    audit_topics: Annotated[
+        bool, typer.Option("--audit-topics", help="Hold what was said against all that came in, too.")
+    ] = False,
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:
     """Replay recorded requests in a closed loop with cars that accept at once and wait where they end."""
@@ -69,6 +72,7 @@ def replay(
         regions=cut(requests, regions),
         region_count=regions,
         faults=Faults(duplicates, late, restarts, seed),
+        audit_topics=audit_topics,
     )
     report = carry_out(plan, requests, assignments, quiet=quiet)
     write(out, report)

@@ -110,7 +110,7 @@ class Replay:
         wall_s: How long it took, seconds.
         alarms: What the streaming auditor said of it.
         state_left: Whether anything was kept when all was over.
-        evidence: What was brought and said, as it stands on topics.
+        evidence: What was brought and said, as it would stand on topics, if it was to be kept.
     """
 
     fleet: Fleet
@@ -120,7 +120,7 @@ class Replay:
     wall_s: float = 0.0
     alarms: list[Violation] = field(default_factory=list)
     state_left: bool = False
-    evidence: Evidence = field(default_factory=Evidence)
+    evidence: Evidence | None = None
 
 
 class Chain:
@@ -174,6 +174,7 @@ def run_replay(
     *,
     faults: Faults | None = None,
     keep_log: bool = False,
+    keep_evidence: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Replay:
     """Replay requests window by window until all have ended.
@@ -183,6 +184,7 @@ def run_replay(
         config: How to dispatch.
         faults: What goes wrong on the way.
         keep_log: Whether to keep what was brought.
+        keep_evidence: Whether to keep what was brought and said for the audit from the topics.
         progress: Called with windows done and expected.
     """
     began = time.perf_counter()
@@ -191,7 +193,8 @@ def run_replay(
     optimum = Optimum()
     chain = Chain(lambda: memory_chain(MeasuredDispatcher(config, optimum), audit=False))
     # Of one step all is read at once, and then the clock is moved.
-    replay = Replay(fleet, {}, optimum, evidence=Evidence(config, margin_ms=-1))
+    evidence = Evidence(config, margin_ms=-1) if keep_evidence else None
+    replay = Replay(fleet, {}, optimum, evidence=evidence)
     courier = Courier(draws, faults, config.window_ms)
     window, first = config.window_ms, fleet.start_ms
     expected = (fleet.until_ms - first) // window
@@ -212,12 +215,14 @@ def run_replay(
             happened = [*feedback, *fleet.until(at)]
             feedback = []
             events = courier.carry(happened, at)
-            for _, _, event, name in events:
-                replay.evidence.take(name, event, at)
+            if evidence is not None:
+                for _, _, event, name in events:
+                    evidence.take(name, event, at)
             if keep_log:
                 replay.log.append([(name, k, t, msgspec.json.encode(e)) for k, t, e, name in events])
             feedback = _take(replay, chain.run(events, at), fleet, at)
-            replay.evidence.passed(at)
+            if evidence is not None:
+                evidence.passed(at)
         if number in stops:
             chain.restart()
         if number % 50 == 0:
@@ -242,7 +247,7 @@ def _take(replay: Replay, emissions: list[Emission], fleet: Fleet, now: int) -> 
     again: list[Event] = []
     for e in emissions:
         replay.records.setdefault(e.output, []).append(msgspec.json.decode(e.payload))
-        if e.output in OUTPUTS:
+        if replay.evidence is not None and e.output in OUTPUTS:
             replay.evidence.read(e.output, None, e.payload, now)
         if e.output in MESSAGES:
             fleet.tell(msgspec.json.decode(e.payload, type=MESSAGES[e.output]), now)

@@ -19,6 +19,7 @@ from apps.ridesharing.fleet import Fleet, Request
 from apps.ridesharing.matching import Policy, Rules
 from apps.ridesharing.regions import Regions
 from apps.ridesharing.replay import Faults, Replay, run_replay
+from apps.ridesharing.topic_audit.report import audit_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,7 @@ class Plan:
     regions: Regions = field(default_factory=Regions)
     region_count: int = 1
     faults: Faults = field(default_factory=Faults)
+    audit_topics: bool = False
 
     @property
     def config(self) -> DispatchConfig:
@@ -72,9 +74,17 @@ def carry_out(
     fleet = Fleet(requests, plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
     with _progress(quiet) as advance:
         done = run_replay(
-            fleet, plan.config, faults=plan.faults, keep_log=plan.host == "spark", progress=advance
+            fleet,
+            plan.config,
+            faults=plan.faults,
+            keep_log=plan.host == "spark",
+            keep_evidence=plan.audit_topics,
+            progress=advance,
         )
     report = measure(plan, done)
+    if done.evidence is not None:
+        audited = audit_topics(done.evidence)
+        report |= {"topic_violations": audited.count, "topic_audit": audited.to_json()}
     if plan.host == "spark":
         report |= through_spark(plan, done)
     if assignments is not None:

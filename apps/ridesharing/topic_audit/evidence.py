@@ -53,6 +53,8 @@ OUTPUTS: Final[dict[str, Any]] = {
 STREAMS: Final = (*INPUTS, *OUTPUTS)
 _DECODERS: Final = {name: msgspec.json.Decoder(tp).decode for name, tp in (*INPUTS.items(), *OUTPUTS.items())}
 _STATES: Final = ("idle", "approaching", "waiting", "on_trip")
+#: What comes within so long may be read in any order where it comes by several topics, ms.
+_BATCH_MS: Final = 60_000
 #: Before all time.
 NEVER: Final = -(1 << 62)
 
@@ -260,7 +262,7 @@ class Evidence:
                 one.sure = one.prompt and not isinstance(one.event, Command)
         self._close_positions(known_by)
         for by in (self.answers, self.cancellations, self.progress, self.commands, self.statuses):
-            for said in by.values():  # type: ignore[attr-defined]
+            for said in by.values():
                 said.sort(key=lambda one: one.event.event_time_ms)
         for moved in self.handovers.values():
             moved.sort(key=lambda one: one.event_time_ms)
@@ -331,10 +333,13 @@ class Evidence:
             )  # fmt: skip
 
     def _overtaken(self, driver_id: str, at: Ints, arrival: Ints) -> npt.NDArray[np.bool_]:
-        """Return which positions came after a newer position or status: the gate passes none of them on."""
+        """Return which positions may have come after a newer position or status: the gate passes none on.
+
+        A status comes by another topic, so that it may be read before what had come before it.
+        """
         statuses = self.statuses.get(driver_id, ())
         times = np.append(at, np.array([one.event.event_time_ms for one in statuses], np.int64))
-        came = np.append(arrival, np.array([one.arrival_ms for one in statuses], np.int64))
+        came = np.append(arrival, np.array([one.arrival_ms - _BATCH_MS for one in statuses], np.int64))
         arrivals, newest = _running_max(came, times)
         place = np.searchsorted(arrivals, arrival + self.margin_ms, side="right") - 1
         found: npt.NDArray[np.bool_] = (place >= 0) & (newest[np.maximum(place, 0)] > at)

@@ -47,12 +47,13 @@ def check_offers(
     Args:
         evidence: What was read; closed.
         commitments: What bound drivers, by the steps of trips.
-        since_ms: Offers before then are not judged: of drivers who came on line earlier nothing is known.
+        since_ms: Offers before then, or of what was asked for before, are not judged: not all may be known.
         found: Takes the violations.
     """
     whereabouts, figures = Whereabouts(evidence), OfferFigures()
+    earlier = {step.request_id for step in evidence.trips if step.requested_ms < since_ms}
     for offer in evidence.offers:
-        if offer.event_time_ms >= since_ms:
+        if offer.event_time_ms >= since_ms and offer.request_id not in earlier:
             _check(evidence, whereabouts, offer, figures, found)
     _check_overlaps(commitments, found)
     _check_cooling(evidence, commitments, found)
@@ -127,10 +128,10 @@ def _check_fit(evidence: Evidence, offer: Offer, request: RideRequest, add: _Add
 def _check_operators(evidence: Evidence, offer: Offer, add: _Add) -> None:
     """Check blocks and blackouts; a command counts from when it surely was carried out."""
     now = offer.event_time_ms
-    pairs = ((offer.driver_id, "block", "unblock", "blocked"),)
+    pairs = [(offer.driver_id, "block", "unblock", "blocked")]
     request = evidence.requests.get(offer.request_id)
     if request is not None:
-        pairs += ((request.event.zone, "blackout", "lift", "blacked_out"),)
+        pairs.append((request.event.zone, "blackout", "lift", "blacked_out"))
     for about, begin, end, reason in pairs:
         said = evidence.commands.get(about, ())
         for one in said:
@@ -167,7 +168,7 @@ def _check_overlaps(commitments: Sequence[Commitment], found: Findings) -> None:
         if before is not None and one.begins_ms < before.ends_ms:
             found.add(
                 "two_commitments", one.begins_ms,
-                f"request {before.request_id} was open in region {before.region}, this one is in {one.region}",
+                f"request {before.request_id} was open in region {before.region}, this one in {one.region}",
                 request_id=one.request_id, driver_id=one.driver_id, attempt=one.attempt,
             )  # fmt: skip
         if before is None or one.ends_ms > before.ends_ms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from apps.ridesharing.events import LAST_ATTEMPT, RideRequest
 from apps.ridesharing.geo import distance_m, travel_ms
@@ -150,12 +150,12 @@ class Steps:
     def check(self) -> None:
         """Check everything."""
         for name, steps in self._ledger.trips.items():
+            if steps[0].requested_ms < self._since_ms:
+                continue  # of what was asked for before, the begin may be missing
             self._check_chain(name, steps)
             asked = self._evidence.requests.get(name)
             if asked is None:
                 self._add("no_request", steps[0], "there is no such request on the topic")
-                continue
-            if asked.event.event_time_ms < self._since_ms:
                 continue
             self._check_request(asked.event, steps)
             for place, step in enumerate(steps):
@@ -440,7 +440,7 @@ class Steps:
 
     @staticmethod
     def _searching_since(steps: Sequence[Trip], place: int) -> int:
-        """Return since when a driver is searched for; an offer that came to nothing does not begin it anew."""
+        """Return since when a driver is searched for: an offer that came to nothing begins nothing anew."""
         while place > 0 and not (steps[place].state == "processing" and steps[place].before in _ANEW):
             place -= 1
         return steps[place].at_ms
@@ -461,6 +461,8 @@ class Steps:
         for reason, state, messages in told:
             seen = set()
             for one in messages:
+                if one.event_time_ms < self._since_ms:
+                    continue
                 step = (one.request_id, one.attempt, one.driver_id, one.event_time_ms, state)
                 if step not in steps or step in seen:
                     what = "told twice" if step in seen else "no step of a trip says so"
@@ -520,11 +522,11 @@ class Steps:
                     self._demand(done, name, p.driver_id, states, "completed", "the driver finished the trip")
 
     def _demand(
-        self, one: Said[object], name: str, driver_id: str, states: set[str], want: str, what: str,
+        self, one: Said[Any], name: str, driver_id: str, states: set[str], want: str, what: str,
         attempt: int = 0,
     ) -> None:  # fmt: skip
         """Demand that an event ends a state that it found; what happened in its millisecond is let go."""
-        at: int = one.event.event_time_ms  # type: ignore[attr-defined]
+        at: int = one.event.event_time_ms
         if not one.sure or at > self._until_ms or at < self._since_ms:
             return
         steps = self._ledger.trips.get(name, [])
