@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -110,7 +111,12 @@ def line_of_requests(count: int, every_s: float) -> list[Request]:
 
 
 def run(
-    requests: list[Request] | None = None, cars: int = 14, faults: Faults | None = None, regions: int = 1
+    requests: list[Request] | None = None,
+    cars: int = 14,
+    faults: Faults | None = None,
+    regions: int = 1,
+    *,
+    evidence: bool = False,
 ) -> tuple[Plan, Replay]:
     requests = requests or line_of_requests(60, 15)
     plan = Plan(
@@ -125,7 +131,7 @@ def run(
         region_count=regions,
     )
     fleet = Fleet(requests, cars, plan.seed, plan.start_ms, plan.end_ms)
-    return plan, run_replay(fleet, plan.config, faults=faults)
+    return plan, run_replay(fleet, plan.config, faults=faults, keep_evidence=evidence)
 
 
 def tables(done: Replay) -> dict[str, pd.DataFrame]:
@@ -159,6 +165,33 @@ def test_a_replay_serves_whom_it_can_and_every_figure_is_there(replayed: tuple[P
         "pickup_km",
         "dropoff_time",
     ]
+
+
+def test_a_replay_is_told_hour_by_hour() -> None:
+    """Each hour's requests, the share served and their waits, held against plain loops."""
+    plan, done = run(line_of_requests(70, 130), cars=3)
+    hours: dict[str, list[float | None]] = {}
+    for r in done.fleet.requests:
+        served = done.fleet.served.get(r.request_id)
+        wait = None if served is None else (served.pickup_ms - r.at_ms) / 1_000
+        hours.setdefault(f"{datetime.fromtimestamp(r.at_ms / 1_000, UTC):%Y-%m-%dT%H}", []).append(wait)
+    told = measure(plan, done)["by_hour"]
+    assert list(told) == sorted(hours) == [f"2026-01-02T{hour}" for hour in (16, 17, 18)]
+    assert sum(of["requests"] for of in told.values()) == 70
+    for hour, waits in hours.items():
+        got = sorted(w for w in waits if w is not None)
+        assert len(got) > 0
+        place = 0.95 * (len(got) - 1)
+        below = int(place)
+        above = min(below + 1, len(got) - 1)
+        p95 = got[below] + (place - below) * (got[above] - got[below])
+        assert told[hour] == {
+            "requests": len(waits),
+            "served_share": pytest.approx(len(got) / len(waits)),
+            "mean_wait_s": pytest.approx(sum(got) / len(got)),
+            "p95_wait_s": pytest.approx(p95),
+        }
+    assert any(of["served_share"] < 1 for of in told.values())
 
 
 def test_the_replay_keeps_the_protocol(replayed: tuple[Plan, Replay]) -> None:

@@ -1,0 +1,148 @@
+"""Evenings in memory whose topics are kept: agents, operators and the app, with faults on the way."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.events import INPUTS, Command, Event, Handover, RideRequest
+from apps.ridesharing.replay import Courier, Faults
+from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
+from apps.ridesharing.topic_audit.report import Audited, audit_topics
+from generators.engine.loop import Mailbag
+from generators.ridesharing import RidesProfile, World
+from generators.ridesharing.loop import APP_TOPICS
+from tests.broken import Rows
+from tests.unit.apps.ridesharing.cases import START, Whole, as_read
+
+STEP_MS = 5_000
+#: When a message came, ms; of what is no event of a topic: how far the app's clock was moved.
+CAME = "_came_ms"
+CLOCK = "clock"
+
+
+@dataclass
+class Topics:
+    """What stands on the topics after an evening: a row per message.
+
+    Attributes:
+        config: How was dispatched.
+        rows: Topic → its messages; ``clock``: how far the app's clock was moved.
+    """
+
+    config: DispatchConfig
+    rows: dict[str, Rows] = field(default_factory=dict)
+
+    def audited(self, changed: dict[str, Rows] | None = None, **more: Any) -> Audited:
+        """Audit the topics, or others in their place."""
+        evidence = Evidence(self.config, margin_ms=-1)
+        for stream, rows in (self.rows if changed is None else changed).items():
+            for row in rows:
+                came = row[CAME]
+                if stream == CLOCK:
+                    evidence.passed(came)
+                elif stream in OUTPUTS:
+                    evidence.hear(stream, msgspec.convert(row, OUTPUTS[stream]))
+                else:
+                    evidence.take(stream, msgspec.convert(row, INPUTS[stream]), came)
+        return audit_topics(evidence, **more)
+
+
+def profile(seed: int) -> RidesProfile:
+    """More riders than drivers, who cancel, break down, race, come late or vanish."""
+    return RidesProfile(
+        seed=seed, start_ms=START, drivers=100, rings=2, requests_per_hour=200.0, location_interval_ms=20_000,
+        late_accepts=0.1, cancel_races=0.1, breakdowns=0.1, no_shows=0.1, vanishing=0.1, lost_heartbeats=0.1,
+    )  # fmt: skip
+
+
+def evening(
+    seed: int, *, steps: int = 200, faults: Faults | None = None, operators: float = 0.0,
+    config: DispatchConfig | None = None,
+) -> Topics:  # fmt: skip
+    """Let agents, operators and the app talk in steps of five seconds.
+
+    Args:
+        seed: Of the agents, operators and faults.
+        steps: How many steps.
+        faults: What goes wrong on the way to the app.
+        operators: Share of the steps in which an operator does something.
+        config: How to dispatch.
+    """
+    config = config or DispatchConfig()
+    faults = faults or Faults()
+    draws = random.Random(seed)
+    world, app, mail = World(profile(seed)), Whole(config), Mailbag(APP_TOPICS)
+    courier, desk = Courier(draws, faults, STEP_MS), Operators(draws)
+    stops = set(draws.sample(range(1, steps), faults.restarts))
+    topics = Topics(config, {name: [] for name in (*INPUTS, *OUTPUTS, CLOCK)})
+    again: list[Event] = []
+    for number in range(steps):
+        now = world.now_ms + STEP_MS
+        happened = [as_read(one.stream, one.event) for one in world.advance(now)]
+        desk.see(happened)
+        if draws.random() < operators:
+            happened += desk.act(now)
+        brought = courier.carry([*again, *happened], now)
+        again = []
+        for _, _, event, stream in brought:
+            topics.rows[stream].append({**msgspec.to_builtins(event), CAME: now - 1})
+        found = app.chain.run(brought, now - 1)
+        topics.rows[CLOCK].append({CAME: now - 1})
+        for e in found:
+            if e.output in OUTPUTS:
+                topics.rows[e.output].append({**msgspec.json.decode(e.payload), CAME: now - 1})
+            if e.output == "handovers":
+                again.append(msgspec.json.decode(e.payload, type=Handover))
+            if (topic := f"ridesharing.{e.output}") in APP_TOPICS:
+                message = mail.open(topic, e.payload)
+                assert message is not None
+                world.receive(message)
+        if number in stops:
+            app.chain.restart()
+    return topics
+
+
+class Operators:
+    """Operators who do things at random to drivers and requests of late."""
+
+    def __init__(self, draws: random.Random) -> None:
+        self._draws = draws
+        self._requests: list[RideRequest] = []
+        self._drivers: list[str] = []
+        self._count = 0
+
+    def see(self, happened: list[Event]) -> None:
+        """Hear of who there is."""
+        self._requests += [e for e in happened if isinstance(e, RideRequest)]
+        self._drivers += [e.driver_id for e in happened if getattr(e, "driver_id", "")]
+        self._requests, self._drivers = self._requests[-30:], self._drivers[-3_000:]
+
+    def act(self, now: int) -> list[Event]:
+        """Do something in the last five seconds, if there is anybody."""
+        if not self._requests or not self._drivers:
+            return []
+        self._count += 1
+        ride, driver = self._draws.choice(self._requests), self._draws.choice(self._drivers)
+        of_ride = {"request_id": ride.request_id, "zone": ride.zone}
+        about: dict[Any, dict[str, Any]] = {
+            "assign": {**of_ride, "driver_id": driver},
+            "cancel": of_ride,
+            "end_trip": of_ride,
+            "block": {"driver_id": driver, "until_ms": now + 600_000},
+            "unblock": {"driver_id": driver},
+            "blackout": {"zone": ride.zone, "until_ms": now + 120_000},
+            "lift": {"zone": ride.zone},
+        }
+        action = self._draws.choice(list(about))
+        at = now - self._draws.randint(0, STEP_MS - 1)
+        return [
+            Command(
+                command_id=f"c{self._count}", action=action, operator="ann", reason="test", event_time_ms=at,
+                **about[action],
+            )
+        ]  # fmt: skip
