@@ -117,6 +117,10 @@ def audit_topics(
     settings = _settings(overrides, bootstrap)
     since_ms = None if since is None else _time(since)
     evidence = read_evidence(settings, since_ms=since_ms, margin_ms=to_ms(skew))
+    if not evidence.counts["requests"]:
+        raise UserError(
+            f"nobody has asked for a ride on {settings.topics.requests}: there is nothing to audit"
+        )
     audited = check(evidence, since_ms=since_ms, settle_ms=to_ms(settle))
     write(out, audited.to_json())
     show(audited)

@@ -12,6 +12,9 @@ from apps.ridesharing.audit import audit
 from apps.ridesharing.cli import read_table
 from apps.ridesharing.records import Trip
 from apps.ridesharing.settings import RidesharingSettings
+from apps.ridesharing.topic_audit.evidence import OUTPUTS
+from apps.ridesharing.topic_audit.reading import read_evidence
+from apps.ridesharing.topic_audit.report import audit_topics
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
@@ -30,6 +33,8 @@ _TOPICS = (
 _SPEED = 8
 #: Event time at the end of a run that is not counted on, ms.
 _UNSETTLED_MS = 60_000
+#: What is sent within so long may be read in another order, ms.
+_SKEW_MS: Final = 200
 #: How the ledger says that a rider has given up, and the states of a request that has ended without a ride.
 _GAVE_UP: Final = ("cancelled", "no_driver")
 _NOT_DRIVEN: Final = ("rider_cancelled", "no_drivers_available")
@@ -112,7 +117,17 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
         same("steps on the topic = rows in trips", told, trip_ids),
         equal("no step twice", 0, len(steps) - len(told), of=len(steps)),
         *_letters(read_table(run.folder, "dead_letters"), ledger),
+        _by_topics(run),
     ]
+
+
+def _by_topics(run: DemoRun) -> Check:
+    """Return whether what the app said holds by what came in, with nothing that it has kept."""
+    evidence = read_evidence(run.settings, margin_ms=_SPEED * _SKEW_MS)
+    audited = audit_topics(evidence, settle_ms=_UNSETTLED_MS)
+    example = "; ".join(f"{row.reason}: {row.request_id} {row.detail}" for row in audited.rows[:2])
+    said = sum(audited.counts.get(name, 0) for name in OUTPUTS)
+    return equal("violations by the topics alone", 0, audited.count, example, of=said)
 
 
 def _ends(trips: pd.DataFrame, ledger: ReadLedger, last_ms: int) -> list[Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from apps.ridesharing.topic_audit.report import Audited, audit_topics
 from generators.engine.loop import Mailbag
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS
+from millrace.host.runner import Emission
 from tests.broken import Rows
 from tests.unit.apps.ridesharing.cases import START, Whole, as_read
 
@@ -35,10 +37,22 @@ class Topics:
     """
 
     config: DispatchConfig
-    rows: dict[str, Rows] = field(default_factory=dict)
+    rows: dict[str, Rows] = field(default_factory=lambda: {name: [] for name in (*INPUTS, *OUTPUTS, CLOCK)})
 
-    def audited(self, changed: dict[str, Rows] | None = None, **more: Any) -> Audited:
-        """Audit the topics, or others in their place."""
+    def bring(self, brought: Iterable[tuple[str, Event]], came: int) -> None:
+        """Take down what comes to the app at a time, by streams; then its clock is moved."""
+        for stream, event in brought:
+            self.rows[stream].append({**msgspec.to_builtins(event), CAME: came})
+        self.rows[CLOCK].append({CAME: came})
+
+    def say(self, said: Iterable[Emission], came: int) -> None:
+        """Take down what the app says."""
+        for e in said:
+            if e.output in OUTPUTS:
+                self.rows[e.output].append({**msgspec.json.decode(e.payload), CAME: came})
+
+    def evidence(self, changed: Mapping[str, Rows] | None = None) -> Evidence:
+        """Return what the topics, or others in their place, are evidence of."""
         evidence = Evidence(self.config, margin_ms=-1)
         for stream, rows in (self.rows if changed is None else changed).items():
             for row in rows:
@@ -49,7 +63,11 @@ class Topics:
                     evidence.hear(stream, msgspec.convert(row, OUTPUTS[stream]))
                 else:
                     evidence.take(stream, msgspec.convert(row, INPUTS[stream]), came)
-        return audit_topics(evidence, **more)
+        return evidence
+
+    def audited(self, changed: Mapping[str, Rows] | None = None, **more: Any) -> Audited:
+        """Audit the topics, or others in their place."""
+        return audit_topics(self.evidence(changed), **more)
 
 
 def profile(seed: int) -> RidesProfile:
@@ -79,7 +97,7 @@ def evening(
     world, app, mail = World(profile(seed)), Whole(config), Mailbag(APP_TOPICS)
     courier, desk = Courier(draws, faults, STEP_MS), Operators(draws)
     stops = set(draws.sample(range(1, steps), faults.restarts))
-    topics = Topics(config, {name: [] for name in (*INPUTS, *OUTPUTS, CLOCK)})
+    topics = Topics(config)
     again: list[Event] = []
     for number in range(steps):
         now = world.now_ms + STEP_MS
@@ -89,13 +107,10 @@ def evening(
             happened += desk.act(now)
         brought = courier.carry([*again, *happened], now)
         again = []
-        for _, _, event, stream in brought:
-            topics.rows[stream].append({**msgspec.to_builtins(event), CAME: now - 1})
+        topics.bring(((stream, event) for _, _, event, stream in brought), now - 1)
         found = app.chain.run(brought, now - 1)
-        topics.rows[CLOCK].append({CAME: now - 1})
+        topics.say(found, now - 1)
         for e in found:
-            if e.output in OUTPUTS:
-                topics.rows[e.output].append({**msgspec.json.decode(e.payload), CAME: now - 1})
             if e.output == "handovers":
                 again.append(msgspec.json.decode(e.payload, type=Handover))
             if (topic := f"ridesharing.{e.output}") in APP_TOPICS:

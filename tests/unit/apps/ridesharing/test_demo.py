@@ -33,11 +33,13 @@ from tests.broken import (
     fails,
     less,
     renamed,
+    shifted,
     stuck,
     swapped,
     where,
 )
 from tests.unit.apps.ridesharing.cases import START, Whole, as_read
+from tests.unit.apps.ridesharing.evenings import Topics
 
 STEP_MS = 5_000
 #: One event in so many is sent twice.
@@ -70,8 +72,9 @@ Tables = dict[str, Rows]
 
 
 def run_app(steps: int) -> tuple[Tables, ReadLedger]:
-    """Let agents and app talk in steps; return what stands in the tables, and what happened."""
+    """Let agents and app talk in steps; return what stands in tables and on topics, and what happened."""
     world, app, mail = World(PROFILE), Whole(DispatchConfig()), Mailbag(APP_TOPICS)
+    topics = Topics(DispatchConfig())
     truths: dict[str, WorldTruth] = {}
     sent, faults = Counter[str](), list[WorldFault]()
     again: list[tuple[str, Event]] = []
@@ -89,6 +92,8 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
         again = [(one.stream, as_read(one.stream, one.event)) for one in happened[::REPEATED]]
         found = app.chain.run([(key_of(e), e.event_time_ms, e, stream_of(e)) for e in events], now - 1)
         app.emissions += found
+        topics.bring(((stream_of(e), e) for e in events), now - 1)
+        topics.say(found, now - 1)
         for e in found:
             if (topic := f"ridesharing.{e.output}") in APP_TOPICS:
                 message = mail.open(topic, e.payload)
@@ -109,7 +114,8 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
         list(truths.values()),
         WorldSummary(0, 0, dict(sent), {}, {}, START, world.now_ms),
     )
-    return {name: rows[name] for name in OUTPUTS.values()}, ledger
+    of_topics = {f"topic of {name}": found for name, found in topics.rows.items()}
+    return {name: rows[name] for name in OUTPUTS.values()} | of_topics, ledger
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +130,9 @@ def checked(
     tables, ledger = seen
     changed = tables if one is None else one.applied(tables)
     patch.setattr(demo, "read_table", lambda folder, name: pd.DataFrame(changed[name]))
+    on_topics = {name.removeprefix("topic of "): found for name, found in changed.items() if "topic" in name}
+    evidence = Topics(DispatchConfig()).evidence(on_topics)
+    patch.setattr(demo, "read_evidence", lambda settings, margin_ms: evidence)
     run = DemoRun("", Path(), RidesharingSettings(), 60.0, 100, PROFILE.seed)
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["trips"]})
 
@@ -244,6 +253,14 @@ BREAKS = (
         "malformed in dead letters",
         dropped={"dead_letters": letters(dropped, reason="malformed")},
         doubled={"dead_letters": letters(doubled, reason="malformed")},
+    ),
+    *breaks(
+        "violations by the topics alone",
+        nobody_told={"topic of releases": dropped},
+        offers_from_elsewhere={"topic of offers": shifted("distance_m", 50)},
+        answers_dropped={"topic of answers": dropped},
+        one_driver_for_all={"topic of trips": stuck("driver_id", "d")},
+        requests_unheard={"topic of trips": ride("processing", dropped)},
     ),
     *breaks("other dead letters", one_that_failed={"dead_letters": added({"reason": "process_error"})}),
 )
