@@ -124,6 +124,12 @@ def test_kafka_and_delta_give_the_assignments_that_memory_gives_and_the_audit_ho
     check(town, root, repeats=False)
     found = audited(root, tmp_path)
     assert (found["violations"], found["checked"]["assignments"]) == (0, len(town.wanted()))
+    report = tmp_path / "topics.json"
+    options = ["--bootstrap", town.bootstrap, "--out", str(report), *(f"--set={item}" for item in town.sets)]
+    with Command([*MILLRACE, "ridesharing", "audit-topics", *options], tmp_path) as audit:
+        assert audit.wait() == 0, f"{audit.out}\n{audit.err}"
+    told = msgspec.json.decode(report.read_bytes())
+    assert (told["violations"], told["offers"]["offers"]) == (0, len(town.wanted()))
 
 
 @pytest.mark.matrix
