@@ -26,6 +26,8 @@ _AUDITOR: Final = f"{_TESTS}/test_audit.py::test_what_violates_an_invariant_rais
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
 
+_BY_TOPICS: Final = f"{_TESTS}/test_topic_audit.py"
+_REASONS: Final = f"{_BY_TOPICS}::test_every_reason_is_found_where_it_is_one"
 _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
 _HINTS: Final = "tests/unit/apps/ridesharing/test_hints.py"
 _SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
@@ -612,5 +614,134 @@ MUTANTS: Final = (
         "if stands:",
         "a share of the drivers follows",
         (_HINTS,),
+    ),
+    # -- the audit from the topics
+    Mutant(
+        "ridesharing: the audit from the topics lets drivers be silent",
+        f"{_APP}/topic_audit/offers.py",
+        "    if age < 0 or age > config.ttl_ms:\n",
+        "    if age < 0:\n",
+        "the age of a position is found anew",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics takes the told distance for granted",
+        f"{_APP}/topic_audit/offers.py",
+        "    if off > _ROUNDING_M:\n",
+        "    if off < 0:\n",
+        "distances are found anew from positions",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics takes any place for near enough",
+        f"{_APP}/topic_audit/offers.py",
+        "    if min(ways) > config.rules.radius_m + _ROUNDING_M:\n",
+        "    if min(ways) < 0:\n",
+        "nobody is asked from beyond the radius",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics takes everybody for free",
+        f"{_APP}/topic_audit/offers.py",
+        "        if not any(sighting.idle for sighting in known):\n",
+        "        if not known:\n",
+        "whom the phone calls busy is not asked",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics forgets who went off line",
+        f"{_APP}/topic_audit/offers.py",
+        "            gone = status.event_time_ms\n",
+        "            pass\n",
+        "who is off line is not asked",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics lets a driver have two rides",
+        f"{_APP}/topic_audit/offers.py",
+        "        if before is not None and one.begins_ms < before.ends_ms:\n",
+        "        if before is not None and before.ends_ms < 0:\n",
+        "a driver has one ride",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics takes any cause",
+        f"{_APP}/topic_audit/steps.py",
+        "        if not (place or first) or not getattr(self, _CAUSES[step.state])(asked, steps, place):\n",
+        "        if not (place or first):\n",
+        "no step without a cause",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics asks for no effects",
+        f"{_APP}/topic_audit/steps.py",
+        "        self._check_effects()\n",
+        "",
+        "no event in time without its effect",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics lets what is open stay open",
+        f"{_APP}/topic_audit/steps.py",
+        "        if self._until_ms > most:\n",
+        "        if most < 0:\n",
+        "nothing is open for longer than it may be",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics forgets requests of which nobody says anything",
+        f"{_APP}/topic_audit/steps.py",
+        "                if self._since_ms <= at <= self._until_ms:\n",
+        "                if at < 0:\n",
+        "every request has its end",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics lets nobody be told",
+        f"{_APP}/topic_audit/steps.py",
+        "            self._check_told(before, step)\n",
+        "            pass\n",
+        "who loses a ride is told",
+        (_REASONS,),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics knows of every event when it counted",
+        f"{_APP}/topic_audit/evidence.py",
+        "                one.prompt = one.event.event_time_ms >= known - self.bound_ms\n",
+        "                one.prompt = True\n",
+        "what was late counts from when it came, which nobody knows",
+        (f"{_BY_TOPICS}::test_repeats_delays_restarts_and_operators_violate_nothing",),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics judges what was asked for before",
+        f"{_APP}/topic_audit/steps.py",
+        "            if steps[0].requested_ms < self._since_ms:\n",
+        "            if steps[0].requested_ms < 0:\n",
+        "only what was asked for since is judged",
+        (f"{_BY_TOPICS}::test_what_was_asked_for_before_is_not_judged",),
+    ),
+    Mutant(
+        "ridesharing: the audit from the topics judges what is on its way",
+        f"{_APP}/topic_audit/report.py",
+        "evidence.end_ms - settle_ms",
+        "evidence.end_ms",
+        "what has just happened may not be answered yet",
+        (f"{_BY_TOPICS}::test_what_happened_just_before_the_end_may_be_on_its_way",),
+    ),
+    Mutant(
+        "ridesharing: fairness by cell counts who gave up",
+        f"{_APP}/topic_audit/fairness.py",
+        "        if ends and ends[-1].state not in _OWN_WILL:\n",
+        "        if ends:\n",
+        "who gave up is neither served nor left alone",
+        (f"{_BY_TOPICS}::test_waits_and_rides_by_cell_are_those_of_its_requests",),
+    ),
+    Mutant(
+        "ridesharing: the figures of an hour are those of the next",
+        f"{_APP}/replay_report.py",
+        'pd.to_datetime(asked["at_ms"], unit="ms")',
+        'pd.to_datetime(asked["at_ms"] + 3_600_000, unit="ms")',
+        "waits by the hour of the request",
+        (f"{_TESTS}/test_audit.py::test_a_replay_is_told_hour_by_hour",),
     ),
 )
