@@ -19,6 +19,7 @@ from apps.ridesharing.fleet import Fleet, Request
 from apps.ridesharing.matching import Policy, Rules
 from apps.ridesharing.regions import Regions
 from apps.ridesharing.replay import Faults, Replay, run_replay
+from apps.ridesharing.topic_audit.fairness import gini
 from apps.ridesharing.topic_audit.report import audit_topics
 
 if TYPE_CHECKING:
@@ -182,20 +183,6 @@ def served_table(done: Replay) -> pd.DataFrame:
         for name, s in sorted(done.fleet.served.items(), key=lambda item: (item[1].offered_ms, item[0]))
     ]
     return pd.DataFrame(rows)
-
-
-def gini(values: list[float]) -> float:
-    """Return the Gini coefficient: 0 if all have as much, towards 1 if one has everything.
-
-    >>> gini([5.0, 5.0]), gini([0.0, 10.0])
-    (0.0, 0.5)
-    """
-    ordered = np.sort(np.asarray(values, np.float64))
-    total = ordered.sum()
-    if not len(ordered) or total <= 0:
-        return 0.0
-    rank = np.arange(1, len(ordered) + 1)
-    return float((2 * rank - len(ordered) - 1) @ ordered / (len(ordered) * total))
 
 
 def through_spark(plan: Plan, done: Replay) -> dict[str, Any]:

@@ -122,8 +122,6 @@ def fairness(cells: Sequence[Cell], *, least: int = 20) -> Fairness:
     >>> found.least_served, found.served, found.wait_gini
     (0.5, 0.75, 0.0)
     """
-    from apps.ridesharing.replay_report import gini
-
     big = [cell for cell in cells if cell.requests >= least]
     requests = sum(cell.requests for cell in cells)
     waits = [wait for cell in cells for wait in cell.waits_s]
@@ -137,3 +135,17 @@ def fairness(cells: Sequence[Cell], *, least: int = 20) -> Fairness:
         float(np.mean(waits)) if waits else 0.0,
         gini(means),
     )
+
+
+def gini(values: list[float]) -> float:
+    """Return the Gini coefficient: 0 if all have as much, towards 1 if one has everything.
+
+    >>> gini([5.0, 5.0]), gini([0.0, 10.0])
+    (0.0, 0.5)
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    total = ordered.sum()
+    if not len(ordered) or total <= 0:
+        return 0.0
+    rank = np.arange(1, len(ordered) + 1)
+    return float((2 * rank - len(ordered) - 1) @ ordered / (len(ordered) * total))

@@ -1,0 +1,157 @@
+"""Topics read once, from their beginning or a time on and up to where they end now: for audits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from millrace.errors import UserError
+from millrace.operations.sending import NoBroker, reachable
+
+if TYPE_CHECKING:
+    from millrace.runtime.settings import KafkaSettings
+
+__all__ = ["Stored", "read_topics"]
+
+_ANSWER_S: Final = 10.0
+_Offsets = dict[tuple[str, int], int]
+
+
+class Stored(NamedTuple):
+    """A record as it stands on a topic.
+
+    Attributes:
+        topic: The topic.
+        key: Its key, as text; empty: it has none.
+        value: What it says; ``None``: nothing.
+        at_ms: Its time: when the broker took it or, by the topic's setting, that of its sender, UTC ms.
+        event_id: Identity that the library gives what an app says; empty: it has none.
+    """
+
+    topic: str
+    key: str
+    value: bytes | None
+    at_ms: int
+    event_id: str
+
+
+def read_topics(
+    kafka: KafkaSettings,
+    topics: Sequence[str],
+    take: Callable[[Stored], None],
+    *,
+    from_ms: int | None = None,
+    needed: Collection[str] = (),
+    quiet_s: float = 20.0,
+) -> None:
+    """Read all records of topics up to where these end now; what stood later in the list may end later.
+
+    An effect whose topic stands before that of its cause is so never read without its cause. Of a partition
+    records come in order, and of several in any.
+
+    Args:
+        kafka: The broker and how to reach it.
+        topics: Their names; one that does not exist is empty.
+        take: Called with each record, committed ones only.
+        from_ms: Records of this time and later, UTC ms; ``None``: all.
+        needed: Those that must exist.
+        quiet_s: So long nothing may come before the end is reached, seconds.
+
+    Raises:
+        NoBroker: No answer, or none in time.
+        UserError: A topic that is needed does not exist, or records that are asked for may be deleted.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    from millrace.kafka.admin import client_config, topic_partitions
+
+    bootstrap, options = reachable(kafka), dict(kafka.options)
+    partitions = topic_partitions(bootstrap, options=options)
+    missing = [name for name in topics if name in needed and name not in partitions]
+    if missing:
+        raise UserError(f"there is no topic {missing[0]} at {bootstrap}: is it the app's broker?")
+    consumer = Consumer(
+        {
+            **client_config(bootstrap, options),
+            "group.id": "millrace-audit",  # demanded, and never joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        places = [(name, n) for name in topics for n in range(partitions.get(name, 0))]
+        begins, ends = _bounds(consumer, places, from_ms)
+        _read(consumer, begins, ends, take, quiet_s)
+    except KafkaException as error:
+        raise NoBroker(f"topics cannot be read from {bootstrap}: {error.args[0].str()}") from None
+    finally:
+        consumer.close()
+
+
+def _bounds(
+    consumer: Any, places: Sequence[tuple[str, int]], from_ms: int | None
+) -> tuple[_Offsets, _Offsets]:
+    """Return where to begin and end in each partition, in their order; those without records are left out."""
+    from confluent_kafka import TopicPartition
+
+    begins, ends = _Offsets(), _Offsets()
+    for place in places:
+        low, high = consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_S)
+        if low and from_ms is None:
+            raise UserError(
+                f"the first {low:,} records of {place[0]} are deleted: say with --since what is to be judged"
+            )
+        if high > low:
+            begins[place], ends[place] = low, high
+    if from_ms is not None and begins:
+        asked = [TopicPartition(*place, max(0, from_ms)) for place in begins]
+        for found in consumer.offsets_for_times(asked, timeout=_ANSWER_S):
+            place = (found.topic, found.partition)
+            if 0 < begins[place] == found.offset:
+                raise UserError(
+                    f"the first {found.offset:,} records of {found.topic} are deleted, and may have been "
+                    "needed: give a later --since"
+                )
+            # Behind the newest record there is none: an offset below zero stands for the end.
+            begins[place] = found.offset if found.offset >= 0 else ends[place]
+    return begins, ends
+
+
+def _read(
+    consumer: Any, begins: _Offsets, ends: _Offsets, take: Callable[[Stored], None], quiet_s: float
+) -> None:
+    from confluent_kafka import KafkaError, TopicPartition
+
+    left = {place for place, begin in begins.items() if begin < ends[place]}
+    consumer.assign([TopicPartition(*place, begins[place]) for place in sorted(left)])
+    deadline = time.monotonic() + quiet_s
+    while left:
+        messages = consumer.consume(1_000, timeout=0.5)
+        if messages:
+            deadline = time.monotonic() + quiet_s
+        elif time.monotonic() > deadline:
+            name, number = min(left)
+            raise NoBroker(f"nothing came of {name}, partition {number}, for {quiet_s:g} s: read it again")
+        for message in messages:
+            place, error = (message.topic(), message.partition()), message.error()
+            if error is None:
+                if message.offset() < ends[place]:
+                    take(_stored(message))
+                if message.offset() + 1 >= ends[place]:
+                    left.discard(place)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # Offsets at the end may be those of transactions, which hold no record.
+                left.discard(place)
+            elif not error.retriable():
+                raise NoBroker(f"{place[0]} cannot be read: {error.str()}")
+
+
+def _stored(message: Any) -> Stored:
+    identity = dict(message.headers() or ()).get("event_id") or b""
+    key = (message.key() or b"").decode("utf-8", "replace")
+    return Stored(
+        message.topic(), key, message.value(), message.timestamp()[1], identity.decode("utf-8", "replace")
+    )
