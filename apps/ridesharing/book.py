@@ -277,8 +277,8 @@ class Book(msgspec.Struct, array_like=True):
     @property
     def is_over(self) -> bool:
         """Whether nothing is kept that anything could come of."""
-        kept = (self.cars, self.rides, self.closed, self.blocked, self.blackouts, self.wishes, self.off_line)
-        return not any(kept)
+        people = (self.cars, self.rides, self.closed, self.departed, self.off_line)
+        return not any((*people, self.blocked, self.blackouts, self.wishes))
 
 
 def _whole_second(at_ms: int) -> int:

@@ -45,6 +45,10 @@ def take_handover(desk: Desk, event: Handover) -> None:
     if car is not None:
         desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver is here already")
         return
+    if book.departed.get(event.driver_id, -1) >= event.event_time_ms:
+        # Its position was here first, and has gone on: somebody else has the driver by now.
+        desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver has gone on")
+        return
     book.departed.pop(event.driver_id, None)
     since, now = event.free_since_ms or desk.now, desk.now
     lat, lon, kind = event.lat, event.lon, event.vehicle_class

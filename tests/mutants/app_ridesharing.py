@@ -28,6 +28,7 @@ _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_wh
 
 _BY_TOPICS: Final = f"{_TESTS}/test_topic_audit.py"
 _REASONS: Final = f"{_BY_TOPICS}::test_every_reason_is_found_where_it_is_one"
+_BORDERS: Final = f"{_TESTS}/test_borders.py"
 _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
 _HINTS: Final = "tests/unit/apps/ridesharing/test_hints.py"
 _SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
@@ -615,6 +616,23 @@ MUTANTS: Final = (
         "a share of the drivers follows",
         (_HINTS,),
     ),
+    # -- borders between regions
+    Mutant(
+        "ridesharing: a handover brings back who has gone on meanwhile",
+        f"{_APP}/neighbours.py",
+        "    if book.departed.get(event.driver_id, -1) >= event.event_time_ms:\n",
+        "    if event.event_time_ms < 0:\n",
+        "no two regions have one driver",
+        (_BORDERS,),
+    ),
+    Mutant(
+        "ridesharing: an empty region forgets whom it has handed over",
+        f"{_APP}/book.py",
+        "self.cars, self.rides, self.closed, self.departed, self.off_line",
+        "self.cars, self.rides, self.closed, self.off_line",
+        "no two regions have one driver",
+        (_BORDERS,),
+    ),
     # -- the audit from the topics
     Mutant(
         "ridesharing: the audit from the topics lets drivers be silent",
@@ -699,7 +717,7 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: the audit from the topics lets nobody be told",
         f"{_APP}/topic_audit/steps.py",
-        "            self._check_told(before, step)\n",
+        "            self._check_told(steps, place)\n",
         "            pass\n",
         "who loses a ride is told",
         (_REASONS,),

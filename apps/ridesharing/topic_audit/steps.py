@@ -221,7 +221,7 @@ class Steps:
         if step.state == "in_progress":
             self._check_wait(step)
         if before is not None and step.state not in COMMITTED:
-            self._check_told(before, step)
+            self._check_told(steps, place)
         if before is not None and before.state == "processing":
             since = self._searching_since(steps, place - 1)
             most = max(since + self._config.patience_ms, before.at_ms)
@@ -240,11 +240,12 @@ class Steps:
             waited = max(0, began[-1] - step.pickup_at_ms)
             self._add("wait", step, f"{step.wait_ms:,} ms are told; by the report it was {waited:,}")
 
-    def _check_told(self, before: Trip, step: Trip) -> None:
+    def _check_told(self, steps: Sequence[Trip], place: int) -> None:
         """Check that who loses or ends something is told: by name, and at once."""
+        before, step = steps[place - 1], steps[place]
         driver_id = before.driver_id if before.state in COMMITTED else ""
         quiet = (
-            (step.state == "completed" and not self._ended_by_hand(step))
+            (step.state == "completed" and self._ended_by_driver(steps, place))
             or (before.state == "offered" and self._rejected(before, step.at_ms))
             or (before.state == "offered" and self._given_again(before, step))
         )  # fmt: skip
@@ -344,12 +345,14 @@ class Steps:
         return self._reported("started", step) or self._phone_said(_ON_TRIP, steps, place)
 
     def _completed(self, asked: Said[RideRequest], steps: Sequence[Trip], place: int) -> bool:
+        return self._ended_by_driver(steps, place) or self._ended_by_hand(steps[place])
+
+    def _ended_by_driver(self, steps: Sequence[Trip], place: int) -> bool:
         step = steps[place]
         return (
             self._reported("finished", step)
             or self._phone_said(_IDLE, steps, place)
             or self._went_off(step.driver_id, step.at_ms)
-            or self._ended_by_hand(step)
         )
 
     def _rider_cancelled(self, asked: Said[RideRequest], steps: Sequence[Trip], place: int) -> bool:
