@@ -34,7 +34,7 @@ from tests.broken import (
     where,
 )
 from tests.unit.apps.ridesharing import test_audit
-from tests.unit.apps.ridesharing.cases import HOUR
+from tests.unit.apps.ridesharing.cases import HOUR, START
 from tests.unit.apps.ridesharing.evenings import CAME, CLOCK, STEP_MS, evening
 
 Change = Callable[[Rows], Rows]
@@ -280,6 +280,12 @@ def test_a_replay_violates_nothing(seed: int, regions: int) -> None:
 
 def test_a_replay_keeps_no_evidence_unless_it_is_told_to() -> None:
     assert test_audit.run()[1].evidence is None
+
+
+def test_a_block_of_a_driver_of_whom_nobody_has_heard_is_none() -> None:
+    early = {"event_time_ms": START - 1_000, CAME: START}
+    unheard = command("block", driver_id=DRIVER, **early)
+    assert TOPICS.audited({**TOPICS.rows, "commands": [*TOPICS.rows["commands"], unheard]}).rows == []
 
 
 # Only what is asked for is judged.
