@@ -39,6 +39,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         most_m_per_s: No car is faster, m/s; 0: any speed will do.
         believe_ms: Positions too far from the last are believed once they have agreed for so long.
         overdue_ms: So long after three times its drive a silent trip is lost; 0: only after ``trip_ms``.
+        places_ms: In each such time it is written once where a car is; 0: never.
     """
 
     regions: Regions = Regions()
@@ -68,3 +69,4 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     most_m_per_s: float = 70.0
     believe_ms: int = 300_000
     overdue_ms: int = 1_800_000
+    places_ms: int = 30_000

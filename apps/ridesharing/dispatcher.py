@@ -50,15 +50,17 @@ from apps.ridesharing.records import (
     DriverChange,
     Ignored,
     Journal,
+    Journey,
     Mismatch,
     Offer,
     Operation,
+    Place,
     Release,
     Supply,
     Trip,
     WindowReport,
 )
-from apps.ridesharing.window import close_window, supply_of_zones
+from apps.ridesharing.window import close_window, places_of_cars, supply_of_zones
 from millrace import (
     BroadcastContext,
     Context,
@@ -70,7 +72,7 @@ from millrace import (
 )
 
 #: Timers, in the order in which they fire at one time.
-_DUE, _MINUTE, _WINDOW = "due", "minute", "window"
+_DUE, _MINUTE, _PLACES, _WINDOW = "due", "minute", "places", "window"
 _MINUTE_MS = 60_000
 #: So long a driver who went off line stays so, whatever the phone sends, ms.
 _OFF_LINE_MS = 43_200_000
@@ -112,6 +114,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     mismatches = side_output(Mismatch)
     drivers = side_output(DriverChange)
     supply = side_output(Supply)
+    places = side_output(Place)
+    journeys = side_output(Journey)
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
@@ -182,6 +186,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         elif timer.name == _MINUTE:
             supply_of_zones(desk)
             after = now
+        elif timer.name == _PLACES:
+            places_of_cars(desk)
+            after = now
         else:
             shadows = self.policies.get("shadows")
             named = self.config.shadows if shadows is None else tuple(filter(None, shadows.split(",")))
@@ -215,6 +222,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             self.book.clear()
             ctx.timers.delete(_DUE)
             ctx.timers.delete(_MINUTE)
+            ctx.timers.delete(_PLACES)
             ctx.timers.delete(_WINDOW)
             return
         if book.deadlines and ctx.timers.pending(_DUE) != book.deadlines[0][0]:
@@ -224,6 +232,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             ctx.timers.at((after // length + 1) * length, _WINDOW)
         if book.cars and ctx.timers.pending(_MINUTE) is None:
             ctx.timers.at((after // _MINUTE_MS + 1) * _MINUTE_MS, _MINUTE)
+        length = self.config.places_ms
+        if length and book.cars and ctx.timers.pending(_PLACES) is None:
+            ctx.timers.at((after // length + 1) * length, _PLACES)
 
 
 def _latest_first(entries: list[tuple[str, str]]) -> list[tuple[int, Policy]]:
@@ -306,6 +317,8 @@ def _on_request(desk: Desk, event: RideRequest) -> None:
     book.ask(lat, lon, desk.now, desk.config.rules.half_life_ms)
     ride = Ride(event.request_id, event.rider_id, kind, event.zone, lat, lon, event.event_time_ms, pickup_at)
     ride.to_lat, ride.to_lon = event.dropoff_lat, event.dropoff_lon
+    about = (event.request_id, desk.region, event.zone, kind, desk.now, pickup_at)
+    desk.say("journeys", Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon))
     desk.open_ride(ride)
 
 

@@ -58,6 +58,8 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
             "Dispatcher.drivers": "drivers",
             "Dispatcher.handovers": "handovers",
             "Dispatcher.supply": "supply",
+            "Dispatcher.places": "places",
+            "Dispatcher.journeys": "journeys",
             "Gate.suspects": "suspects",
             "Gate.late": "late",
             "Gate.dead_letters": "dead_letters",

@@ -379,6 +379,57 @@ class Supply(msgspec.Struct, frozen=True, gc=False):
     free: int
 
 
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a car was: of each car that is heard of, one in each ``dispatch.places`` of event time at most.
+
+    Attributes:
+        driver_id: The driver.
+        region: The region that has the driver.
+        at_ms: When the car was there, UTC ms; of one driver each time once.
+        lat: Where, degrees north, to a metre.
+        lon: Where, degrees east.
+        state: State of the driver's request when this was written; without one ``free``, or ``away`` where no
+            ride could be offered: blocked, going off line, or busy by the phone's word.
+        request_id: The driver's request; empty if there is none.
+    """
+
+    driver_id: str
+    region: str
+    at_ms: int
+    lat: float
+    lon: float
+    state: Literal["free", "away", "offered", "accepted", "arrived", "in_progress"]
+    request_id: str
+
+
+class Journey(msgspec.Struct, frozen=True, gc=False):
+    """From where to where somebody wants to go: once for each request.
+
+    Attributes:
+        request_id: The request.
+        region: Who has it.
+        zone: Zone of the pick-up.
+        vehicle_class: The class asked for.
+        at_ms: When it was asked for, UTC ms.
+        pickup_at_ms: When the rider wants to leave, UTC ms.
+        pickup_lat: Pick-up, degrees north.
+        pickup_lon: Pick-up, degrees east.
+        dropoff_lat: Drop-off, degrees north.
+        dropoff_lon: Drop-off, degrees east.
+    """
+
+    request_id: str
+    region: str
+    zone: str
+    vehicle_class: str
+    at_ms: int
+    pickup_at_ms: int
+    pickup_lat: float
+    pickup_lon: float
+    dropoff_lat: float
+    dropoff_lon: float
+
+
 class Journal(msgspec.Struct, frozen=True, gc=False):
     """One step of a commitment, as the auditor reads it: once by driver and once by request.
 

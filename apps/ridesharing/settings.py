@@ -104,6 +104,9 @@ class DispatchSettings(Section):
     overdue: Duration = Field(
         default=timedelta(minutes=30), description="a silent trip is lost so long after 3 times its drive"
     )
+    places: Duration = Field(
+        default=timedelta(seconds=30), description="it is written so often where each car is; 0: never"
+    )
 
 
 class RidesharingSettings(AppSettings):
@@ -150,4 +153,5 @@ class RidesharingSettings(AppSettings):
             most_m_per_s=d.most_kmh / 3.6,
             believe_ms=ms(d.believe),
             overdue_ms=ms(d.overdue),
+            places_ms=max(1_000, ms(d.places)) if d.places else 0,
         )

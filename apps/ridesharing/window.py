@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.book import Book, Ride
+from apps.ridesharing.book import Book, Car, Ride
 from apps.ridesharing.desk import Desk
 from apps.ridesharing.geo import cell_of
 from apps.ridesharing.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
 from apps.ridesharing.neighbours import ask_neighbours, grant_wishes
-from apps.ridesharing.records import Supply, WindowReport
+from apps.ridesharing.records import Place, Supply, WindowReport
 from apps.ridesharing.regions import ZONE_RESOLUTION, zone_name
 
 #: Decides a problem by a policy: of each rider the number of the pair, or -1.
 Decide = Callable[[Problem, Policy], npt.NDArray[np.int64]]
+#: Digits of a degree that places are written with: a metre.
+PLACE_DIGITS: Final = 5
 
 
 def close_window(
@@ -94,6 +97,25 @@ def supply_of_zones(desk: Desk) -> None:
                 unbound[cell] = unbound.get(cell, 0) + 1
     for cell in sorted(there):
         desk.say("supply", Supply(desk.region, zone_name(cell), now, there[cell], unbound.get(cell, 0)))
+
+
+def places_of_cars(desk: Desk) -> None:
+    """Say where each car is that was heard of since that was last said."""
+    book, now = desk.book, desk.now
+    since = now - desk.config.places_ms
+    for driver_id, car in sorted(book.cars.items()):
+        if car.seen_ms > since:
+            where = round(car.lat, PLACE_DIGITS), round(car.lon, PLACE_DIGITS)
+            state: Any = _state_of(book, driver_id, car, now)
+            desk.say("places", Place(driver_id, desk.region, car.seen_ms, *where, state, car.request_id))
+
+
+def _state_of(book: Book, driver_id: str, car: Car, now: int) -> str:
+    ride = book.rides.get(car.request_id)
+    if ride is not None:
+        return ride.state
+    can_be_asked = car.idle and car.online and book.blocked.get(driver_id, 0) <= now
+    return "free" if can_be_asked else "away"
 
 
 def _rider(ride: Ride, now: int) -> Rider:

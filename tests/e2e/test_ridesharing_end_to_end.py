@@ -95,6 +95,13 @@ def check(town: Town, root: Path, *, repeats: bool) -> None:
     trips = table(root, "trips")
     assert len({(t["request_id"], t["revision"]) for t in trips}) == len(trips)
     assert len(trips) == len(town.replay.records["trips"])
+    for name, place in {
+        "places": ("driver_id", "at_ms", "lat", "lon", "state"),
+        "journeys": ("request_id",),
+    }.items():
+        written, wanted = table(root, name), town.replay.records[name]
+        assert {tuple(r[c] for c in place) for r in written} == {tuple(r[c] for c in place) for r in wanted}
+        assert len(written) == len(wanted) > 20, name
     offers = table(root, "offers")
     sent = [msgspec.json.decode(m.value()) for m in consume_all(town.bootstrap, town.names["offers"])]
     assert {o["offer_id"] for o in sent} == {o["offer_id"] for o in offers}

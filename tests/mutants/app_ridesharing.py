@@ -33,6 +33,7 @@ _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
 _HINTS: Final = "tests/unit/apps/ridesharing/test_hints.py"
 _SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
 _DEMAND: Final = "tests/unit/apps/ridesharing/test_demand.py"
+_PLACES: Final = f"{_TESTS}/test_places.py"
 _DEBS: Final = "tests/unit/apps/ridesharing/test_debs.py"
 
 MUTANTS: Final = (
@@ -598,6 +599,47 @@ MUTANTS: Final = (
         "1.0",
         "elasticity of riders",
         (_SURGE,),
+    ),
+    # -- where cars are
+    Mutant(
+        "ridesharing: cars that fell silent are written again and again",
+        f"{_APP}/window.py",
+        "        if car.seen_ms > since:\n            where",
+        "        if car.seen_ms > 0:\n            where",
+        "a car has a place where it was heard of",
+        (_PLACES,),
+    ),
+    Mutant(
+        "ridesharing: a blocked car counts as free on the map",
+        f"{_APP}/window.py",
+        "car.idle and car.online and book.blocked.get(driver_id, 0) <= now\n    return",
+        "car.idle and car.online\n    return",
+        "free is who could be offered a ride",
+        (_PLACES,),
+    ),
+    Mutant(
+        "ridesharing: a car with a ride counts as free on the map",
+        f"{_APP}/window.py",
+        "    if ride is not None:\n        return ride.state\n",
+        "",
+        "a car's state is that of its request",
+        (_PLACES,),
+    ),
+    Mutant(
+        "ridesharing: places are written once, and never again",
+        f"{_APP}/dispatcher.py",
+        "        if length and book.cars and ctx.timers.pending(_PLACES) is None:\n",
+        "        if length and len(book.cars) == 1 and ctx.timers.pending(_PLACES) is None:\n",
+        "each half minute has its places",
+        (_PLACES,),
+    ),
+    Mutant(
+        "ridesharing: journeys end where they begin",
+        f"{_APP}/dispatcher.py",
+        "Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon)",
+        "Journey(*about, lat, lon, lat, lon)",
+        "a journey has its end",
+        (_PLACES,),
     ),
     # -- repositioning
     Mutant(

@@ -171,7 +171,12 @@ CASES = [
         timers=("Dispatcher",),
         in_time=("windows", "supply", "releases"),
         # Two trips of which nothing is heard are lost within the hour, and not after six.
-        others=dict.fromkeys(("assignments", "trips", "releases", "drivers"), (2, 2)),
+        # Where cars are and riders want to go was not written.
+        others={
+            **dict.fromkeys(("assignments", "trips", "releases", "drivers"), (2, 2)),
+            "places": (180, 0),
+            "journeys": (30, 0),
+        },
     ),
 ]
 OF = {case.name: case for case in CASES}
