@@ -21,6 +21,8 @@ A = TypeVar("A")
 
 #: Most rows that a look may bring into memory at once.
 MOST_ROWS = 200_000
+#: Most rows of a table's last while that are kept.
+MOST_LATELY = 1_000_000
 #: A table is looked at again after this long, ms: several panels share one look.
 _FRESH_MS = 500
 
@@ -65,9 +67,11 @@ class DeltaReader:
         self._table = DeltaTable(str(folder))
         self._folds: dict[str, _Fold] = {}
         self._made: dict[str, tuple[int, Any]] = {}
+        self._lately: dict[str, dict[str, pa.Table]] = {}
         self._version = -1
         self._looked_ms = 0
         self._files: list[DataFile] = []
+        self._actions: pa.Table | None = None
         self._columns: tuple[str, ...] = ()
         self.refresh()
 
@@ -90,6 +94,7 @@ class DeltaReader:
         import pyarrow as pa
 
         actions = pa.table(self._table.get_add_actions(flatten=True))
+        self._actions = actions
         rows = actions.select(["path", "num_records", "modification_time"]).to_pylist()
         found = [
             DataFile(str(self.folder / unquote(r["path"])), r["num_records"] or 0, r["modification_time"])
@@ -237,6 +242,63 @@ class DeltaReader:
                     kept.files.add(file.path)
             value: A = kept.value
             return value
+
+    def lately(
+        self, column: str, length: int, columns: Sequence[str] | None = None, *, most: int = MOST_LATELY
+    ) -> pa.Table:
+        """Return the rows of the last while: more in a column than its greatest value less a length.
+
+        A file is read once, and kept as long as it has such rows; by the statistics in the log those that
+        have none are not even opened. Where there are more rows than ``most``, the files with the oldest go.
+
+        Args:
+            column: The column, of whole numbers: a time, ms.
+            length: The length, ms.
+            columns: Which columns, that one among them; default all. Those that the table does not have are
+                left out.
+            most: About how many rows are kept: files are kept whole, the newest in any case.
+
+        Returns:
+            The rows, in no order.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        with self._lock:
+            if column not in self._columns:
+                return self._nothing(columns)
+            name = f"{column} {length} {' '.join(columns or ())}"
+            kept, parts, count = self._lately.get(name, {}), [], 0
+            now: dict[str, pa.Table] = {}
+            greatest: int | None = None
+            for path, highest in self._highest(column):
+                is_old = highest is not None and greatest is not None and highest <= greatest - length
+                if is_old or (count >= most and greatest is not None):
+                    continue
+                part = kept.get(path)
+                if part is None:
+                    part = self._read(path, columns)
+                if part is None or column not in part.column_names or not part.num_rows:
+                    continue
+                now[path] = part
+                parts.append(part)
+                count += part.num_rows
+                found = pc.max(part[column]).as_py()
+                greatest = max((n for n in (greatest, found) if n is not None), default=None)
+            self._lately[name] = now
+        if greatest is None:
+            return self._nothing(columns)
+        rows = pa.concat_tables(parts, promote_options="permissive")
+        return rows.filter(pc.field(column) > greatest - length)
+
+    def _highest(self, column: str) -> list[tuple[str, int | None]]:
+        """Return each file with its greatest value in a column: unknown ones, then the greatest first."""
+        if self._actions is None:
+            return []
+        known = f"max.{column}" in self._actions.column_names
+        rows = self._actions.select(["path", *([f"max.{column}"] if known else [])]).to_pylist()
+        found = [(str(self.folder / unquote(r["path"])), r.get(f"max.{column}")) for r in rows]
+        return sorted(found, key=lambda f: (f[1] is not None, -(f[1] or 0), f[0]))
 
     def once(self, name: str, make: Callable[[DeltaReader], A]) -> A:
         """Return what is made of the table, made anew only when the table has changed.

@@ -102,6 +102,74 @@ def test_a_fold_is_the_sum_of_the_table_whatever_happened_to_it(tmp_path: Path, 
         assert found.rows == wanted.num_rows
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_the_last_while_are_those_of_a_plain_reading(tmp_path: Path, seed: int) -> None:
+    """Appends out of order, merges, compactions, deletes and restores at random."""
+    random, clock = Random(seed), Clock()
+    path = str(tmp_path / "tables" / "sales")
+    put(tmp_path, "sales", [{"at": 0, "n": 0, "text": "x"}])
+    found = reader(tmp_path, clock)
+    at = numbers = 0
+    for _ in range(15):
+        what = random.choice(["append", "append", "append", "merge", "compact", "delete", "restore"])
+        if what in ("append", "merge"):
+            rows = []
+            for _ in range(random.randrange(1, 6)):
+                at, numbers = at + random.randrange(-30, 50), numbers + 1
+                rows.append({"at": at, "n": random.randrange(numbers) if what == "merge" else numbers})
+            new = pa.Table.from_pylist(list({row["n"]: row for row in rows}.values()))
+            if what == "append":
+                write_deltalake(path, new, mode="append", schema_mode="merge")
+            else:
+                merge = DeltaTable(path).merge(new, "t.n = s.n", "s", "t")
+                merge.when_matched_update({"at": "s.at"}).execute()
+        elif what == "compact":
+            DeltaTable(path).optimize.compact()
+        elif what == "delete":
+            DeltaTable(path).delete(f"at < {random.randrange(0, 100)}")
+        elif (version := DeltaTable(path).version()) > 0:
+            DeltaTable(path).restore(random.randrange(version))
+        clock.later()
+        found.refresh()
+        wanted = DeltaTable(path).to_pyarrow_table().select(["n", "at"]).to_pylist()
+        since = max((row["at"] for row in wanted), default=0) - 60
+        wanted = [row for row in wanted if row["at"] > since]
+        got = found.lately("at", 60, ["n", "at"])
+        assert sorted(map(str, got.select(["n", "at"]).to_pylist())) == sorted(map(str, wanted))
+
+
+def test_of_the_last_while_no_file_is_read_twice_and_none_that_is_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, read = Clock(), []
+    for n in range(5):
+        put(tmp_path, "sales", [{"at": n * 100 + i, "n": n} for i in range(3)])
+    found = reader(tmp_path, clock)
+    original = DeltaReader._read
+    monkeypatch.setattr(
+        DeltaReader, "_read", lambda self, path, columns: read.append(path) or original(self, path, columns)
+    )
+    for _ in range(2):
+        assert sorted(found.lately("at", 150)["at"].to_pylist()) == [300, 301, 302, 400, 401, 402]
+    assert len(read) == 2
+    put(tmp_path, "sales", [{"at": 460, "n": 5}])
+    clock.later()
+    found.refresh()
+    assert sorted(found.lately("at", 150)["at"].to_pylist()) == [400, 401, 402, 460]
+    assert len(read) == len(set(read)) == 3
+    assert found.lately("at", 10_000, ["at"], most=3)["at"].to_pylist() == [460, 400, 401, 402]
+    assert found.lately("gone", 150).num_rows == 0
+    assert found.lately("at", 150, ["at", "gone"]).column_names == ["at"]
+
+
+def test_files_without_statistics_are_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "tables" / "sales")
+    for n in range(3):
+        rows = pa.table({"at": [n * 100]})
+        write_deltalake(path, rows, mode="append", configuration={"delta.dataSkippingNumIndexedCols": "0"})
+    assert sorted(reader(tmp_path, Clock()).lately("at", 150)["at"].to_pylist()) == [100, 200]
+
+
 def test_rows_of_a_key_are_found_in_all_files(tmp_path: Path) -> None:
     for n in range(4):
         put(tmp_path, "sales", [{"card": f"c{i}", "n": n} for i in range(3)])
