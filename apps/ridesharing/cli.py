@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -323,26 +322,15 @@ def _command(
     driver_id: str = "",
     zone: str = "",
 ) -> None:
-    from apps.ridesharing.events import Command, key_of, too_far_ahead
-    from millrace.operations.sending import now_ms, send
+    from apps.ridesharing.commanding import command_of, send_command
+    from millrace.operations.sending import now_ms
     from millrace.time.durations import to_ms
 
     at_ms = _time(at) if at else now_ms()
     until_ms = 0 if length is None else at_ms + to_ms(length)
-    event = Command(
-        command_id=uuid.uuid4().hex[:12],
-        action=action,
-        operator=operator,
-        reason=reason,
-        event_time_ms=at_ms,
-        until_ms=until_ms,
-        request_id=request_id,
-        driver_id=driver_id,
-        zone=zone,
-    )
-    if too_far_ahead(event):
-        raise UserError(f"nothing was sent, since the app would not take it: {length} is too long")
-    send(settings.kafka, settings.topics.commands, Command, [(key_of(event), event)])
+    about = {"request_id": request_id, "driver_id": driver_id, "zone": zone}
+    event = command_of(action, operator, reason, at_ms, until_ms=until_ms, **about)
+    send_command(settings, event)
     typer.echo(f"command {event.command_id} sent; its outcome will stand in the table operations")
 
 

@@ -1,12 +1,10 @@
-"""The ridesharing page of the dashboard: invariants, waits, trips, drivers, regions, policies.
-
-The map of drivers and riders, surge and demand come beside these panels.
-"""
+"""The ridesharing page of the dashboard: invariants, the city, waits, trips, drivers, regions, policies."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from apps.ridesharing.dashboard_city import ACTIONS, PANELS
 from apps.ridesharing.dashboard_data import (
     MOST_WAITS,
     MOST_WINDOWS,
@@ -20,6 +18,7 @@ from apps.ridesharing.dashboard_data import (
     wait_line,
     windows,
 )
+from apps.ridesharing.dashboard_story import story
 from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.details import rows_of
@@ -278,6 +277,7 @@ def request_or_driver(data: AppData, key: str) -> list[Titled]:
             row for kind in "rd" for row in wrong.recent("subject", f"{kind}:{key}", limit=_SHOWN).to_pylist()
         ]
         found += [Titled("Violations", violation_table(of_it, len(of_it)))] if of_it else []
+    found += story(data, key)
     lasting: dict[str, Kind] = {"wait_ms": "duration", "idle_ms": "duration", "distance_m": "number"}
     found += rows_of(
         data, "trips", [("request_id", key)], "Trip",
@@ -303,6 +303,7 @@ page = DashboardPage(
               about="What the auditor checks at every step: nothing dispatched twice, nobody forgotten. "
               "The command millrace ridesharing audit asks the tables."),
         Panel("headline", "Now", headline, width="full", empty="no request yet"),
+        *PANELS,
         Panel("waits", "Wait for the pick-up", waits, empty="nobody was picked up yet",
               about=f"From when the rider wanted to leave; of the last {MOST_WAITS:,} pick-ups."),
         Panel("demand", "Requests and pick-ups", demand, empty="no request yet"),
@@ -322,4 +323,5 @@ page = DashboardPage(
               about="They came too late or out of order; who had to know it was told."),
     ),
     detail=Detail("Request or driver", request_or_driver),
+    actions=ACTIONS,
 )  # fmt: skip

@@ -220,7 +220,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operations: who acts on a ride is not sent",
-        "apps/ridesharing/cli.py",
+        "apps/ridesharing/commanding.py",
         "        operator=operator,\n",
         '        operator="operator",\n',
         "commands over rides say who sent them",

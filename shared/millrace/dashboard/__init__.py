@@ -5,11 +5,16 @@ An app adds panels of its own with a :class:`DashboardPage`; `docs/dashboard.md`
 
 from millrace.dashboard.page import Action, ActionRefused, DashboardPage, Detail, Field, Panel
 from millrace.dashboard.views import (
+    Area,
+    AreaMap,
     Bar,
     Bars,
     Column,
     Edge,
     Graph,
+    Layer,
+    Mark,
+    MarkKind,
     Node,
     Note,
     Number,
@@ -27,6 +32,8 @@ from millrace.dashboard.views import (
 __all__ = [
     "Action",
     "ActionRefused",
+    "Area",
+    "AreaMap",
     "Bar",
     "Bars",
     "Column",
@@ -35,6 +42,9 @@ __all__ = [
     "Edge",
     "Field",
     "Graph",
+    "Layer",
+    "Mark",
+    "MarkKind",
     "Node",
     "Note",
     "Number",

@@ -62,14 +62,15 @@ class LivePage:
             "root": str(self.data.root),
             "broker": None if self.data.broker is None else self.data.broker.address,
             "panels": [
-                {"id": p.id, "title": p.title, "about": p.about, "width": p.width, "actions": p.actions}
+                {"id": p.id, "title": p.title, "about": p.about, "width": p.width, "actions": p.actions,
+                 "replays": p.replay is not None}
                 for p in self.panels
             ],
             "detail": None if page.detail is None else page.detail.label,
             "kinds": {} if page.detail is None else dict(page.detail.kinds),
             "actions": [_described(action) for action in page.actions],
             "tables": self.data.table_names(),
-        }
+        }  # fmt: skip
 
     def refresh(self) -> None:
         """Make the panels anew, unless that was done a moment ago."""
@@ -97,6 +98,11 @@ class LivePage:
                     seen[panel.id] = kept.version
                     found.append(kept.body)
             return found
+
+    def at(self, at_ms: int) -> list[dict[str, Any]]:
+        """Return what the panels that can tell would have shown at a moment, UTC milliseconds."""
+        able = [panel for panel in self.panels if panel.replay is not None]
+        return [{"id": panel.id, "view": self._shown(panel, at_ms)} for panel in able]
 
     def soon(self) -> None:
         """Let the next :meth:`refresh` make everything anew: something was done."""
@@ -149,14 +155,18 @@ class LivePage:
         return action.look(self.data, action.checked(values, complete=False))
 
     def _make(self, panel: Panel) -> bytes:
+        return msgspec.json.encode({"id": panel.id, "view": self._shown(panel)})
+
+    def _shown(self, panel: Panel, at_ms: int | None = None) -> View:
         try:
-            view = panel.make(self.data) or Note(panel.empty)
+            replay = panel.replay if at_ms is not None else None
+            made = panel.make(self.data) if replay is None else replay(self.data, at_ms or 0)
+            return made or Note(panel.empty)
         except MillraceError as error:
-            view = Note(redact_text(str(error)), tone="warn")
+            return Note(redact_text(str(error)), tone="warn")
         except Exception as error:  # a panel of an app must not take the others with it
             log.warning("panel %s of %s: %s", panel.id, self.data.app.name, one_line(error), exc_info=True)
-            view = Note(redact_text(f"this panel failed: {one_line(error)}"), tone="bad")
-        return msgspec.json.encode({"id": panel.id, "view": view})
+            return Note(redact_text(f"this panel failed: {one_line(error)}"), tone="bad")
 
 
 def _described(action: Action) -> dict[str, Any]:

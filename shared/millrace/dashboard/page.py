@@ -51,6 +51,7 @@ class Panel:
         width: How much of a wide window it takes.
         empty: What is said instead as long as there is nothing.
         actions: Names of the page's actions that stand below it, as forms that begin empty.
+        replay: Makes what it would have shown at a moment, UTC milliseconds; ``None``: it cannot tell.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Panel:
     width: Literal["third", "half", "full"] = "half"
     empty: str = "nothing yet"
     actions: tuple[str, ...] = ()
+    replay: Callable[[AppData, int], View | None] | None = None
 
 
 @dataclass(frozen=True)

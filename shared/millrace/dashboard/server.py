@@ -30,8 +30,11 @@ MOST_LISTENERS = 64
 #: Of these, so many without the token: they must not keep out those who have it.
 MOST_UNKNOWN_LISTENERS = 48
 _LARGEST_BODY = 16_384
+#: No moment is later than this, UTC milliseconds: the end of the year 9999.
+_LAST_MS = 253_402_300_799_999
 _FILES = {"style.css": "text/css", "app.js": "text/javascript", "charts.js": "text/javascript",
-          "operators.js": "text/javascript", "icon.svg": "image/svg+xml"}  # fmt: skip
+          "maps.js": "text/javascript", "operators.js": "text/javascript",
+          "icon.svg": "image/svg+xml"}  # fmt: skip
 
 
 class _TooLong(UserError):
@@ -176,6 +179,10 @@ def _add_data(app: FastAPI, site: Site) -> None:
     @app.get("/api/apps/{name}/detail")
     def detail(name: str, key: str = Query(min_length=1, max_length=200)) -> Response:
         return _json(_page(site, name).detail(key))
+
+    @app.get("/api/apps/{name}/at")
+    def at(name: str, ms: int = Query(ge=0, le=_LAST_MS)) -> Response:
+        return _json(_page(site, name).at(ms))
 
     @app.get("/api/apps/{name}/tables/{table}")
     def rows(name: str, table: str, rows: int = Query(default=20, ge=1, le=100)) -> Response:

@@ -1,4 +1,4 @@
-"""What a panel shows, as data: numbers, time series, bars, tables, points, graphs, notes.
+"""What a panel shows, as data: numbers, time series, bars, tables, points, maps, graphs, notes.
 
 An app's panels return these; how they look is the page's business, and the page puts every text in as
 text, so nothing that came with an event can become markup.
@@ -200,6 +200,94 @@ class Points(msgspec.Struct, frozen=True, tag="points", kw_only=True):
     is_map: bool = False
 
 
+class Layer(msgspec.Struct, frozen=True):
+    """Something by which the areas of a map are shaded.
+
+    Attributes:
+        name: What it is.
+        kind: How values are written: counts, or durations in milliseconds.
+        about: What it says, in a few words.
+    """
+
+    name: str
+    kind: Literal["count", "duration"] = "count"
+    about: str = ""
+
+
+class Area(msgspec.Struct, frozen=True):
+    """An area of a map.
+
+    Attributes:
+        id: Its identity on the map, and what it is called.
+        outline: Its corners, longitude and latitude.
+        values: A value per layer; ``None``: there is none.
+    """
+
+    id: str
+    outline: Sequence[tuple[float, float]]
+    values: Sequence[float | None]
+
+
+class MarkKind(msgspec.Struct, frozen=True):
+    """A kind of marks on a map.
+
+    Attributes:
+        name: What they are.
+        shape: How they look: told by more than colour.
+        tone: Their colour, by number, or as a tone.
+    """
+
+    name: str
+    shape: Literal["circle", "ring", "diamond", "up", "down", "square", "cross"]
+    tone: Literal["s0", "s1", "s2", "s3", "s4", "ink", "soft", "bad"]
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Something on a map that may move.
+
+    Attributes:
+        id: Its identity: a mark that is elsewhere at the next look has moved there.
+        lon: Where, degrees east.
+        lat: Where, degrees north.
+        kind: Number of its kind.
+        label: What is said of it.
+        key: The key whose detail it leads to; empty: none.
+    """
+
+    id: str
+    lon: float
+    lat: float
+    kind: int
+    label: str
+    key: str = ""
+
+
+class AreaMap(msgspec.Struct, frozen=True, tag="map", kw_only=True):
+    """A map without a background: areas shaded by one of several layers, and marks that move.
+
+    Attributes:
+        layers: By what areas can be shaded.
+        areas: The areas.
+        kinds: The kinds of marks.
+        marks: The marks.
+        box: West, south, east and north of what is shown, degrees.
+        at_ms: The moment that is shown, UTC milliseconds.
+        since_ms: The oldest moment that can be shown.
+        until_ms: The newest one.
+        step_ms: Steps between them; 0: no other can be shown.
+    """
+
+    layers: tuple[Layer, ...]
+    areas: Sequence[Area]
+    kinds: tuple[MarkKind, ...]
+    marks: Sequence[Mark]
+    box: tuple[float, float, float, float]
+    at_ms: int
+    since_ms: int = 0
+    until_ms: int = 0
+    step_ms: int = 0
+
+
 class Note(msgspec.Struct, frozen=True, tag="note"):
     """A sentence, where there is nothing to show or something to say."""
 
@@ -265,7 +353,7 @@ class Graph(msgspec.Struct, frozen=True, tag="graph", kw_only=True):
     more: int = 0
 
 
-View = Numbers | TimeSeries | Bars | Table | Points | Graph | Note
+View = Numbers | TimeSeries | Bars | Table | Points | Graph | AreaMap | Note
 
 
 class Titled(msgspec.Struct, frozen=True):

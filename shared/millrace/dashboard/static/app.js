@@ -9,7 +9,7 @@ const detailBox = document.getElementById("detail");
 const actBox = document.getElementById("act");
 const leaveButton = document.getElementById("leave");
 const session = { is_known: false, may_act: false };
-let current = null; // { name, about, source, timer, table }
+let current = null; // { name, about, source, timer, table, past }
 
 // The half of a session that lets act: it came behind the # of the address, once, and stays with this page's
 // own address, port included, where no other server of this machine can ask for it.
@@ -121,7 +121,8 @@ async function showApp(name, isOver) {
   const [apps, about] = await Promise.all([get("/api/apps"), get(`/api/apps/${encodeURIComponent(name)}`)]);
   await knowSession();
   if (isOver()) return;
-  current = { name, about, source: null, timer: 0, table: null };
+  const replays = new Set(about.panels.filter((p) => p.replays).map((p) => p.id));
+  current = { name, about, source: null, timer: 0, table: null, past: { at: null, asked: 0, replays, live: new Map() } };
   await navigation(apps, name);
   const panels = about.panels.map((p) =>
     el("section", { class: `panel ${p.width}`, id: `panel-${p.id}`, "data-version": 0, "aria-labelledby": `title-${p.id}` },
@@ -156,16 +157,43 @@ function context(title) {
   const { name, about } = current;
   return {
     title, actions: about.actions, mayAct: session.may_act, whyNot: whyNot(session), act: openAction,
-    link: about.detail ? (key) => linkTo(name, key) : null,
+    link: about.detail ? (key) => linkTo(name, key) : null, replay: { at: current.past.at, to: lookBack },
   };
 }
 
-function putPanel({ id, view }) {
+// -- a moment that is over: what panels would have shown then -------------------------------------
+
+// Shows a moment (UTC ms) in the panels that can tell; null: now.
+async function lookBack(at) {
+  const { name, past } = current;
+  const mine = ++past.asked;
+  const views = at === null ? [...past.live.values()] : await get(`/api/apps/${encodeURIComponent(name)}/at?ms=${at}`);
+  if (current?.past !== past || mine !== past.asked) return;
+  past.at = at;
+  views.forEach(showPanel);
+}
+
+function putPanel(panel) {
+  const { past } = current;
+  if (past.replays.has(panel.id)) {
+    past.live.set(panel.id, panel);
+    if (past.at !== null) return;
+  }
+  showPanel(panel);
+}
+
+function showPanel({ id, view }) {
   const panel = document.getElementById(`panel-${id}`);
   if (!panel) return;
+  const { past } = current;
+  const isPast = past.at !== null && past.replays.has(id), title = panel.querySelector("h2");
+  panel.classList.toggle("past", isPast);
+  if (isPast) title.dataset.at = time(past.at).slice(11);
+  else delete title.dataset.at;
   const focused = panel.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const scrolled = panel.querySelector(".scroll")?.scrollTop ?? 0;
-  panel.querySelector(".view").replaceChildren(draw(view, context(panel.querySelector("h2").textContent)));
+  const body = panel.querySelector(".view"), made = draw(view, context(panel.querySelector("h2").textContent));
+  if (body.firstChild !== made) body.replaceChildren(made); // what moves stays, and is not drawn anew
   panel.dataset.version = Number(panel.dataset.version) + 1;
   const table = panel.querySelector(".scroll");
   if (table) table.scrollTop = scrolled;

@@ -1,5 +1,7 @@
 // Views as data → elements. Every text is put in as text, never as markup: it may come from an event.
 
+import { drawMap } from "/static/maps.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function el(name, attributes = {}, ...children) {
@@ -61,6 +63,7 @@ const shown = {
   series: drawSeries,
   points: drawPoints,
   graph: drawGraph,
+  map: drawMap,
 };
 
 export function draw(view, context) {
@@ -133,7 +136,7 @@ function drawTable(view, context) {
   return box;
 }
 
-function tableOf(view, context, places, left) {
+export function tableOf(view, context, places, left) {
   const right = new Set(["count", "number", "share", "money", "duration"]);
   const acts = view.actions.length > 0 && context.actions;
   const head = el("tr", {}, ...view.columns.map((c) => el("th", { scope: "col", class: right.has(c.kind) ? "right" : null }, c.name)));
@@ -234,9 +237,9 @@ function edgeTable(view, context) {
 
 const H = 210, LEFT = 46, RIGHT = 10, TOP = 8, BOTTOM = 22;
 // A chart is drawn as wide as it will be, about: letters keep their size on a telephone.
-const width = () => (window.innerWidth < 760 ? 340 : 640);
+export const width = () => (window.innerWidth < 760 ? 340 : 640);
 
-function nice(most) {
+export function nice(most) {
   const step = 10 ** Math.floor(Math.log10(most || 1));
   return [1, 2, 2.5, 5, 10].map((f) => f * step).find((top) => top >= most * 0.999) ?? most;
 }

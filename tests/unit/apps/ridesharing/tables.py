@@ -11,7 +11,9 @@ from apps.ridesharing.records import (
     Attempt,
     DriverChange,
     Ignored,
+    Journey,
     Operation,
+    Place,
     Supply,
     Trip,
     Violation,
@@ -39,6 +41,8 @@ class RidesRecords(NamedTuple):
     windows: list[WindowReport]
     supply: list[Supply]
     drivers: list[DriverChange]
+    places: list[Place]
+    journeys: list[Journey]
 
     @property
     def until_ms(self) -> int:
@@ -95,6 +99,31 @@ def windows(random: Random) -> list[WindowReport]:
     return found
 
 
+def places(random: Random, until_ms: int) -> list[Place]:
+    """A place of each driver every half minute of the last 40 minutes, those of two only at first."""
+    found = []
+    for n in range(40):
+        lat, lon = 37.77 + random.uniform(-0.03, 0.03), -122.42 + random.uniform(-0.03, 0.03)
+        state = ("free", "free", "accepted", "in_progress", "away")[n % 5]
+        for step in range(80 if n > 1 else 5):
+            lat, lon = lat + random.uniform(-0.002, 0.002), lon + random.uniform(-0.002, 0.002)
+            at = until_ms - (79 - step) * 30 * SECOND - n * 100
+            request_id = "" if state in ("free", "away") else f"r{n:03}"
+            found.append(Place(f"d{n}", "north", at, round(lat, 5), round(lon, 5), state, request_id))  # type: ignore[arg-type]
+    return found
+
+
+def journeys(random: Random, of: list[Trip]) -> list[Journey]:
+    """Where the riders of the trips want to go: a mile or two."""
+    found = []
+    for t in of:
+        if t.revision == 0:
+            a, b, c, d = (random.uniform(-0.025, 0.025) for _ in range(4))
+            ends = 37.77 + a, -122.42 + b, 37.77 + c, -122.42 + d
+            found.append(Journey(t.request_id, t.region, t.zone, "standard", t.at_ms, t.at_ms, *ends))
+    return found
+
+
 def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
     """Write everything that the page can show; return it."""
     random = Random(3)
@@ -108,7 +137,11 @@ def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
         DriverChange(f"d{n % 40}", random.choice(REGIONS), change, START_MS + n * SECOND, 5_000)  # type: ignore[arg-type]
         for n, change in enumerate(["entered"] * 60 + ["left"] * 20 + ["stale"] * 5)
     ]
-    found = RidesRecords(walked, attempts(random, walked), windows(random), supply, drivers)
+    until_ms, more = max(t.at_ms for t in walked), Random(4)
+    found = RidesRecords(
+        walked, attempts(random, walked), windows(random), supply, drivers,
+        places(more, until_ms), journeys(more, walked),
+    )  # fmt: skip
     for at in range(0, len(walked), 300):
         put_records(root, "trips", walked[at : at + 300])
     wrong = [
@@ -122,6 +155,7 @@ def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
     late = [Ignored("answers", f"e{n}", "r1", "d1", "the offer is over", True, START_MS) for n in range(4)]
     for table, records in (
         ("windows", found.windows), ("supply", supply), ("drivers", drivers),
+        ("places", found.places), ("journeys", found.journeys),
         ("violations", wrong), ("operations", by_hand), ("ignored", late),
     ):  # fmt: skip
         if records:

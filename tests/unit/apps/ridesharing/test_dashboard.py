@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import h3
+import msgspec
 import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
-from apps.ridesharing import dashboard
+from apps.ridesharing import dashboard, dashboard_city
 from apps.ridesharing.app import app as ridesharing
 from apps.ridesharing.dashboard_data import trips
+from apps.ridesharing.events import Command
 from apps.ridesharing.lifecycle import TERMINAL
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.dashboard.data import AppData
-from millrace.dashboard.views import Note, Numbers, Table
+from millrace.dashboard.live import LivePage
+from millrace.dashboard.page import ActionRefused
+from millrace.dashboard.views import AreaMap, Note, Numbers, Table
 from tests.unit.apps.ridesharing.tables import EVIL, MINUTE, REGIONS, START_MS, RidesRecords, rides_folder
 from tests.unit.millrace.dashboard.cases import (
     Clock,
@@ -29,6 +35,7 @@ from tests.unit.millrace.dashboard.cases import (
     put_records,
     without_rows,
 )
+from tests.unit.millrace.operations.cases import MockBroker, records_of
 
 World = tuple[AppData, RidesRecords, Clock]
 shown = partial(panel_of, dashboard.page)
@@ -55,6 +62,13 @@ def own(made: tuple[Path, RidesRecords], tmp_path: Path) -> World:
     shutil.copytree(root, tmp_path / "rides")
     clock = Clock(records.until_ms)
     return data_in(tmp_path / "rides", clock), records, clock
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    mock = MockBroker()
+    yield mock
+    mock.stop()
 
 
 def data_in(root: Path, clock: Clock | None = None) -> AppData:
@@ -241,3 +255,110 @@ def test_a_request_and_a_driver_are_found(world: World) -> None:
     assert offers.rows[0][0] >= offers.rows[-1][0] >= START_MS  # type: ignore[operator]
     assert {row[7] for row in offers.rows} == {None}  # not over yet: no time
     assert dashboard.request_or_driver(data, "nobody") == []
+
+
+# -- the city --------------------------------------------------------------------------------------
+
+
+def test_the_map_shows_cells_cars_and_riders_of_a_moment(world: World) -> None:
+    data, records, _ = world
+    found, then = shown(data, "map"), dashboard_city.city_map(data, records.until_ms - 20 * MINUTE)
+    assert isinstance(found, AreaMap)
+    assert isinstance(then, AreaMap)
+    assert (found.at_ms, found.until_ms, found.since_ms) == (records.until_ms, records.until_ms, START_MS)
+    for view in (found, then):
+        kinds = Counter(view.kinds[mark.kind].name for mark in view.marks)
+        riders = kinds.pop("rider who waits")
+        assert kinds == {"free": 14, "on the way": 8, "with a rider": 8, "not to be had": 8}  # two are silent
+        assert riders == sum(1 for mark in view.marks if mark.id.startswith("rider")) > 5
+        assert {mark.key for mark in view.marks} <= {mark.id.removeprefix("rider ") for mark in view.marks}
+        for area in view.areas:
+            lons, lats = zip(*area.outline, strict=True)
+            assert h3.latlng_to_cell(sum(lats) / 6, sum(lons) / 6, 8) == area.id
+            assert any(value is not None for value in area.values)
+    west, south, east, north = found.box
+    inside = [west <= p.lon <= east and south <= p.lat <= north for p in records.places]
+    assert sum(inside) / len(inside) > 0.9
+    asked = [j for j in records.journeys if records.until_ms - 15 * MINUTE < j.at_ms <= records.until_ms]
+    assert sum(area.values[0] or 0 for area in found.areas) == len(asked)
+    assert {m.id for m in found.marks if m.id in ("d0", "d1", "d2")} == {"d2"}
+
+
+def test_the_panels_of_the_city_are_seen_as_of_a_moment_that_is_over(world: World) -> None:
+    data, records, _ = world
+    at = records.until_ms - 30 * MINUTE
+    past = {one["id"]: one["view"] for one in LivePage(data, dashboard.page).at(at)}
+    assert list(past) == ["map", "longest", "shortage", "stuck"]
+    assert past["map"].at_ms == at // 30_000 * 30_000
+    rows = frame([t for t in records.trips if t.at_ms <= past["map"].at_ms])
+    last = rows.sort_values("revision").groupby("request_id").tail(1)
+    waiting = last[last.state.isin(["processing", "offered", "accepted"])].sort_values("requested_ms")
+    assert [row[0] for row in past["longest"].rows] == list(waiting.request_id[:25])
+    assert past["longest"].rows != shown(data, "longest").rows
+    assert past["stuck"].rows
+    assert not past["stuck"].actions  # what is over cannot be ended
+
+
+def test_zones_that_lack_cars_come_first(world: World) -> None:
+    data, _, _ = world
+    rows = shown(data, "shortage").rows
+    assert [row[1] for row in rows] == sorted((row[1] for row in rows), reverse=True)
+    assert all(row[1] == max(0, row[2] - row[3]) for row in rows)
+    assert (rows[0][0], rows[0][1] > 0, len(rows) > 2) == (
+        "872830828ffffff",
+        True,
+        True,
+    )  # all riders are here
+
+
+def test_a_trip_with_a_rider_that_stands_still_can_be_ended_by_a_command(
+    world: World, broker: MockBroker
+) -> None:
+    data, records, clock = world
+    found = shown(data, "stuck")
+    offers = {row[0]: offer for row, offer in zip(found.rows, found.actions, strict=True)}
+    states = {row[0]: row[1] for row in found.rows}
+    assert {states[name] for name, offer in offers.items() if offer} == {"in progress"}
+    assert {states[name] for name, offer in offers.items() if not offer} >= {"accepted"}
+    name = next(name for name, offer in offers.items() if offer)
+    values = {**offers[name][0].values, "by": "ann", "reason": "the phone is lost"}
+    with pytest.raises(ActionRefused, match="no broker"):
+        LivePage(data, dashboard.page).act(values)
+    until = records.until_ms
+    for now, at_ms in ((until + 9_000, until + 9_000), (clock.now * 2, until)):
+        topic = broker.topic()
+        settings = RidesharingSettings.model_validate(
+            {"kafka": {"bootstrap": broker.bootstrap}, "topics": {"commands": topic}}
+        )
+        page = LivePage(AppData(ridesharing, settings, data.root, Clock(now)), dashboard.page)
+        assert f"ending {name} is sent, by ann" in page.act(values)
+        with pytest.raises(ActionRefused, match="Why is missing"):
+            page.act({**values, "reason": ""})
+        ((key, value),) = [one for n in range(4) for one in records_of(broker.bootstrap, topic, n)]
+        event = msgspec.json.decode(value or b"", type=Command)
+        assert (key, event.action, event.request_id) == (name.encode(), "end_trip", name)
+        assert (event.operator, event.reason, event.zone) == ("ann", "the phone is lost", "872830828ffffff")
+        assert event.event_time_ms == at_ms
+
+
+def test_a_request_has_its_story_in_order_and_the_way_of_its_car(world: World) -> None:
+    data, records, _ = world
+    name = "r003"
+    story = {p.title: p.view for p in dashboard.request_or_driver(data, name)}
+    table, way = story["Story"], story["Where the car was"]
+    assert isinstance(table, Table)
+    assert isinstance(way, AreaMap)
+    times: list[Any] = [row[0] for row in table.rows]
+    assert times == sorted(times)
+    assert [row[1] for row in table.rows] == [at - times[0] for at in times]
+    what = [str(row[2]) for row in table.rows]
+    assert "a rider wants to go" in what[0]
+    steps = [t for t in records.trips if t.request_id == name]
+    attempts = [a for a in records.attempts if a.request_id == name]
+    assert len(what) == 1 + len(steps) + len(attempts)
+    assert [w for w in what if "attempt" in w] == [
+        f"attempt {a.attempt} by optimal: {a.distance_m:,.0f} m to the pick-up" for a in attempts
+    ]
+    kinds = [way.kinds[mark.kind].name for mark in way.marks]
+    assert kinds == ["with a rider"] * 80 + ["pick-up", "drop-off"]
+    assert [mark.lat for mark in way.marks[:80]] == [p.lat for p in records.places if p.request_id == name]

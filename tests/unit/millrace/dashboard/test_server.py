@@ -178,6 +178,27 @@ def test_panels_are_made_once_for_all_who_look(page: LivePage, clock: Clock) -> 
     assert len(made) == 2
 
 
+def test_panels_that_can_tell_are_seen_as_of_a_moment(tmp_path: Path) -> None:
+    def then(data: AppData, at_ms: int) -> View | None:
+        if at_ms == 13:
+            raise ZeroDivisionError("an unlucky moment")
+        return Note(f"at {at_ms}") if at_ms else None
+
+    panels = (Panel("now", "Now", count), Panel("then", "Then", count, empty="not yet", replay=then))
+    put(tmp_path, "sales", [{"n": 1}])
+    site = Site(
+        {"shop": LivePage(data_of(tmp_path), DashboardPage(panels=panels))}, Access("127.0.0.1", TOKEN)
+    )
+    with TestClient(make_app(site), base_url=f"http://{HOST}") as client:
+        described = client.get("/api/apps/shop").json()["panels"]
+        assert {p["id"] for p in described if p["replays"]} == {"then"}
+        for at, text in ((7, "at 7"), (0, "not yet"), (13, "this panel failed")):
+            (found,) = client.get(f"/api/apps/shop/at?ms={at}").json()
+            assert (found["id"], text in found["view"]["text"]) == ("then", True)
+        for wrong in ("", "?ms=-1", "?ms=x", "?ms=253402300800000"):
+            assert client.get(f"/api/apps/shop/at{wrong}").status_code == 422
+
+
 def test_rows_of_a_table_and_the_detail_of_a_key(client: TestClient) -> None:
     rows = client.get("/api/apps/shop/tables/sales?rows=1").json()
     assert (rows["rows"], rows["more"]) == ([[2, "x"]], 1)
