@@ -16,6 +16,8 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 #: So many of the last items are kept.
 LAST_ITEMS: Final = 10
+#: So many orders are known by their identity.
+LAST_ORDERS: Final = 16
 #: Rolling counts are kept by the hour for so long, ms.
 ROLLING_MS: Final = 7 * DAY_MS
 _EVENTS: Final = {"view": 0, "search": 1, "add_to_cart": 2, "checkout": 3}
@@ -33,6 +35,7 @@ class _Counts(Protocol):
     spent_cents: int
     orders: int
     seen_ms: int
+    told: dict[str, tuple[int, int]]
 
 
 class Counted:
@@ -60,11 +63,28 @@ class Counted:
             self.viewed_cents += cents
             self.viewed += 1
 
-    def bought(self: _Counts, at_ms: int, cents: int) -> None:
-        """Let a purchase count: when it was, UTC ms, and its value, cents."""
+    def bought(self: _Counts, order_id: str, at_ms: int, cents: int) -> bool:
+        """Let an order count, once, whatever tells of it.
+
+        Args:
+            order_id: The order.
+            at_ms: When it was, UTC ms.
+            cents: Its value, cents.
+
+        Returns:
+            Whether nothing earlier has told of it.
+        """
+        known = self.told.get(order_id)
+        if known is not None:
+            if known <= (at_ms, cents):
+                return False
+            _unbuy(self, *known)
+        self.told[order_id] = (at_ms, cents)
+        _forget_orders(self.told)
         _count(self, at_ms, _PURCHASE)
         self.spent_cents += cents
         self.orders += 1
+        return True
 
     def add(self: _Counts, other: _Counts) -> None:
         """Let all that was counted elsewhere count here, too."""
@@ -81,6 +101,25 @@ class Counted:
         self.spent_cents += other.spent_cents
         self.orders += other.orders
         self.seen_ms = max(self.seen_ms, other.seen_ms)
+        for order_id, told in other.told.items():
+            known = self.told.get(order_id)
+            if known is not None:  # it was counted in both
+                _unbuy(self, *max(known, told))
+            self.told[order_id] = told if known is None else min(known, told)
+        _forget_orders(self.told)
+
+
+def _unbuy(counted: _Counts, at_ms: int, cents: int) -> None:
+    counts = counted.hours.get(at_ms // HOUR_MS)
+    if counts is not None:
+        counts[_PURCHASE] -= 1
+    counted.spent_cents -= cents
+    counted.orders -= 1
+
+
+def _forget_orders(told: dict[str, tuple[int, int]]) -> None:
+    while len(told) > LAST_ORDERS:
+        del told[min(told, key=lambda name: (told[name], name))]
 
 
 def _count(counted: _Counts, at_ms: int, place: int) -> None:
@@ -105,3 +144,4 @@ class ActivityCounts(Counted, msgspec.Struct, array_like=True, gc=False):
     spent_cents: int = 0
     orders: int = 0
     seen_ms: int = 0
+    told: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)

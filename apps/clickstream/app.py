@@ -48,10 +48,10 @@ app = App(
     evaluate="apps.clickstream.evaluate_cli:app",
     serve="apps.clickstream.recommend.serve:QUESTIONS",
     contracts={
-        "click.v2": Click,
+        "click.v3": Click,
         "customer.v1": Customer,
         "consent.v2": Consent,
-        "refund.v2": Refund,
+        "refund.v3": Refund,
         "erasure.v1": Erasure,
         "forget.v1": Forget,
         "offer.v1": Offer,

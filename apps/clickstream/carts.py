@@ -16,6 +16,8 @@ LIFE_MS: Final = 8 * 86_400_000
 #: A cart is left when nothing happens to it for longer than this, ms.
 CART_TIMEOUT_MS: Final = 30 * 60_000
 _IDLE: Final = "cart"
+#: So many orders of a cart are known.
+_ORDERS: Final = 4
 
 
 class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
@@ -29,6 +31,7 @@ class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
         visitor: The browser in which it happened.
         person: The person that was known by it.
         marketing: Whether something might be offered there.
+        order_id: The order, where it was bought.
     """
 
     at_ms: int
@@ -38,6 +41,7 @@ class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     visitor: str = ""
     person: str = ""
     marketing: bool = False
+    order_id: str = ""
 
 
 class Cart(msgspec.Struct, array_like=True, gc=False):
@@ -46,8 +50,8 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
     Attributes:
         steps: What happened to it since it was last judged, in order of time.
         cents: Its value before the first of them.
-        judged_ms: Up to which time it has been judged; earlier steps are too late to matter.
-        bought_ms: When it was bought; 0: it was not.
+        judged_ms: Time of the last step that has been judged, ms; earlier ones are too late to matter.
+        bought_ms: When it was last bought; 0: it was not.
         visitor: The browser in which something last happened.
         person: The person that is known by it.
         marketing: Whether something may be offered there.
@@ -55,6 +59,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         told: How many times it has been reported as left.
         owner: Whom its browser turned out to be of; empty for nobody.
         owner_ms: Since when that is known.
+        orders: The last orders that it was bought by: one that is told again buys nothing.
     """
 
     steps: list[Step] = msgspec.field(default_factory=list)
@@ -68,6 +73,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
     told: int = 0
     owner: str = ""
     owner_ms: int = 0
+    orders: list[str] = msgspec.field(default_factory=list)
 
     def owned(self, event: CartOwner) -> None:
         """Take down whose it is; of several the first one: it was filled before that."""
@@ -83,14 +89,15 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         """Take down what happened; order makes no difference."""
         at = change.at_ms
         step = Step(
-            at, change.cause, change.stage, change.cents, change.visitor, change.person, change.marketing
-        )
+            at, change.cause, change.stage, change.cents, change.visitor, change.person, change.marketing,
+            change.order_id,
+        )  # fmt: skip
         insort(self.steps, step)
         if at >= self.last_ms:
             self.last_ms, self.visitor, self.person = at, change.visitor, change.person
             self.marketing = change.marketing
-        if change.stage == "bought" and (not self.bought_ms or at < self.bought_ms):
-            self.bought_ms = at
+        if change.stage == "bought":
+            self.bought_ms = max(self.bought_ms, at)
 
     def left(self, until_ms: int, timeout_ms: int) -> list[tuple[Step, int]]:
         """Return the steps after which it lay idle for longer than a timeout, each once.
@@ -107,16 +114,24 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         for place, step in enumerate(steps):
             if step.at_ms + timeout_ms > until_ms:
                 break  # what comes after it may still be to come
-            cents += step.cents
+            cents = self._after(step, cents)
             after = steps[place + 1].at_ms if place + 1 < len(steps) else None
             idle = after is None or after - step.at_ms > timeout_ms
-            bought = self.bought_ms and step.at_ms >= self.bought_ms
-            if idle and cents > 0 and not bought and step.stage != "bought":
+            if idle and cents > 0 and step.stage != "bought":
                 found.append((step, cents))
             settled = place + 1
-            self.cents = cents
+            self.cents, self.judged_ms = cents, step.at_ms
         del steps[:settled]
         return found
+
+    def _after(self, step: Step, cents: int) -> int:
+        """Return what is in it after a step, cents: once it is bought, nothing."""
+        if step.stage != "bought":
+            return cents + step.cents
+        if step.order_id and step.order_id in self.orders:
+            return cents
+        self.orders = [*self.orders[1 - _ORDERS :], step.order_id]
+        return 0
 
 
 class Abandonment(msgspec.Struct, frozen=True, gc=False):
@@ -192,8 +207,8 @@ class Carts(KeyedProcess[ToCart, Shopping]):
         if is_suppressed(self.erased.value, event.at_ms):
             return
         cart = self.cart.value
-        if cart is not None and event.stage == "bought":
-            cart.bought_ms = cart.bought_ms or event.at_ms
+        if cart is not None and event.stage == "bought" and event.at_ms >= cart.judged_ms:
+            cart.take(event)
             self.cart.value = cart
         self.emit_late(event, ctx)
 
@@ -216,11 +231,11 @@ class Carts(KeyedProcess[ToCart, Shopping]):
             if who.marketing:
                 ctx.emit(
                     Shopping(person, "abandoned", at, step.cause, who.visitor, ctx.key,
-                             stage=step.stage, cents=cents)
+                             stage=step.stage, cents=cents, since_ms=step.at_ms)
                 )  # fmt: skip
         if cart.steps:
             ctx.timers.at(cart.steps[0].at_ms + self._timeout_ms, _IDLE)
-        elif cart.bought_ms or at >= cart.last_ms + LIFE_MS:
+        elif (cart.bought_ms and cart.cents <= 0) or at >= cart.last_ms + LIFE_MS:
             self.cart.clear()
             return
         else:

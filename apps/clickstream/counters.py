@@ -146,6 +146,8 @@ def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
         return
     hour = shard.window("1h", end)
     for item, (views, sold, cents) in sorted(shard.window("24h", end).items()):
+        if not (views or sold):
+            continue  # what was sold is told by an earlier event, of another day
         views_1h, sold_1h, _ = hour.get(item, (0, 0, 0))
         yield ItemFeatures(
             item, shard.categories.get(item, ""), views_1h, sold_1h, views, sold, cents,
@@ -170,31 +172,32 @@ def best_of(window: Pane, place: int) -> dict[str, int]:
     return dict(best(((item, numbers[place]) for item, numbers in window.items() if numbers[place]), PLACES))
 
 
-def tell(shard: Shard, name: str, end: int) -> Iterator[ShardWindow]:
+def tell(shard: Shard, name: str, end: int, *, also_empty: bool = False) -> Iterator[ShardWindow]:
     """Yield what the windows that end at a minute have to say to the boards.
 
     Args:
         shard: The shard.
         name: Its name.
         end: Minute since the epoch.
+        also_empty: Tell the boards of items, too, on which nothing is: something was taken off.
     """
     for span, (length, every) in SPANS.items():
         if end % every:
             continue
         window = shard.window(span, end)
-        if not window:
+        if not window and not also_empty:
             continue
-        yield from _told(name, f"views/{span}", best_of(window, 0), end, length)
-        yield from _told(name, f"sold/{span}", best_of(window, 1), end, length)
+        yield from _told(name, f"views/{span}", best_of(window, 0), end, length, also_empty=also_empty)
+        yield from _told(name, f"sold/{span}", best_of(window, 1), end, length, also_empty=also_empty)
         categories: dict[str, Numbers] = {}
         for item, numbers in window.items():
             sums = categories.setdefault(shard.categories.get(item, ""), [0, 0, 0])
             for place in range(3):
                 sums[place] += numbers[place]
         views = {c: n[0] for c, n in categories.items() if n[0]}
-        yield from _told(name, f"categories/{span}", views, end, length)
+        yield from _told(name, f"categories/{span}", views, end, length, also_empty=also_empty)
         revenue = {c: n[2] for c, n in categories.items() if n[2]}
-        yield from _told(name, f"revenue/{span}", revenue, end, length)
+        yield from _told(name, f"revenue/{span}", revenue, end, length, also_empty=also_empty)
     yield from _told(name, "visitors/1m", shard.there.get(end - 1, {}), end, 1)
     yield from _told(name, "visitors/now", shard.now.get(end, {}), end, 5)
     if end % _HOUR == 0:
@@ -204,8 +207,10 @@ def tell(shard: Shard, name: str, end: int) -> Iterator[ShardWindow]:
             yield from _told(name, f"sources.{number}/1h", counts, end, _HOUR)
 
 
-def _told(name: str, board: str, counts: dict[str, int], end: int, length: int) -> Iterator[ShardWindow]:
-    if counts:
+def _told(
+    name: str, board: str, counts: dict[str, int], end: int, length: int, *, also_empty: bool = False
+) -> Iterator[ShardWindow]:
+    if counts or also_empty:
         end_ms = end * MINUTE_MS
         yield ShardWindow(
             f"{board}:{end_ms}",

@@ -24,6 +24,8 @@ from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 
 #: What the generator sends.
 STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures")
+#: What the generator's currencies are worth.
+RATES: Final = Path(__file__).with_name("demo_rates.yaml")
 _MINUTE_MS: Final = 60_000
 _CART_TIMEOUT_MS: Final = 15 * _MINUTE_MS
 _decode_offer = msgspec.json.Decoder(Offer).decode
@@ -35,7 +37,13 @@ def settings(run_id: str) -> list[str]:
     topics = [name for name in type(names).model_fields if name != "partitions"]
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
     # Two hours of event time pass in a minute: four minutes are two seconds between topics.
-    return [*own, "stream.out_of_orderness=4m", "cart_timeout=15m", "recommend.on=true"]
+    return [
+        *own,
+        "stream.out_of_orderness=4m",
+        "cart_timeout=15m",
+        "recommend.on=true",
+        f"orders.rates={RATES}",
+    ]
 
 
 def generate(run: DemoRun) -> Sequence[str]:
@@ -49,9 +57,11 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--speed": 120,
         "--people": 2_000,
         "--items": 1_000,
-        # Within two hours there are refunds, erasures, and purchases of what was left in the cart.
+        # Within two hours orders come back and are cancelled, accounts erased, left carts bought.
         "--refunds": 0.3,
         "--refund-after-h": 0.5,
+        "--cancellations": 0.2,
+        "--foreign": 0.3,
         "--erasures": 40,
         "--recovery": 0.3,
         # Shoppers answer offers; of the two hours there must be time for it.

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from apps.clickstream.money import Currency
+
 EventType = Literal[
     "page_view",
     "page_ping",
@@ -23,6 +25,7 @@ DeviceKind = Literal["desktop", "mobile", "tablet"]
 CheckoutStep = Literal["address", "delivery", "payment"]
 Gender = Literal["f", "m", "x"]
 Purpose = Literal["analytics", "personalisation", "marketing"]
+RefundKind = Literal["refund", "cancellation"]
 
 PURPOSES: Final[tuple[Purpose, ...]] = ("analytics", "personalisation", "marketing")
 #: The end of the year 9999, UTC.
@@ -45,7 +48,7 @@ Address = Annotated[str, Meta(max_length=4_000)]
 
 
 def to_cents(amount: float) -> int:
-    """Return an amount of money as whole cents.
+    """Return an amount of money as whole cents, hundredths of its currency.
 
     >>> to_cents(19.99)
     1999
@@ -59,14 +62,16 @@ class OrderLine(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         item_id: The item.
         category: Its category.
-        price: Price of one piece, EUR, at most two decimals.
+        price: Price of one piece, at most two decimals.
         quantity: How many pieces.
+        cost: What one piece costs the shop, where that is to be known.
     """
 
     item_id: Identifier
     category: Name
     price: Price
     quantity: Pieces
+    cost: Price | None = None
 
 
 class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -92,16 +97,19 @@ class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         click_id: Identity of the click on an advertisement.
         item_id: The item that is viewed, added or removed.
         category: Category of the page or item.
-        price: Price of one piece, EUR.
+        price: Price of one piece.
         quantity: How many pieces are added or removed.
         query: What is searched for.
         cart_id: The cart; a purchase ends it.
         step: Step of the checkout that is done.
-        order_id: The order.
-        amount: Value of the order, EUR.
+        order_id: The order; without one every purchase is an order of its own.
+        amount: Value of what is ordered, without shipping.
         lines: What is ordered.
         page_view_id: The page view that it belongs to, by the tracker; without one its address stands for it.
         client_sent_ms: When it was sent, by the clock of the visitor's device; without it, at once.
+        currency: Currency of all sums of it; without one, the shop's own.
+        tax: Tax on what is ordered.
+        shipping: What shipping costs the buyer, on top of the value.
     """
 
     event_id: Identifier
@@ -133,6 +141,9 @@ class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     lines: Annotated[list[OrderLine], Lines] = msgspec.field(default_factory=list)
     page_view_id: Name | None = None
     client_sent_ms: ClientTime | None = None
+    currency: Currency | None = None
+    tax: Money | None = None
+    shipping: Money | None = None
 
 
 class Customer(msgspec.Struct, frozen=True, gc=False):
@@ -178,16 +189,21 @@ class Consent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refund(msgspec.Struct, frozen=True, gc=False):
-    """The shop pays for returned lines of an order; nobody clicks, so it belongs to no session.
+    """An order is cancelled, or lines of it come back and are paid for; nobody clicks: it has no session.
 
     Attributes:
         refund_id: Identity of the event.
         order_id: The order.
         visitor_id: The cookie that ordered; the key.
         user_id: The account that ordered, if any.
-        lines: What came back.
-        amount: What is paid back, EUR.
+        lines: What came back, or will not be sent.
+        amount: What is paid back of the order's value.
         event_time_ms: When, UTC milliseconds.
+        kind: ``refund``: something came back. ``cancellation``: it is not sent at all; without lines that is
+            the whole order, whatever the amount.
+        tax: The tax in it; without it, the order's tax by the share of its value.
+        shipping: What is paid back of shipping.
+        currency: Currency of the sums; without one, the order's.
     """
 
     refund_id: Identifier
@@ -197,6 +213,10 @@ class Refund(msgspec.Struct, frozen=True, gc=False):
     lines: Annotated[tuple[OrderLine, ...], Lines]
     amount: Money
     event_time_ms: Time
+    kind: RefundKind = "refund"
+    tax: Money | None = None
+    shipping: Money = 0.0
+    currency: Currency | None = None
 
 
 class Erasure(msgspec.Struct, frozen=True, gc=False):
@@ -258,3 +278,8 @@ def identity_of(event: ShopEvent) -> str:
     'r1'
     """
     return getattr(event, _IDENTITY[type(event)])  # type: ignore[no-any-return]
+
+
+def order_of(event: Click) -> str:
+    """Return the order that a purchase tells of; without an identity each purchase is one of its own."""
+    return event.order_id or event.event_id

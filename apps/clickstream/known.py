@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -12,6 +12,7 @@ from apps.clickstream.activity_counts import ActivityCounts
 from apps.clickstream.consent import Answers
 from apps.clickstream.events import Click
 from apps.clickstream.funnels import PURCHASE, Funnel
+from apps.clickstream.money import Rates
 from apps.clickstream.ownership import Ownership
 from apps.clickstream.rules import GA4, SessionRules
 from apps.clickstream.sessions import Session, SessionBook
@@ -23,6 +24,8 @@ TICK: Final = "tick"
 _HOUR_MS: Final = 3_600_000
 #: A visitor is "now" in the shop for so many minutes after a click.
 NOW_MINUTES: Final = 5
+#: So many orders of a browser are known, the last ones.
+MOST_ORDERS: Final = 16
 #: What the hold-out of offers is dealt by, and its share of the persons.
 OFFERS: Final = "offers"
 HOLDOUT: Final = 0.2
@@ -44,6 +47,7 @@ class VisitorRules:
         most_events: So many events of a tracker's session are kept until it is over.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
         recommends: Whether somebody recommends by what is looked at.
+        rates: What currencies are worth in the shop's own.
         shared: Whose a browser is that several accounts use: ``split``, each event of whoever was there then,
             and after a logout nobody's until the next login; ``last``, all of whoever was there last.
     """
@@ -60,6 +64,23 @@ class VisitorRules:
     in_order: bool = False
     recommends: bool = False
     shared: Literal["split", "last"] = "split"
+    rates: Rates = field(default_factory=Rates)
+
+
+class Bought(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An order as the first event told of it that a browser knows.
+
+    Attributes:
+        at_ms: When, UTC ms.
+        cause: The event.
+        cents: Its value in the shop's currency.
+        lines: Item, category, pieces and what they cost; none any more where no event of before can come.
+    """
+
+    at_ms: int
+    cause: str
+    cents: int
+    lines: list[tuple[str, str, int, int]] = []
 
 
 class Known(msgspec.Struct, array_like=True, gc=False):
@@ -85,6 +106,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         ownership: Which accounts were there when; None where none was, and by an earlier version.
         part: What was done while nobody was known by it, until somebody is.
         carts: The last carts that were filled meanwhile.
+        bought: Its last orders, by identity: whatever events tell of one, it counts once.
     """
 
     consent: int = 0
@@ -104,6 +126,26 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     ownership: Ownership | None = None
     part: ActivityCounts | None = None
     carts: list[str] = msgspec.field(default_factory=list)
+    bought: dict[str, Bought] = msgspec.field(default_factory=dict)
+
+    def buys(self, order_id: str, told: Bought) -> tuple[bool, Bought | None]:
+        """Take down what an event tells of an order.
+
+        Args:
+            order_id: The order.
+            told: What is told of it.
+
+        Returns:
+            Whether the event is the first in time that tells of it; and which one was that until now, where
+            this one is earlier.
+        """
+        before = self.bought.get(order_id)
+        if before is not None and (before.at_ms, before.cause) <= (told.at_ms, told.cause):
+            return False, None
+        self.bought[order_id] = told
+        if len(self.bought) > MOST_ORDERS:
+            del self.bought[min(self.bought, key=lambda name: (self.bought[name].at_ms, name))]
+        return True, before
 
     def allowed(self, at_ms: int) -> int:
         """Return the purposes that were allowed at a moment (UTC ms) and still are, as bits."""
@@ -117,6 +159,9 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         """
         if self.answers is not None:
             self.answers.settle(horizon_ms)
+        for order_id, told in self.bought.items():
+            if told.lines and told.at_ms <= horizon_ms:
+                self.bought[order_id] = msgspec.structs.replace(told, lines=[])
         self.past = [s for s in self.past if s.user_id is None or s.end_ms > horizon_ms]
         there = self.ownership
         if there is None:

@@ -10,6 +10,7 @@ from apps.clickstream.answer_checks import check_answers
 from apps.clickstream.known import HOLDOUT
 from apps.clickstream.offer_checks import STITCHING, Consents, check_offers, check_outcomes
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from apps.clickstream.order_checks import check_orders, value_of_lines
 from apps.clickstream.rows import digest_of
 from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import ReadLedger, WorldTruth
@@ -62,11 +63,21 @@ def check_ledger(
         *_sessions(sessions, truths["session"], end_ms - _GAP_MS, erased),
         _bots(sessions, truths["bot"], end_ms - _GAP_MS),
         *_carts(abandonments, truths["abandonment"], end_ms - cart_timeout_ms, cart_timeout_ms, erased),
-        *_orders(rows("attributions"), truths, end_ms),
+        *_attributions(rows("attributions"), truths, end_ms),
+        *check_orders(rows("orders"), rows("revenue"), rows("attributions"), truths, until_ms=end_ms),
         *_consents(answers, truths["consent_withdrawn"], ledger, end_ms),
         # What is asked for comes back over a topic before browsers are forgotten.
         *_erased(rows, truths, consents, end_ms - _RETURN_MS),
-        *check_offers(offers, abandonments, consents, rules, holdout=holdout, until_ms=end_ms, erased=erased),
+        *check_offers(
+            offers,
+            abandonments,
+            consents,
+            rules,
+            holdout=holdout,
+            until_ms=end_ms,
+            erased=erased,
+            orders=truths["attribution"],
+        ),
         *check_outcomes(
             rows("outcomes"), offers, truths["attribution"], truths["identity"], consents, until_ms=end_ms
         ),
@@ -174,7 +185,7 @@ def _names(cart: WorldTruth) -> set[str]:
     return {f"v:{cart.detail['visitor_id']}", f"u:{cart.detail['user_id']}"}
 
 
-def _orders(rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]], until: int) -> list[Check]:
+def _attributions(rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]], until: int) -> list[Check]:
     bought = [t for t in truths["attribution"] if t.last_event_time_ms <= until and not t.disturbed]
     held = {r["order_id"]: r for r in rows}
     expected = {(t.entity, t.detail["amount_cents"]) for t in bought}
@@ -185,17 +196,10 @@ def _orders(rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]], unt
         (t.entity, t.detail["first_touch"] or "direct", t.detail["last_touch"] or "direct") for t in alone
     }
     mine = {(t.entity, held[t.entity]["first_touch"], held[t.entity]["last_touch"]) for t in alone}
-    back: Counter[str] = Counter()
-    for t in truths["refund"]:
-        if t.last_event_time_ms <= until and not t.disturbed:
-            back[t.entity] += t.detail["amount_cents"]
-    refunded = {(o, cents) for o, cents in back.items() if o in held}
-    taken = {(o, held[o]["refunded_cents"]) for o in back if o in held}
     return [
         same("conversions: orders and their value", expected, found),
         equal("no order twice", 0, len(rows) - len(held), of=len(rows)),
         same("first and last touch", touches, mine, "of orders by one browser: others need consent"),
-        same("refunds taken off", refunded, taken),
     ]
 
 
@@ -254,10 +258,10 @@ def _boards(
             visits[end] += 1
             certain[end] += f"v:{truth.entity}" not in erased
     revenue = Counter[int]()
-    for truth in truths["attribution"]:
+    for truth in truths["order"]:
         first = (truth.last_event_time_ms // _FIVE_MS + 1) * _FIVE_MS
         for end in range(first, min(first + _HOUR_MS, until + 1), _FIVE_MS):
-            revenue[end] += truth.detail["amount_cents"]
+            revenue[end] += value_of_lines(truth)
     counted = found["sources.visits/1h"]
     wrong = sum(not certain[end] <= counted[end] <= visits[end] for end in {*visits, *counted})
     note = "but those of who is forgotten before they are over"

@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 
 from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
+from apps.clickstream.order_money import KeptLine
 
 # -- to the shards -----------------------------------------------------------------------------------
 
@@ -88,6 +89,7 @@ class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
         stage: ``cart``, the step of the checkout that is done, or ``bought``.
         cents: How much the cart's value changed.
         marketing: Whether something may be offered there.
+        order_id: The order, where it is bought.
     """
 
     cart_id: str
@@ -98,6 +100,7 @@ class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
     stage: str
     cents: int = 0
     marketing: bool = False
+    order_id: str = ""
 
 
 class CartOwner(msgspec.Struct, frozen=True, gc=False, tag="owner"):
@@ -361,6 +364,7 @@ class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="s
         gender: As stated with the account.
         birth_year: As stated with the account.
         counts: Features of the person by name.
+        since_ms: When something last happened to the cart that was left, UTC ms.
     """
 
     person: str
@@ -377,6 +381,7 @@ class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="s
     gender: str = ""
     birth_year: int = 0
     counts: dict[str, int] = msgspec.field(default_factory=dict)
+    since_ms: int = 1 << 62
 
 
 # -- to the recommender ------------------------------------------------------------------------------
@@ -450,18 +455,86 @@ class OrderPlaced(msgspec.Struct, frozen=True, gc=False):
     last: str
 
 
-class OrderRefunded(msgspec.Struct, frozen=True, gc=False):
-    """Something of an order was paid back.
+class OrderRefunded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Something of an order was cancelled, or paid back.
 
     Attributes:
         order_id: The order.
         refund_id: The refund; it counts once.
-        cents: What was paid back.
+        cents: What is paid back of its value, hundredths of the currency.
+        at_ms: When, UTC ms.
+        cancelled: Whether it was never sent; without pieces that is all of the order.
+        tax: The tax in it; -1: not told.
+        shipping: What is paid back of shipping.
+        currency: Currency of the sums; empty for the order's.
+        pieces: Item and how many pieces of it.
     """
 
     order_id: str
     refund_id: str
     cents: int
+    at_ms: int = 0
+    cancelled: bool = False
+    tax: int = -1
+    shipping: int = 0
+    currency: str = ""
+    pieces: list[tuple[str, int]] = []
+
+
+class OrderTold(msgspec.Struct, frozen=True, gc=False):
+    """An event tells of an order; several may.
+
+    Attributes:
+        order_id: The order.
+        at_ms: When it was made, UTC ms.
+        cause: The event.
+        currency: Currency of the sums; empty for the shop's.
+        cents: Value of what is ordered, hundredths of it.
+        tax: Tax on that; None: not told.
+        shipping: What shipping costs the buyer, on top.
+        lines: What is ordered.
+    """
+
+    order_id: str
+    at_ms: int
+    cause: str
+    currency: str
+    cents: int
+    tax: int | None
+    shipping: int
+    lines: list[KeptLine]
+
+
+class OrderValued(msgspec.Struct, frozen=True, gc=False):
+    """What an order is worth, in the shop's currency.
+
+    Attributes:
+        order_id: The order.
+        at_ms: When it was made, UTC ms.
+        cents: Its value, cents; 0 where its currency's rate is not known.
+        back_cents: What was taken back of it.
+        revision: The highest holds.
+    """
+
+    order_id: str
+    at_ms: int
+    cents: int
+    back_cents: int
+    revision: int
+
+
+class Booking(msgspec.Struct, frozen=True, gc=False):
+    """What is added to the book of a day and currency, or taken off.
+
+    Attributes:
+        book: Day and currency, as ``2026-01-31 EUR``.
+        at_ms: When that is known, UTC ms.
+        figures: Figure → number; see :data:`~apps.clickstream.order_money.FIGURES`.
+    """
+
+    book: str
+    at_ms: int
+    figures: dict[str, int]
 
 
 ToShard = ItemCount | VisitCount

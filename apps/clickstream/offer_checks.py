@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from apps.clickstream.offer_rules import OfferRule, duration_ms
@@ -45,13 +45,14 @@ class Consents:
 
 def check_offers(
     offers: Sequence[Row],
-    abandonments: Iterable[Row],
+    abandonments: Sequence[Row],
     consents: Consents,
     rules: Sequence[OfferRule],
     *,
     holdout: float,
     until_ms: int,
     erased: frozenset[str] = frozenset(),
+    orders: Iterable[WorldTruth] = (),
 ) -> list[Check]:
     """Compare offers with the carts that were left, with consent, and with the caps and arms of their rules.
 
@@ -63,15 +64,27 @@ def check_offers(
         holdout: Share of the persons who are offered nothing.
         until_ms: Up to when all offers have been made, UTC ms.
         erased: Persons who have been forgotten since: whether they were offered something is not compared.
+        orders: What was bought. To who buys something else before their cart is said to be left nothing is
+            offered for it; whether they were known as one person then is not compared.
     """
+    bought = _bought(orders)
+    open_to = {
+        (row["cart_id"], row["noticed_ms"])
+        for row in abandonments
+        if any(row["since_ms"] <= at <= row["noticed_ms"] for at in bought.get(row["visitor_id"], ()))
+    }
     named = {rule.name: rule for rule in rules}
     ids = [o["offer_id"] for o in offers]
     known = [o for o in offers if o["rule"] in named and o["at_ms"] <= until_ms and o["person"] not in erased]
     left = [rule for rule in rules if rule.counts == (_LEFT,)]
-    owed = [_due(rule, abandonments, known, consents, until_ms, erased) for rule in left]
+    owed = [_due(rule, abandonments, known, consents, until_ms, erased, open_to) for rule in left]
     due = {one for found, _ in owed for one in found}
     refused = sum(number for _, number in owed)
-    made = {_made(o) for o in known if o["rule"] in {rule.name for rule in left}}
+    made = {
+        _made(o)
+        for o in known
+        if o["rule"] in {rule.name for rule in left} and (o["cart_id"], o["at_ms"]) not in open_to
+    }
     unproven = sum(o["rule"] not in named or _unproven(o, named[o["rule"]]) for o in offers)
     forbidden = sum(not consents.allow(o["visitor_id"], o["at_ms"]) for o in offers)
     arms = {(o["offer_id"], o["arm"]) for o in known}
@@ -90,6 +103,15 @@ def _made(offer: Row) -> tuple[Any, ...]:
     return (offer["rule"], offer["person"], offer["cart_id"], offer["at_ms"])
 
 
+def _bought(orders: Iterable[WorldTruth]) -> dict[str, list[int]]:
+    """Return when something was bought, by each browser of who bought it, UTC ms."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for order in orders:
+        for visitor in order.detail["visitors"]:
+            found[visitor].append(order.last_event_time_ms)
+    return found
+
+
 def _due(
     rule: OfferRule,
     abandonments: Iterable[Row],
@@ -97,25 +119,33 @@ def _due(
     consents: Consents,
     until_ms: int,
     erased: frozenset[str],
+    open_to: Container[tuple[str, int]],
 ) -> tuple[set[tuple[Any, ...]], int]:
-    """Return the offers that a rule owes for the carts that were left, and how many its caps forbid."""
+    """Return the offers that a rule owes for the carts that were left, and how many its caps forbid.
+
+    Of those that it may owe or not, the ones that were made count for caps and cool-downs.
+    """
     cool, cap = duration_ms(rule.cool_down), duration_ms(rule.cap_within)
-    moments: list[tuple[int, str, str | None]] = [
-        (o["at_ms"], o["person"], None) for o in offers if o["rule"] != rule.name
-    ]
+    moments: list[tuple[int, str, str | None]] = []
+    times: dict[str, list[int]] = defaultdict(list)
+    for o in offers:
+        mine = o["rule"] == rule.name
+        if not mine or (o["cart_id"], o["at_ms"]) in open_to:
+            moments.append((o["at_ms"], o["person"], None))
+            if mine:
+                times[o["person"]].append(o["at_ms"])
     for row in abandonments:
         visitor, since, at = row["visitor_id"], row["since_ms"], row["noticed_ms"]
         person = f"v:{visitor}" if row["user_id"] is None else f"u:{row['user_id']}"
         if at > until_ms or person in erased or not consents.allow(visitor, since):
             continue
-        if consents.allow(visitor, at):
+        if consents.allow(visitor, at) and (row["cart_id"], at) not in open_to:
             moments.append((at, person, row["cart_id"]))
     found, refused = set(), 0
     last: dict[str, int] = {}
-    times: dict[str, list[int]] = defaultdict(list)
     for at, person, cart in sorted(moments, key=lambda m: (m[0], m[1], m[2] or "")):
         if cart is not None:
-            recent = [t for t in times[person] if at - t < cap]
+            recent = [t for t in times[person] if 0 <= at - t < cap]
             if (person in last and at - last[person] < cool) or len(recent) >= rule.cap:
                 refused += 1
                 continue

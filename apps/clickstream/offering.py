@@ -52,7 +52,11 @@ class Offers(KeyedProcess[ToOffers, Offer]):
         if state.forbids(event.visitor, event.at_ms):
             return
         if event.kind == "purchase":
+            if not state.buys(event):
+                return
             self._outcome(event, ctx, state)
+        elif event.kind == "abandoned" and event.since_ms <= state.bought_ms:
+            return  # something else was bought meanwhile: nobody has gone
         offer = self._book.take(state, event)
         if offer is not None:
             ctx.emit(offer)

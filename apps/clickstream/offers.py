@@ -22,6 +22,10 @@ from millrace.patterns.matcher import Matcher
 _MOST: Final = 32
 #: A purchase this soon after an offer counts for it, ms.
 OUTCOME_MS: Final = 7 * 86_400_000
+#: It is known for so long that something was bought, ms: the longest time after which a cart is left.
+_BOUGHT_MS: Final = 86_400_000
+#: So many orders of a person are known meanwhile.
+_ORDERS: Final = 8
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -94,6 +98,8 @@ class OfferState(msgspec.Struct, gc=False):
         register: What the person has said about consent, in whichever browser.
         browsers: Browser → moment (UTC ms) → the newest revision of what was said of it, twice, plus 1 where
             from then on something may be offered.
+        bought_ms: When something was last bought, kept for a day: a cart that lay idle by then is not left.
+        orders: The last orders: one that is told again is no purchase.
     """
 
     partials: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -104,6 +110,16 @@ class OfferState(msgspec.Struct, gc=False):
     withdrawn: dict[str, int] = msgspec.field(default_factory=dict)
     register: Register = msgspec.field(default_factory=Register)
     browsers: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    bought_ms: int = 0
+    orders: list[str] = msgspec.field(default_factory=list)
+
+    def buys(self, event: Shopping) -> bool:
+        """Take down a purchase; return whether its order was not known yet."""
+        if event.subject and event.subject in self.orders:
+            return False
+        self.orders = [*self.orders[1 - _ORDERS :], event.subject]
+        self.bought_ms = max(self.bought_ms, event.at_ms)
+        return True
 
     def forbids(self, visitor: str, at_ms: int) -> bool:
         """Tell whether nothing may be offered in a browser for what was done there at a moment, UTC ms."""
@@ -270,6 +286,10 @@ class OfferBook:
         longest = max((one.cool_ms for one in self._compiled), default=0)
         if state.last_ms and state.last_ms + longest > now_ms:
             dues.append(state.last_ms + longest)
+        if state.bought_ms and state.bought_ms + _BOUGHT_MS > now_ms:
+            dues.append(state.bought_ms + _BOUGHT_MS)
+        elif state.bought_ms:
+            state.bought_ms, state.orders = 0, []
         return min(dues) if dues else None
 
 

@@ -127,8 +127,12 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         _remember(person, event.cart_id)
         # Of a browser whose owner has allowed no profile, nothing comes but purchases.
         allowed = not person.register.no_profile(event.at_ms)
+        news = True
         if allowed and (not _nobody(ctx.key) or event.marketing):
-            person.bought(event.at_ms, event.cents)
+            news = person.bought(event.order_id, event.at_ms, event.cents)
+        if not news:  # another browser has told of it before
+            self.person.value = person
+            return
         # At once, and not when a purchase is attributed: what came by then hangs on the batches.
         if allowed and (not _nobody(ctx.key) or person.viewed > 0):
             self._write(person, ctx, at_once=True)

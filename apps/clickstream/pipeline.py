@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from apps.clickstream import earlier
+from apps.clickstream.attributions import Attributions
 from apps.clickstream.boards import Boards
 from apps.clickstream.carts import CART_TIMEOUT_MS, Carts
 from apps.clickstream.events import INPUTS
@@ -14,6 +15,7 @@ from apps.clickstream.offering import Offers
 from apps.clickstream.orders import Orders
 from apps.clickstream.persons import Persons
 from apps.clickstream.recommend.process import Recommender
+from apps.clickstream.revenue import Revenue
 from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.shards import Shards
 from apps.clickstream.visitor import visitors
@@ -22,31 +24,42 @@ from millrace.time import ms
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
 
 
-def entities(cart_timeout_ms: int = CART_TIMEOUT_MS) -> KeyedProcess[Any, Any]:
-    """Return the processes of carts, persons and shards, in one operator.
+def entities(cart_timeout_ms: int = CART_TIMEOUT_MS, orders: Orders | None = None) -> KeyedProcess[Any, Any]:
+    """Return the processes of carts, persons, shards and orders, in one operator.
 
     Args:
         cart_timeout_ms: A cart is left when nothing happens to it for longer than this, ms.
+        orders: That of orders, with what it is told of currencies and tax.
     """
     return multiplex(
-        {"carts": Carts(cart_timeout_ms), "persons": Persons(), "shards": Shards()},
+        {
+            "carts": Carts(cart_timeout_ms),
+            "persons": Persons(),
+            "shards": Shards(),
+            "orders": orders or Orders(),
+        },
         name="Entities",
-        converts={1: earlier.ENTITIES},
+        converts={1: earlier.ENTITIES, 3: earlier.BEFORE_ORDERS},
     )
 
 
 def results(rules: tuple[OfferRule, ...] = DEFAULT_RULES, holdout: float = HOLDOUT) -> KeyedProcess[Any, Any]:
-    """Return the processes of offers, boards and orders, in one operator.
+    """Return the processes of offers, boards, attributions and books, in one operator.
 
     Args:
         rules: Rules of offers.
         holdout: Share of the persons who are offered nothing by any rule.
     """
     return multiplex(
-        {"offers": Offers(rules, holdout), "boards": Boards(), "orders": Orders()},
+        {
+            "offers": Offers(rules, holdout),
+            "boards": Boards(),
+            "orders": Attributions(),
+            "revenue": Revenue(),
+        },
         name="Results",
         stored_as="Reactions",
-        converts={1: earlier.RESULTS},
+        converts={1: earlier.RESULTS, 3: earlier.BEFORE_ORDERS},
     )
 
 
@@ -62,8 +75,20 @@ def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess
     led = f"{first}." if len(visited.links) > 1 else ""
     return (
         visited.key_by(
-            {"carts": "cart_id", "persons": "person", "shards": "shard"},
-            output={"carts": f"{led}carts", "persons": f"{led}main", "shards": f"{led}counts"},
+            {
+                "carts": "cart_id",
+                "persons": "person",
+                "shards": "shard",
+                "orders_told": "order_id",
+                "orders_refunded": "order_id",
+            },
+            output={
+                "carts": f"{led}carts",
+                "persons": f"{led}main",
+                "shards": f"{led}counts",
+                "orders_told": f"{led}orders",
+                "orders_refunded": f"{led}refunds",
+            },
         )
         .process(then)
         .key_by(
@@ -73,6 +98,8 @@ def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess
                 "boards": "window",
                 "orders_placed": "order_id",
                 "orders_refunded": "order_id",
+                "orders_valued": "order_id",
+                "revenue": "book",
             },
             output={
                 "offers_persons": "persons",
@@ -80,6 +107,8 @@ def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess
                 "boards": "shards",
                 "orders_placed": "placed",
                 "orders_refunded": f"{first}.refunds",
+                "orders_valued": "orders",
+                "revenue": "bookings",
             },
         )
         .process(last)
@@ -113,7 +142,9 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
         topics = {"Recommender.main": names.recommendations}
     rules = settings.offer_rules() if offers is None else offers
     return followed(
-        visited, entities(ms(settings.cart_timeout)), results(rules, settings.offers.control)
+        visited,
+        entities(ms(settings.cart_timeout), settings.orders_process()),
+        results(rules, settings.offers.control),
     ).write(
         tables={
             **tables,
@@ -130,12 +161,14 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
             "Entities.abandonments": "abandonments",
             "Entities.profiles": Upsert("profiles", ("person",), "revision", "deleted"),
             "Entities.items": Upsert("items", ("item_id",), "as_of_ms"),
+            "Entities.order_rows": Upsert("orders", ("order_id",), "revision"),
             "Entities.late": "late_entities",
             "Entities.dead_letters": "dead_entities",
             "offers": "offers",
             "outcomes": Upsert("outcomes", ("offer_id",)),
             "boards": Upsert("boards", ("board", "window_end_ms", "rank"), "revision", "deleted"),
             "orders": Upsert("attributions", ("order_id",), "revision"),
+            "revenue": Upsert("revenue", ("day", "currency"), "revision"),
             "late": "late_results",
             "dead_letters": "dead_results",
         },

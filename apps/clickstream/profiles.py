@@ -49,6 +49,7 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
         register: What the person has said about consent, in whichever browser.
         parts: Browser → what was done there before it was known to be this person's; it goes where the
             browser is the person's no more.
+        told: The last orders: identity → when they were (ms), and their value.
     """
 
     visitors: dict[str, int] = msgspec.field(default_factory=dict)
@@ -70,6 +71,7 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
     revision: int = 0
     register: Register = msgspec.field(default_factory=Register)
     parts: dict[str, ActivityCounts] = msgspec.field(default_factory=dict)
+    told: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
 
     def whole(self) -> Person | ActivityCounts:
         """Return what the person did, with what was done before somebody was known by its browsers."""
@@ -84,6 +86,7 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
     def forget_profile(self) -> None:
         """Forget what was counted; which browsers there are, and what was said of consent, stays."""
         self.hours, self.items, self.categories, self.carts, self.parts = {}, [], {}, [], {}
+        self.told = {}
         self.viewed_cents = self.viewed = self.spent_cents = self.orders = self.seen_ms = self.written_ms = 0
         self.gender, self.birth_year = "", 0
 

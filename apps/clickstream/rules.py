@@ -199,6 +199,15 @@ def rules_named(name: str, *, gap_ms: int = 30 * MINUTE_MS, zone: str = "UTC") -
     raise UnknownRules(f"there are no session rules '{name}'; there are ga4, universal, snowplow")
 
 
+def zone_named(name: str) -> str:
+    """Return the name of a time zone.
+
+    Raises:
+        UnknownRules: There is none of that name.
+    """
+    return _zone(name).key
+
+
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)

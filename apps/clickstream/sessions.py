@@ -40,9 +40,10 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, gc=False):
         device: Kind of device.
         campaign: Campaign that it brought.
         step: Step of the checkout.
-        amount: Value of the order, EUR.
+        amount: Value of the order, in the shop's currency.
         quantity: How many pieces.
         user_id: The account.
+        order_id: The order; empty for none, and by an earlier version.
     """
 
     event_id: str
@@ -59,6 +60,7 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, gc=False):
     amount: float | None = None
     quantity: int | None = None
     user_id: str | None = None
+    order_id: str = ""
 
 
 class Judged(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -198,6 +200,24 @@ class Session(msgspec.Struct, array_like=True, gc=False):
         else:
             insort(times, at_ms)
             del times[MOST_MARKS:]
+
+    def unbuy(self, at_ms: int, cents: int, *, conversions: frozenset[str]) -> None:
+        """Take an order back: an earlier event tells of it.
+
+        Args:
+            at_ms: When this one did, ms.
+            cents: The order's value.
+            conversions: Names of the events that are a conversion.
+        """
+        self.orders -= 1
+        self.cents -= cents
+        if conversions == {"purchase"}:
+            self.converted = self.orders > 0
+        times = self.marks.get("purchase", [])
+        if at_ms in times:
+            times.remove(at_ms)
+        if not times:
+            self.marks.pop("purchase", None)
 
     def absorb(self, later: Session) -> None:
         """Take in the session after this one: an event has come that belongs to both."""

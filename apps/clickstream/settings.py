@@ -10,9 +10,11 @@ from pydantic import Field
 
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.known import HOLDOUT, VisitorRules
+from apps.clickstream.money import Rates, read_rates
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
+from apps.clickstream.orders import Orders
 from apps.clickstream.recommend.process import Recommending
-from apps.clickstream.rules import rules_named
+from apps.clickstream.rules import rules_named, zone_named
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 
@@ -79,6 +81,17 @@ class OfferSettings(Section):
     )
 
 
+class OrderSettings(Section):
+    """What orders are worth."""
+
+    currency: str = Field(default="EUR", pattern="^[A-Z]{3}$", description="the shop's own, ISO 4217")
+    rates: Path | None = Field(
+        default=None, description="file of what others are worth: JSON, YAML or the ECB's CSV"
+    )
+    tax_included: bool = Field(default=True, description="whether prices have tax in them")
+    zone: str = Field(default="UTC", description="whose days orders are booked by")
+
+
 class RecommendSettings(Section):
     """Next items for each click."""
 
@@ -104,6 +117,7 @@ class ClickstreamSettings(AppSettings):
     visitors: VisitorSettings = VisitorSettings()
     funnels: tuple[FunnelSettings, ...] = (FunnelSettings(),)
     offers: OfferSettings = OfferSettings()
+    orders: OrderSettings = OrderSettings()
     recommend: RecommendSettings = RecommendSettings()
     cart_timeout: Duration = Field(default=timedelta(minutes=30), description="a cart idle longer is left")
 
@@ -123,7 +137,18 @@ class ClickstreamSettings(AppSettings):
             in_order=own.in_order,
             recommends=self.recommend.on,
             shared=own.shared,
+            rates=self.rates(),
         )
+
+    def rates(self) -> Rates:
+        """Return what currencies are worth in the shop's own."""
+        told = self.orders
+        return Rates(told.currency) if told.rates is None else read_rates(told.rates, told.currency)
+
+    def orders_process(self) -> Orders:
+        """Return the process of orders."""
+        told = self.orders
+        return Orders(self.rates(), tax_included=told.tax_included, zone=zone_named(told.zone))
 
     def recommending(self) -> Recommending:
         """Return what the process of next items is told."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from apps.clickstream.counters import MINUTE_MS, SPANS, ItemFeatures, Shard, item_features, tell
-from apps.clickstream.messages import ShardWindow, ToShard, VisitCount
+from apps.clickstream.messages import ItemCount, ShardWindow, ToShard, VisitCount
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 _WINDOW: Final = "shard"
@@ -46,7 +46,8 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             # Where that is over already it fires in this batch: nobody has been told of that window yet.
             due = (event.at_ms // MINUTE_MS + 1) * MINUTE_MS - 1
         else:
-            self._correct(shard, event.at_ms // MINUTE_MS, ctx)
+            less = isinstance(event, ItemCount) and event.quantity < 0
+            self._correct(shard, event.at_ms // MINUTE_MS, ctx, also_empty=less)
             later = shard.next_end((ctx.watermark + 1) // MINUTE_MS)
             due = ctx.watermark + _DROP_MS if later is None else later * MINUTE_MS - 1
         ctx.timers.bring_forward(due, _WINDOW)
@@ -81,7 +82,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         """Return what is later than the end of any window."""
         return latest + _END_MS + self._lateness_ms
 
-    def _correct(self, shard: Shard, minute: int, ctx: Context) -> None:
+    def _correct(self, shard: Shard, minute: int, ctx: Context, *, also_empty: bool) -> None:
         """Tell the windows again that are over and have changed, if they may still change."""
         oldest = (ctx.watermark - self._lateness_ms) // MINUTE_MS
         ends: set[int] = set()
@@ -90,5 +91,5 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             first = -(-(minute + 1) // every) * every
             ends.update(range(first, min(minute + length, over) + 1, every))
         for end in sorted(e for e in ends if e > oldest):
-            for told in tell(shard, ctx.key, end):
+            for told in tell(shard, ctx.key, end, also_empty=also_empty):
                 ctx.emit(told, on_time=True, revision=1)

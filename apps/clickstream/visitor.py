@@ -62,6 +62,8 @@ class Visitors(VisitorTold):
         known = self.known.value
         if ctx.event_time <= ctx.watermark - rules.repeats_ms:
             self.emit_late(event, ctx)  # whether it is a repeat cannot be told any more
+            if known is None or not known.bot:
+                self._order(event, ctx)  # of an order it can
             return
         book = SessionBook() if known is None else known.book
         in_time = self._in_time(event, book, ctx)
@@ -74,7 +76,7 @@ class Visitors(VisitorTold):
             self.known.value = fresh
             self.emit_late(event, ctx)
             if not fresh.bot and not is_crawler(event.user_agent):
-                self._count(event, fresh, ctx)
+                self._count(event, fresh, ctx, buys=self._buys(event, fresh, ctx))
 
     def _first_of_its_kind(self, event: ShopEvent, ctx: Context) -> Known | None:
         """Return what is known, the event remembered; ``None`` for a repeat, or another's click."""
@@ -110,19 +112,20 @@ class Visitors(VisitorTold):
         crawler = is_crawler(event.user_agent)
         if not crawler and not known.bot and self._too_fast(known, at):
             known.bot = "rate"
+        buys = crawler or bool(known.bot) or self._buys(event, known, ctx)
         session = self._session_of(event, known, campaign, ctx)
         self.known.value = known
         if session is None:
             return
         over, opened = bool(session.number), not session.events
-        self._enter(session, event, campaign, at)
+        self._enter(session, event, campaign, at, buys=buys)
         if crawler or known.bot:
             session.bot = "user_agent" if crawler else known.bot
         else:
             owner = self._known_person(event, known, campaign, ctx)
             session.user_id = self._owner_of(session, known)
-            self._count(event, known, ctx)
-            self._tell(event, known, owner, ctx)
+            self._count(event, known, ctx, buys=buys)
+            self._tell(event, known, owner, ctx, buys=buys)
         if over and ctx.event_time <= ctx.watermark:
             if session.closed or session.end_ms + rules.sessions.ends_after() <= ctx.watermark:
                 session.closed = session.closed or "inactivity"
@@ -208,7 +211,7 @@ class Visitors(VisitorTold):
         elif isinstance(event, Customer):
             ctx.emit(Details(f"u:{event.user_id}", ctx.event_time, event.gender, event.birth_year))
         elif isinstance(event, Refund):
-            ctx.output(self.refunds, OrderRefunded(event.order_id, identity, to_cents(event.amount)))
+            ctx.output(self.refunds, _refund(event))
         else:
             self.erased.value = Suppressed(ctx.event_time, identity).after(self.erased.value)
             ctx.emit(ErasePerson(f"u:{event.user_id}", ctx.event_time, identity))
@@ -241,6 +244,15 @@ class VisitorsTrackedInOrder(TrackedSessions, Visitors):
 
     name = "VisitorsTrackedInOrder"
     order = EVENT_TIME_ORDER
+
+
+def _refund(event: Refund) -> OrderRefunded:
+    return OrderRefunded(
+        event.order_id, event.refund_id, to_cents(event.amount), event.event_time_ms,
+        event.kind == "cancellation", -1 if event.tax is None else to_cents(event.tax),
+        to_cents(event.shipping), event.currency or "",
+        [(line.item_id, line.quantity) for line in event.lines],
+    )  # fmt: skip
 
 
 def visitors(rules: VisitorRules) -> Visitors:

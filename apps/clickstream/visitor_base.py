@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from apps.clickstream.bots import is_crawler
 from apps.clickstream.consent import ConsentChange
-from apps.clickstream.events import INPUTS, ShopEvent
+from apps.clickstream.events import INPUTS, Click, ShopEvent, order_of, to_cents
 from apps.clickstream.funnels import FunnelResult
 from apps.clickstream.known import Known, VisitorRules
-from apps.clickstream.messages import Looked, OrderRefunded, ToCart, ToPerson, ToShard
+from apps.clickstream.messages import Looked, OrderRefunded, OrderTold, ToCart, ToPerson, ToShard
+from apps.clickstream.order_money import KeptLine
 from apps.clickstream.rows import Erased, Identity, OwnerChange, SessionRow
 from apps.clickstream.suppression import SUPPRESSED, Suppressed
-from millrace import KeyedProcess, arrival, days, side_output, value_state
+from millrace import Context, KeyedProcess, arrival, days, side_output, value_state
 
 
 class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
@@ -37,6 +39,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     carts = side_output(ToCart)
     counts = side_output(ToShard)
     refunds = side_output(OrderRefunded)
+    orders = side_output(OrderTold)
     looks = side_output(Looked)
 
     def __init__(self, rules: VisitorRules | None = None) -> None:
@@ -50,3 +53,19 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     def person(user: str | None, visitor: str) -> str:
         """Return whom something concerns: the account where that is known and allowed, or the browser."""
         return f"u:{user}" if user is not None else f"v:{visitor}"
+
+    def _order(self, event: Click, ctx: Context) -> None:
+        """Tell of the order, if the event does; whoever asks knows it by its identity."""
+        if event.event_type != "purchase" or is_crawler(event.user_agent):
+            return
+        lines = [
+            KeptLine(line.item_id, line.category, to_cents(line.price), line.quantity,
+                     None if line.cost is None else to_cents(line.cost))
+            for line in event.lines
+        ]  # fmt: skip
+        ctx.output(
+            self.orders,
+            OrderTold(order_of(event), event.event_time_ms, event.event_id, event.currency or "",
+                      to_cents(event.amount or 0.0), None if event.tax is None else to_cents(event.tax),
+                      to_cents(event.shipping or 0.0), lines),
+        )  # fmt: skip

@@ -232,6 +232,8 @@ class VisitorIdentity(VisitorSessions):
             return False
         if not is_suppressed(erased, ctx.event_time):
             return False
+        if isinstance(event, Click):
+            self._order(event, ctx)  # an order names nobody, and counts
         ctx.output(
             self.erasures, Erased(erased.request_id, digest_of(str(ctx.key)), False, erased.at_ms, True)
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from apps.clickstream.events import Click, to_cents
 from apps.clickstream.funnels import result, step_of
-from apps.clickstream.known import Known, arm_of
+from apps.clickstream.known import Bought, Known, arm_of
 from apps.clickstream.messages import VisitCount, shard_of
 from apps.clickstream.rows import SessionRow
 from apps.clickstream.sessions import Kept, Session, SessionBook
@@ -30,8 +30,18 @@ class VisitorSessions(VisitorBase):
             self._merged(session, merged, known, ctx)
         return session
 
-    def _enter(self, session: Session, event: Click | Kept, campaign: str | None, at: int) -> None:
-        """Let an event count for its session; order makes no difference."""
+    def _enter(
+        self, session: Session, event: Click | Kept, campaign: str | None, at: int, *, buys: bool = True
+    ) -> None:
+        """Let an event count for its session; order makes no difference.
+
+        Args:
+            session: The session.
+            event: The event.
+            campaign: The campaign that it brings.
+            at: Its time, UTC ms.
+            buys: Whether it is the first that tells of its order, if it tells of one.
+        """
         rules = self._rules.sessions
         kind, page = event.event_type, event.page_url
         session.span(at, page)
@@ -40,20 +50,43 @@ class VisitorSessions(VisitorBase):
             session.views += 1
         elif kind == "page_ping":
             session.ping(at // rules.heartbeat_ms, crc32(page.encode()))
-        if kind in rules.conversions:
+        counts = buys or kind != "purchase"
+        if counts and kind in rules.conversions:
             session.converted = True
         if campaign is not None:
             session.arrive(campaign, at)
         step = step_of(kind, event.page_type, event.step)
-        if step is not None and step in self._steps:
+        if counts and step is not None and step in self._steps:
             session.mark(step, at, first_only=step in self._first_steps)
         if kind == "purchase":
-            session.orders += 1
-            session.cents += to_cents(event.amount or 0.0)
+            if counts:
+                session.orders += 1
+                session.cents += self._amount(event, at)
         elif kind == "add_to_cart":
             session.added += event.quantity or 0
         elif kind == "remove_from_cart":
             session.added -= event.quantity or 0
+
+    def _amount(self, event: Click | Kept, at: int) -> int:
+        """Return the value of what is bought in the shop's currency, cents; 0 where its rate is not known."""
+        cents = to_cents(event.amount or 0.0)
+        return self._rules.rates.worth(cents, event.currency, at) or 0 if isinstance(event, Click) else cents
+
+    def _unbuy(self, before: Bought, known: Known, ctx: Context) -> None:
+        """Take an order back from the session that it was counted in: an earlier event tells of it."""
+        there = {(session.start_ms, session.client): session for session in known.book.sessions}
+        past = [there.get((s.start_ms, s.client), s) for s in known.past]
+        for session in {id(session): session for session in (*past, *known.book.sessions)}.values():
+            if session.start_ms <= before.at_ms <= session.end_ms and session.orders and not session.bot:
+                self._take_back(session, before)
+                if session.written:
+                    self._write(session, known, ctx)
+                if session.number:
+                    self._funnel_rows(session, session.start_ms, known, ctx)
+        known.past = [msgspec.structs.replace(session) for session in past]
+
+    def _take_back(self, session: Session, before: Bought) -> None:
+        session.unbuy(before.at_ms, before.cents, conversions=self._rules.sessions.conversions)
 
     def _named(self, session: Session, start_ms: int, ctx: Context) -> str:
         return f"{ctx.key}:{start_ms}"

@@ -7,8 +7,8 @@ from typing import Final
 
 from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
 from apps.clickstream.consent import may_offer, may_stitch
-from apps.clickstream.events import Click, to_cents
-from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Known, newly_covered
+from apps.clickstream.events import Click, order_of, to_cents
+from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Bought, Known, newly_covered
 from apps.clickstream.messages import (
     SHOP,
     Activity,
@@ -38,7 +38,33 @@ _CARTS: Final = 3
 class VisitorTold(VisitorIdentity):
     """Tells others what concerns them."""
 
-    def _count(self, event: Click, known: Known, ctx: Context) -> None:
+    def _buys(self, event: Click, known: Known, ctx: Context) -> bool:
+        """Tell of the order, and whether the event is the first in time that does; others are no purchase."""
+        if event.event_type != "purchase":
+            return True
+        self._order(event, ctx)
+        at = ctx.event_time
+        told = Bought(at, event.event_id, self._amount(event, at), self._sold(event, at))
+        first, before = known.buys(order_of(event), told)
+        if before is not None:
+            for item, category, pieces, cents in before.lines:
+                count = ItemCount(
+                    shard_of(item), before.at_ms, before.cause, item, category, "sold", -pieces, -cents
+                )
+                ctx.output(self.counts, count)
+            self._unbuy(before, known, ctx)
+        return first
+
+    def _sold(self, event: Click, at: int) -> list[tuple[str, str, int, int]]:
+        """Return what is bought: item, category, pieces and what they cost in the shop's currency, cents."""
+        worth, currency = self._rules.rates.worth, event.currency
+        return [
+            (line.item_id, line.category, line.quantity,
+             worth(to_cents(line.price) * line.quantity, currency, at) or 0)
+            for line in event.lines
+        ]  # fmt: skip
+
+    def _count(self, event: Click, known: Known, ctx: Context, *, buys: bool = True) -> None:
         """Tell the shards what is viewed and sold, and who is there."""
         kind, at, cause = event.event_type, ctx.event_time, event.event_id
         minute = at // MINUTE_MS
@@ -63,16 +89,14 @@ class VisitorTold(VisitorIdentity):
             ctx.output(
                 self.counts, ItemCount(shard_of(ctx.key), at, cause, "", "", "view", 0, 0, device, low, high)
             )
-        if kind == "purchase":
-            for line in event.lines:
-                cents = to_cents(line.price) * line.quantity
-                ctx.output(
-                    self.counts,
-                    ItemCount(shard_of(line.item_id), at, cause, line.item_id, line.category, "sold",
-                              line.quantity, cents),
-                )  # fmt: skip
+        if kind == "purchase" and buys:
+            for item, category, pieces, cents in self._sold(event, at):
+                count = ItemCount(shard_of(item), at, cause, item, category, "sold", pieces, cents)
+                ctx.output(self.counts, count)
 
-    def _tell(self, event: Click, known: Known, owner: str | None, ctx: Context) -> None:
+    def _tell(
+        self, event: Click, known: Known, owner: str | None, ctx: Context, *, buys: bool = True
+    ) -> None:
         """Tell the cart and the person.
 
         Args:
@@ -80,21 +104,26 @@ class VisitorTold(VisitorIdentity):
             known: What is known of its browser.
             owner: Whose it is; None: nobody's who is known.
             ctx: The context.
+            buys: Whether it is the first that tells of its order, if it tells of one.
         """
         kind = event.event_type
+        if kind == "purchase" and not buys:
+            return
         at, cause, visitor = ctx.event_time, event.event_id, ctx.key
         cents, quantity = 0, event.quantity or 1
         if kind == "purchase":
-            cents, quantity = to_cents(event.amount or 0.0), sum(line.quantity for line in event.lines)
+            cents, quantity = self._amount(event, at), sum(line.quantity for line in event.lines)
         elif event.price is not None:
-            cents = to_cents(event.price)
+            cents = self._rules.rates.worth(to_cents(event.price), event.currency, at) or 0
+        order = order_of(event) if kind == "purchase" else ""
         cart, step = event.cart_id or "", event.step or ""
         consent = known.allowed(at)
         person, marketing = self.person(owner, visitor), may_offer(consent)
         if event.cart_id is not None and kind in _CART:
             worth = cents * quantity * _CART[kind]
             stage = step or _STAGE.get(kind, "cart")
-            ctx.output(self.carts, CartChange(cart, at, cause, visitor, person, stage, worth, marketing))
+            change = CartChange(cart, at, cause, visitor, person, stage, worth, marketing, order)
+            ctx.output(self.carts, change)
             if owner is None and may_stitch(consent):
                 self._filled(known, cart, kind == "purchase")
         if self._rules.recommends and may_stitch(consent):
@@ -106,11 +135,11 @@ class VisitorTold(VisitorIdentity):
         # By position: names take longer to be matched, and most events come through here.
         if kind == "purchase":
             ctx.emit(
-                Purchase(person, at, cause, visitor, event.order_id or "", cart, cents, quantity,
+                Purchase(person, at, cause, visitor, order, cart, cents, quantity,
                          known.first_ms, known.first, known.last_ms, known.last, marketing)
             )  # fmt: skip
             if owner is None and may_stitch(consent) and marketing:
-                self._part(known).bought(at, cents)
+                self._part(known).bought(order, at, cents)
         elif kind in _ACTIVITIES and may_stitch(consent) and (event.item_id or kind != "page_view"):
             done = Activity(
                 person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",

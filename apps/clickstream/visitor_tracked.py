@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.clickstream.events import Click
-from apps.clickstream.known import Known
+import msgspec
+
+from apps.clickstream.events import Click, order_of
+from apps.clickstream.known import Bought, Known
 from apps.clickstream.sessions import Judged, Kept, Session, SessionBook
 from apps.clickstream.snowplow import judged, keep, longest, refused, summarise
 from apps.clickstream.snowplow_events import TrackerEvent
@@ -31,6 +33,7 @@ def kept_of(event: Click, campaign: str | None) -> Kept:
         event.event_id, event.event_type, event.event_time_ms, event.client_time_ms, sent,
         event.page_view_id or event.page_url, event.page_url, event.page_type, event.device, campaign,
         event.step, event.amount, event.quantity, event.user_id,
+        order_of(event) if event.event_type == "purchase" else "",
     )  # fmt: skip
 
 
@@ -76,14 +79,22 @@ class TrackedSessions(VisitorSessions):
         starts = [s.start_ms for s in book.sessions if s.client == event.client_session_id]
         return min([ctx.event_time, *starts]) + longest(self._rules.sessions) >= ctx.watermark
 
-    def _enter(self, session: Session, event: Click | Kept, campaign: str | None, at: int) -> None:
-        kept = event if isinstance(event, Kept) else kept_of(event, campaign)
+    def _kept(self, event: Click, campaign: str | None, at: int) -> Kept:
+        kept = kept_of(event, campaign)
+        if event.event_type == "purchase" and event.currency:
+            return msgspec.structs.replace(kept, amount=self._amount(event, at) / 100)
+        return kept
+
+    def _enter(
+        self, session: Session, event: Click | Kept, campaign: str | None, at: int, *, buys: bool = True
+    ) -> None:
+        kept = event if isinstance(event, Kept) else self._kept(event, campaign, at)
         aside = keep(session.kept, kept, _precedence, self._rules.most_events)
         session.full = session.full or (aside is not None and aside[1] == "full")
         session.start_ms, session.end_ms = min(session.start_ms, at), max(session.end_ms, at)
         session.events = len(session.kept)
 
-    def _judge(self, session: Session) -> None:
+    def _judge(self, session: Session, known: Known) -> None:
         """Make of the events that are kept what rows say; what came too long after the start is left out."""
         if not session.kept:
             return
@@ -95,7 +106,9 @@ class TrackedSessions(VisitorSessions):
         row, _ = summarise(within, rules, quarantined=bool(late))
         counted = Session(session.start_ms, session.start_ms)
         for event in sorted((session.kept[e.event_id] for e in within), key=_in_order):
-            super()._enter(counted, event, event.campaign, event.event_time_ms)
+            first = known.bought.get(event.order_id)
+            buys = first is None or (first.at_ms, first.cause) == (event.event_time_ms, event.event_id)
+            super()._enter(counted, event, event.campaign, event.event_time_ms, buys=buys)
         for name in _COUNTED:
             setattr(session, name, getattr(counted, name))
         if row is None:
@@ -106,13 +119,17 @@ class TrackedSessions(VisitorSessions):
         )
         session.views = row.page_views
 
+    def _take_back(self, session: Session, before: Bought) -> None:
+        if not session.kept:  # what its events are kept of is judged anew
+            super()._take_back(session, before)
+
     def _write(self, session: Session, known: Known, ctx: Context) -> None:
-        self._judge(session)
+        self._judge(session, known)
         if session.judged is not None:
             super()._write(session, known, ctx)
 
     def _finish(self, session: Session, known: Known, ctx: Context) -> None:
-        self._judge(session)
+        self._judge(session, known)
         session.kept = {}
         if session.ignored:
             session.closed = "quarantined"

@@ -3,6 +3,7 @@
 from generators.clickstream.catalogue import Catalogue
 from generators.clickstream.events import STREAMS, Click, Consent, Customer, Erasure, OrderLine, Refund
 from generators.clickstream.offers import responds
+from generators.clickstream.orders import RATES
 from generators.clickstream.profile import ClickstreamProfile
 from generators.clickstream.simulation import simulate
 from generators.clickstream.truths import SCENARIOS
@@ -19,6 +20,7 @@ DOMAIN = Domain(
 
 __all__ = [
     "DOMAIN",
+    "RATES",
     "Catalogue",
     "Click",
     "ClickstreamProfile",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from generators.clickstream.catalogue import Item
-from generators.clickstream.events import OrderLine
 
 #: A cart that lies idle for less is of no interest to anybody, ms; an app waits at least this long.
 MIN_IDLE_MS: Final = 900_000
@@ -55,12 +54,6 @@ class Cart:
         """Take down that something happened to it, in the event at this place."""
         self.steps.append(CartStep(at_ms, stage, self.cents))
         self.places.append(place)
-
-    def ordered(self) -> tuple[OrderLine, ...]:
-        """Return its items as they stand in an order."""
-        return tuple(
-            OrderLine(item.item_id, item.category, item.price, quantity) for item, quantity in self.lines
-        )
 
 
 def idle_spells(steps: list[CartStep]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""From the cart to the order: removals, the steps of the checkout, purchases, refunds."""
+"""From the cart to the order: removals, the steps of the checkout, purchases."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Final
 
 from generators.clickstream import truths
 from generators.clickstream.carts import Cart
-from generators.clickstream.events import CheckoutStep, OrderLine, Refund
-from generators.clickstream.profile import Names
+from generators.clickstream.events import CheckoutStep
+from generators.clickstream.orders import Order, order_of
 from generators.clickstream.trail import SHOP, Trail
 from generators.clickstream.visitors import Device, Person
-from generators.engine.simulated import Simulated, Truth
 
 #: A step is done by the conversion to the power of this: by 55, 44 and 37 of 100 carts if 30 are bought.
 STEPS: Final[tuple[tuple[CheckoutStep, float], ...]] = (
@@ -60,28 +59,33 @@ def do_step(trail: Trail, cart: Cart, step: CheckoutStep) -> None:
     cart.note(trail.at_ms, step, place)
 
 
-def buy(trail: Trail, cart: Cart, order_id: str, *, person: Person | None) -> tuple[OrderLine, ...]:
-    """Buy what is in the cart; returns the lines of the order.
+def buy(trail: Trail, cart: Cart, order_id: str, currency: str | None, *, person: Person | None) -> Order:
+    """Buy what is in the cart; returns the order.
 
     Args:
         trail: The visit.
         cart: The cart.
         order_id: Identity of the order.
+        currency: In what it is paid; None: EUR.
         person: Who buys, if it is somebody with an account.
     """
-    lines, cents = cart.ordered(), cart.cents
+    order = order_of(order_id, cart.lines, currency)
     place = trail.click(
         "purchase",
         "checkout",
         f"{SHOP}/checkout/done",
         cart_id=cart.cart_id,
         order_id=order_id,
-        amount=cents / 100,
-        lines=lines,
+        amount=order.cents / 100,
+        lines=order.lines,
+        currency=currency,
+        tax=sum(order.taxes) / 100,
+        shipping=order.shipping / 100,
     )
     cart.note(trail.at_ms, "bought", place)
-    trail.mark(place, truths.attribution(order_id, cents, _linked(trail.device, person)))
-    return lines
+    trail.mark(place, truths.attribution(order_id, order.eur_cents, _linked(trail.device, person)))
+    trail.mark(place, order.truth())
+    return order
 
 
 def _linked(device: Device, person: Person | None) -> list[Device]:
@@ -90,37 +94,3 @@ def _linked(device: Device, person: Person | None) -> list[Device]:
         return [device]
     # A shared tablet gets direct visits only: it has no touches that could be missing here.
     return [own for own in person.devices if own.linked]
-
-
-class PendingRefund:
-    """Lines of an order that will come back; dropped if the buyer has been erased by then."""
-
-    __slots__ = ("_life", "_lines", "_order_id", "_person", "_user_id", "_visitor_id")
-
-    def __init__(
-        self, trail: Trail, person: Person | None, order_id: str, lines: tuple[OrderLine, ...]
-    ) -> None:
-        self._visitor_id = trail.visitor_id
-        self._user_id = trail.device.user_id
-        self._person = person
-        self._life = person.life if person else 0
-        self._order_id = order_id
-        self._lines = lines
-
-    def happen(self, names: Names, number: int, at_ms: int) -> list[Simulated]:
-        """Return the event of the refund, or nothing."""
-        if self._person is not None and self._person.life != self._life:
-            return []
-        cents = sum(round(line.price * 100) * line.quantity for line in self._lines)
-        refund_id = names.of("refund", number)
-        event = Refund(
-            refund_id, self._order_id, self._visitor_id, self._user_id, self._lines, cents / 100, at_ms
-        )
-        truth = Truth(
-            truth_id=f"truth-{refund_id}",
-            kind="refund",
-            entity=self._order_id,
-            expected="net_of_refund",
-            detail={"amount_cents": cents},
-        )
-        return [Simulated("refunds", self._visitor_id, event, at_ms, (truth,))]

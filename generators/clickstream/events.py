@@ -25,6 +25,7 @@ DeviceKind = Literal["desktop", "mobile", "tablet"]
 CheckoutStep = Literal["address", "delivery", "payment"]
 Gender = Literal["f", "m", "x"]
 Purpose = Literal["analytics", "personalisation", "marketing"]
+RefundKind = Literal["refund", "cancellation"]
 
 #: The end of the year 9999, UTC.
 _MAX_TIME_MS: Final = 253_402_300_799_999
@@ -33,6 +34,7 @@ Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 Time = Annotated[int, Meta(ge=0, le=_MAX_TIME_MS)]
 Money = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Count = Annotated[int, Meta(ge=1)]
+Currency = Annotated[str, Meta(pattern="^[A-Z]{3}$")]
 
 
 class OrderLine(msgspec.Struct, frozen=True, gc=False):
@@ -41,14 +43,16 @@ class OrderLine(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         item_id: The item.
         category: Its category.
-        price: Price of one piece, EUR, at most two decimals.
+        price: Price of one piece, in the order's currency, at most two decimals.
         quantity: How many pieces.
+        cost: What one piece costs the shop, likewise, where that is known.
     """
 
     item_id: Identifier
     category: str
     price: Money
     quantity: Count
+    cost: Money | None = None
 
 
 class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -80,8 +84,11 @@ class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         cart_id: The cart; a purchase ends it.
         step: Step of the checkout that is done.
         order_id: The order.
-        amount: Value of the order, EUR, at most two decimals.
+        amount: Value of what is ordered, tax included, in the order's currency, at most two decimals.
         lines: What is ordered.
+        currency: The order's currency; without one, EUR.
+        tax: The tax in the value.
+        shipping: What the buyer pays for shipping, on top.
     """
 
     event_id: Identifier
@@ -111,6 +118,9 @@ class Click(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     order_id: str | None = None
     amount: Money | None = None
     lines: tuple[OrderLine, ...] = ()
+    currency: Currency | None = None
+    tax: Money | None = None
+    shipping: Money | None = None
 
 
 class Customer(msgspec.Struct, frozen=True, gc=False):
@@ -156,16 +166,20 @@ class Consent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refund(msgspec.Struct, frozen=True, gc=False):
-    """The shop pays for returned lines of an order; nobody clicks, so it belongs to no session.
+    """Lines of an order come back and are paid for, or are not sent; nobody clicks: it has no session.
 
     Attributes:
         refund_id: Identity of the event.
         order_id: The order.
         visitor_id: The cookie that ordered; the key.
         user_id: The account that ordered, if any.
-        lines: What came back.
-        amount: What is paid back, EUR, at most two decimals.
+        lines: What came back or is not sent; none where the whole order is cancelled.
+        amount: What is paid back of the value, in the order's currency, at most two decimals.
         event_time_ms: When, UTC milliseconds.
+        kind: ``refund``: it came back; ``cancellation``: it is not sent.
+        tax: The tax in it, where that is told.
+        shipping: What is paid back of shipping.
+        currency: Currency of the sums; without one, the order's.
     """
 
     refund_id: Identifier
@@ -175,6 +189,10 @@ class Refund(msgspec.Struct, frozen=True, gc=False):
     lines: tuple[OrderLine, ...]
     amount: Money
     event_time_ms: Time
+    kind: RefundKind = "refund"
+    tax: Money | None = None
+    shipping: Money = 0.0
+    currency: Currency | None = None
 
 
 class Erasure(msgspec.Struct, frozen=True, gc=False):

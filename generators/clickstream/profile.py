@@ -31,6 +31,8 @@ class ClickstreamProfile(Profile):
         offer_answer_min: Who buys because of an offer comes so many minutes after it, as a median.
         refunds: Share of orders that come back at least in part, 0 to 1.
         refund_after_h: After how many hours they do, as a median.
+        cancellations: Share of orders that are cancelled at least in part, 0 to 1; none of them comes back.
+        foreign: Share of orders that are paid in another currency than EUR, 0 to 1.
         boundaries: Share of visits with one pause of about 30 minutes, 0 to 1.
         campaign_changes: Share of visits that arrive a second time through another campaign, 0 to 1.
         shared: Share of a known household's visits on the tablet that its people share, 0 to 1.
@@ -52,6 +54,8 @@ class ClickstreamProfile(Profile):
     offer_answer_min: float = 60.0
     refunds: float = 0.06
     refund_after_h: float = 72.0
+    cancellations: float = 0.02
+    foreign: float = 0.0
     boundaries: float = 0.01
     campaign_changes: float = 0.01
     shared: float = 0.03
@@ -70,6 +74,8 @@ class ClickstreamProfile(Profile):
             "conversion",
             "recovery",
             "refunds",
+            "cancellations",
+            "foreign",
             "boundaries",
             "campaign_changes",
             "shared",

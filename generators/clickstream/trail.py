@@ -149,6 +149,9 @@ class Trail:
         order_id: str | None = None,
         amount: float | None = None,
         lines: tuple[OrderLine, ...] = (),
+        currency: str | None = None,
+        tax: float | None = None,
+        shipping: float | None = None,
     ) -> int:
         """Take down one event at this moment; returns its place for :meth:`mark`."""
         device, at, place = self.device, self.at_ms, len(self._drafts)
@@ -189,6 +192,9 @@ class Trail:
             order_id,
             amount,
             lines,
+            currency,
+            tax,
+            shipping,
         )
         if self._heartbeats is not None:
             self._beat(self._heartbeats, event)

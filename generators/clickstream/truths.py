@@ -17,7 +17,9 @@ SCENARIOS: Final = {
     "bot": "a visit of a crawler (by user agent) or scraper (by rate); at all its events",
     "consent_withdrawn": "from the next event on: no stitching, profile or offer for the visitor",
     "erasure": "the account asks to be forgotten and never comes back",
-    "refund": "part or all of an order is paid back",
+    "order": "what is ordered, with value, tax, shipping and costs; at the purchase",
+    "refund": "part or all of an order comes back and is paid for",
+    "cancellation": "part or all of an order is not sent",
     "uplift": "what an offer adds to the share of abandoned carts that are bought; at the first event",
     "offer": "of --loop: an app's offer, whether it was shown, and whether it adds a purchase",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import count
 from typing import Final, TypeAlias
@@ -13,16 +12,17 @@ from generators.clickstream.browsing import Browser
 from generators.clickstream.campaigns import DIRECT, channel
 from generators.clickstream.carts import Cart
 from generators.clickstream.catalogue import Catalogue
-from generators.clickstream.checkout import STEPS, PendingRefund, buy, do_step, remove_some, steps_done
+from generators.clickstream.checkout import STEPS, buy, do_step, remove_some, steps_done
 from generators.clickstream.consents import Consents
 from generators.clickstream.events import Customer, Erasure
 from generators.clickstream.heartbeats import Heartbeats
 from generators.clickstream.offers import responds
+from generators.clickstream.orders import Desk
 from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from generators.clickstream.returns import Return, plan_return
 from generators.clickstream.trail import SESSION_GAP_MS, SHOP, Trail
 from generators.clickstream.visitors import Device, Person, Population
-from generators.engine.randomness import normal, substream
+from generators.engine.randomness import substream
 from generators.engine.simulated import Simulated
 
 #: Something to happen later: gives its events when its time has come.
@@ -30,12 +30,9 @@ Plan: TypeAlias = Callable[[], list[Simulated]]
 #: Puts a plan on the agenda: ``(at_ms, plan)``.
 Later: TypeAlias = Callable[[int, Plan], None]
 
-_HOUR_MS: Final = 3_600_000
 #: Logins of people with an account: when a visit begins (at most), at the checkout; logouts at the end.
 _EARLY_LOGIN, _CHECKOUT_LOGIN, _LOGOUT = 0.4, 0.7, 0.1
 _CART_PAGE_SHARE: Final = 0.7
-_REFUND_SPREAD: Final = 0.7
-_FULL_REFUND_SHARE: Final = 0.6
 
 
 class Visits:
@@ -64,11 +61,11 @@ class Visits:
         self._names = names
         self._later, self._answers = later, answers
         self._population = Population(profile, names)
+        self._desk = Desk(profile, names, later)
         self._browser = Browser(profile, catalogue)
         self._consents = Consents(profile, names)
         self._heartbeats = Heartbeats(profile) if profile.heartbeat_s else None
         self._numbers = count()
-        self._refund_numbers = count()
         self._draw_who = draws("who")
         self._draw_shared = draws("shared")
         self._draw_channel = draws("channel")
@@ -77,8 +74,6 @@ class Visits:
         self._draw_pace = draws("pace")
         self._draw_remove = draws("remove")
         self._draw_return = draws("return")
-        self._draw_refund = draws("refund")
-        self._refund_after_ms = profile.refund_after_h * _HOUR_MS
         self._draw_erasure = draws("erasure")
 
     def plan(self, at_ms: int) -> list[Simulated]:
@@ -172,16 +167,8 @@ class Visits:
 
     def _buy(self, trail: Trail, cart: Cart, person: Person | None) -> None:
         order_id = self._names.of("order", trail.number)
-        lines = buy(trail, cart, order_id, person=person)
-        draw = self._draw_refund
-        chance, when, full, part = draw(), draw(), draw(), draw()
-        if chance < self._profile.refunds:
-            if full >= _FULL_REFUND_SHARE:
-                lines = lines[: 1 + int(part * len(lines))]
-            delay = int(self._refund_after_ms * math.exp(_REFUND_SPREAD * normal(when)))
-            pending = PendingRefund(trail, person, order_id, lines)
-            number, at_ms = next(self._refund_numbers), trail.at_ms + delay
-            self._later(at_ms, lambda: pending.happen(self._names, number, at_ms))
+        order = buy(trail, cart, order_id, self._desk.currency(), person=person)
+        self._desk.follow(trail, person, order)
 
     def _tell(self, trail: Trail, cart: Cart, returns: Return | None = None) -> None:
         """Mark the cart's events if it was abandoned, those of its return included."""

@@ -35,6 +35,8 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "offers": ("offers", ()),
     "boards": ("boards", ("board", "window_end_ms", "rank")),
     "attributions": ("orders", ("order_id",)),
+    "orders": ("Entities.order_rows", ("order_id",)),
+    "revenue": ("revenue", ("day", "currency")),
     "recommendations": ("Recommender.main", ()),
     "recommendation_quality": ("Recommender.quality", ()),
 }

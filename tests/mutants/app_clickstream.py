@@ -10,6 +10,8 @@ _APP: Final = "apps/clickstream"
 _TESTS: Final = "tests/unit/apps/clickstream"
 _IDENTITY = f"{_TESTS}/test_identity.py"
 _DUE: Final = f"{_TESTS}/test_due.py"
+_ORDERS: Final = f"{_TESTS}/test_orders.py"
+_PURCHASES: Final = f"{_TESTS}/test_purchases.py"
 #: The checks of demo and evaluation over the whole app in memory.
 _RANKER: Final = f"{_TESTS}/test_recommend_ranker.py"
 _CHECKS: Final = f"{_TESTS}/test_checks.py::test_every_check_of_the_demo_holds"
@@ -18,6 +20,134 @@ _CHECKS_FAIL: Final = (
 )
 
 MUTANTS: Final = (
+    Mutant(
+        "clickstream: of an order the telling holds that came first",
+        f"{_APP}/orders.py",
+        "        if _first(told) < _first(order):\n",
+        "        if False:\n",
+        "orders do not hang on the order of events",
+        (_ORDERS,),
+    ),
+    Mutant(
+        "clickstream: of a refund told twice the one holds that came last",
+        f"{_APP}/orders.py",
+        "        if known is not None and known <= refund:\n",
+        "        if known is not None and known == refund:\n",
+        "orders do not hang on the order of refunds",
+        (_ORDERS,),
+    ),
+    Mutant(
+        "clickstream: a book keeps what an order said of it before",
+        f"{_APP}/orders.py",
+        "            change.subtract(before.get(name, {}))\n",
+        "",
+        "books of days add up their orders",
+        (_ORDERS,),
+    ),
+    Mutant(
+        "clickstream: who cancels an order pays its shipping",
+        f"{_APP}/order_money.py",
+        "        shipping_back = max(shipping_back, order.shipping)\n",
+        "",
+        "what is left of cancelled orders",
+        (_ORDERS,),
+    ),
+    Mutant(
+        "clickstream: refunds whose tax is not told have none",
+        f"{_APP}/order_money.py",
+        "    return order.tax - told - share\n",
+        "    return order.tax - told\n",
+        "margins",
+        (_ORDERS,),
+    ),
+    Mutant(
+        "clickstream: what came back still costs the shop",
+        f"{_APP}/order_money.py",
+        "    left = sum((line.cost or 0) * (line.quantity - taken)",
+        "    left = sum((line.cost or 0) * (line.quantity - 0 * taken)",
+        "margins",
+        (_ORDERS,),
+    ),
+    Mutant(
+        "clickstream: refunds in another currency are taken at par",
+        f"{_APP}/order_money.py",
+        "    return cents if cents < 0 else (2 * cents * theirs + own) // (2 * own)\n",
+        "    return cents\n",
+        "refunds in another currency",
+        (_ORDERS,),
+    ),
+    Mutant(
+        "clickstream: the newest rate holds for all orders",
+        f"{_APP}/money.py",
+        "        place = bisect_right(since, at_ms)\n",
+        "        place = len(since)\n",
+        "orders are worth what their currency was then",
+        (f"{_TESTS}/test_money.py",),
+    ),
+    Mutant(
+        "clickstream: an order told of earlier counts in both sessions",
+        f"{_APP}/visitor_told.py",
+        "            self._unbuy(before, known, ctx)\n",
+        "",
+        "an order counts once",
+        (_PURCHASES,),
+    ),
+    Mutant(
+        "clickstream: an order told of earlier is sold at both times",
+        f"{_APP}/visitor_told.py",
+        'item, category, "sold", -pieces, -cents',
+        'item, category, "sold", 0, 0',
+        "an order counts once on the boards",
+        (_PURCHASES,),
+    ),
+    Mutant(
+        "clickstream: a purchase too late for its session is no order",
+        f"{_APP}/visitor.py",
+        "                self._order(event, ctx)  # of an order it can\n",
+        "                pass\n",
+        "orders are never too late",
+        (_PURCHASES,),
+    ),
+    Mutant(
+        "clickstream: an attribution keeps the first value that it was told",
+        f"{_APP}/attributions.py",
+        "        elif order.valued is None or event.revision > order.valued[0]:\n",
+        "        elif order.valued is None:\n",
+        "attributions are net of what came back",
+        (_PURCHASES, f"{_TESTS}/test_attributions.py"),
+    ),
+    Mutant(
+        "clickstream: an order told again empties the cart again",
+        f"{_APP}/carts.py",
+        "        if step.order_id and step.order_id in self.orders:\n",
+        "        if False:\n",
+        "carts that were left",
+        (f"{_TESTS}/test_carts.py",),
+    ),
+    Mutant(
+        "clickstream: who has bought something else is offered something for the cart",
+        f"{_APP}/offering.py",
+        '        elif event.kind == "abandoned" and event.since_ms <= state.bought_ms:\n',
+        "        elif False:\n",
+        "offers to who has gone",
+        (f"{_TESTS}/test_offers.py",),
+    ),
+    Mutant(
+        "clickstream: the check of margins forgets the costs of what came back",
+        f"{_APP}/order_checks.py",
+        "sum(cost * (many - back[item])",
+        "sum(cost * (many - 0 * back[item])",
+        "margins of orders in the demo",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "clickstream: the check of books compares nothing",
+        f"{_APP}/order_checks.py",
+        '        same("books of days add up their orders", expected, found,',
+        '        same("books of days add up their orders", found, found,',
+        "the check of books",
+        (_CHECKS_FAIL,),
+    ),
     Mutant(
         "clickstream: a browser's timer is never brought forward",
         f"{_APP}/visitor.py",
@@ -350,17 +480,17 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a cart is left after it was bought",
         f"{_APP}/carts.py",
-        "            bought = self.bought_ms and step.at_ms >= self.bought_ms\n",
-        "            bought = False\n",
-        "nothing is said of a cart after its purchase",
+        "step.order_id]\n        return 0\n",
+        "step.order_id]\n        return cents\n",
+        "carts that were bought are not left",
         (f"{_TESTS}/test_carts.py",),
     ),
     Mutant(
         "clickstream: refunds are ignored",
-        f"{_APP}/orders.py",
-        "            order.refunds[event.refund_id] = event.cents\n",
-        "            order.refunds[event.refund_id] = 0\n",
-        "refunds are taken off",
+        f"{_APP}/attributions.py",
+        "                order.refunds.setdefault(event.refund_id, event.cents)\n",
+        "                order.refunds.setdefault(event.refund_id, 0)\n",
+        "what is left of orders of an earlier version",
         (f"{_TESTS}/test_entities.py::test_refunds_are_taken_off_once_each_whatever_comes_first",),
     ),
     Mutant(
@@ -521,10 +651,10 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: refunds are not taken off",
-        f"{_APP}/orders.py",
-        "            back = sum(order.refunds.values())\n",
-        "            back = 0 * sum(order.refunds.values())\n",
-        "refunds are taken off",
+        f"{_APP}/order_money.py",
+        "    refunded = sum(refund.cents for refund",
+        "    refunded = sum(0 * refund.cents for refund",
+        "refunds",
         (_CHECKS,),
     ),
     Mutant(

@@ -98,9 +98,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "generators: refunds in the truth are a cent too much",
-        "generators/clickstream/checkout.py",
-        '            detail={"amount_cents": cents},\n',
-        '            detail={"amount_cents": cents + 1},\n',
+        "generators/clickstream/orders.py",
+        '            "amount_cents": cents,\n',
+        '            "amount_cents": cents + 1,\n',
         "the truth about refunds",
         (f"{_TESTS}/test_clickstream_truths.py::test_refunds_give_back_lines_of_an_earlier_order",),
     ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import islice, pairwise
 
 import pytest
 
-from generators.clickstream import Click, responds, simulate
+from generators.clickstream import RATES, Click, responds, simulate
 from generators.clickstream.bots import CRAWLERS
 from generators.clickstream.browsing import BOUNDARY_PAUSES_MS
 from generators.clickstream.carts import MIN_IDLE_MS, CartStep, idle_spells
@@ -361,6 +362,109 @@ def test_attribution_is_the_first_and_last_touch_over_linked_devices(
         assert detail["amount_cents"] == round((click.amount or 0) * 100)
     assert not told
     assert several >= 20
+
+
+# Orders
+
+
+@pytest.fixture(scope="module", name="sold")
+def _sold() -> list[Simulated]:
+    """Events of a shop of which many orders are paid in other currencies, come back or are cancelled."""
+    profile = replace(
+        PROFILE,
+        seed=3,
+        foreign=0.4,
+        refunds=0.3,
+        cancellations=0.3,
+        refund_after_h=1.0,
+        erasures=0,
+        conversion=0.9,
+    )
+    return list(simulate(replace(profile, events=25_000)))
+
+
+def cents(amount: float) -> int:
+    return int((Decimal(str(amount)) * 100).to_integral_exact())
+
+
+def test_an_order_is_told_with_its_value_tax_shipping_and_costs(sold: list[Simulated]) -> None:
+    """All from the clicks alone; tax of 19 % is in the price, 7 % in that of books."""
+    told = {truth.entity: truth.detail for truth in truths_of(sold, "order")}
+    came = {truth.entity: truth.detail for truth in truths_of(sold, "attribution")}
+    currencies: Counter[str] = Counter()
+    for click in (e.event for e in sold if e.stream == "clicks" and e.event.event_type == "purchase"):
+        detail, currency = told.pop(click.order_id), click.currency or "EUR"
+        currencies[currency] += 1
+        rate = Decimal(RATES.get(currency, "1"))
+        assert (detail["currency"], Decimal(detail["rate"])) == (currency, rate)
+        lines = [[x.item_id, cents(x.price), x.quantity, x.cost and cents(x.cost)] for x in click.lines]
+        assert detail["lines"] == lines
+        value = sum(price * quantity for _, price, quantity, _ in lines)
+        assert detail["amount_cents"] == cents(click.amount) == value
+        part = [Decimal(7) / 107 if x.category == "books" else Decimal(19) / 119 for x in click.lines]
+        taxes = [x[1] * x[2] * share for x, share in zip(lines, part, strict=True)]
+        tax = sum(int(one.quantize(Decimal(1), ROUND_HALF_UP)) for one in taxes)
+        assert detail["tax_cents"] == cents(click.tax) == tax
+        shipping = 0 if value * rate >= 5_000 else round(490 / rate)
+        # At the border a cent of rounding decides.
+        assert detail["shipping_cents"] == cents(click.shipping)
+        assert detail["shipping_cents"] == shipping or abs(value * rate - 5_000) < 5
+        for _, price, _, cost in lines:
+            assert cost is None or 0.3 * price < cost < 0.75 * price
+        exact = (value * rate).quantize(Decimal(1), ROUND_HALF_UP)
+        assert came[click.order_id]["amount_cents"] == exact
+    assert not told
+    assert currencies.keys() == {"EUR", *RATES}
+    assert 0.3 < 1 - currencies["EUR"] / currencies.total() < 0.5
+
+
+def test_an_order_comes_back_or_is_cancelled_once_after_it_was_made(sold: list[Simulated]) -> None:
+    made: dict[str, Simulated] = {}
+    back: dict[str, str] = {}
+    ways: Counter[tuple[str, bool]] = Counter()
+    for event in sold:
+        if event.stream == "clicks" and event.event.event_type == "purchase":
+            made[event.event.order_id] = event
+        if event.stream != "refunds":
+            continue
+        refund, (truth,) = event.event, event.truths
+        order = made[refund.order_id].event
+        assert refund.order_id not in back
+        back[refund.order_id] = refund.kind
+        assert event.event_time_ms > made[refund.order_id].event_time_ms
+        assert (truth.kind, truth.entity) == (refund.kind, refund.order_id)
+        whole = truth.detail["whole"]
+        ways[refund.kind, whole] += 1
+        assert (len(refund.lines) == 0) == (whole and refund.kind == "cancellation")
+        lines = order.lines if whole else refund.lines
+        pieces = {line.item_id: line.quantity for line in order.lines}
+        assert lines
+        assert all(line.quantity <= pieces[line.item_id] for line in lines)
+        assert whole == ({line.item_id: line.quantity for line in lines} == pieces)
+        assert truth.detail["lines"] == [[line.item_id, line.quantity] for line in lines]
+        value = sum(cents(line.price) * line.quantity for line in lines)
+        assert truth.detail["amount_cents"] == cents(refund.amount) == value
+        shipping = cents(order.shipping) if whole else 0
+        assert truth.detail["shipping_cents"] == cents(refund.shipping) == shipping
+        assert (refund.tax is None) == (refund.kind == "cancellation")
+        if refund.tax is not None:
+            assert truth.detail["tax_cents"] == cents(refund.tax)
+            assert (cents(refund.tax) == cents(order.tax)) if whole else refund.tax < order.tax
+        assert refund.currency == order.currency
+    assert all(ways[kind, whole] >= 3 for kind in ("refund", "cancellation") for whole in (True, False)), ways
+    shares = Counter(back.values())
+    assert 0.15 < shares["cancellation"] / len(made) < 0.4
+
+
+def test_who_pays_in_which_currency_and_what_comes_back_changes_nothing_else() -> None:
+    """Draws of their own: the same visits, carts and orders, paid in another way."""
+
+    def bare(foreign: float, cancellations: float) -> list[tuple[str, int, str]]:
+        profile = replace(PROFILE, events=6_000, foreign=foreign, cancellations=cancellations)
+        clicks = [e.event for e in simulate(profile) if e.stream == "clicks"]
+        return [(c.visitor_id, c.event_time_ms, c.event_type) for c in clicks][:4_000]
+
+    assert bare(0.0, 0.0) == bare(0.9, 0.9)
 
 
 def test_consent_is_withdrawn_only_after_it_was_given(events: list[Simulated]) -> None:

@@ -17,12 +17,14 @@ from apps.clickstream.messages import (
     EraseCart,
     ItemCount,
     OrderRefunded,
+    OrderTold,
     ToCart,
     ToPerson,
     ToShard,
     VisitCount,
 )
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from apps.clickstream.orders import Orders
 from apps.clickstream.pipeline import entities, followed, results
 from apps.clickstream.recommend.process import Recommender, Recommending
 from apps.clickstream.visitor import visitors
@@ -128,12 +130,13 @@ def shop_chain(
     holdout: float = HOLDOUT,
     cart_timeout_ms: int = CART_TIMEOUT_MS,
     recommending: Recommending | None = None,
+    orders: Orders | None = None,
 ) -> MemoryChain:
     """The app's processes, its first given events by their keys."""
     visited = Topology({}, (Link(visitors(rules or VisitorRules())),))
     if recommending is not None:
         visited = visited.key_by("shop", output="looks").process(Recommender(recommending))
-    wired = followed(visited, entities(cart_timeout_ms), results(offers, holdout))
+    wired = followed(visited, entities(cart_timeout_ms, orders), results(offers, holdout))
     return MemoryChain(wired, out_of_orderness_ms=bound_ms)
 
 
@@ -142,10 +145,17 @@ class Told(KeyedProcess[Any, ToPerson]):
 
     name = "Visitors"
     order = arrival(commutes=True)
-    inputs: ClassVar = {"persons": ToPerson, "carts": ToCart, "counts": ToShard, "refunds": OrderRefunded}
+    inputs: ClassVar = {
+        "persons": ToPerson,
+        "carts": ToCart,
+        "counts": ToShard,
+        "refunds": OrderRefunded,
+        "orders": OrderTold,
+    }
     carts = side_output(ToCart)
     counts = side_output(ToShard)
     refunds = side_output(OrderRefunded)
+    orders = side_output(OrderTold)
 
     def process(self, event: Any, ctx: Context) -> None:
         """Tell it."""
@@ -166,22 +176,39 @@ def told_chain(*, bound_ms: int = 0) -> MemoryChain:
 
 
 def as_told(events: Iterable[Any]) -> list[tuple[str, int, Any, str]]:
-    """What visitors tell, as :func:`told_chain` takes it; of a refund its time besides."""
+    """What visitors tell, as :func:`told_chain` takes it; of some their time besides."""
     found = []
     for one in events:
         event, at = one if isinstance(one, tuple) else (one, one.at_ms)
-        name = {"carts": "carts", "shards": "counts", "persons": "persons"}[_input_of(event)]
-        found.append(("any", at, event, "refunds" if isinstance(event, OrderRefunded) else name))
+        found.append(("any", at, event, _OUTPUT[_input_of(event)]))
     return found
 
 
 def as_entities_take(events: Iterable[Any]) -> list[tuple[str, int, Any, str]]:
-    """What visitors tell, as the process of carts, persons and shards takes it."""
-    keys = {"carts": "cart_id", "persons": "person", "shards": "shard"}
+    """What visitors tell, as the process of carts, persons, shards and orders takes it."""
+    keys = {
+        "carts": "cart_id",
+        "persons": "person",
+        "shards": "shard",
+        "orders_told": "order_id",
+        "orders_refunded": "order_id",
+    }
     return [(getattr(e, keys[_input_of(e)]), e.at_ms, e, _input_of(e)) for e in events]
 
 
+#: Input of the processes that follow the visitors → output of those.
+_OUTPUT = {
+    "carts": "carts",
+    "shards": "counts",
+    "persons": "persons",
+    "orders_told": "orders",
+    "orders_refunded": "refunds",
+}
+
+
 def _input_of(event: Any) -> str:
+    if isinstance(event, OrderTold | OrderRefunded):
+        return "orders_told" if isinstance(event, OrderTold) else "orders_refunded"
     if isinstance(event, CartChange | EraseCart):
         return "carts"
     return "shards" if isinstance(event, ItemCount | VisitCount) else "persons"

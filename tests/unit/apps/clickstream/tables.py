@@ -6,12 +6,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from apps.clickstream.attributions import Attribution
 from apps.clickstream.boards import BoardRow
 from apps.clickstream.carts import Abandonment
 from apps.clickstream.consent import ConsentChange
 from apps.clickstream.funnels import PURCHASE, FunnelResult
 from apps.clickstream.offers import Offer, OfferOutcome
-from apps.clickstream.orders import Attribution
 from apps.clickstream.profiles import Profile
 from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
 from apps.clickstream.rows import Erased, Identity, SessionRow

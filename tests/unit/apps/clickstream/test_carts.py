@@ -1,16 +1,78 @@
-"""A cart by itself."""
+"""A cart's own steps: what is left when its time is over, and what a purchase leaves of it."""
 
 from __future__ import annotations
 
-from apps.clickstream.carts import Cart
+import random
+
+from apps.clickstream.carts import Cart, Carts
 from apps.clickstream.messages import CartChange
+from millrace.testing import TestDriver
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, START
 
+T = 30 * MINUTE
 
-def test_what_happens_to_a_cart_after_its_purchase_never_leaves_it() -> None:
-    """A browser that still shows the cart puts something in; nothing follows."""
+
+def change(at: int, stage: str, cents: int = 0, order: str = "") -> CartChange:
+    return CartChange("c1", START + at, f"e{at}", "v1", "v:v1", stage, cents, order_id=order)
+
+
+def test_a_purchase_empties_a_cart_and_what_is_put_in_then_is_left_by_itself() -> None:
+    """The cart keeps its name.
+
+    ==== ==== ====== ==== =========
+    c1   500  bought 100  left: 100
+    ==== ==== ====== ==== =========
+    """
     cart = Cart()
     for at, stage, cents in ((0, "cart", 500), (MINUTE, "bought", 0), (2 * MINUTE, "cart", 100)):
-        cart.take(CartChange("c1", START + at, f"e{at}", "v1", "v:v1", stage, cents))
-    assert cart.left(START + HOUR, 30 * MINUTE) == []
-    assert cart.steps == []
+        cart.take(change(at, stage, cents))
+    assert [(step.at_ms - START, cents) for step, cents in cart.left(START + HOUR, T)] == [(2 * MINUTE, 100)]
+
+
+def test_an_order_that_is_told_again_empties_no_cart() -> None:
+    cart = Cart()
+    cart.take(change(0, "cart", 500))
+    cart.take(change(MINUTE, "bought", order="o1"))
+    cart.take(change(2 * MINUTE, "cart", 100))
+    cart.take(change(3 * MINUTE, "bought", order="o1"))
+    cart.take(change(4 * MINUTE, "cart", 50))
+    assert [cents for _, cents in cart.left(START + HOUR, T)] == [150]
+
+
+def by_hand(changes: list[CartChange]) -> list[tuple[int, int]]:
+    """When the cart was left and what was in it, by all that ever happened to it."""
+    found, orders, inside = [], set(), 0
+    ordered = sorted(changes, key=lambda c: (c.at_ms, c.cause))
+    for one, after in zip(ordered, [*ordered[1:], None], strict=True):
+        if one.stage != "bought":
+            inside += one.cents
+        elif one.order_id not in orders:
+            orders.add(one.order_id)
+            inside = 0
+        lonely = after is None or after.at_ms - one.at_ms > T
+        if lonely and inside > 0 and one.stage != "bought":
+            found.append((one.at_ms, inside))
+    return found
+
+
+def test_a_cart_that_keeps_its_name_is_left_as_a_look_at_all_its_steps_says_in_any_order_and_cut() -> None:
+    for seed in range(400):
+        rng = random.Random(seed)
+        changes = []
+        for at in rng.sample(range(0, 240, 4), rng.randint(3, 14)):
+            if rng.random() < 0.3:
+                changes.append(change(at * MINUTE, "bought", order=f"o{rng.randrange(3)}"))
+            else:
+                changes.append(change(at * MINUTE, "cart", rng.choice((100, 250, 400))))
+        target = TestDriver(Carts(T), out_of_orderness_ms=5 * HOUR)
+        rest = list(changes)
+        rng.shuffle(rest)
+        while rest:
+            cut = rng.randint(1, 4)
+            target.send_batch([("c1", one.at_ms, one) for one in rest[:cut]])
+            rest = rest[cut:]
+            if rng.random() < 0.3:
+                target.restart()
+        target.drain()
+        rows = sorted((a.since_ms, a.value_cents) for a in target.values("abandonments"))
+        assert rows == by_hand(changes), seed

@@ -14,6 +14,8 @@ from apps.clickstream import demo
 from apps.clickstream.events import INPUTS, Forget
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.ledger_checks import check_ledger
+from apps.clickstream.money import read_rates
+from apps.clickstream.orders import Orders
 from apps.clickstream.recommend.process import Recommending
 from apps.clickstream.settings import ClickstreamSettings
 from generators.clickstream import DOMAIN, ClickstreamProfile
@@ -55,6 +57,8 @@ PROFILE = ClickstreamProfile(
     known=0.9,
     refunds=0.5,
     refund_after_h=0.3,
+    cancellations=0.25,
+    foreign=0.3,
     erasures=60.0,
     conversion=0.2,
     recovery=0.4,
@@ -73,6 +77,8 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "profiles": ("Entities.profiles", ("person",)),
     "boards": ("boards", ("board", "window_end_ms", "rank")),
     "attributions": ("orders", ("order_id",)),
+    "orders": ("Entities.order_rows", ("order_id",)),
+    "revenue": ("revenue", ("day", "currency")),
     "consents": ("Visitors.consents", ("visitor_id", "consent_id")),
     "erasures": ("Visitors.erasures", ()),
     "abandonments": ("Entities.abandonments", ()),
@@ -113,8 +119,9 @@ def answering(inbox: Inbox) -> Domain:
 def run_app(ledger: WorldLedger) -> tuple[Tables, int]:
     """Send the streams, and what the app sends itself; return what stands in the tables, and up to when."""
     emitted, broken, inbox = [], [], Inbox()
-    rules = VisitorRules(recommends=True)
-    chain = shop_chain(rules, cart_timeout_ms=TIMEOUT, recommending=Recommending())
+    rates = read_rates(demo.RATES)
+    rules = VisitorRules(recommends=True, rates=rates)
+    chain = shop_chain(rules, cart_timeout_ms=TIMEOUT, recommending=Recommending(), orders=Orders(rates))
     batch: list[Any] = []
     decoders = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
     again = msgspec.json.Decoder(Forget)
@@ -190,12 +197,16 @@ def test_every_check_of_the_demo_holds(seen: Seen, monkeypatch: pytest.MonkeyPat
 def test_without_refunds_erasures_and_offers_it_is_said_that_nothing_is_compared(seen: Seen) -> None:
     tables, ledger, end_ms = seen
     few = msgspec.structs.replace(
-        ledger, truths=[t for t in ledger.truths if t.kind not in ("refund", "erasure", "abandonment")]
+        ledger,
+        truths=[
+            t for t in ledger.truths if t.kind not in ("refund", "cancellation", "erasure", "abandonment")
+        ],
     )
     none: Tables = {**tables, "offers": [], "outcomes": [], "abandonments": [], "erasures": []}
     empty = {check.name for check in of_ledger((none, few, end_ms)) if check.is_empty}
     assert empty >= {
         "refunds taken off",
+        "what is left of orders",
         "profiles of who asked for erasure",
         "browsers forgotten in the audit",
         "offers for carts that were left",
@@ -223,6 +234,30 @@ def reason(name: str, change: Change) -> Change:
 
 def refunded(change: Change) -> Change:
     return where(lambda row: row["refunded_cents"] > 0, change)
+
+
+def with_margin(change: Change) -> Change:
+    return where(lambda row: row["margin_cents"] is not None, change)
+
+
+def in_pounds(change: Change) -> Change:
+    return where(lambda row: row["currency"] == "GBP", change)
+
+
+def sent_anyway(rows: Rows) -> Rows:
+    """What was cancelled has been sent."""
+    return [
+        {**row, "cancelled_cents": 0, "net_cents": row["net_cents"] + row["cancelled_cents"]} for row in rows
+    ]
+
+
+def without_lines(rows: Rows) -> Rows:
+    return [{**row, "lines": row["lines"][1:]} for row in rows]
+
+
+def taxed(rows: Rows) -> Rows:
+    """Margins have the tax in them."""
+    return [{**row, "margin_cents": row["margin_cents"] + row["tax_cents"]} for row in rows]
 
 
 def converted(change: Change) -> Change:
@@ -326,6 +361,53 @@ LEDGER = (
             )
         },
         of_other_orders={"attributions": refunded(swapped("refunded_cents"))},
+    ),
+    *breaks(
+        "orders with tax, shipping and lines",
+        dropped={"orders": less},
+        all_dropped={"orders": dropped},
+        of_other_orders={"orders": renamed("order_id")},
+        all_in_one_currency={"orders": stuck("currency", "EUR")},
+        at_par={"orders": in_pounds(shifted("amount_reported_cents", -100))},
+        tax_stuck={"orders": stuck("tax_cents")},
+        free_of_shipping={"orders": stuck("shipping_cents", 0)},
+        lines_dropped={"orders": without_lines},
+    ),
+    *breaks("no row of an order twice", doubled={"orders": doubled}),
+    *breaks(
+        "what is left of orders",
+        sent_anyway={"orders": sent_anyway},
+        refunds_dropped={"orders": stuck("refunded_cents", 0)},
+        of_other_orders={"orders": refunded(swapped("refunded_cents"))},
+        shipping_kept={"orders": stuck("shipping_back_cents", 0)},
+        all_stand={"orders": stuck("status", "placed")},
+    ),
+    *breaks(
+        "margins of orders",
+        never_known={"orders": lambda rows: [{**row, "margin_cents": None} for row in rows]},
+        with_tax={"orders": with_margin(taxed)},
+        at_par={"orders": in_pounds(with_margin(shifted("margin_reported_cents", -100)))},
+    ),
+    *breaks(
+        "orders worth other than what brought them says",
+        a_cent_more={"attributions": shifted("amount_cents", 1)},
+        refunds_forgotten={"attributions": refunded(shifted("net_cents", 100))},
+        of_other_orders={"attributions": renamed("order_id")},
+    ),
+    *breaks(
+        "books of days add up their orders",
+        dropped={"revenue": dropped},
+        a_cent_more={"revenue": shifted("net_cents", 1)},
+        margins_stuck={"revenue": stuck("margin_cents", 1)},
+        a_day_later={"revenue": stuck("day", "2026-01-09")},
+        all_in_one_currency={"revenue": stuck("currency", "EUR")},
+    ),
+    *breaks("no book twice", doubled={"revenue": doubled}),
+    *breaks(
+        "paid back by currency",
+        dropped={"revenue": stuck("paid_back_cents", 0)},
+        doubled={"revenue": doubled},
+        in_one_currency={"revenue": stuck("currency", "EUR")},
     ),
     *breaks("answers to the question for consent", dropped={"consents": less}, doubled={"consents": doubled}),
     *breaks("no answer twice", doubled={"consents": doubled}, stuck={"consents": stuck("consent_id")}),

@@ -145,7 +145,9 @@ def test_a_left_cart_is_told_to_its_person_where_that_is_allowed() -> None:
     send(target, cart(0, cents=500, marketing=True))
     target.drain()
     (told,) = target.values("carts")
-    assert told == Shopping("v:v1", "abandoned", START + T, "e0", "v1", "cart", stage="cart", cents=500)
+    assert told == Shopping(
+        "v:v1", "abandoned", START + T, "e0", "v1", "cart", stage="cart", cents=500, since_ms=START
+    )
 
 
 def test_a_left_cart_is_of_whom_it_was_then_whatever_has_come_since() -> None:

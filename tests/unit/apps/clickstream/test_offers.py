@@ -126,6 +126,32 @@ def test_an_offer_says_why() -> None:
     assert (offer.cart_id, offer.person, offer.arm) == ("c1", "u:u1", "offer")
 
 
+@pytest.mark.parametrize(
+    ("at", "made"), [(-1, ["ten"]), (0, []), (29 * MINUTE, []), (30 * MINUTE, []), (31 * MINUTE, ["ten"])]
+)
+def test_to_who_buys_something_else_before_a_cart_is_left_nothing_is_offered(
+    at: int, made: list[str]
+) -> None:
+    """The cart lay idle from 0:00 on and is said to be left at 0:30; another one is bought."""
+    left = msgspec.structs.replace(abandoned(30 * MINUTE), since_ms=START)
+    events = sorted([left, bought(at)], key=lambda e: e.at_ms)
+    assert offers(driver(LEFT), *events) == made
+
+
+def test_an_order_that_is_told_again_is_no_purchase_of_later() -> None:
+    left = msgspec.structs.replace(abandoned(30 * MINUTE), since_ms=START)
+    again = msgspec.structs.replace(bought(-HOUR), at_ms=START + MINUTE)
+    assert offers(driver(LEFT), bought(-HOUR), again, left) == ["ten"]
+
+
+def test_of_what_was_bought_nothing_is_kept_after_a_day() -> None:
+    target = driver(LEFT)
+    offers(target, bought(0))
+    assert not target.is_empty()
+    target.advance_watermark(START + DAY + HOUR)
+    assert target.is_empty()
+
+
 def test_a_rule_is_capped_and_rules_cool_down() -> None:
     rule = msgspec.structs.replace(LEFT, cap=2, cap_within="7d", cool_down="1d")
     target = driver(rule)

@@ -447,7 +447,7 @@ def test_repeats_of_the_other_streams_are_told_too() -> None:
     for event in (consent(0), consent(0), refund, refund):
         send(target, event)
     assert len(target.values("consents")) == 1
-    assert target.values("refunds") == [OrderRefunded("o1", "r1", 500)]
+    assert target.values("refunds") == [OrderRefunded("o1", "r1", 500, START)]
     assert [d["reason"] for d in target.values("dead_letters")] == ["duplicate"] * 2
 
 

@@ -37,7 +37,9 @@ UPSERTED = {
     "Entities.profiles": ("person",),
     "Entities.items": ("item_id",),
     "boards": ("board", "window_end_ms", "rank"),
+    "Entities.order_rows": ("order_id",),
     "orders": ("order_id",),
+    "revenue": ("day", "currency"),
 }
 APPENDED = ("Entities.abandonments", "offers", "outcomes")
 
@@ -276,7 +278,7 @@ def test_half_a_second_of_disorder_changes_no_table() -> None:
 def test_nothing_is_left_when_all_is_over() -> None:
     chain = shop_chain()
     chain.run_batch(events()[:2_000])
-    chain.advance_watermark(end_ms() + 800 * DAY)
+    chain.advance_watermark(end_ms() + 801 * DAY)
     assert chain.is_empty()
 
 
