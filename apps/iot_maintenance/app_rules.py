@@ -13,10 +13,12 @@ from apps.iot_maintenance.alarms.book import read_rules
 from apps.iot_maintenance.alarms.language import language
 from apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language, read_rule
 from apps.iot_maintenance.backtest import Report, backtest, read_table
+from apps.iot_maintenance.foresight.past import read_foreseen
 from apps.iot_maintenance.settings import IotSettings, monitoring
 from millrace.errors import UserError
 from millrace.operations.app_rules import AppRules, History, WhatIf
 from millrace.rules import Rule, RuleEvent
+from millrace.time import ms
 
 _COLUMNS: Final = ("rule", "alarms", "a day", "machines", "floods", "most in 10 min")
 _SOURCES: Final = ("reading", "machine", "error")
@@ -42,10 +44,18 @@ def _what_if(rules: list[Rule], settings: IotSettings, history: History) -> What
     path = history.table or settings.storage.path("tables", "readings")
     table = read_table(path, last_ms=history.last_ms, check=history.check)
     say, count = history.say, len(table)
+    times = table.column("event_time_ms")
+    foreseen = read_foreseen(
+        Path(path).parent,
+        since_ms=times[0].as_py() if count else 0,
+        until_ms=times[-1].as_py() if count else 0,
+    )
     report = backtest(
         [read_rule(rule.when) for rule in rules],
         monitoring(settings),
         table,
+        foreseen=foreseen,
+        every_ms=ms(settings.foresight.every),
         progress=None if say is None else lambda done: say(done, count),
     )
     report.seconds = round(time.perf_counter() - started, 3)

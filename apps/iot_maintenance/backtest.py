@@ -2,6 +2,7 @@
 
 Readings stand in the table as they came, with what held for their machine, so facts are told anew as the
 readings saw them. What is in no reading cannot be: errors of controllers, heartbeats, operators' actions.
+Rules on what is foreseen are asked of what the models said then, as the tables have it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +23,8 @@ from apps.iot_maintenance.alarms.language import FORESIGHT
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.alarms.rule import AlarmRule
 from apps.iot_maintenance.events import Equipment, Maintenance, Reading, Status
+from apps.iot_maintenance.foresight.alarming import Ruling
+from apps.iot_maintenance.foresight.past import Foreseen, PastForesight, seen
 from apps.iot_maintenance.process import MachineMonitor, Monitoring
 from apps.iot_maintenance.signals import as_row
 from apps.iot_maintenance.windows import DAY_MS, FLOOD, WINDOW_MS
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 #: Columns of the table that are read.
 _COLUMNS: Final = (
     *("reading_id", "sensor_id", "machine_id", "quantity", "value", "unit", "event_time_ms"),
-    *("status", "status_since_ms", "kind", "attributes", "last_maintenance_ms"),
+    *("status", "status_since_ms", "kind", "attributes", "last_maintenance_ms", "errors_24h"),
 )
 _BATCH: Final = 5_000
 #: Components may have been replaced long before the first reading, ms.
@@ -188,6 +192,8 @@ def backtest(
     monitoring: Monitoring,
     table: pa.Table,
     *,
+    foreseen: Foreseen | None = None,
+    every_ms: int = 3_600_000,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Return what rules would have done.
@@ -196,6 +202,8 @@ def backtest(
         rules: The rules; each is asked as if it were active all the time, and no other.
         monitoring: What the monitor does beside.
         table: Readings, as :func:`read_table` gives them.
+        foreseen: What models said meanwhile; ``None``: nothing.
+        every_ms: How often they said it, ms.
         progress: Called with the number of readings done, now and then.
 
     Raises:
@@ -203,8 +211,8 @@ def backtest(
     """
     if not len(table):
         raise BacktestError("there is no reading in that time")
-    cannot = {rule.id: why for rule in rules if (why := _why_not(rule))}
-    tried = tuple(rule for rule in rules if rule.id not in cannot)
+    cannot = {rule.id: why for rule in rules if (why := _why_not(rule, is_foreseen=foreseen is not None))}
+    tried = tuple(rule for rule in rules if rule.id not in cannot and rule.source != FORESIGHT)
     told = dataclasses.replace(monitoring, rules=tried, clock="stream", grace_ms=0, keep_ms=_KEEP_MS)
     times = table.column("event_time_ms")
     first, last = times[0].as_py(), times[-1].as_py()
@@ -214,6 +222,12 @@ def backtest(
             tally.add(alarm)
         if progress is not None:
             progress(done)
+    ahead = tuple(rule for rule in rules if rule.id not in cannot and rule.source == FORESIGHT)
+    if ahead and foreseen is not None:
+        for alarm in _alarms_ahead(dataclasses.replace(told, rules=ahead), table, last, foreseen, every_ms):
+            tally.add(alarm)
+        if not foreseen.found:
+            cannot |= dict.fromkeys((rule.id for rule in ahead), "models said nothing at the ends of steps")
     days = (last - first) / DAY_MS
     outcomes = [
         Outcome(rule.id, not_tried=cannot[rule.id]) if rule.id in cannot else tally.outcome(rule.id, days)
@@ -224,11 +238,11 @@ def backtest(
     return Report(len(table), first, last, days, outcomes, together, tally.by_day())
 
 
-def _why_not(rule: AlarmRule) -> str:
+def _why_not(rule: AlarmRule, *, is_foreseen: bool) -> str:
     if rule.source == "error":
         return "it is of errors, which stand in no reading"
     if rule.source == FORESIGHT:
-        return "it is of what is foreseen, which hangs on the models of then"
+        return "" if is_foreseen else "it is of what is foreseen, and no table has what models said then"
     if rule.source == "clock":
         return "it is of clocks, whose times of receipt stand in no reading"
     if any(_ERRORS.search(text) for level in rule.levels for text in (level.when, level.until)):
@@ -249,6 +263,29 @@ def _alarms(monitoring: Monitoring, table: pa.Table, last: int) -> Iterator[tupl
             batch = []
     found = [*host.run_batch(batch), *host.advance_watermark(last)]
     yield done, [e.payload for e in found if e.output == "alarms"]
+
+
+def _alarms_ahead(
+    monitoring: Monitoring, table: pa.Table, last: int, foreseen: Foreseen, every_ms: int
+) -> Iterator[AlarmEvent]:
+    """Yield the changes of alarms of what was foreseen."""
+    ruling = Ruling(
+        monitoring.rules,
+        monitoring.statuses,
+        monitoring.two_person,
+        monitoring.reasons,
+        monitoring.tree == "names",
+    )
+    host = MemoryHost(PastForesight(every_ms, ruling, foreseen), records=True)
+    rows, before = _rows(table), -(1 << 62)
+    while batch := list(islice(rows, _BATCH)):
+        until = batch[-1]["event_time_ms"]
+        foreseen.pass_to(until, before)  # steps that end before the last batch's end have been judged
+        before = until - every_ms
+        events = [(row["machine_id"], row["event_time_ms"], seen(row), "readings") for row in batch]
+        yield from (e.payload for e in host.run_batch(events) if e.output == "alarms")
+    foreseen.pass_to(last)
+    yield from (e.payload for e in host.advance_watermark(last) if e.output == "alarms")
 
 
 _NAMES: Final[dict[Any, str]] = {
@@ -289,7 +326,7 @@ class _Tally:
             len({event.entity_id for event in told}),
             sum(count > FLOOD for count in windows.values()),
             max(windows.values(), default=0),
-            [(event.alarm_id, event.event_time_ms) for event in told[:5]],
+            [(event.alarm_id, event.event_time_ms) for event in sorted(told, key=_time)[:5]],
         )
 
     def by_day(self) -> dict[int, int]:

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/iot_maintenance"
 _TESTS: Final = "tests/unit/apps/iot_maintenance"
+_PAST: Final = f"{_TESTS}/test_foresight_backtest.py"
 _ALARMS: Final = f"{_TESTS}/test_alarms.py"
 _SCORES: Final = f"{_TESTS}/test_scores.py"
 _HEALTH: Final = f"{_TESTS}/test_machine_health.py"
@@ -689,6 +690,38 @@ MUTANTS: Final = (
         (
             "tests/unit/apps/iot_maintenance/test_foresight_alarms.py::test_operators_act_on_them_as_on_all_alarms",
         ),
+    ),
+    Mutant(
+        "iot: a back-test forgets what was foreseen before it is asked for",
+        f"{_APP}/backtest.py",
+        "before = until - every_ms",
+        "before = until + 1",
+        "rules on what is foreseen are tried on the past",
+        (f"{_PAST}::test_they_are_those_that_the_stream_raised_however_the_past_is_read",),
+    ),
+    Mutant(
+        "iot: a back-test never forgets what was foreseen",
+        f"{_APP}/foresight/past.py",
+        "if step[0] < since_ms]:",
+        "if step[0] < -since_ms]:",
+        "the past does not fill the memory",
+        (f"{_PAST}::test_what_was_said_is_forgotten_as_time_passes",),
+    ),
+    Mutant(
+        "iot: a back-test leaves out errors that readings saw",
+        f"{_APP}/foresight/past.py",
+        'dict(row["errors_24h"] or ()),',
+        "{},",
+        "rules on what is foreseen are tried on the past",
+        (f"{_PAST}::test_they_are_those_that_the_stream_raised_however_the_past_is_read",),
+    ),
+    Mutant(
+        "iot: a back-test that found nothing foreseen says that there were no alarms",
+        f"{_APP}/backtest.py",
+        "if not foreseen.found:",
+        "if foreseen.found < 0:",
+        "what was not tried is said",
+        (f"{_PAST}::test_where_nothing_was_foreseen_or_at_other_times_it_is_said",),
     ),
     Mutant(
         "iot: a champion's charts are made once",

@@ -265,7 +265,9 @@ def test_rules_of_readings_and_of_what_is_foreseen_do_not_mix() -> None:
         CompiledRule(soon("x", Level("low", above=3.0)))
     with pytest.raises(RuleError, match="one condition"):
         CompiledRule(soon("x", Level("low")))
-    assert "hangs on the models" in _why_not(soon("x", Level("low", when="remaining_life < 3")))
+    ahead = soon("x", Level("low", when="remaining_life < 3"))
+    assert "no table has what models said" in _why_not(ahead, is_foreseen=False)
+    assert not _why_not(ahead, is_foreseen=True)
 
 
 def test_levels_repeats_and_escalations_work_as_of_readings(models: Path) -> None:
