@@ -33,6 +33,9 @@ _CATCH_UP_S = 120.0
 _ALERTS_SHOWN = 50
 #: An app has settled when no batch ran for so long, seconds, or after so many from the last watermark on.
 _QUIET_S = 1.0
+#: How long a topic is read to its end, and how long a broker may take to say where that is, seconds.
+_LAST_READ_S = 20.0
+_TIMEOUT_S = 5.0
 _SETTLE_BATCHES = 8
 
 
@@ -110,7 +113,10 @@ class DemoOptions:
 
 
 class AlertTail:
-    """Reads an alerts topic from its beginning in a thread, dropping repeats by ``event_id``."""
+    """Reads an alerts topic from its beginning in a thread, dropping repeats by ``event_id``.
+
+    At its end it has read all that stood on the topic then.
+    """
 
     def __init__(
         self, bootstrap: str, topic: str, options: dict[str, str], line: Callable[[bytes], AlertLine]
@@ -128,22 +134,33 @@ class AlertTail:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(_LAST_READ_S + _TIMEOUT_S)
 
     def _run(self) -> None:
-        from confluent_kafka import Consumer
+        from confluent_kafka import Consumer, KafkaError
 
         from millrace.kafka.admin import client_config, quiet_config
 
         config = {**client_config(self._bootstrap, self._options), **quiet_config()}
         config |= {"group.id": f"millrace-demo-{id(self):x}", "auto.offset.reset": "earliest"}
-        consumer = Consumer({**config, "enable.auto.commit": False})
+        config |= {"enable.auto.commit": False, "enable.partition.eof": True}
+        consumer = Consumer(config)
         consumer.subscribe([self._topic])
+        read: dict[int, int] = {}  # partition → the next offset
+        ends: dict[int, int] | None = None
+        deadline = 0.0
         try:
-            while not self._stop.is_set():
-                for message in consumer.consume(500, 0.2):
-                    if message.error() is None:
+            while ends is None or (_behind(read, ends) and time.monotonic() < deadline):
+                if self._stop.is_set() and ends is None:
+                    ends, deadline = _ends(consumer), time.monotonic() + _LAST_READ_S
+                messages: list[Any] = consumer.consume(500, 0.2)
+                for message in messages:
+                    error = message.error()
+                    if error is None:
                         self._take(message)
+                        read[message.partition()] = message.offset() + 1
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        read[message.partition()] = message.offset()
         finally:
             consumer.close()
 
@@ -154,6 +171,21 @@ class AlertTail:
         self.first_at = self.first_at or time.monotonic()
         self.ids.add(identity)
         self.lines.append(self._line(message.value()))
+
+
+def _ends(consumer: Any) -> dict[int, int]:
+    """Return partition → its end now, of what a consumer has been given."""
+    from confluent_kafka import KafkaException
+
+    ends = {}
+    for one in consumer.assignment():
+        with contextlib.suppress(KafkaException):  # the broker is gone: what was read is all there is
+            ends[one.partition] = consumer.get_watermark_offsets(one, timeout=_TIMEOUT_S)[1]
+    return ends
+
+
+def _behind(read: dict[int, int], ends: dict[int, int]) -> bool:
+    return any(read.get(partition, 0) < end for partition, end in ends.items())
 
 
 def demo_path(app: str) -> Path:
@@ -294,9 +326,10 @@ def _stream(
                     _warm_up(job, monitor, thread)
                 generator = stack.enter_context(Child(command, log_file=log_file))
             _watch(spec, run, view, monitor, tail, generator, thread, began, Settling(job))
-        # No batch is begun any more: the tables are read while Spark ends.
-        job.stop()
-        _wait_for(job.ended, thread)
+            # No batch is begun any more: the tables are read while Spark ends. The one that ran may have
+            # written to the topic, which is read to its end.
+            job.stop()
+            _wait_for(job.ended, thread)
         with view.phase("checks"):
             return spec.checks(run, spec.read_ledger(run.ledger), tail.ids)
 

@@ -20,6 +20,24 @@ _TEST_BACKTEST: Final = "tests/unit/apps/iot_maintenance/test_backtest.py"
 
 MUTANTS: Final = (
     Mutant(
+        "demo: what comes last on a topic is not read",
+        "shared/millrace/demo.py",
+        "(_behind(read, ends) and time.monotonic() < deadline)",
+        "(_behind(read, ends) and time.monotonic() > deadline)",
+        "a demo reads its topic to the end",
+        (
+            "tests/unit/millrace/test_alert_tail.py::test_what_was_written_before_the_end_is_read_however_late_it_comes",
+        ),
+    ),
+    Mutant(
+        "demo: the end of a topic is that of its last message",
+        "shared/millrace/demo.py",
+        "                        read[message.partition()] = message.offset()\n",
+        "                        pass\n",
+        "marks of transactions do not hold a demo's end up",
+        ("tests/unit/millrace/test_alert_tail.py::test_an_end_that_no_message_stands_before_is_one",),
+    ),
+    Mutant(
         "operations: what was not acknowledged is done",
         _SENDING,
         "    if left or len(places) < len(values):\n",
