@@ -143,7 +143,8 @@ class AlertTail:
 
         config = {**client_config(self._bootstrap, self._options), **quiet_config()}
         config |= {"group.id": f"millrace-demo-{id(self):x}", "auto.offset.reset": "earliest"}
-        config |= {"enable.auto.commit": False, "enable.partition.eof": True}
+        # The question where a topic ends waits behind a fetch.
+        config |= {"enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 100}
         consumer = Consumer(config)
         consumer.subscribe([self._topic])
         read: dict[int, int] = {}  # partition → the next offset
