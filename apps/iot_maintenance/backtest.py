@@ -269,14 +269,7 @@ def _alarms_ahead(
     monitoring: Monitoring, table: pa.Table, last: int, foreseen: Foreseen, every_ms: int
 ) -> Iterator[AlarmEvent]:
     """Yield the changes of alarms of what was foreseen."""
-    ruling = Ruling(
-        monitoring.rules,
-        monitoring.statuses,
-        monitoring.two_person,
-        monitoring.reasons,
-        monitoring.tree == "names",
-    )
-    host = MemoryHost(PastForesight(every_ms, ruling, foreseen), records=True)
+    host = MemoryHost(PastForesight(every_ms, Ruling.of(monitoring), foreseen), records=True)
     rows, before = _rows(table), -(1 << 62)
     while batch := list(islice(rows, _BATCH)):
         until = batch[-1]["event_time_ms"]

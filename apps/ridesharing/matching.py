@@ -52,11 +52,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     most_candidates: int = 64
 
 
-def serves(rules: Rules, wanted: str, vehicle_class: str) -> bool:
-    """Return whether a car of a class may serve a request of a class."""
-    return wanted == vehicle_class
-
-
 class Rider(msgspec.Struct, frozen=True, gc=False):
     """A rider who waits for an offer; riders are in the order in which they have waited.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ from apps.iot_maintenance.statuses import VOCABULARY, Regime, Statuses
 from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, days, side_output, value_state
 from millrace.rules import ApproveRule, Entry, PublishRule, RollbackRule, SetRuleState, apply_rule
 from millrace.time import NEVER
+
+if TYPE_CHECKING:
+    from apps.iot_maintenance.watch import Monitoring
 
 #: Name of the timer of what alarms wait for.
 ALARMS: Final = "alarms"
@@ -49,6 +52,12 @@ class Ruling:
     two_person: bool = False
     reasons: bool = False
     by_names: bool = False
+
+    @classmethod
+    def of(cls, monitoring: Monitoring) -> Ruling:
+        """Return that by which the monitor of machines judges, too."""
+        m = monitoring
+        return cls(m.rules, m.statuses, m.two_person, m.reasons, m.tree == "names")
 
 
 class Around(msgspec.Struct, array_like=True):

@@ -56,10 +56,7 @@ def with_foresight(made: Topology, settings: IotSettings) -> Topology:
         "places": "MachineMonitor.places",
     }
     keys = dict.fromkeys(taken, "machine_id") | {"asked": "entity_id"}
-    monitor = monitoring(settings)
-    ruling = Ruling(
-        monitor.rules, monitor.statuses, monitor.two_person, monitor.reasons, monitor.tree == "names"
-    )
+    ruling = Ruling.of(monitoring(settings))
     judged = {"truths": "Foresight.truths", "forecasts": "Foresight.forecasts"}
     return (
         made.key_by(keys, output=taken)

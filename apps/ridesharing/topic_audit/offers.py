@@ -8,7 +8,6 @@ from typing import Final
 
 from apps.ridesharing.events import RideRequest
 from apps.ridesharing.geo import distance_m
-from apps.ridesharing.matching import serves
 from apps.ridesharing.records import Offer
 from apps.ridesharing.topic_audit.evidence import Evidence, Sighting, Whereabouts
 from apps.ridesharing.topic_audit.findings import Findings
@@ -120,8 +119,7 @@ def _check_fit(evidence: Evidence, offer: Offer, request: RideRequest, add: _Add
     fixes = evidence.fixes(offer.driver_id)
     said = {one.event.vehicle_class for one in evidence.statuses.get(offer.driver_id, ())}
     classes = said | (fixes.classes if fixes is not None else set())
-    rules = evidence.config.rules
-    if classes and not any(serves(rules, request.vehicle_class, one) for one in classes):
+    if classes and request.vehicle_class not in classes:
         add("class", f"{request.vehicle_class} was asked for, the car is {', '.join(sorted(classes))}")
 
 
