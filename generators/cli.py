@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from generators import options as o
+from millrace.cli.conventions import hold_to
 
 
 class DomainGroup(TyperGroup):
@@ -30,9 +31,11 @@ class DomainGroup(TyperGroup):
         from generators.domains import load
 
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
-        single.command()(make_command(load(cmd_name)))
+        epilog = f"Example: millrace generate {cmd_name} --rate 100 --duration 60s --sample 3"
+        single.command(epilog=epilog)(make_command(load(cmd_name)))
         command = typer.main.get_command(single)
         command.name = cmd_name
+        hold_to(command)
         return command
 
 
@@ -45,7 +48,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace generate list")
 def list_domains() -> None:
     """List what can be generated."""
     from generators import fraud, handbook_stream
@@ -62,7 +65,7 @@ def list_domains() -> None:
         typer.echo(f"{name:<12}{text}")
 
 
-@app.command("describe")
+@app.command("describe", epilog="Example: millrace generate describe iot")
 def describe_domain(domain: Annotated[str, typer.Argument(metavar="DOMAIN")]) -> None:
     """Describe a domain: streams, fields, parameters, and what really happens in it."""
     from generators.describe import description
@@ -70,7 +73,7 @@ def describe_domain(domain: Annotated[str, typer.Argument(metavar="DOMAIN")]) ->
     typer.echo(description(domain))
 
 
-@app.command()
+@app.command(epilog="Example: millrace generate fraud --rate 100 --duration 60s --sample 3")
 def fraud(
     ctx: typer.Context,
     rate: o.Rate = "1000",
@@ -116,7 +119,7 @@ def fraud(
     generate(o.with_preset(ctx, profile, values))
 
 
-@app.command()
+@app.command(epilog="Example: millrace generate handbook --customers 1000 --days 30 --sample 3")
 def handbook(
     seed: o.Seed = 0,
     customers: Annotated[int, typer.Option(help="Number of customers.")] = 5_000,

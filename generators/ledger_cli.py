@@ -22,7 +22,7 @@ def main() -> None:
     """Look into a generator's ledger, and compare an app's tables with it."""
 
 
-@app.command()
+@app.command(epilog="Example: millrace ledger show ledger.jsonl")
 def show(ledger: Annotated[Path, typer.Argument(help="A ledger.")]) -> None:
     """Count what a ledger says: events, faults and truths by kind."""
     from collections import Counter
@@ -39,7 +39,9 @@ def show(ledger: Annotated[Path, typer.Argument(help="A ledger.")]) -> None:
         typer.echo(f"  truth {kind}: {count:,}")
 
 
-@app.command()
+@app.command(
+    epilog="Example: millrace ledger check ledger.jsonl --events readings=tables/readings:reading_id"
+)
 def check(
     ledger: Annotated[Path, typer.Argument(help="A complete ledger.")],
     events: Annotated[

@@ -12,7 +12,7 @@ from generators import options as o
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
+@app.command(epilog="Example: millrace replay trips.parquet --time-column pickup_at --speed 60 --topic trips")
 def replay(
     file: Annotated[Path, typer.Argument(help="Parquet, CSV with a header line, or JSON lines.")],
     time_column: Annotated[str, typer.Option(help="Column of the event time.", metavar="NAME")],

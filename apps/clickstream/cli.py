@@ -17,7 +17,7 @@ def clickstream() -> None:
     """Operate the clickstream app."""
 
 
-@app.command()
+@app.command(epilog="Example: millrace clickstream forget user-42 --vacuum --out certificate.json")
 def forget(
     user: Annotated[str, typer.Argument(help="The account that is to be forgotten.")],
     bootstrap: Annotated[
@@ -56,7 +56,7 @@ def forget(
     raise typer.Exit(sure)
 
 
-@app.command()
+@app.command(epilog="Example: millrace clickstream uplift --out uplift.json")
 def uplift(
     sets: Annotated[list[str] | None, typer.Option("--set", help="Settings, key=value.")] = None,
     out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The report, JSON.")] = None,

@@ -13,14 +13,21 @@ from millrace.operations.report import write
 app = typer.Typer(
     no_args_is_help=True, help="Sessions compared, exactly, with those that others expect; next items."
 )
-app.command()(recommend)
+app.command(
+    epilog="Example: millrace evaluate clickstream recommend --train train.parquet --test test.parquet "
+    "--out report.json"
+)(recommend)
 
 _File = {"exists": True, "dir_okay": False, "readable": True}
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="The report, JSON.")]
 Rows = Annotated[Path | None, typer.Option("--sessions", dir_okay=False, help="The sessions found, Parquet.")]
 
 
-@app.command()
+@app.command(
+    epilog="Example: millrace evaluate clickstream sessions --events events.csv --expected-sessions "
+    "sessions.csv --expected-page-views views.csv --expected-users users.csv --out "
+    "report.json"
+)
 def sessions(
     events: Annotated[Path, typer.Option("--events", **_File, help="Snowplow's events, CSV.")],
     expected_sessions: Annotated[Path, typer.Option("--expected-sessions", **_File, help="CSV.")],
@@ -47,7 +54,10 @@ def sessions(
         typer.echo(f"{d['table']} {d['key']}: {d['column']} is {d['found']}, expected {d['expected']}")
 
 
-@app.command()
+@app.command(
+    epilog="Example: millrace evaluate clickstream sessionize --clicks clicks.parquet --gap 30m "
+    "--out report.json"
+)
 def sessionize(
     clicks: Annotated[
         Path,
@@ -67,7 +77,7 @@ def sessionize(
     _show(f"Sessions, gap {gap}", shown, [tuple(report[name] for name in shown)])
 
 
-@app.command()
+@app.command(epilog="Example: millrace evaluate clickstream shop --events shop/ --out report.json")
 def shop(
     events: Annotated[
         Path,
@@ -98,7 +108,7 @@ def shop(
         raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")
 
 
-@app.command()
+@app.command(epilog="Example: millrace evaluate clickstream consent --cases 1000 --out report.json")
 def consent(
     out: Out,
     cases: Annotated[int, typer.Option(min=1, help="How many random histories.")] = 10_000,

@@ -166,7 +166,7 @@ def dispose(
         typer.echo("no broker is named, so no card is blocked: give one with --bootstrap", err=True)
 
 
-@app.command()
+@app.command(epilog="Example: millrace fraud cases labels --out labels.parquet")
 def labels(
     out: Annotated[Path | None, typer.Option(help="Write JSON lines here instead of printing them.")] = None,
     root: Root = None,
@@ -190,7 +190,7 @@ def labels(
 app.command()(economics)
 
 
-@app.command()
+@app.command(epilog="Example: millrace fraud cases run --until-end")
 def run(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop when everything that is in the topics now is done.")

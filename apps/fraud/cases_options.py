@@ -34,12 +34,13 @@ def settings_of(root: Path | None, bootstrap: str | None, overrides: list[str] |
     from apps.fraud.cases_app import NAME, FraudCasesSettings
     from apps.fraud.cases_store import FOLDER
     from millrace.runtime.settings import load_settings
+    from millrace.runtime.settings_sources import FromOption
 
     sets = [f"storage.root={_fraud_root(root) / FOLDER}", *(overrides or ())]
     return load_settings(
         FraudCasesSettings,
         app=NAME,
-        overrides=[*sets, *([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])],
+        overrides=[*sets, *([FromOption("--bootstrap", "kafka.bootstrap", bootstrap)] if bootstrap else [])],
     )
 
 

@@ -171,7 +171,7 @@ def undo(
     _tell(*settle(settings, "undo", proposal, who(by, settings), reason))
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace fraud changes list --all")
 def list_(
     everything: Annotated[bool, typer.Option("--all", help="Those that are settled too.")] = False,
     shape: Shape = Format.table,

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Features and models on recorded payments.", add_completion=False)
 
 
-@app.command()
+@app.command(
+    epilog="Example: millrace evaluate fraud --transactions payments.parquet --test-week 2018-07-25 "
+    "--out report.json"
+)
 def fraud(
     transactions: Annotated[
         list[Path],

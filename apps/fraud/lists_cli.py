@@ -21,13 +21,15 @@ From = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    epilog='Example: millrace fraud lists put blocked_cards card-17 --for 7d --reason "lost" --by ann'
+)
 def put(
     name: Name,
     value: Value,
     for_: For = "30d",
     from_: From = None,
-    note: Annotated[str, typer.Option(help="Why.")] = "",
+    note: Annotated[str, typer.Option("--reason", help="Why.")] = "",
     by: By = None,
     bootstrap: Bootstrap = None,
     root: Root = None,
@@ -54,7 +56,7 @@ def put(
         typer.echo("that is past by the clock: a stream that is further refuses it", err=True)
 
 
-@app.command()
+@app.command(epilog="Example: millrace fraud lists remove blocked_cards card-17 --by ann")
 def remove(
     name: Name,
     value: Value,
@@ -77,7 +79,7 @@ def remove(
         typer.echo(f"{value} is off {name}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace fraud lists show")
 def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
     """What is on the lists, by the control topic; what has ended since is shown with its end."""
     from apps.fraud.changes import read

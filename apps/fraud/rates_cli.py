@@ -46,7 +46,7 @@ def set_(
     typer.echo(f"1 {currency} is {rate:g} {settings.currency.billing} from {show_time(from_ms)} on")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace fraud rates list")
 def list_(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
     """The rates, by the control topic: from when on, and who said so."""
     from apps.fraud.events import SetRate

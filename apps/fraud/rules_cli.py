@@ -13,7 +13,7 @@ from millrace.cli.rules_options import From, Id, Start, StateName, VersionNumber
 app = commands_of("fraud")
 
 
-@app.command()
+@app.command(epilog="Example: millrace fraud rules activate many-small --version 2 --by ann")
 def activate(
     ctx: typer.Context,
     rule: Id,
@@ -29,7 +29,7 @@ def activate(
     set_state(ctx, rule, StateName(state.value), version, by, "", from_, None, bootstrap, root, overrides)
 
 
-@app.command()
+@app.command(epilog="Example: millrace fraud rules pause many-small --by ann")
 def pause(
     ctx: typer.Context,
     rule: Id,
@@ -44,7 +44,7 @@ def pause(
     set_state(ctx, rule, StateName.paused, version, by, "", from_, None, bootstrap, root, overrides)
 
 
-@app.command()
+@app.command(epilog="Example: millrace fraud rules delete many-small --by ann")
 def delete(
     ctx: typer.Context,
     rule: Id,

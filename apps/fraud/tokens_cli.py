@@ -36,7 +36,7 @@ def rotate(root: Root = None, overrides: Overrides = None) -> None:
     typer.echo(f"{kept:,} cards keep their tokens: {keys.known_file(path, old)}; keep it beside the keys")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace fraud tokens list")
 def list_(root: Root = None, overrides: Overrides = None) -> None:
     """The keys, the one that makes tokens first, and how many cards keep the tokens of the others."""
     from millrace.privacy import keys

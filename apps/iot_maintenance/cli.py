@@ -14,7 +14,7 @@ from apps.iot_maintenance.health_cli import app as health
 from apps.iot_maintenance.notify_cli import notify
 from apps.iot_maintenance.orders_cli import orders
 from apps.iot_maintenance.register_cli import register
-from millrace.cli.options import Bootstrap, By, Overrides, Root
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 from millrace.cli.rules import commands_of
 
 app = typer.Typer(no_args_is_help=True, help="Machines: alarms, rules, devices.")
@@ -23,7 +23,6 @@ app.add_typer(alarms, name="alarms")
 app.add_typer(health, name="health")
 app.add_typer(commands_of("iot"), name="rules")
 
-Json = Annotated[bool, typer.Option("--json", help="As JSON lines.")]
 Alarm = Annotated[
     str,
     typer.Argument(metavar="ALARM", help="Entity and alarm, as `list` has it, e.g. m7:overspeed/speed."),
@@ -31,16 +30,16 @@ Alarm = Annotated[
 For = Annotated[
     str, typer.Option("--for", help="How long, e.g. 30m; 0: shelved once, suppressed until unsuppress.")
 ]
-Comment = Annotated[str, typer.Option("--comment", "-m", help="Why.")]
+Comment = Annotated[str, typer.Option("--reason", help="Why; stands in the history.")]
 Role = Annotated[str, typer.Option(help="As what, where a rule says who may.")]
 At = Annotated[str | None, typer.Option(help="When, by the clock of the events (ms or ISO 8601).")]
 
 
-@alarms.command("list")
+@alarms.command("list", epilog="Example: millrace iot alarms list --entity p01-l01-m001")
 def list_alarms(
     every: Annotated[bool, typer.Option("--all", help="Those too that operators are not told of.")] = False,
     entity: Annotated[str | None, typer.Option(help="Only of this machine, line or plant.")] = None,
-    as_json: Json = False,
+    shape: Shape = Format.table,
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
@@ -63,14 +62,14 @@ def list_alarms(
         "value": lambda r: "" if r["value"] is None else f"{r['value']:,.3g}",
         "what": lambda r: r["title"] + (f" ({r['reason']})" if r["reason"] else ""),
     }
-    print_rows("alarms", rows, names, as_json)
+    print_rows("alarms", rows, names, shape is Format.json)
 
 
-@alarms.command()
+@alarms.command(epilog="Example: millrace iot alarms history p01-l01-m001.vibration-high --last 20")
 def history(
     alarm: Alarm,
     last: Annotated[int, typer.Option(min=1, help="So many of the newest changes.")] = 50,
-    as_json: Json = False,
+    shape: Shape = Format.table,
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
@@ -89,7 +88,7 @@ def history(
         "by": lambda r: r["operator"],
         "why": lambda r: r["comment"] or r["reason"],
     }
-    print_rows(alarm, rows[-last:], names, as_json)
+    print_rows(alarm, rows[-last:], names, shape is Format.json)
 
 
 def _act(
@@ -176,7 +175,9 @@ def _add(verb: Verb, help_text: str, *, timed: bool = False) -> None:
         )
 
     command: Callable[..., None] = with_time if timed else plain
-    alarms.command(verb.replace("_", "-"), help=help_text)(command)
+    name = verb.replace("_", "-")
+    example = f"Example: millrace iot alarms {name} p01-l01-m001:worn --reason 'seen on the round'"
+    alarms.command(name, help=help_text, epilog=example + (" --for 2h" if timed else ""))(command)
 
 
 _add("ack", "Acknowledge: somebody has seen it.")
@@ -189,7 +190,7 @@ _add("out_of_service", "Take it out of use.")
 _add("in_service", "Put it back into use.")
 _add("reset", "Reset a latched alarm that is inactive.")
 _add("silence", "Turn its horn off.")
-_add("comment", "Add a comment to its history.")
+_add("comment", "Add a comment, told by --reason, to its history.")
 
 
 app.command()(notify)
@@ -197,10 +198,10 @@ app.command()(register)
 app.add_typer(orders, name="orders")
 
 
-@app.command()
+@app.command(epilog="Example: millrace iot devices --silent")
 def devices(
     silent: Annotated[bool, typer.Option("--silent", help="Only those that are silent now.")] = False,
-    as_json: Json = False,
+    shape: Shape = Format.table,
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
@@ -221,7 +222,7 @@ def devices(
         "at": lambda r: utc(r["event_time_ms"]),
         "last heard": lambda r: utc(r["last_heard_ms"]),
     }
-    print_rows("devices", rows, names, as_json)
+    print_rows("devices", rows, names, shape is Format.json)
 
 
 def _state(row: dict[str, Any]) -> str:

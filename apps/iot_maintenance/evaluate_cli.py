@@ -30,7 +30,9 @@ ScoresOption = Annotated[
 ]
 
 
-@app.command("azure-join")
+@app.command(
+    "azure-join", epilog="Example: millrace evaluate iot azure-join --data azure_pdm/ --out report.json"
+)
 def azure_join(
     data: Annotated[Path, typer.Option(help="Folder with telemetry_*.parquet, errors_*.csv, maint_*.csv, …")],
     out: OutOption,
@@ -108,7 +110,7 @@ def azure_pdm(
     _show("azure-pdm", msgspec.structs.asdict(report))
 
 
-@app.command("ai4i")
+@app.command("ai4i", epilog="Example: millrace evaluate iot ai4i --data ai4i.csv --out report.json")
 def ai4i(
     data: Annotated[Path, typer.Option(help="The file ai4i2020.csv.")],
     out: OutOption = Path("ai4i.json"),
@@ -128,7 +130,11 @@ def ai4i(
     _show("ai4i", shown)
 
 
-@app.command("alarms")
+@app.command(
+    "alarms",
+    epilog="Example: millrace evaluate iot alarms --series machine_temperature.csv "
+    "--windows combined_windows.json --out report.json",
+)
 def alarms(
     series: Annotated[list[Path], typer.Option(help="A NAB series; give it several times, or a folder.")],
     windows: Annotated[Path, typer.Option(help="combined_windows.json.")],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apps.iot_maintenance.cli_rows import print_rows, utc
-from millrace.cli.options import Bootstrap, By, Overrides, Root
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ orders = typer.Typer(no_args_is_help=True, help="Work orders: plan maintenance, 
 
 Machine = Annotated[str, typer.Argument(help="The machine, e.g. p01-l01-m001.")]
 Component = Annotated[str, typer.Argument(help="The component that is to be replaced, e.g. bearing.")]
-Comment = Annotated[str, typer.Option("--comment", "-m", help="Why.")]
+Comment = Annotated[str, typer.Option("--reason", help="Why; stands in the history.")]
 At = Annotated[str | None, typer.Option(help="When it is said, by the clock of the events (ms or ISO 8601).")]
 
 
@@ -24,7 +24,7 @@ At = Annotated[str | None, typer.Option(help="When it is said, by the clock of t
 def list_orders(
     every: Annotated[bool, typer.Option("--all", help="Those too that are done or cancelled.")] = False,
     machine: Annotated[str | None, typer.Option(help="Only of this machine.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON lines.")] = False,
+    shape: Shape = Format.table,
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
@@ -48,7 +48,7 @@ def list_orders(
         "by": lambda r: r["operator"],
         "why": lambda r: r["comment"] + (f" ({r['reason']})" if r["reason"] else ""),
     }
-    print_rows("orders", rows, names, as_json)
+    print_rows("orders", rows, names, shape is Format.json)
 
 
 @orders.command()
@@ -108,7 +108,7 @@ def cancel(
 ) -> None:
     """Cancel the work that is planned on a component.
 
-    Example: millrace iot orders cancel p01-l01-m001 bearing -m "moved to the next stop"
+    Example: millrace iot orders cancel p01-l01-m001 bearing --reason "moved to the next stop"
     """
     from apps.iot_maintenance.operating import cancel_of, send_action, settings_of
     from millrace.operations.sending import who

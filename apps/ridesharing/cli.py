@@ -36,7 +36,7 @@ class PolicyName(StrEnum):
 Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root, else its demo.")]
 By = Annotated[
     str | None,
-    typer.Option("--by", "--operator", help="Who does it: stands in the trail; default this session's user."),
+    typer.Option("--by", help="Who does it: stands in the trail; default this session's user."),
 ]
 Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
 Zone = Annotated[str, typer.Option(help="Zone of the request; left out, it is looked up in the tables.")]
@@ -44,7 +44,7 @@ At = Annotated[str | None, typer.Option(help="Event time, e.g. 2026-01-02T16:00Z
 For = Annotated[str, typer.Option("--for", help="How long, e.g. 30m.")]
 
 
-@app.command()
+@app.command(epilog="Example: millrace ridesharing audit --out audit.json")
 def audit(
     root: Root = None,
     overrides: Overrides = None,
@@ -127,7 +127,7 @@ def audit_topics(
         raise ChecksFailed(f"{audited.count:,} violations")
 
 
-@app.command()
+@app.command(epilog="Example: millrace ridesharing policy optimal --by ann")
 def policy(
     name: Annotated[PolicyName, typer.Argument(help="How windows are decided from now on.")],
     start: Annotated[str | None, typer.Option("--from", help="From this event time on.")] = None,
@@ -142,7 +142,7 @@ def policy(
     typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
 
 
-@app.command()
+@app.command(epilog="Example: millrace ridesharing shadows fifo --by ann")
 def shadows(
     names: Annotated[list[PolicyName] | None, typer.Argument(help="None: turn them off.")] = None,
     by: By = None,
@@ -157,7 +157,7 @@ def shadows(
     typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
 
 
-@app.command()
+@app.command(epilog='Example: millrace ridesharing assign r-000017 d-0042 --reason "rider called" --by ann')
 def assign(
     request_id: str,
     driver_id: str,
@@ -176,7 +176,7 @@ def assign(
     _command(settings, "assign", operator, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
 
 
-@app.command()
+@app.command(epilog='Example: millrace ridesharing cancel r-000017 --reason "rider called" --by ann')
 def cancel(
     request_id: str,
     reason: Why,
@@ -194,7 +194,7 @@ def cancel(
     _command(settings, "cancel", operator, reason, at, request_id=request_id, zone=zone)
 
 
-@app.command()
+@app.command(epilog='Example: millrace ridesharing end-trip r-000017 --reason "phone is dead" --by ann')
 def end_trip(
     request_id: str,
     reason: Why,
@@ -212,7 +212,7 @@ def end_trip(
     _command(settings, "end_trip", operator, reason, at, request_id=request_id, zone=zone)
 
 
-@app.command()
+@app.command(epilog='Example: millrace ridesharing block d-0042 --for 2h --reason "complaint" --by ann')
 def block(
     driver_id: str,
     reason: Why,
@@ -227,7 +227,7 @@ def block(
     _command(settings, "block", who(by, settings), reason, at, length, driver_id=driver_id)
 
 
-@app.command()
+@app.command(epilog='Example: millrace ridesharing unblock d-0042 --reason "cleared" --by ann')
 def unblock(
     driver_id: str,
     reason: Why,
@@ -241,7 +241,7 @@ def unblock(
     _command(settings, "unblock", who(by, settings), reason, at, driver_id=driver_id)
 
 
-@app.command()
+@app.command(epilog='Example: millrace ridesharing blackout z-4 --for 1h --reason "street closed" --by ann')
 def blackout(
     zone: str,
     reason: Why,
@@ -256,7 +256,7 @@ def blackout(
     _command(settings, "blackout", who(by, settings), reason, at, length, zone=zone)
 
 
-@app.command()
+@app.command(epilog='Example: millrace ridesharing lift z-4 --reason "open again" --by ann')
 def lift(
     zone: str,
     reason: Why,

@@ -29,7 +29,10 @@ class Host(StrEnum):
     spark = "spark"
 
 
-@app.command()
+@app.command(
+    epilog="Example: millrace evaluate ridesharing replay --trips trips.parquet --from "
+    "2008-05-18T02:00Z --to 2008-05-18T08:00Z --fleet 450 --out report.json"
+)
 def replay(
     trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
     start: Annotated[str, typer.Option("--from", help="First request, e.g. 2008-05-18T02:00Z.")],
@@ -40,7 +43,7 @@ def replay(
     window: Annotated[str, typer.Option(help="Length of a window, 1 to 60 s.")] = "10s",
     radius: Annotated[str, typer.Option(help="Largest straight line to a pick-up, e.g. 3km.")] = "3km",
     seed: Annotated[int, typer.Option(help="Where the cars start.")] = 1,
-    host: Annotated[Host, typer.Option(help="Where the processes run.")] = Host.memory,
+    host: Annotated[Host, typer.Option("--engine", help="Where the processes run.")] = Host.memory,
     regions: Annotated[int, typer.Option(help="Number of regions, each with a matcher of its own.")] = 1,
     assignments: Annotated[Path | None, typer.Option(help="Parquet: a row per served request.")] = None,
     duplicates: Annotated[float, typer.Option(min=0, max=0.5, help="Share of events that come twice.")] = 0.0,
@@ -80,7 +83,7 @@ def replay(
         show(report, f"{len(requests):,} requests, {fleet} cars, {policy.value}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace evaluate ridesharing locations --gps gps.parquet --out report.json")
 def locations(
     gps: Annotated[Path, typer.Option(help="CSV or Parquet of positions.")],
     out: Annotated[Path, typer.Option(help="The report, as JSON.")],
@@ -97,7 +100,9 @@ def locations(
         show(report, f"{report['fixes']:,} positions of {report['drivers']:,} cars")
 
 
-@app.command()
+@app.command(
+    epilog="Example: millrace evaluate ridesharing matcher --riders 300 --cars 1000 --out report.json"
+)
 def matcher(
     out: Annotated[Path, typer.Option(help="The report, as JSON.")],
     riders: Annotated[int, typer.Option(min=1, max=5_000, help="Riders in a window.")] = 300,
@@ -260,7 +265,7 @@ def debs(
         Path | None, typer.Option(help="Results to be held to, too, as the challenge writes them.")
     ] = None,
     results: Annotated[Path | None, typer.Option(help="Parquet: a row per ranking that is told.")] = None,
-    host: Annotated[Host, typer.Option(help="Where the query runs.")] = Host.memory,
+    host: Annotated[Host, typer.Option("--engine", help="Where the query runs.")] = Host.memory,
     repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Times that the trips come.")] = 1,
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:

@@ -172,7 +172,7 @@ class TestTimesOfArrival:
         own = [
             part for name, topic in names if name != "partitions" for part in ("-s", f"topics.{name}={topic}")
         ]
-        said = CliRunner().invoke(doctor, ["fraud", "--bootstrap", bootstrap, "--json", *own])
+        said = CliRunner().invoke(doctor, ["fraud", "--bootstrap", bootstrap, "--format", "json", *own])
         findings = {f["name"]: f for f in json.loads(said.stdout)}
         transactions = findings[f"fraud: {names.transactions}"]
         delays = []

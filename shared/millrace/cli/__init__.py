@@ -13,6 +13,7 @@ import traceback
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from millrace.cli.conventions import hold_to, one_line
 from millrace.errors import MillraceError
 from millrace.local.private import keep_private
 from millrace.runtime.redaction import redact_text
@@ -34,6 +35,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
         "Fetch, verify and list the locked jars of Spark's connectors and the broker.",
     ),
     "kafka": ("millrace.cli.kafka:app", "Start, stop and inspect an embedded Apache Kafka broker."),
+    "commands": ("millrace.cli.commands:app", "List all commands with what they do."),
     "config": ("millrace.cli.config:app", "Show and validate the settings of an app."),
     "topology": ("millrace.cli.topology:app", "Show how an app is wired: inputs, processes, outputs."),
     "run": ("millrace.cli.run:app", "Run a streaming app."),
@@ -103,6 +105,7 @@ def lazy_group(targets: Callable[[], dict[str, tuple[str, str]]]) -> type[TyperG
                 return None
             command = typer.main.get_command(_load(target[0]))
             command.name = cmd_name
+            hold_to(command)
             return command
 
     return LazyGroup
@@ -119,6 +122,7 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
     )
 
     @root.callback(invoke_without_command=True)
@@ -141,17 +145,26 @@ def main() -> None:
     :func:`~millrace.local.private.keep_private`).
     """
     try:
-        import typer  # noqa: F401
+        import typer
+        from typer.exceptions import TyperException
     except ModuleNotFoundError:
         sys.exit("millrace: the command line needs the apps extra: pip install 'millrace[apps]'")
     try:
         keep_private()
-        build()()
+        code = build()(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except MillraceError as error:
         if os.environ.get("MILLRACE_TRACEBACK"):
             raise
         print(f"millrace: {redact_text(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit("millrace: ended")
+    except TyperException as error:
+        if not error.args or type(error).__name__ == "NoArgsIsHelpError":  # the help has been printed
+            sys.exit(2)
+        print(f"millrace: {redact_text(one_line(error))}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 2))
     except Exception:
         if os.environ.get("MILLRACE_TRACEBACK"):
             raise

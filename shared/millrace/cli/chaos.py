@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import ConfigFile, Overrides
+from millrace.cli.options import ConfigFile, Format, Overrides, Shape
 
 if TYPE_CHECKING:
     from millrace.chaos.account import Report
@@ -34,7 +34,8 @@ def hostile_input(
     events: Annotated[int, typer.Option(min=1, metavar="N", help="How many records are sent.")] = 100_000,
     seed: Annotated[int, typer.Option(help="The same one sends the same records.")] = 1,
     host: Annotated[
-        Host, typer.Option(help="memory: without an engine; spark: by an embedded broker, on Spark.")
+        Host,
+        typer.Option("--engine", help="memory: without an engine; spark: by an embedded broker, on Spark."),
     ] = Host.memory,
     world: Annotated[
         Path | None,
@@ -46,7 +47,7 @@ def hostile_input(
             "default: what its demo sends.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    shape: Shape = Format.table,
     out: Annotated[
         Path | None, typer.Option("--out", dir_okay=False, help="File for the report as JSON.")
     ] = None,
@@ -89,7 +90,7 @@ def hostile_input(
                 found, settings, records, events=events, seed=seed, folder=Path(folder), on_progress=_say
             )
     report_file.write(out, report)
-    if as_json:
+    if shape is Format.json:
         typer.echo(report_file.as_json(report))
     else:
         _print(report)

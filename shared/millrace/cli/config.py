@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import ConfigFile, Overrides
+from millrace.cli.options import ConfigFile, Format, Overrides, Shape
 
 if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
@@ -23,12 +23,12 @@ AppName = Annotated[
 NO_APP = "APP"
 
 
-@app.command()
+@app.command(epilog="Example: millrace config show fraud --origin")
 def show(
     name: AppName = None,
     config: ConfigFile = None,
     overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    shape: Shape = Format.table,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as millrace.yaml takes it.")] = False,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
 ) -> None:
@@ -37,7 +37,7 @@ def show(
 
     settings = _load(name, config, overrides)
     values, places = redacted(settings), origins(settings)
-    if as_json:
+    if shape is Format.json:
         typer.echo(json.dumps({"settings": values, "origins": places} if origin else values, indent=2))
     elif as_yaml:
         _print_yaml(name, values, places if origin else {})
@@ -45,7 +45,7 @@ def show(
         _print_plain(values, places if origin else {})
 
 
-@app.command()
+@app.command(epilog="Example: millrace config validate fraud --config millrace.yaml")
 def validate(name: AppName = None, config: ConfigFile = None, overrides: Overrides = None) -> None:
     """Check the settings of APP, or of every app; exit code 2 and a line per problem."""
     from millrace.runtime.installed import list_apps

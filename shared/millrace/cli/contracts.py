@@ -30,7 +30,7 @@ class Form(StrEnum):
     proto = "proto"
 
 
-@app.command()
+@app.command(epilog="Example: millrace contracts generate fraud")
 def generate(
     names: AppNames = None,
     folder: Folder = None,
@@ -48,7 +48,7 @@ def generate(
             typer.echo(f"{done:<9}  {place / contract.file}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace contracts check")
 def check(
     names: AppNames = None,
     folder: Folder = None,
@@ -85,7 +85,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog="Example: millrace contracts show fraud payments")
 def show(
     name: Annotated[str, typer.Argument(metavar="APP")],
     contract: Annotated[

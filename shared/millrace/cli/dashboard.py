@@ -11,7 +11,7 @@ import typer
 app = typer.Typer(help="Live pages of the apps in a browser.")
 
 
-@app.command()
+@app.command(epilog="Example: millrace dashboard fraud --port 8080")
 def dashboard(
     name: Annotated[
         str | None, typer.Argument(metavar="[APP]", help="Name of an app; all that are installed by default.")
@@ -52,12 +52,15 @@ def dashboard(
     )
     from millrace.errors import UserError
     from millrace.runtime.installed import list_apps
+    from millrace.runtime.settings_sources import FromOption
 
     if root is not None and name is None:
         raise UserError("--root is the folder of one app: say which, e.g. millrace dashboard fraud --root …")
     token = configured_token()
     Access(host, token)  # refuses before anything is opened
-    sets = [*(overrides or ())] + ([f"kafka.bootstrap={bootstrap}"] if bootstrap else [])
+    sets = list(overrides or ())
+    if bootstrap:
+        sets.append(FromOption("--bootstrap", "kafka.bootstrap", bootstrap))
     if name is None:
         pages, broken = open_pages(list_apps(), config=config, overrides=sets)
     else:

@@ -11,7 +11,7 @@ import typer
 app = typer.Typer(help="Broker, generator and app in one command, checked against the truth.")
 
 
-@app.command()
+@app.command(epilog="Example: millrace demo fraud --duration 60")
 def demo(
     name: Annotated[str, typer.Argument(metavar="APP", help="Name of the app.")] = "fraud",
     duration: Annotated[str, typer.Option(help="How long events are sent, e.g. 60s.")] = "60s",
@@ -45,7 +45,12 @@ def demo(
     quick_check()
     module, _, attribute = application.demo.partition(":")
     spec = getattr(importlib.import_module(module), attribute)
-    options = DemoOptions(to_ms(duration) / 1000, rate, seed, bootstrap, overrides or ())
+    seconds = to_ms(duration) / 1000
+    if seconds <= 0:
+        raise UserError(f"--duration {duration}: events are to be sent for a while, e.g. 60s")
+    if rate is not None and rate <= 0:
+        raise UserError(f"--rate {rate}: events a second, at least 1")
+    options = DemoOptions(seconds, rate, seed, bootstrap, overrides or ())
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:
         checks = run_demo(application, spec, options, view)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import AppName, ConfigFile, Overrides
+from millrace.cli.options import AppName, ConfigFile, Format, Overrides, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters of an app: list, look into, count, send again.")
-
-
-class Format(StrEnum):
-    """How what was found is given."""
-
-    table = "table"
-    json = "json"
 
 
 Reasons = Annotated[list[str] | None, typer.Option("--reason", "-r", help="Of this reason; repeatable.")]
@@ -38,15 +30,13 @@ Since = Annotated[
     typer.Option(help="Written since: a time, e.g. 2026-01-31T12:00 (UTC), or how long ago, e.g. 2h."),
 ]
 Until = Annotated[str | None, typer.Option(help="Written before; as --since.")]
-Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]
-
 TableName = Annotated[
     str,
     typer.Option("--table", metavar="NAME", help="Table of dead letters, where an app has one per process."),
 ]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace dlq list fraud --reason malformed --since 2h")
 def list_(
     name: AppName,
     reason: Reasons = None,
@@ -86,7 +76,7 @@ def list_(
         typer.echo(f"{shown:,} dead letters{more}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace dlq show fraud 4f1c")
 def show(
     name: AppName,
     letter_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or the first characters of it.")],
@@ -117,7 +107,7 @@ def show(
             typer.echo(f"{field.replace('_', ' ')}: {data[field]}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace dlq stats fraud")
 def stats(
     name: AppName,
     reason: Reasons = None,
@@ -164,7 +154,7 @@ def stats(
         )
 
 
-@app.command()
+@app.command(epilog="Example: millrace dlq replay fraud --reason schema")
 def replay(
     name: AppName,
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Only these.")] = None,

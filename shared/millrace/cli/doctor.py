@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape
 from millrace.errors import MillraceError, UserError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ app = typer.Typer(help="Check this machine (Python, Java, memory, disk, ports, j
 _STYLES = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 
 
-@app.command()
+@app.command(epilog="Example: millrace doctor fraud --quick")
 def doctor(
     names: Annotated[
         list[str] | None,
@@ -33,7 +34,7 @@ def doctor(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s kafka.bootstrap=host:9092.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    shape: Shape = Format.table,
 ) -> None:
     """Check this machine, and the topics of apps where a broker is configured.
 
@@ -42,8 +43,10 @@ def doctor(
     something is broken.
     """
     from millrace.runtime.doctor import run_checks
+    from millrace.runtime.settings_sources import FromOption
 
-    sets = [*([f"kafka.bootstrap={bootstrap}"] if bootstrap else []), *(overrides or [])]
+    told = [FromOption("--bootstrap", "kafka.bootstrap", bootstrap)] if bootstrap else []
+    sets = [*told, *(overrides or [])]
     machine = _machine(config, sets, names or [])
     findings = run_checks(machine, quick=quick)
     if not quick:
@@ -52,7 +55,7 @@ def doctor(
         findings += _topics(names or [], config, sets)
     elif names and not machine.bootstrap:
         raise UserError(f"no broker is configured for {', '.join(names)}: give --bootstrap HOST:PORT")
-    if as_json:
+    if shape is Format.json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         _print(findings)

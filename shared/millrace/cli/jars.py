@@ -39,7 +39,7 @@ def _groups(group: Group | None) -> list[JarGroup]:
     return [name for name in chosen if group is None or name == group.value]
 
 
-@app.command()
+@app.command(epilog="Example: millrace jars fetch --group broker")
 def fetch(group: GroupOption = None) -> None:
     """Bring the jars into the cache; asks no network when they are there."""
     from millrace.local.jars import ensure_jars
@@ -50,7 +50,7 @@ def fetch(group: GroupOption = None) -> None:
     typer.echo(f"jars ready: {counts}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace jars verify")
 def verify(group: GroupOption = None) -> None:
     """Hash every cached jar again; exit 1 when one is missing or damaged."""
     from millrace.local.jar_cache import JarState
@@ -66,7 +66,7 @@ def verify(group: GroupOption = None) -> None:
     typer.echo(f"{len(reports)} jars verified")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace jars list")
 def list_jars(group: GroupOption = None) -> None:
     """List the locked jars: group, coordinate, size, and what the cache has."""
     from rich.console import Console

@@ -23,7 +23,7 @@ BootstrapOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog="Example: millrace kafka start --port 9092")
 def start(
     port: Annotated[
         int | None,
@@ -49,7 +49,7 @@ def start(
     typer.echo("stop it with: millrace kafka stop")
 
 
-@app.command()
+@app.command(epilog="Example: millrace kafka stop")
 def stop() -> None:
     """Stop the broker that `millrace kafka start` started; its data stays."""
     from millrace.kafka import detached
@@ -58,7 +58,7 @@ def stop() -> None:
     typer.echo(f"broker stopped: {stopped.bootstrap}" if stopped else "no broker runs")
 
 
-@app.command()
+@app.command(epilog="Example: millrace kafka status")
 def status() -> None:
     """Say whether the broker runs: exit code 0 if it does, else 1."""
     from millrace.kafka import detached
@@ -76,7 +76,7 @@ def status() -> None:
     typer.echo(f"log: {broker.log_file}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace kafka topics --bootstrap localhost:9092")
 def topics(bootstrap: BootstrapOption = None) -> None:
     """List the topics with their partitions and numbers of messages."""
     from millrace.kafka import detached

@@ -10,7 +10,7 @@ import typer
 app = typer.Typer(help="Make keys that state is encrypted with.")
 
 
-@app.command()
+@app.command(epilog="Example: millrace keygen --out state.key")
 def keygen(
     out: Annotated[
         Path | None,

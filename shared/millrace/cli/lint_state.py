@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.options import Format, Shape
+
 if TYPE_CHECKING:
     from millrace.process import KeyedProcess
 
@@ -14,14 +16,14 @@ app = typer.Typer(help="List the states that grow without a bound.", no_args_is_
 _ADVICE = "give it a ttl, or clear() it where its key is done (a timer, a closing event)"
 
 
-@app.command("lint-state")
+@app.command("lint-state", epilog="Example: millrace lint-state fraud --strict")
 def lint_state(
     targets: Annotated[
         list[str],
         typer.Argument(metavar="APP|MODULE:CLASS...", help="Apps by name, or processes as module:Class."),
     ],
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is a warning.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every state as JSON.")] = False,
+    shape: Shape = Format.table,
 ) -> None:
     """List the states of processes that have no time to live: they grow with every new key.
 
@@ -30,7 +32,7 @@ def lint_state(
     """
     findings = [finding for target in targets for finding in _states(target)]
     unbounded = [f for f in findings if not f["bounded"]]
-    if as_json:
+    if shape is Format.json:
         import json
 
         typer.echo(json.dumps(findings, indent=2))

@@ -32,4 +32,4 @@ Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", help="Kafka broker (host:port); default the detached one.")
 ]
 Root = Annotated[Path | None, typer.Option("--root", help="The app's folder; default its storage.root.")]
-Shape = Annotated[Format, typer.Option("--format", "-f", help="table or json.")]
+Shape = Annotated[Format, typer.Option("--format", "-f", help="table, or json (also `--json`).")]

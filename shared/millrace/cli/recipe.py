@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -26,16 +28,16 @@ class Engine(enum.StrEnum):
     SPARK = "spark"
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace recipe list")
 def list_recipes(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    shape: Shape = Format.table,
 ) -> None:
     """List the recipes: what each shows, what it teaches, where it runs (the first is the default)."""
     found = _part("catalogue").catalogue().values()
     rows = [
         {"name": r.name, "about": r.about, "teaches": r.teaches, "engines": list(r.engines)} for r in found
     ]
-    if as_json:
+    if shape is Format.json:
         import json
 
         typer.echo(json.dumps(rows, indent=2))
@@ -46,13 +48,13 @@ def list_recipes(
         typer.echo(f"    teaches: {row['teaches']}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace recipe show running-balance")
 def show(name: Name) -> None:
     """Print the source of a recipe: it is to be read."""
     typer.echo(_part("catalogue").find(name).source, nl=False)
 
 
-@app.command()
+@app.command(epilog="Example: millrace recipe run running-balance --engine spark")
 def run(
     name: Name,
     engine: Annotated[

@@ -20,7 +20,7 @@ class PlanName(StrEnum):
     chain = "chain"
 
 
-@app.command()
+@app.command(epilog="Example: millrace rescale fraud --partitions 8")
 def rescale(
     target: Annotated[str, typer.Argument(metavar="APP|FOLDER", help="An app, or a checkpoint's folder.")],
     partitions: Annotated[int | None, typer.Option(min=1, help="Into how many the state is divided.")] = None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from millrace.cli.conventions import hold_to
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 from millrace.cli.rules_options import File, From, Id, Start, StateName, Tried, VersionNumber, Why
 
@@ -310,6 +313,10 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
+#: Commands that need nothing but their name.
+_LOOKING = ("audit", "list", "language")
+
+
 def commands_of(app_name: str) -> typer.Typer:
     """Return the commands over the rules of an app; the app is loaded when one is called.
 
@@ -324,7 +331,9 @@ def commands_of(app_name: str) -> typer.Typer:
         ctx.obj = app_name
 
     for name, function in _COMMANDS.items():
-        made.command(name)(function)
+        example = f"Example: millrace rules {app_name} {name}"
+        about = re.sub("millrace rules [a-z]+", f"millrace rules {app_name}", inspect.getdoc(function) or "")
+        made.command(name, help=about, epilog=example if name in _LOOKING else None)(function)
     return made
 
 
@@ -342,6 +351,7 @@ class _Apps(TyperGroup):
         rules_of(cmd_name)  # says in one line that there is none
         command = typer.main.get_command(commands_of(cmd_name))
         command.name = cmd_name
+        hold_to(command)
         return command
 
 

@@ -11,7 +11,7 @@ import typer
 app = typer.Typer(help="Run a streaming app.", no_args_is_help=True)
 
 
-@app.command()
+@app.command(epilog="Example: millrace run fraud --bootstrap localhost:9092 --set stream.plan=station")
 def run(
     name: Annotated[str, typer.Argument(metavar="APP", help="Name of the app, e.g. fraud.")],
     until_end: Annotated[
@@ -45,13 +45,14 @@ def run(
     from millrace.runtime.apps import load_app
     from millrace.runtime.redaction import redact_text
     from millrace.runtime.settings import load_settings
+    from millrace.runtime.settings_sources import FromOption
 
     application = load_app(name)
-    sets = list(overrides or [])
+    sets: list[str] = list(overrides or [])
     if bootstrap is not None:
-        sets.append(f"kafka.bootstrap={bootstrap}")
+        sets.append(FromOption("--bootstrap", "kafka.bootstrap", bootstrap))
     if master is not None:
-        sets.append(f"spark.master={master}")
+        sets.append(FromOption("--master", "spark.master", master))
     settings = load_settings(application.settings, app=name, config=config, overrides=sets)
 
     from millrace.runtime.job import Job

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape
+
 app = typer.Typer(help="Keep a committed batch of a query, and begin another with it.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-
-@app.command()
+@app.command(epilog="Example: millrace savepoint create fraud --name before-upgrade")
 def create(
     target: Annotated[str, typer.Argument(metavar="APP|FOLDER", help="An app, or a checkpoint's folder.")],
     name: Annotated[str | None, typer.Option(help="Name of the savepoint; default batch-N.")] = None,
@@ -35,7 +35,7 @@ def create(
     typer.echo(f"{made.path}: batch {made.batch}, {made.bytes:,} bytes, {seconds:.1f} s")
 
 
-@app.command()
+@app.command(epilog="Example: millrace savepoint restore before-upgrade --to fraud")
 def restore(
     name: Annotated[
         str, typer.Argument(metavar="NAME|PATH", help="A savepoint: its path, APP/NAME, or its name.")
@@ -77,12 +77,12 @@ def restore(
     typer.echo(f"{place}: goes on after batch {found.batch} of {found.name}, {seconds:.1f} s")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace savepoint list fraud")
 def list_(
     target: Annotated[
         str, typer.Argument(metavar="APP|FOLDER", help="An app, a checkpoint's folder, or one of savepoints.")
     ],
-    as_json: AsJson = False,
+    shape: Shape = Format.table,
 ) -> None:
     """List savepoints with their batch, size, watermark and process."""
     from millrace.inspect import savepoints
@@ -90,7 +90,7 @@ def list_(
     path = Path(target).expanduser()
     folder = savepoints.savepoints_folder(target)
     found = savepoints.list_savepoints(folder if folder.is_dir() else path)
-    if as_json:
+    if shape is Format.json:
         typer.echo(json.dumps([{"name": s.name, "path": str(s.path), "bytes": s.bytes,
                                 **{k: v for k, v in s.manifest.items() if k not in ("files", "contract")},
                                 "process": s.contract["process"]} for s in found], indent=2))  # fmt: skip
@@ -105,7 +105,7 @@ def list_(
         typer.echo("no savepoints")
 
 
-@app.command()
+@app.command(epilog="Example: millrace savepoint check .millrace/savepoints/before-upgrade")
 def check(name: Annotated[str, typer.Argument(metavar="PATH", help="A savepoint.")]) -> None:
     """Check every file of a savepoint against its manifest; exit code 2 if one is not what was written."""
     from millrace.inspect import savepoints

@@ -33,11 +33,11 @@ Target = Annotated[
 Batch = Annotated[int | None, typer.Option(help="A committed batch that is still kept; default the last.")]
 Process = Annotated[str | None, typer.Option("--process", help="Which process of a chain.")]
 KeyFile = Annotated[str | None, typer.Option("--key-file", help="The file of keys, if state is encrypted.")]
-Shape = Annotated[Format, typer.Option("--format", "-f", help="table, json or parquet.")]
+Shape = Annotated[Format, typer.Option("--format", "-f", help="table, json (also `--json`) or parquet.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file (Parquet: folder).")]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace state list fraud --top 5")
 def list_(
     target: Target,
     batch: Batch = None,
@@ -85,7 +85,7 @@ def list_(
         _print_figures(figures)
 
 
-@app.command()
+@app.command(epilog="Example: millrace state show fraud --process Cards --key card-17")
 def show(
     target: Target,
     key: Annotated[
@@ -141,7 +141,7 @@ def show(
             typer.echo(f"  {name.removesuffix('s').replace('_', ' ')}: {as_json(item)}")
 
 
-@app.command()
+@app.command(epilog="Example: millrace state export fraud --format parquet --out state.parquet")
 def export(
     target: Target,
     out: Out = None,
@@ -186,7 +186,7 @@ def export(
                 file.writelines(f"{line}\n" for line in lines)
 
 
-@app.command()
+@app.command(epilog="Example: millrace state diff fraud --from-batch 10 --to-batch 20")
 def diff(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="An app, a folder or a savepoint.")],
     after: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.cli.options import AppName, ConfigFile, Overrides
+from millrace.cli.options import AppName, ConfigFile, Format, Overrides, Shape
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,14 +17,13 @@ app = typer.Typer(
 )
 
 Names = Annotated[list[str] | None, typer.Option("--table", "-t", help="This table only; repeatable.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, a line per table.")]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: millrace tables list fraud")
 def list_(
     name: AppName,
     table: Names = None,
-    as_json: AsJson = False,
+    shape: Shape = Format.table,
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -33,15 +32,15 @@ def list_(
 
     for found in map(state_of, _tables(name, table, config, overrides)):
         size = f"{found.size / 1e6:,.1f} MB"
-        _say(found, f"{found.name:<28} {found.rows:>12,} rows {found.files:>7,} files {size:>14}", as_json)
+        _say(found, f"{found.name:<28} {found.rows:>12,} rows {found.files:>7,} files {size:>14}", shape)
 
 
-@app.command("compact")
+@app.command("compact", epilog="Example: millrace tables compact fraud --table payments")
 def compact_(
     name: AppName,
     table: Names = None,
     target_mb: Annotated[int, typer.Option(min=1, help="Size of the files that are made, MB.")] = 128,
-    as_json: AsJson = False,
+    shape: Shape = Format.table,
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -51,10 +50,10 @@ def compact_(
     for path in _tables(name, table, config, overrides):
         done = compact(path, target_bytes=target_mb << 20)
         what = f"{done.before:,} files became {done.after:,}" if done.before else "nothing to do"
-        _say(done, f"{done.name:<28} {what}", as_json)
+        _say(done, f"{done.name:<28} {what}", shape)
 
 
-@app.command("vacuum")
+@app.command("vacuum", epilog="Example: millrace tables vacuum fraud --keep 7d --dry-run")
 def vacuum_(
     name: AppName,
     table: Names = None,
@@ -62,7 +61,7 @@ def vacuum_(
         str, typer.Option(help="How long files that were replaced are kept, in whole hours, e.g. 7d or 12h.")
     ] = "7d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    as_json: AsJson = False,
+    shape: Shape = Format.table,
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -74,7 +73,7 @@ def vacuum_(
     for path in _tables(name, table, config, overrides):
         done = vacuum(path, keep_ms=keep_ms, dry_run=dry_run)
         what = "would be removed" if dry_run else "removed"
-        _say(done, f"{done.name:<28} {done.files:,} files, {done.size / 1e6:,.1f} MB {what}", as_json)
+        _say(done, f"{done.name:<28} {done.files:,} files, {done.size / 1e6:,.1f} MB {what}", shape)
 
 
 @app.command("expire")
@@ -85,7 +84,7 @@ def expire_(
         typer.Option("--now", help="Event time that age is counted from; default the clock's now."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    as_json: AsJson = False,
+    shape: Shape = Format.table,
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -107,13 +106,11 @@ def expire_(
     for path in find_tables(Path(storage.path("tables")), storage.retention):
         done = expire(path, before_ms=at - to_ms(storage.retention[path.name]), dry_run=dry_run)
         what = "would be removed" if dry_run else "removed"
-        _say(
-            done, f"{done.name:<28} {done.rows:,} rows of before {show_time(done.before_ms)} {what}", as_json
-        )
+        _say(done, f"{done.name:<28} {done.rows:,} rows of before {show_time(done.before_ms)} {what}", shape)
 
 
-def _say(found: Any, line: str, as_json: bool) -> None:
-    typer.echo(json.dumps(asdict(found)) if as_json else line)
+def _say(found: Any, line: str, shape: Format) -> None:
+    typer.echo(json.dumps(asdict(found)) if shape is Format.json else line)
 
 
 def _tables(

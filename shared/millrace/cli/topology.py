@@ -22,7 +22,7 @@ class Form(StrEnum):
     contract = "contract"
 
 
-@app.command("topology")
+@app.command("topology", epilog="Example: millrace topology iot --as mermaid")
 def topology(
     name: AppName,
     form: Annotated[

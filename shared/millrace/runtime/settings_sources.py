@@ -62,6 +62,28 @@ class Entry:
         return f"Entry({'.'.join(self.path)} from {self.origin})"
 
 
+class FromOption(str):
+    """A setting that an option of its own has set: errors tell the option, which is what was typed.
+
+    Args:
+        option: The option, e.g. ``"--bootstrap"``.
+        key: The setting's key.
+        value: Its value.
+
+    Example:
+        >>> FromOption("--bootstrap", "kafka.bootstrap", "broker:9092")
+        'kafka.bootstrap=broker:9092'
+    """
+
+    option: str
+
+    def __new__(cls, option: str, key: str, value: str) -> FromOption:
+        """Return the setting as ``--set`` takes it."""
+        made = super().__new__(cls, f"{key}={value}")
+        made.option = option
+        return made
+
+
 class Collector:
     """Turns sources into entries for one settings class and keeps the problems found on the way."""
 
@@ -118,9 +140,8 @@ class Collector:
             key, equals, value = item.partition("=")
             key = key.strip()
             if equals and key:
-                entries += self._walk(
-                    self.model, _nested(key.split("."), value or None), _Named(f"--set {key}")
-                )
+                origin = item.option if isinstance(item, FromOption) else f"--set {key}"
+                entries += self._walk(self.model, _nested(key.split("."), value or None), _Named(origin))
             else:
                 # The whole item may be a secret that lacks its key; show no more than a plain name.
                 shown = item if re.fullmatch(r"[a-z_.]+", item) and not is_secret(item) else "…"
@@ -221,7 +242,8 @@ def config_path(config: Path | None, env: Mapping[str, str]) -> Path | None:
     named, by = (config, "--config") if config else (env.get(CONFIG_VARIABLE), CONFIG_VARIABLE)
     if named:
         if not Path(named).is_file():
-            raise SettingsError([f"settings file {named} not found (named by {by})"])
+            what = "is a folder" if Path(named).is_dir() else "not found"
+            raise SettingsError([f"settings file {named} {what} (named by {by})"])
         return Path(named)
     return Path(DEFAULT_CONFIG) if Path(DEFAULT_CONFIG).is_file() else None
 

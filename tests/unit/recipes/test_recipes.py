@@ -253,7 +253,7 @@ def test_list_names_every_recipe_with_its_engines() -> None:
     text = CliRunner().invoke(app, ["list"]).output
     assert "running-balance (memory, spark)\n" in text
     assert "exactly-once (spark)\n" in text
-    found = json.loads(CliRunner().invoke(app, ["list", "--json"]).output)
+    found = json.loads(CliRunner().invoke(app, ["list", "--format", "json"]).output)
     assert [row["name"] for row in found] == sorted(RECIPES)
 
 

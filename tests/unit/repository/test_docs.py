@@ -104,3 +104,33 @@ def slug(line: str) -> str:
     """Return the anchor of a heading."""
     kept = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower())
     return kept.replace(" ", "-") if line.startswith("#") else ""
+
+
+def test_what_to_read_names_every_page() -> None:
+    guide = ROOT / "docs" / "README.md"
+    named = {
+        (guide.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(guide.read_text("utf-8"))
+    }
+    pages = {page for page in (ROOT / "docs").glob("*.md") if page != guide}
+    assert not {page.name for page in pages if page not in named}
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_core() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    tree = text.partition("```\nshared/millrace/")[2].partition("\napps/")[0]
+    named = set(re.findall(r"(\w+)(?=/|\.py)", tree))
+    core = ROOT / "shared" / "millrace"
+    there = {one.stem for one in core.iterdir() if one.is_dir() or one.suffix == ".py"} - {
+        "__init__",
+        "__main__",
+    }
+    rooms = {name for name in there if not name.startswith("__")} - {"py"}
+    assert rooms - named == set(), "not in the tree"
+    assert {word for word in re.findall(r"^  (\w+)/ ", tree, re.MULTILINE) if word not in rooms} == set()
+
+
+def test_pages_that_were_written_for_reading_have_lines_that_can_be_read() -> None:
+    for name in ("README.md", "cli.md"):
+        text = (ROOT / "docs" / name).read_text("utf-8")
+        lines = [line for line in text.splitlines() if not line.startswith(("|", "millrace "))]
+        assert max(map(len, lines)) <= 120

@@ -195,13 +195,22 @@ def test_alarms_are_listed_by_severity_and_those_that_do_not_matter_are_left_out
     newest = rows.groupby("alarm_id").last().reset_index()
     write_deltalake(str(tmp_path / "tables" / "alarms"), newest)
     write_deltalake(str(tmp_path / "tables" / "alarm_history"), rows)
-    listed = CliRunner().invoke(iot, ["alarms", "list", "--root", str(tmp_path), "--json"])
+    listed = CliRunner().invoke(iot, ["alarms", "list", "--root", str(tmp_path), "--format", "json"])
     found = [json.loads(line) for line in listed.output.splitlines()]
     assert [row["alarm"] for row in found] == ["worse/load"]
-    whole = CliRunner().invoke(iot, ["alarms", "list", "--all", "--root", str(tmp_path), "--json"])
+    whole = CliRunner().invoke(iot, ["alarms", "list", "--all", "--root", str(tmp_path), "--format", "json"])
     assert len(whole.output.splitlines()) == 2
     told = CliRunner().invoke(
-        iot, ["alarms", "history", f"{found[0]['entity_id']}:hot/oil", "--root", str(tmp_path), "--json"]
+        iot,
+        [
+            "alarms",
+            "history",
+            f"{found[0]['entity_id']}:hot/oil",
+            "--root",
+            str(tmp_path),
+            "--format",
+            "json",
+        ],
     )
     assert [json.loads(line)["change"] for line in told.output.splitlines()] == ["active", "inactive", "ack"]
 

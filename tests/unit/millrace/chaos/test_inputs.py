@@ -366,7 +366,7 @@ def test_the_command_prints_the_table_and_writes_the_report(tmp_path: Path) -> N
     assert (done.exit_code, "every record is accounted for, once" in done.output) == (0, True), done.output
     report = msgspec.json.decode(out.read_bytes(), type=Report)
     assert (report.sent, report.seed, report.holds) == (600, 1, True)
-    again = invoke("--app", "fraud", "--events", "600", "--world", world_file, "--json")
+    again = invoke("--app", "fraud", "--events", "600", "--world", world_file, "--format", "json")
     assert msgspec.json.decode(again.stdout, type=Report).rows == report.rows
 
 

@@ -64,7 +64,7 @@ def test_strict_ends_with_1_where_there_is_a_warning_only() -> None:
 
 
 def test_json_lists_every_state() -> None:
-    result = lint(f"{__name__}:Mixed", "--json")
+    result = lint(f"{__name__}:Mixed", "--format", "json")
     states = {s["state"]: s for s in json.loads(result.output)}
     assert list(states) == ["forever", "brief", "ticking", "each", "versions"]
     assert states["ticking"] == {
@@ -81,7 +81,7 @@ def test_json_lists_every_state() -> None:
 
 
 def test_an_app_is_linted_by_its_name() -> None:
-    result = lint("fraud", "--json")
+    result = lint("fraud", "--format", "json")
     assert result.exit_code == 0, result.output
     states = {(s["process"], s["state"]): s["bounded"] for s in json.loads(result.output)}
     assert any(bounded for bounded in states.values())

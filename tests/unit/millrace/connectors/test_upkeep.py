@@ -117,7 +117,7 @@ def test_the_commands(table: Path) -> None:
         return result.output
 
     assert "10 rows" in run("list")
-    assert json.loads(run("compact", "--json")) == {"name": "alerts", "before": 5, "after": 1}
+    assert json.loads(run("compact", "--format", "json")) == {"name": "alerts", "before": 5, "after": 1}
     assert "nothing to do" in run("compact", "--table", "alerts")
     assert "5 files" in run("vacuum", "--keep", "0h", "--dry-run")
     assert len(list(table.glob("*.parquet"))) == 6
@@ -135,7 +135,7 @@ def test_rows_expire_by_their_event_time_and_others_stay(tmp_path: Path) -> None
     assert expire(path, before_ms=now - 400 * day, dry_run=True).rows == 1
     assert ids(path) == ["r0", "r1", "r2", "r3"]
     command = ["expire", "fraud", "-s", f"storage.root={tmp_path}", "--now", "2026-01-01T00:00:00Z"]
-    done = CliRunner().invoke(tables, [*command, "-s", "storage.retention.alerts=400d", "--json"])
+    done = CliRunner().invoke(tables, [*command, "-s", "storage.retention.alerts=400d", "--format", "json"])
     assert json.loads(done.output) == {"name": "alerts", "before_ms": now - 400 * day, "rows": 1}
     assert ids(path) == ["r1", "r2", "r3"]
     assert isinstance(CliRunner().invoke(tables, command).exception, UserError)

@@ -52,7 +52,7 @@ def test_a_savepoint_is_made_listed_checked_and_restored(
     code, text = command("savepoint", "list", root)
     assert (code, text.startswith(f"monday  batch {LAST}  ")) == (0, True)
     assert "Everything version 1" in text
-    code, text = command("savepoint", "list", root, "--json")
+    code, text = command("savepoint", "list", root, "--format", "json")
     assert [(s["name"], s["process"], s["partitions"]) for s in json.loads(text)] == [
         ("monday", "Everything", 2)
     ]

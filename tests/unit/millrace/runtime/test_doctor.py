@@ -272,7 +272,7 @@ class TestCommand:
         self, fake_java: FakeJava, missing_jars: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PATH", fake_java()["PATH"])
-        result = CliRunner().invoke(doctor_app, ["--quick", "--json"])
+        result = CliRunner().invoke(doctor_app, ["--quick", "--format", "json"])
         assert result.exit_code == 1
         broken = [f for f in json.loads(result.output) if f["status"] == "broken"]
         assert [(f["name"], f["advice"]) for f in broken] == [("jars for Spark", "run: millrace jars fetch")]

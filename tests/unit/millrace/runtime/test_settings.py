@@ -466,7 +466,7 @@ class TestSecrets:
             "str": lambda: f"{safe} {safe.kafka.options} {safe.model_dump()} {safe.model_dump_json()}",
             "redacted": lambda: json.dumps(redacted(settings)),
             "origins": lambda: str(origins(settings)),
-            "json": lambda: cli("--json"),
+            "json": lambda: cli("--format", "json"),
             "yaml": lambda: cli("--yaml"),
             "plain": lambda: cli(),
         }[form]()
@@ -565,7 +565,7 @@ class TestCommand:
         assert again == text
 
     def test_show_as_json_is_json(self) -> None:
-        shown = json.loads(self.invoke("show", "--json", "--origin"))
+        shown = json.loads(self.invoke("show", "--format", "json", "--origin"))
 
         assert shown["settings"]["spark"]["master"] == "local[*]"
         assert shown["origins"]["spark.master"] == "default"

@@ -344,7 +344,7 @@ class TestCommand:
     @pytest.mark.usefixtures("cluster")
     @pytest.mark.parametrize("names", [[], ["shop"]])
     def test_with_a_broker_the_topics_of_apps_are_looked_at(self, names: list[str]) -> None:
-        done = self.run(*names, "--bootstrap", "b:1", "--json")
+        done = self.run(*names, "--bootstrap", "b:1", "--format", "json")
         assert done.exit_code == 0
         assert [f["name"] for f in json.loads(done.output)] == [
             "broker", "operators", "shop: events", "shop: comments", "shop: bound",
@@ -352,7 +352,7 @@ class TestCommand:
 
     @pytest.mark.usefixtures("cluster")
     def test_quick_leaves_them_out(self) -> None:
-        assert len(json.loads(self.run("--bootstrap", "b:1", "--json", "--quick").output)) == 1
+        assert len(json.loads(self.run("--bootstrap", "b:1", "--format", "json", "--quick").output)) == 1
 
     def test_where_the_broker_is_down_they_are_not_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(self), "found", [Finding("broker", "broken", "no broker answers")])
@@ -368,7 +368,7 @@ class TestCommand:
             raise UserError("its topics are gone; look for them")
 
         monkeypatch.setattr("millrace.runtime.topic_checks.app_findings", fail)
-        done = self.run("--bootstrap", "b:1", "--json")
+        done = self.run("--bootstrap", "b:1", "--format", "json")
         found = json.loads(done.output)[-1]
         assert (found["name"], found["status"], found["advice"]) == (
             "shop: topics",

@@ -252,7 +252,7 @@ class TestSettings:
     ) -> None:
         key = generate_key()
         (tmp_path / "keys").write_text(key)
-        for arguments in (["--json", "--origin"], ["--yaml"], []):
+        for arguments in (["--format", "json", "--origin"], ["--yaml"], []):
             monkeypatch.setenv("MILLRACE__STATE__ENCRYPTION__KEY_FILE", str(tmp_path / "keys"))
             monkeypatch.setenv(KEYS_VARIABLE, key)
             result = CliRunner().invoke(config_app, ["show", *arguments])
