@@ -153,7 +153,7 @@ def test_a_card_number_stands_in_no_change_nor_in_its_reason(topic: Topic, tmp_p
     name = named(said)
     run("changes", "approve", name, *because, "--by", "bob", *TWO)
     run("changes", "undo", name, *because, "--by", "bob", *TWO)
-    run("lists", "put", "blocked", f"card:{NUMBER}", "--note", NUMBER, "--by", "ann", *TWO)
+    run("lists", "put", "blocked", f"card:{NUMBER}", "--reason", NUMBER, "--by", "ann", *TWO)
     assert len(topic.values) == 4
     for value in topic.values:
         assert not re.search(rb"4111\D?1111", value), value

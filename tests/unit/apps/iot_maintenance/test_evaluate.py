@@ -238,7 +238,7 @@ def test_an_action_stands_in_the_topic_when_the_command_ends(tmp_path: Path) -> 
         "10m",
         "--by",
         "ann",
-        "-m",
+        "--reason",
         "spare part",
         "--at",
         "500",
