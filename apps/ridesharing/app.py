@@ -75,7 +75,7 @@ app = App(
         "assignment.v1": Assignment,
         "release.v1": Release,
         "trip.v1": Trip,
-        "handover.v2": Handover,
+        "handover.v3": Handover,
         "violation.v1": Violation,
     },
     narrowed={"control.v2": "times and lengths have the bounds that what is kept of them needs"},

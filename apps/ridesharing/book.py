@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from heapq import heappush
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,8 @@ from millrace.parts.deadlines import take_due
 #: Demand below this weight is forgotten.
 _LEAST_DEMAND = 0.02
 _SECOND_MS = 1_000
+#: So long a driver who went off line stays so, whatever the phone sends, ms.
+OFF_LINE_MS: Final = 43_200_000
 
 
 class Due(IntEnum):
@@ -185,6 +188,8 @@ class Book(msgspec.Struct, array_like=True):
         seq: Number of journal entries and handovers so far.
         off_line: Driver who went off line → when, ms; less than 0: a position since then has been told of.
         riders: Rider → the open request; ``None``: an earlier version did not keep it.
+        back: Driver who has lately come on line → when, ms.
+        ordered: ``d:`` and a driver, or ``z:`` and a zone → when it was last blocked or let go by hand, ms.
     """
 
     cars: dict[str, Car] = {}
@@ -201,6 +206,8 @@ class Book(msgspec.Struct, array_like=True):
     seq: int = 0
     riders: dict[str, str] | None = None
     off_line: dict[str, int] = {}
+    back: dict[str, int] = {}
+    ordered: dict[str, int] = {}
 
     def remind(self, at_ms: int, due: Due, about: str, mark: int = 0) -> None:
         """Set a deadline."""
@@ -274,11 +281,28 @@ class Book(msgspec.Struct, array_like=True):
         self.demand = {c: w * factor for c, w in self.demand.items() if w * factor >= _LEAST_DEMAND}
         self.demand_ms = now_ms
 
+    def order(self, about: str, said_ms: int, until_ms: int) -> bool:
+        """Remember when a block or its end was ordered, unless a later order has been carried out.
+
+        Args:
+            about: ``d:`` and the driver, or ``z:`` and the zone.
+            said_ms: When it was ordered, ms.
+            until_ms: Until when it is to be remembered, ms.
+
+        Returns:
+            Whether it is the newest.
+        """
+        if self.ordered.get(about, said_ms) > said_ms:
+            return False
+        self.ordered[about] = said_ms
+        self.remind(until_ms, Due.FORGET, f"c:{about}", said_ms)
+        return True
+
     @property
     def is_over(self) -> bool:
         """Whether nothing is kept that anything could come of."""
-        people = (self.cars, self.rides, self.closed, self.departed, self.off_line)
-        return not any((*people, self.blocked, self.blackouts, self.wishes))
+        people = (self.cars, self.rides, self.closed, self.departed, self.off_line, self.back)
+        return not any((*people, self.blocked, self.blackouts, self.ordered, self.wishes))
 
 
 def _whole_second(at_ms: int) -> int:

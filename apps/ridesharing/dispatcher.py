@@ -37,11 +37,11 @@ from apps.ridesharing.operations import carry_out, lift
 from apps.ridesharing.reconcile import (
     check_trip,
     finish_trip,
-    go_off_line,
     hear_phone,
     is_odd,
     refuse_no_show,
     refuse_progress,
+    sign_off,
     start_trip,
 )
 from apps.ridesharing.records import (
@@ -74,8 +74,8 @@ from millrace import (
 #: Timers, in the order in which they fire at one time.
 _DUE, _MINUTE, _PLACES, _WINDOW = "due", "minute", "places", "window"
 _MINUTE_MS = 60_000
-#: So long a driver who went off line stays so, whatever the phone sends, ms.
-_OFF_LINE_MS = 43_200_000
+#: So long it is remembered that a driver came on line, ms: longer than any handover is on its way.
+_BACK_MS = 3_600_000
 #: The numbers that attempts may have, as text.
 _NUMBERS = frozenset(map(str, range(1, LAST_ATTEMPT + 1)))
 #: Longer than anything goes on without events, booked rides included, ms.
@@ -284,27 +284,15 @@ def _on_status(desk: Desk, event: DriverStatus) -> None:
     car = book.cars.get(event.driver_id)
     if event.status == "online":
         book.off_line.pop(event.driver_id, None)
+        if not desk.config.regions.is_one:  # a handover that is on its way may say otherwise
+            back = book.back[event.driver_id] = max(event.event_time_ms, book.back.get(event.driver_id, 0))
+            book.remind(desk.now + _BACK_MS, Due.FORGET, f"b:{event.driver_id}", back)
         if car is not None:
             car.online = True
         lat, lon = event.lat or 0.0, event.lon or 0.0  # the gate has filled them in
         _hear_of(desk, event.driver_id, event.vehicle_class, lat, lon, event.event_time_ms, idle=True)
         return
-    book.off_line[event.driver_id] = desk.now
-    book.remind(desk.now + _OFF_LINE_MS, Due.FORGET, f"o:{event.driver_id}", desk.now)
-    if car is None:
-        return
-    ride = book.rides.get(car.request_id)
-    if ride is None:
-        desk.forget(event.driver_id, car, "offline")
-        return
-    car.online = False
-    if go_off_line(desk, ride):
-        return
-    if ride.state == "offered":
-        desk.again(ride, "driver went off line", "expired", "withdrawn", anew=False)
-    elif ride.state in ("accepted", "arrived"):
-        desk.again(ride, "driver went off line", "replaced", "replaced", anew=True)
-    # In a trip the driver finishes it; the rider is aboard.
+    sign_off(desk, event.driver_id)
 
 
 def _on_request(desk: Desk, event: RideRequest) -> None:
@@ -414,6 +402,12 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         elif about.startswith("o:"):
             if abs(book.off_line.get(about[2:], 0)) == mark:
                 del book.off_line[about[2:]]
+        elif about.startswith("b:"):
+            if book.back.get(about[2:]) == mark:
+                del book.back[about[2:]]
+        elif about.startswith("c:"):
+            if book.ordered.get(about[2:]) == mark:
+                del book.ordered[about[2:]]
         else:
             book.closed.pop(about[2:], None)
     elif due == Due.LIFT:

@@ -242,6 +242,10 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
         seen_ms: When the driver was there, UTC ms.
         blocked_ms: Until when the driver is blocked, UTC ms.
         request_id: The request that a car is asked for.
+        idle: Whether the driver's phone says that the driver is free.
+        block_said_ms: When an operator has last blocked or unblocked the driver, UTC ms; 0: not of late.
+        off_line_ms: Since when the driver is off line, UTC ms; 0: on line. Set by the gate, since the
+            region that gives may not have been told.
     """
 
     event_id: Annotated[str, Meta(min_length=1, max_length=4 * MAX_KEY)]
@@ -257,6 +261,9 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
     seen_ms: TimeMs
     blocked_ms: TimeMs
     request_id: Text
+    idle: bool = True
+    block_said_ms: TimeMs = 0
+    off_line_ms: TimeMs = 0
 
 
 Event: TypeAlias = (
@@ -324,6 +331,8 @@ AHEAD_MS: Final[dict[str, int]] = {
     "blocked_ms": 366 * _DAY_MS,
     "seen_ms": _DAY_MS,
     "free_since_ms": _DAY_MS,
+    "block_said_ms": _DAY_MS,
+    "off_line_ms": _DAY_MS,
 }
 
 

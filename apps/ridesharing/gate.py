@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from apps.ridesharing.book import OFF_LINE_MS
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import (
     INPUTS,
@@ -47,6 +48,10 @@ class Track(msgspec.Struct, array_like=True, gc=False):
         here: Where the driver was at ``seen_ms``, degrees; ``None`` where an earlier version has seen that.
         doubted: Place (degrees) and time (ms) of the last position that was not believed, and since when
             such positions have agreed with one another.
+        said_ms: When the driver last came on line or went off, ms; 0: not heard of.
+        off_line_ms: Since when the driver is off line by that, ms; 0: on line.
+        block: The newest block by an operator, or its end: when it was said, and until when it holds (0: not
+            at all), ms; ``None``: not heard of.
     """
 
     owner: str
@@ -57,6 +62,9 @@ class Track(msgspec.Struct, array_like=True, gc=False):
     idle: bool
     here: tuple[float, float] | None = None
     doubted: tuple[float, float, int, int] | None = None
+    said_ms: int = 0
+    off_line_ms: int = 0
+    block: tuple[int, int] | None = None
 
 
 class Gate(KeyedProcess[Event, Position]):
@@ -108,9 +116,7 @@ class Gate(KeyedProcess[Event, Position]):
         elif isinstance(event, DriverStatus):
             self._status(event, ctx)
         elif isinstance(event, Handover):
-            if event.driver_id:
-                self._hand_over(event)
-            ctx.output(self.handovers, event)
+            ctx.output(self.handovers, self._hand_over(event) if event.driver_id else event)
         else:
             self._send(event, ctx)
 
@@ -211,7 +217,11 @@ class Gate(KeyedProcess[Event, Position]):
 
     def _status(self, event: DriverStatus, ctx: Context) -> None:
         at, track = event.event_time_ms, self.track.value
-        if track is not None and at < track.seen_ms and event.status == "online":
+        if track is not None and at < track.said_ms:
+            return  # what the driver has said later holds
+        if track is not None and at < track.seen_ms and event.status == "online" and not track.off_line_ms:
+            track.said_ms = at
+            self.track.value = track
             return  # newer positions say the same
         lat = event.lat if event.lat is not None else track.lat if track else None
         lon = event.lon if event.lon is not None else track.lon if track else None
@@ -222,6 +232,9 @@ class Gate(KeyedProcess[Event, Position]):
             track = Track(self.config.regions.of_place(lat, lon), at, at, lat, lon, True)
         else:
             track.seen_ms = max(track.seen_ms, at)
+        # What is late counts from now on, and keeps a driver off line from now on.
+        track.said_ms = at
+        track.off_line_ms = 0 if event.status == "online" else max(at, ctx.watermark)
         self.track.value = track
         event.lat, event.lon, event.region = lat, lon, track.owner
         ctx.output(self.status, event)
@@ -233,8 +246,17 @@ class Gate(KeyedProcess[Event, Position]):
             driver_id = "" if isinstance(event, RideRequest) else event.driver_id
             ctx.dead_letter("range", f"{ctx.input}: no region for zone {event.zone!r}, driver {driver_id!r}")
             return
+        if isinstance(event, Command) and event.action in ("block", "unblock"):
+            self._keep_block(event)
         event.region = region
         ctx.output(getattr(self, ctx.input), event)
+
+    def _keep_block(self, event: Command) -> None:
+        """Remember what holds of a block, for a region that gets the driver later."""
+        track = self.track.value
+        if track is not None and (track.block is None or event.event_time_ms >= track.block[0]):
+            track.block = (event.event_time_ms, event.until_ms if event.action == "block" else 0)
+            self.track.value = track
 
     def _region_of(self, event: RideRequest | Answer | Cancellation | Progress | Command) -> str | None:
         if isinstance(event, Command) and event.driver_id and not event.zone:
@@ -245,14 +267,19 @@ class Gate(KeyedProcess[Event, Position]):
         except ValueError:
             return None
 
-    def _hand_over(self, event: Handover) -> None:
-        track = self.track.value
+    def _hand_over(self, event: Handover) -> Handover:
+        """Note a driver's new owner, and tell it what only the old one may have been told meanwhile."""
+        track, at = self.track.value, event.event_time_ms
         if track is None:
-            at, lat, lon = event.event_time_ms, event.lat, event.lon
-            self.track.value = Track(event.region, event.seen_ms, at, lat, lon, True)
-        else:
-            track.owner = event.region
-            self.track.value = track
+            track = Track(event.region, event.seen_ms, at, event.lat, event.lon, event.idle)
+        track.owner = event.region
+        self.track.value = track
+        if track.off_line_ms and at - track.off_line_ms < OFF_LINE_MS:
+            event = msgspec.structs.replace(event, off_line_ms=track.off_line_ms)
+        if track.block is not None and track.block[0] >= event.block_said_ms:
+            said, until = track.block
+            event = msgspec.structs.replace(event, block_said_ms=said, blocked_ms=until)
+        return event
 
 
 def _can_be(

@@ -8,12 +8,14 @@ moments a car less, and never one car twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from apps.ridesharing.book import Car, Due, Ride, Wish
+from apps.ridesharing.book import Book, Car, Due, Ride, Wish
 from apps.ridesharing.desk import Desk
 from apps.ridesharing.events import Handover
 from apps.ridesharing.geo import distance_m
 from apps.ridesharing.matching import FreeCar
+from apps.ridesharing.reconcile import sign_off
 
 #: Neighbours are asked for the same rider again after so long, ms.
 _ASK_AGAIN_MS = 20_000
@@ -44,21 +46,51 @@ def take_handover(desk: Desk, event: Handover) -> None:
     car = book.cars.get(event.driver_id)
     if car is not None:
         desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver is here already")
+        _take_block(desk, event)
+        if _is_off_line(book, event):
+            sign_off(desk, event.driver_id)
         return
     if book.departed.get(event.driver_id, -1) >= event.event_time_ms:
         # Its position was here first, and has gone on: somebody else has the driver by now.
         desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver has gone on")
         return
     book.departed.pop(event.driver_id, None)
+    _take_block(desk, event)
+    if _is_off_line(book, event):
+        sign_off(desk, event.driver_id)
+        desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver is off line")
+        return
+    book.off_line.pop(event.driver_id, None)
     since, now = event.free_since_ms or desk.now, desk.now
     lat, lon, kind = event.lat, event.lon, event.vehicle_class
-    car = Car(lat, lon, event.seen_ms, kind, "", since, True, True, event.until_ms, now)
+    car = Car(lat, lon, event.seen_ms, kind, "", since, event.idle, True, event.until_ms, now)
     book.cars[event.driver_id] = car
     book.watch(event.driver_id, car, desk.config.ttl_ms, now)
-    if event.blocked_ms > desk.now:
-        book.blocked[event.driver_id] = event.blocked_ms
-        book.remind(event.blocked_ms, Due.LIFT, f"d:{event.driver_id}")
     desk.change(event.driver_id, "entered")
+
+
+def _is_off_line(book: Book, event: Handover) -> bool:
+    """Return whether a driver has gone off line since being given away.
+
+    The gate says so of what it had heard before the handover. What it heard behind it came here, and may have
+    been handled first: a handover is often behind the watermark.
+    """
+    driver_id = event.driver_id
+    went_off_here = abs(book.off_line.get(driver_id, -1)) >= event.event_time_ms - 1
+    return went_off_here or event.off_line_ms > book.back.get(driver_id, 0)
+
+
+def _take_block(desk: Desk, event: Handover) -> None:
+    """Take over what operators have said of a driver, unless a later order has come here already."""
+    book, driver_id = desk.book, event.driver_id
+    remember = max(desk.now + desk.config.remember_ms, event.blocked_ms)
+    if event.block_said_ms and not book.order(f"d:{driver_id}", event.block_said_ms, remember):
+        return
+    if event.blocked_ms > desk.now:
+        book.blocked[driver_id] = event.blocked_ms
+        book.remind(event.blocked_ms, Due.LIFT, f"d:{driver_id}")
+    elif event.block_said_ms:
+        book.blocked.pop(driver_id, None)
 
 
 def ask_neighbours(desk: Desk, unmatched: Sequence[Ride]) -> None:
@@ -73,7 +105,8 @@ def ask_neighbours(desk: Desk, unmatched: Sequence[Ride]) -> None:
             continue
         ride.wanted_ms = desk.now
         for region in config.regions.near(ride.lat, ride.lon, rings):
-            _say(desk, "", region, ride.vehicle_class, ride.lat, ride.lon, 0, 0, desk.now, 0, ride.request_id)
+            wanted = {"seen_ms": desk.now, "request_id": ride.request_id}
+            _say(desk, region, ride.request_id, ride.vehicle_class, ride.lat, ride.lon, wanted)
 
 
 def grant_wishes(desk: Desk, free: Sequence[FreeCar]) -> None:
@@ -98,55 +131,36 @@ def grant_wishes(desk: Desk, free: Sequence[FreeCar]) -> None:
 
 
 def _hand_over(desk: Desk, driver_id: str, car: Car, region: str, stay_ms: int, request_id: str) -> None:
-    blocked = desk.book.blocked.pop(driver_id, 0)
-    _say(
-        desk,
-        driver_id,
-        region,
-        car.vehicle_class,
-        car.lat,
-        car.lon,
-        stay_ms,
-        car.free_since_ms,
-        car.seen_ms,
-        blocked,
-        request_id,
-    )
+    book = desk.book
+    given: dict[str, Any] = {
+        "driver_id": driver_id,
+        "until_ms": stay_ms,
+        "free_since_ms": car.free_since_ms,
+        "seen_ms": car.seen_ms,
+        "blocked_ms": book.blocked.pop(driver_id, 0),
+        "request_id": request_id,
+        "idle": car.idle,
+        "block_said_ms": book.ordered.get(f"d:{driver_id}", 0),
+    }
+    _say(desk, region, driver_id, car.vehicle_class, car.lat, car.lon, given)
     desk.forget(driver_id, car, "left")
-    desk.book.departed[driver_id] = desk.now
-    desk.book.remind(desk.now + _DEPARTED_MS, Due.FORGET, f"d:{driver_id}", desk.now)
+    book.departed[driver_id] = desk.now
+    book.remind(desk.now + _DEPARTED_MS, Due.FORGET, f"d:{driver_id}", desk.now)
 
 
 def _say(
-    desk: Desk,
-    driver_id: str,
-    region: str,
-    vehicle_class: str,
-    lat: float,
-    lon: float,
-    until_ms: int,
-    free_since_ms: int,
-    seen_ms: int,
-    blocked_ms: int,
-    request_id: str,
+    desk: Desk, region: str, about: str, vehicle_class: str, lat: float, lon: float, given: dict[str, Any]
 ) -> None:
     desk.book.seq += 1
-    # It is read after this moment: at the same time it would be behind the watermark that caused it.
-    desk.say(
-        "handovers",
-        Handover(
-            f"{desk.region}-{region}-{driver_id or request_id}-{desk.now}",
-            driver_id,
-            desk.region,
-            region,
-            vehicle_class,  # type: ignore[arg-type]  # as it came
-            lat,
-            lon,
-            until_ms,
-            desk.now + 1,
-            free_since_ms,
-            seen_ms,
-            blocked_ms,
-            request_id,
-        ),
-    )
+    said: dict[str, Any] = {
+        "event_id": f"{desk.region}-{region}-{about}-{desk.now}",
+        "from_region": desk.region,
+        "region": region,
+        "vehicle_class": vehicle_class,
+        "lat": lat,
+        "lon": lon,
+        # It is read after this moment: at the same time it would be behind the watermark that caused it.
+        "event_time_ms": desk.now + 1,
+    }
+    nothing: dict[str, Any] = {"driver_id": "", "until_ms": 0, "free_since_ms": 0, "blocked_ms": 0}
+    desk.say("handovers", Handover(**(nothing | said | given)))

@@ -10,6 +10,9 @@ from apps.ridesharing.neighbours import cross_border
 from apps.ridesharing.reconcile import finish_trip
 from apps.ridesharing.records import Operation
 
+#: Why an order that comes late is not carried out.
+_OVERTAKEN = "a later order has been carried out"
+
 
 def carry_out(desk: Desk, event: Command) -> None:
     """Carry out a command, or say why not."""
@@ -106,6 +109,8 @@ def _end_trip(desk: Desk, event: Command) -> str:
 def _block(desk: Desk, event: Command) -> str:
     if event.until_ms <= desk.now:
         return "until_ms is over"
+    if not _is_newest(desk, f"d:{event.driver_id}", event):
+        return _OVERTAKEN
     desk.book.blocked[event.driver_id] = event.until_ms
     desk.book.remind(event.until_ms, Due.LIFT, f"d:{event.driver_id}")
     desk.change(event.driver_id, "blocked")
@@ -113,6 +118,8 @@ def _block(desk: Desk, event: Command) -> str:
 
 
 def _unblock(desk: Desk, event: Command) -> str:
+    if not _is_newest(desk, f"d:{event.driver_id}", event):
+        return _OVERTAKEN
     if desk.book.blocked.pop(event.driver_id, None) is None:
         return "the driver is not blocked"
     desk.change(event.driver_id, "unblocked")
@@ -122,12 +129,22 @@ def _unblock(desk: Desk, event: Command) -> str:
 def _black_out(desk: Desk, event: Command) -> str:
     if event.until_ms <= desk.now:
         return "until_ms is over"
+    if not _is_newest(desk, f"z:{event.zone}", event):
+        return _OVERTAKEN
     desk.book.blackouts[event.zone] = event.until_ms
     desk.book.remind(event.until_ms, Due.LIFT, f"z:{event.zone}")
     return ""
 
 
 def _lift_blackout(desk: Desk, event: Command) -> str:
+    if not _is_newest(desk, f"z:{event.zone}", event):
+        return _OVERTAKEN
     if desk.book.blackouts.pop(event.zone, None) is None:
         return "there is no blackout"
     return ""
+
+
+def _is_newest(desk: Desk, about: str, event: Command) -> bool:
+    """Return whether no later order about a driver or zone has been carried out: the last word holds."""
+    until = max(desk.now + desk.config.remember_ms, event.until_ms)
+    return desk.book.order(about, event.event_time_ms, until)

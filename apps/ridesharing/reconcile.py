@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.ridesharing.book import Car, Due, Ride
+from apps.ridesharing.book import OFF_LINE_MS, Car, Due, Ride
 from apps.ridesharing.desk import Desk
 from apps.ridesharing.events import Cancellation, DriverState, Progress
 from apps.ridesharing.geo import distance_m, travel_ms
@@ -49,7 +49,29 @@ def hear_phone(desk: Desk, driver_id: str, phone: DriverState, at_ms: int) -> No
         _follow(desk, ride, phone, reason)
 
 
-def go_off_line(desk: Desk, ride: Ride) -> bool:
+def sign_off(desk: Desk, driver_id: str) -> None:
+    """Take a driver off line until a status says otherwise; a trip that is under way is driven to its end."""
+    book = desk.book
+    book.off_line[driver_id] = desk.now
+    book.remind(desk.now + OFF_LINE_MS, Due.FORGET, f"o:{driver_id}", desk.now)
+    car = book.cars.get(driver_id)
+    if car is None:
+        return
+    ride = book.rides.get(car.request_id)
+    if ride is None:
+        desk.forget(driver_id, car, "offline")
+        return
+    car.online = False
+    if _ends_by_going(desk, ride):
+        return
+    if ride.state == "offered":
+        desk.again(ride, "driver went off line", "expired", "withdrawn", anew=False)
+    elif ride.state in ("accepted", "arrived"):
+        desk.again(ride, "driver went off line", "replaced", "replaced", anew=True)
+    # In a trip the driver finishes it; the rider is aboard.
+
+
+def _ends_by_going(desk: Desk, ride: Ride) -> bool:
     """End the trip of a driver who goes off line after the phone has said that it is over.
 
     Returns:

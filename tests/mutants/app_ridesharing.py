@@ -29,6 +29,7 @@ _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_wh
 _BY_TOPICS: Final = f"{_TESTS}/test_topic_audit.py"
 _REASONS: Final = f"{_BY_TOPICS}::test_every_reason_is_found_where_it_is_one"
 _BORDERS: Final = f"{_TESTS}/test_borders.py"
+_BORDERS: Final = "tests/unit/apps/ridesharing/test_borders.py"
 _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
 _HINTS: Final = "tests/unit/apps/ridesharing/test_hints.py"
 _SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
@@ -284,10 +285,58 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a handover changes no owner",
         f"{_APP}/gate.py",
-        "            track.owner = event.region\n",
-        "            track.owner = track.owner\n",
+        "        track.owner = event.region\n",
+        "        track.owner = track.owner\n",
         "a driver has one owner",
         (f"{_TESTS}/test_gate.py::test_a_driver_stays_with_its_region_until_it_is_handed_over",),
+    ),
+    Mutant(
+        "ridesharing: who goes off line between regions works on beyond the border",
+        f"{_APP}/gate.py",
+        "        if track.off_line_ms and at - track.off_line_ms < OFF_LINE_MS:\n",
+        "        if track.off_line_ms and at - track.off_line_ms < 0 and at < 0:\n",
+        "off line is off line, whoever has the driver",
+        (_BORDERS,),
+    ),
+    Mutant(
+        "ridesharing: a handover that is read behind a status undoes it",
+        f"{_APP}/neighbours.py",
+        "    return went_off_here or event.off_line_ms > book.back.get(driver_id, 0)\n",
+        "    return event.off_line_ms > 0\n",
+        "the newest status holds, whoever has the driver",
+        (_BORDERS,),
+    ),
+    Mutant(
+        "ridesharing: a block between regions reaches nobody",
+        f"{_APP}/gate.py",
+        "        if track.block is not None and track.block[0] >= event.block_said_ms:\n",
+        "        if track.block is not None and track.block[0] < event.block_said_ms:\n",
+        "a block holds beyond the border",
+        (_BORDERS,),
+    ),
+    Mutant(
+        "ridesharing: a phone that says busy is idle beyond the border",
+        f"{_APP}/neighbours.py",
+        '        "idle": car.idle,\n',
+        '        "idle": True,\n',
+        "who is busy is offered nothing, whoever has the driver",
+        (_BORDERS,),
+    ),
+    Mutant(
+        "ridesharing: an order that comes late undoes a later one",
+        f"{_APP}/book.py",
+        "        if self.ordered.get(about, said_ms) > said_ms:\n",
+        "        if self.ordered.get(about, said_ms) > said_ms + (1 << 60):\n",
+        "of orders the last holds",
+        (_DISPATCHER,),
+    ),
+    Mutant(
+        "ridesharing: who was taken off a request by an operator has lost it",
+        f"{_APP}/topic_audit/steps.py",
+        '    return after is not None and after.state == "accepted" and after.at_ms == step.at_ms\n',
+        '    return after is not None and after.state == "accepted" and after.at_ms < step.at_ms\n',
+        "the audit calls nothing wrong that is right",
+        (f"{_TESTS}/test_topic_audit.py::test_who_lost_an_offer_to_an_operator_may_be_asked_again",),
     ),
     Mutant(
         "ridesharing: of one moment positions go first",

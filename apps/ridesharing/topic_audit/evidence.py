@@ -166,6 +166,7 @@ class Evidence:
         self._names: dict[str, int] = {}
         self._classes: dict[str, set[str]] = {}
         self._columns = _Columns()
+        self._first_heard: dict[str, int] = {}
         self._clock_at, self._clock_ms = array("q"), array("q")
         self._fixes: dict[str, Fixes] = {}
         self._takers: dict[type, Callable[[Any, int], None]] = {
@@ -227,6 +228,8 @@ class Evidence:
         if isinstance(event, Position):
             name = event.driver_id
             self.counts[stream] += 1
+            if not event.mock:
+                self._hear_of(name, arrival_ms)
             self._classes.setdefault(name, set()).add(event.vehicle_class)
             self._columns.add(self._names.setdefault(name, len(self._names)), event, arrival_ms)
             return
@@ -272,6 +275,12 @@ class Evidence:
         """All who have sent positions."""
         return self._fixes.keys()
 
+    def had_heard_of(self, driver_id: str, arrival_ms: int) -> bool:
+        """Return whether a driver was surely known when something came, whichever topic was read first."""
+        first = self._first_heard.get(driver_id)
+        ambiguous = _BATCH_MS if self.margin_ms >= 0 else 0
+        return first is not None and arrival_ms > first + ambiguous
+
     def fixes(self, driver_id: str) -> Fixes | None:
         """Return the positions of a driver; ``None``: there are none."""
         return self._fixes.get(driver_id)
@@ -301,7 +310,12 @@ class Evidence:
         said = self.requests[event.request_id] = Said(event, arrival_ms)
         self._kept.append(said)
 
+    def _hear_of(self, driver_id: str, arrival_ms: int) -> None:
+        self._first_heard[driver_id] = min(arrival_ms, self._first_heard.get(driver_id, arrival_ms))
+
     def _take_status(self, event: DriverStatus, arrival_ms: int) -> None:
+        if event.lat is not None and event.lon is not None:
+            self._hear_of(event.driver_id, arrival_ms)
         self._classes.setdefault(event.driver_id, set()).add(event.vehicle_class)
         self._keep(self.statuses, event.driver_id, event, arrival_ms)
 
@@ -447,7 +461,7 @@ class Whereabouts:
                 self._add(name, Sighting(status.event_time_ms, status.lat, status.lon, True, False))
         for name, moves in evidence.handovers.items():
             for move in moves:
-                self._add(name, Sighting(move.seen_ms, move.lat, move.lon, True, False))
+                self._add(name, Sighting(move.seen_ms, move.lat, move.lon, move.idle, False))
         for said_commands in evidence.commands.values():
             for command in (one.event for one in said_commands if one.event.action == "end_trip"):
                 for driver_id in _drivers_of(evidence, command):

@@ -85,7 +85,7 @@ def _check(
     gone = _off_line_since(evidence, offer.driver_id, now)
     if gone is not None:
         add("off_line", f"off line for {(now - gone) / 1_000:.1f} s")
-    _check_operators(evidence, whereabouts, offer, add)
+    _check_operators(evidence, offer, add)
     asked = evidence.requests.get(offer.request_id)
     if asked is None:
         add("no_request", "there is no such request on the topic")
@@ -123,7 +123,7 @@ def _check_fit(evidence: Evidence, offer: Offer, request: RideRequest, add: _Add
         add("class", f"{request.vehicle_class} was asked for, the car is {', '.join(sorted(classes))}")
 
 
-def _check_operators(evidence: Evidence, whereabouts: Whereabouts, offer: Offer, add: _Add) -> None:
+def _check_operators(evidence: Evidence, offer: Offer, add: _Add) -> None:
     """Check blocks and blackouts; a command counts from when it surely was carried out.
 
     A block of a driver of whom nobody has heard is a dead letter.
@@ -139,7 +139,7 @@ def _check_operators(evidence: Evidence, whereabouts: Whereabouts, offer: Offer,
             command = one.event
             if command.action != begin or not command.event_time_ms < now < command.until_ms:
                 continue
-            if begin == "block" and not whereabouts.known(about, command.event_time_ms):
+            if begin == "block" and not evidence.had_heard_of(about, one.arrival_ms):
                 continue
             lifted = any(
                 other.event.action == end and command.event_time_ms <= other.event.event_time_ms <= now

@@ -7,8 +7,9 @@ than it may be.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 from apps.ridesharing.events import LAST_ATTEMPT, RideRequest
@@ -39,7 +40,8 @@ class Commitment:
         begins_ms: When it begins, ms.
         ends_ms: When it ends, ms; :data:`EVER`: it is open.
         by_offer: Whether there was an offer.
-        lost: Whether the driver lost the request, and somebody else was searched.
+        lost: Whether the driver lost the request, and somebody else was searched; what an operator takes
+            from a driver who has not answered is not lost.
     """
 
     request_id: str
@@ -89,22 +91,36 @@ def ledger_of(evidence: Evidence) -> Ledger:
     ledger = Ledger()
     for step in sorted(evidence.trips, key=lambda t: (t.request_id, t.revision)):
         ledger.trips.setdefault(step.request_id, []).append(step)
+    said_no = {
+        (one.event.driver_id, one.event.offer_id)
+        for answers in evidence.answers.values()
+        for one in answers
+        if one.event.answer == "reject"
+    }
     for steps in ledger.trips.values():
-        ledger.commitments += _commitments(steps)
+        ledger.commitments += _commitments(steps, said_no)
     return ledger
 
 
-def _commitments(steps: Sequence[Trip]) -> Iterable[Commitment]:
+def _commitments(steps: Sequence[Trip], said_no: Container[tuple[str, str]]) -> Iterable[Commitment]:
     begun: Trip | None = None
-    for step in steps:
+    for step, after in zip_longest(steps, steps[1:]):
         if begun is None:
             begun = step if step.state in COMMITTED else None
         elif step.state not in COMMITTED:
             lost = step.state in ("processing", "no_drivers_available")
+            if lost and step.before == "offered" and _is_given_by_hand(step, after):
+                # The operator took it away, not the driver gave it up: who did neither may be asked again.
+                lost = (begun.driver_id, f"{begun.request_id}-o{begun.attempt}") in said_no
             yield _commitment(begun, step.at_ms, lost=lost)
             begun = None
     if begun is not None:
         yield _commitment(begun, EVER, lost=False)
+
+
+def _is_given_by_hand(step: Trip, after: Trip | None) -> bool:
+    """Return whether a search ends where it begins, with no offer: an operator has given the request away."""
+    return after is not None and after.state == "accepted" and after.at_ms == step.at_ms
 
 
 def _commitment(begun: Trip, ends_ms: int, *, lost: bool) -> Commitment:

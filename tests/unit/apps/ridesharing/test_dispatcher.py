@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -565,6 +567,28 @@ def test_the_book_of_a_window_counts_every_driver_once() -> None:
     )
     for r in driver.values("windows"):
         assert r.drivers_online == r.drivers_free + r.drivers_offered + r.drivers_busy
+
+
+@pytest.mark.parametrize("late", ["block", "lift", "unblock", "blackout"])
+def test_of_orders_about_a_driver_or_a_zone_the_last_that_was_given_holds(late: str) -> None:
+    """What was ordered before and comes later undoes nothing.
+
+    ::
+
+        ordered: the one at 5 s, the other at 8 s     read: the other at 8 s, the one at 9 s     rider at 11 s
+    """
+    driver = dispatcher()
+    about: dict[str, dict[str, Any]] = {
+        "block": {"driver_id": "d1", "until_ms": ms(500)}, "unblock": {"driver_id": "d1"},
+        "blackout": {"zone": ZONE, "until_ms": ms(500)}, "lift": {"zone": ZONE},
+    }  # fmt: skip
+    then = {"block": "unblock", "unblock": "block", "blackout": "lift", "lift": "blackout"}[late]
+    bring(driver, position("d1", 1), command(then, 8, **about[then]), until=9)
+    driver.send(REGION, command(late, 5, **about[late]), at=ms(5))
+    bring(driver, request("r1", 11), until=30)
+    assert [offer.driver_id for offer in driver.values("offers")] == (["d1"] if late.startswith("bl") else [])
+    told = {row.action: (row.outcome, row.detail) for row in driver.values("operations")}
+    assert told[late] == ("refused", "a later order has been carried out")
 
 
 def test_when_all_is_over_nothing_is_kept() -> None:

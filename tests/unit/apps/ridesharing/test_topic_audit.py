@@ -407,3 +407,14 @@ def test_a_report_is_told_in_words_and_as_json() -> None:
     console = Console(file=io.StringIO(), width=200)
     show(TOPICS.audited(), console)
     assert "no violations" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_who_lost_an_offer_to_an_operator_may_be_asked_again() -> None:
+    """An operator gives a request to somebody else, who does not come: the first has refused nothing."""
+    whole = evening(163, steps=60, operators=0.3, faults=Faults(0.3, 0.3, 20, 163))
+    assert whole.audited().by_reason() == {}
+    taken = [
+        row for row in whole.rows["trips"]
+        if row["state"] == "processing" and row["cause"] == "offer withdrawn by an operator"
+    ]  # fmt: skip
+    assert taken
