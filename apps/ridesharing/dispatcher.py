@@ -337,7 +337,9 @@ def _answer_to_nothing(desk: Desk, event: Answer) -> None:
     # What no offer was called by is no offer's bit.
     bit = 1 << int(number) if number in _NUMBERS else 0
     repeated = known is not None and bool(known.answered & bit)
-    tell = event.answer == "accept" and not repeated
+    # An operator may have given the ride to the driver who was asked: that goes on.
+    has_it = isinstance(known, Ride) and known.driver_id == event.driver_id
+    tell = event.answer == "accept" and not repeated and not has_it
     if known is not None:
         known.answered |= bit
     if tell:

@@ -339,6 +339,14 @@ MUTANTS: Final = (
         (f"{_TESTS}/test_topic_audit.py::test_who_lost_an_offer_to_an_operator_may_be_asked_again",),
     ),
     Mutant(
+        "ridesharing: who has the ride by hand is told that the offer is over",
+        f"{_APP}/dispatcher.py",
+        '    tell = event.answer == "accept" and not repeated and not has_it\n',
+        '    tell = event.answer == "accept" and not repeated\n',
+        "nobody is told of an end that there was not",
+        (_DISPATCHER,),
+    ),
+    Mutant(
         "ridesharing: of one moment positions go first",
         f"{_APP}/dispatcher.py",
         "    inputs: ClassVar = {name: INPUTS[name] for name in sorted(INPUTS)}\n",

@@ -569,6 +569,16 @@ def test_the_book_of_a_window_counts_every_driver_once() -> None:
         assert r.drivers_online == r.drivers_free + r.drivers_offered + r.drivers_busy
 
 
+def test_who_says_yes_to_an_offer_and_has_been_given_the_ride_by_hand_is_not_told_that_it_is_over() -> None:
+    driver = dispatcher()
+    bring(driver, position("d1", 1), request("r1", 2), until=10)
+    hand = command("assign", 12, request_id="r1", driver_id="d1", zone=ZONE)
+    bring(driver, hand, answer("r1", "d1", 13), until=20)
+    assert states(driver, "r1")[-1] == "accepted"
+    assert driver.values("releases") == []
+    assert [row.compensated for row in driver.values("ignored")] == [False]
+
+
 @pytest.mark.parametrize("late", ["block", "lift", "unblock", "blackout"])
 def test_of_orders_about_a_driver_or_a_zone_the_last_that_was_given_holds(late: str) -> None:
     """What was ordered before and comes later undoes nothing.
