@@ -102,6 +102,9 @@ class Ride(msgspec.Struct, array_like=True):
         ends_ms: When the trip is lost whatever is heard, ms.
         odd: What is odd about what the driver's phone says; empty: nothing.
         odd_ms: Since when, ms; -1: it has been said.
+        other: The rider's open request in another region, as far as is known; empty: none.
+        marks: How often that has changed.
+        held_ms: Since when it waits for that, ms.
     """
 
     request_id: str
@@ -138,6 +141,9 @@ class Ride(msgspec.Struct, array_like=True):
     ends_ms: int = 0
     odd: str = ""
     odd_ms: int = 0
+    other: str = ""
+    marks: int = 0
+    held_ms: int = 0
 
 
 class Closed(msgspec.Struct, array_like=True, gc=False):
@@ -188,7 +194,7 @@ class Book(msgspec.Struct, array_like=True):
         seq: Number of journal entries and handovers so far.
         off_line: Driver who went off line → when, ms; less than 0: a position since then has been told of.
         riders: Rider → the open request; ``None``: an earlier version did not keep it.
-        back: Driver who has lately come on line → when, ms.
+        said: Driver who has lately come on line or gone off → when, by the phone, ms.
         ordered: ``d:`` and a driver, or ``z:`` and a zone → when it was last blocked or let go by hand, ms.
     """
 
@@ -206,7 +212,7 @@ class Book(msgspec.Struct, array_like=True):
     seq: int = 0
     riders: dict[str, str] | None = None
     off_line: dict[str, int] = {}
-    back: dict[str, int] = {}
+    said: dict[str, int] = {}
     ordered: dict[str, int] = {}
 
     def remind(self, at_ms: int, due: Due, about: str, mark: int = 0) -> None:
@@ -301,7 +307,7 @@ class Book(msgspec.Struct, array_like=True):
     @property
     def is_over(self) -> bool:
         """Whether nothing is kept that anything could come of."""
-        people = (self.cars, self.rides, self.closed, self.departed, self.off_line, self.back)
+        people = (self.cars, self.rides, self.closed, self.departed, self.off_line, self.said)
         return not any((*people, self.blocked, self.blackouts, self.ordered, self.wishes))
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from apps.ridesharing.matching import Policy, Rules
 from apps.ridesharing.regions import Regions
+
+#: So long a request waits for word of the end of its rider's open one in another region, ms.
+HOLD_MS: Final = 20_000
 
 
 class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +38,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         refresh_ms: A driver who stands still is reported to the region so often.
         move_m: A driver who has moved so far, metres, is reported at once.
         one_open: Whether a rider has one open request at a time, and a second is refused.
+        one_open_everywhere: Whether that is so across regions, too.
         reconcile_ms: After so long the book follows a phone that says otherwise; 0: never.
         geofence_m: What drivers report counts within so many metres of where it happens; 0: anywhere.
         least_wait_ms: So long a driver must have waited before nobody came.
@@ -63,6 +69,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     refresh_ms: int = 10_000
     move_m: float = 50.0
     one_open: bool = True
+    one_open_everywhere: bool = True
     reconcile_ms: int = 90_000
     geofence_m: float = 400.0
     least_wait_ms: int = 120_000
@@ -70,3 +77,8 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     believe_ms: int = 300_000
     overdue_ms: int = 1_800_000
     places_ms: int = 30_000
+
+    @property
+    def asks_everywhere(self) -> bool:
+        """Whether a rider's open request may be in a region that another one is asked for in."""
+        return self.one_open and self.one_open_everywhere and not self.regions.is_one

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from apps.ridesharing.book import Book, Car, Closed, Due, Ride
-from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.config import HOLD_MS, DispatchConfig
+from apps.ridesharing.events import Handover
 from apps.ridesharing.geo import distance_m, travel_ms
 from apps.ridesharing.lifecycle import TERMINAL, may_follow
 from apps.ridesharing.records import (
@@ -71,6 +72,10 @@ class Desk:
             self.book.remind(
                 ride.pickup_at_ms - self.config.ahead_ms, Due.BOOKED, ride.request_id, ride.revision
             )
+        elif ride.other:
+            ride.held_ms = self.now
+            self.move(ride, "booked", f"the rider has request {ride.other}")
+            self.begin_search(ride)
         elif other := self.other_request(ride):
             self.refuse(ride, other)
         else:
@@ -78,8 +83,18 @@ class Desk:
 
     def other_request(self, ride: Ride) -> str:
         """Return another request that the rider has open, where one is all a rider may have; else nothing."""
-        other = self.book.open_request_of(ride.rider_id) if self.config.one_open else ""
-        return "" if other == ride.request_id else other
+        if not self.config.one_open:
+            return ""
+        other = self.book.open_request_of(ride.rider_id)
+        return ride.other if other in ("", ride.request_id) else other
+
+    def mark(self, ride: Ride, other: str, marks: int) -> None:
+        """Take down which request of a rider is open in another region; without any, search."""
+        if marks <= ride.marks or ride.state != "booked":
+            return
+        ride.other, ride.marks = other, marks
+        if not other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:
+            self.begin_search(ride)
 
     def refuse(self, ride: Ride, other: str) -> None:
         """Refuse a request of a rider who has another one open, and tell the rider."""
@@ -91,8 +106,11 @@ class Desk:
         other = self.other_request(ride)
         if not other:
             self.search(ride, "booked time is near", anew=True)
-        elif self.now < ride.pickup_at_ms:
-            at = min(self.now + _LOOK_AGAIN_MS, ride.pickup_at_ms)
+            return
+        # Word of the end of a request elsewhere takes a moment.
+        until = max(ride.pickup_at_ms, ride.held_ms) + (HOLD_MS if ride.other else 0)
+        if self.now < until:
+            at = min(self.now + _LOOK_AGAIN_MS, until)
             self.book.remind(at, Due.BOOKED, ride.request_id, ride.revision)
         else:
             self.refuse(ride, other)
@@ -127,6 +145,8 @@ class Desk:
         ride.revision += 1
         ride.odd, ride.odd_ms = "", 0
         self.book.mark_rider(ride, before, is_over=state in TERMINAL)
+        if self.config.asks_everywhere and (state in TERMINAL or before == "booked"):
+            self._tell_riders(ride, is_over=state in TERMINAL)
         self.say(
             "trips",
             Trip(
@@ -152,6 +172,30 @@ class Desk:
             del self.book.rides[ride.request_id]
             self.book.closed[ride.request_id] = Closed(state, ride.answered)
             self.book.remind(self.now + self.config.remember_ms, Due.FORGET, f"r:{ride.request_id}")
+
+    def _tell_riders(self, ride: Ride, *, is_over: bool) -> None:
+        """Say what has become of a request, for what its rider asks for in other regions."""
+        self.say(
+            "handovers",
+            Handover(
+                event_id=f"{self.region}-{ride.request_id}-{ride.revision}",
+                driver_id="",
+                from_region=self.region,
+                region=self.region,
+                vehicle_class=ride.vehicle_class,  # type: ignore[arg-type]  # as it came
+                lat=ride.lat,
+                lon=ride.lon,
+                until_ms=0,
+                # It is read after this moment: at the same time it would be behind what it is to be after.
+                event_time_ms=self.now + 1,
+                free_since_ms=0,
+                seen_ms=0,
+                blocked_ms=0,
+                request_id=ride.request_id,
+                rider_id=ride.rider_id,
+                is_over=is_over,
+            ),
+        )
 
     def end(
         self, ride: Ride, state: RideState, cause: str, reason: ReleaseReason, attempt: AttemptState

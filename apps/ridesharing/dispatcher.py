@@ -60,6 +60,7 @@ from apps.ridesharing.records import (
     Trip,
     WindowReport,
 )
+from apps.ridesharing.riders import Asked
 from apps.ridesharing.window import close_window, places_of_cars, supply_of_zones
 from millrace import (
     BroadcastContext,
@@ -74,8 +75,8 @@ from millrace import (
 #: Timers, in the order in which they fire at one time.
 _DUE, _MINUTE, _PLACES, _WINDOW = "due", "minute", "places", "window"
 _MINUTE_MS = 60_000
-#: So long it is remembered that a driver came on line, ms: longer than any handover is on its way.
-_BACK_MS = 3_600_000
+#: So long it is remembered when a driver came on line or went off, ms: longer than anything is on its way.
+_SAID_MS = 3_600_000
 #: The numbers that attempts may have, as text.
 _NUMBERS = frozenset(map(str, range(1, LAST_ATTEMPT + 1)))
 #: Longer than anything goes on without events, booked rides included, ms.
@@ -120,10 +121,13 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
         self._one_region = self.config.regions.is_one
+        if self.config.asks_everywhere:  # requests come by way of their riders
+            self.inputs = type(self).inputs | {"requests": Asked}  # type: ignore[misc]
         self._handlers: dict[type[Any], Callable[[Desk, Any], None]] = {
             Position: _on_position,
             DriverStatus: _on_status,
             RideRequest: _on_request,
+            Asked: _on_request,
             Answer: _on_answer,
             Cancellation: _on_cancellation,
             Progress: _on_progress,
@@ -282,11 +286,12 @@ def _hear_of(
 def _on_status(desk: Desk, event: DriverStatus) -> None:
     book = desk.book
     car = book.cars.get(event.driver_id)
+    if event.event_time_ms < book.said.get(event.driver_id, 0):
+        return  # what is late undoes nothing that was said after it
+    book.said[event.driver_id] = event.event_time_ms
+    book.remind(desk.now + _SAID_MS, Due.FORGET, f"s:{event.driver_id}", event.event_time_ms)
     if event.status == "online":
         book.off_line.pop(event.driver_id, None)
-        if not desk.config.regions.is_one:  # a handover that is on its way may say otherwise
-            back = book.back[event.driver_id] = max(event.event_time_ms, book.back.get(event.driver_id, 0))
-            book.remind(desk.now + _BACK_MS, Due.FORGET, f"b:{event.driver_id}", back)
         if car is not None:
             car.online = True
         lat, lon = event.lat or 0.0, event.lon or 0.0  # the gate has filled them in
@@ -297,6 +302,10 @@ def _on_status(desk: Desk, event: DriverStatus) -> None:
 
 def _on_request(desk: Desk, event: RideRequest) -> None:
     book = desk.book
+    marks, other = (event.marks, event.other) if isinstance(event, Asked) else (0, "")
+    if marks and event.request_id in book.rides:
+        desk.mark(book.rides[event.request_id], other, marks)
+        return
     if event.request_id in book.rides or event.request_id in book.closed:
         desk.ignore("requests", "", event.request_id, "", "is known already")
         return
@@ -305,6 +314,7 @@ def _on_request(desk: Desk, event: RideRequest) -> None:
     book.ask(lat, lon, desk.now, desk.config.rules.half_life_ms)
     ride = Ride(event.request_id, event.rider_id, kind, event.zone, lat, lon, event.event_time_ms, pickup_at)
     ride.to_lat, ride.to_lon = event.dropoff_lat, event.dropoff_lon
+    ride.other, ride.marks = other, marks
     about = (event.request_id, desk.region, event.zone, kind, desk.now, pickup_at)
     desk.say("journeys", Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon))
     desk.open_ride(ride)
@@ -404,9 +414,9 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         elif about.startswith("o:"):
             if abs(book.off_line.get(about[2:], 0)) == mark:
                 del book.off_line[about[2:]]
-        elif about.startswith("b:"):
-            if book.back.get(about[2:]) == mark:
-                del book.back[about[2:]]
+        elif about.startswith("s:"):
+            if book.said.get(about[2:]) == mark:
+                del book.said[about[2:]]
         elif about.startswith("c:"):
             if book.ordered.get(about[2:]) == mark:
                 del book.ordered[about[2:]]

@@ -226,7 +226,7 @@ class Command(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
 
 
 class Handover(msgspec.Struct, frozen=True, gc=False):
-    """A region gives a driver to another, or asks its neighbours for one; the gate reads it.
+    """A region gives a driver away, asks its neighbours for one, or tells of a request; the gate reads it.
 
     Attributes:
         event_id: Its identity, of regions, driver or request, and time.
@@ -246,6 +246,8 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
         block_said_ms: When an operator has last blocked or unblocked the driver, UTC ms; 0: not of late.
         off_line_ms: Since when the driver is off line, UTC ms; 0: on line. Set by the gate, since the
             region that gives may not have been told.
+        rider_id: Not empty: no car, but word of ``request_id``, whose rider that is.
+        is_over: Of that request, whether it has ended; else a driver is searched for or bound from now on.
     """
 
     event_id: Annotated[str, Meta(min_length=1, max_length=4 * MAX_KEY)]
@@ -264,6 +266,8 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
     idle: bool = True
     block_said_ms: TimeMs = 0
     off_line_ms: TimeMs = 0
+    rider_id: Text = ""
+    is_over: bool = False
 
 
 Event: TypeAlias = (

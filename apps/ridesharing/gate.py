@@ -95,6 +95,7 @@ class Gate(KeyedProcess[Event, Position]):
     progress = side_output(Progress)
     commands = side_output(Command)
     handovers = side_output(Handover)
+    notices = side_output(Handover)
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
@@ -116,7 +117,10 @@ class Gate(KeyedProcess[Event, Position]):
         elif isinstance(event, DriverStatus):
             self._status(event, ctx)
         elif isinstance(event, Handover):
-            ctx.output(self.handovers, self._hand_over(event) if event.driver_id else event)
+            if event.rider_id:
+                ctx.output(self.notices, event)
+            else:
+                ctx.output(self.handovers, self._hand_over(event) if event.driver_id else event)
         else:
             self._send(event, ctx)
 

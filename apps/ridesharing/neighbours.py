@@ -77,7 +77,7 @@ def _is_off_line(book: Book, event: Handover) -> bool:
     """
     driver_id = event.driver_id
     went_off_here = abs(book.off_line.get(driver_id, -1)) >= event.event_time_ms - 1
-    return went_off_here or event.off_line_ms > book.back.get(driver_id, 0)
+    return went_off_here or event.off_line_ms > book.said.get(driver_id, 0)
 
 
 def _take_block(desk: Desk, event: Handover) -> None:

@@ -7,6 +7,7 @@ from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.events import CLOCKS, INPUTS
 from apps.ridesharing.gate import Gate
+from apps.ridesharing.riders import Riders
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
 
@@ -32,6 +33,10 @@ def processes(dispatcher: Dispatcher, settings: RidesharingSettings, *, audit: b
     # Every stream goes on by an output of its own name, but for the main one.
     onward = {name: "main" if name == "locations" else name for name in INPUTS}
     checked = read(inputs, control=topics.control).process(Gate(dispatcher.config))
+    if dispatcher.config.asks_everywhere:
+        asked = checked.key_by("rider_id", output={"notices": "notices", "requests": "requests"})
+        checked = asked.process(Riders(dispatcher.config))
+        onward = {name: f"Gate.{output}" for name, output in onward.items()} | {"requests": "main"}
     wired = checked.key_by("region", output=onward).process(dispatcher)
     return wired.key_by("subject").process(Auditor()) if audit else wired
 

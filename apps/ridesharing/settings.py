@@ -88,6 +88,9 @@ class DispatchSettings(Section):
         description="how often a driver who does not move is reported to the region",
     )
     one_open: bool = Field(default=True, description="a second open request of a rider is refused")
+    one_open_everywhere: bool = Field(
+        default=True, description="so it is across regions, which takes a link more; off: within each region"
+    )
     reconcile: Duration = Field(
         default=timedelta(seconds=90), description="after so long the book follows a phone that differs"
     )
@@ -147,6 +150,7 @@ class RidesharingSettings(AppSettings):
             approach_ms=ms(d.approach),
             refresh_ms=ms(d.refresh),
             one_open=d.one_open,
+            one_open_everywhere=d.one_open_everywhere,
             reconcile_ms=ms(d.reconcile),
             geofence_m=d.geofence_m,
             least_wait_ms=ms(d.least_wait),

@@ -30,6 +30,7 @@ _BY_TOPICS: Final = f"{_TESTS}/test_topic_audit.py"
 _REASONS: Final = f"{_BY_TOPICS}::test_every_reason_is_found_where_it_is_one"
 _BORDERS: Final = f"{_TESTS}/test_borders.py"
 _BORDERS: Final = "tests/unit/apps/ridesharing/test_borders.py"
+_RIDERS: Final = "tests/unit/apps/ridesharing/test_riders.py"
 _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
 _HINTS: Final = "tests/unit/apps/ridesharing/test_hints.py"
 _SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
@@ -301,7 +302,7 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a handover that is read behind a status undoes it",
         f"{_APP}/neighbours.py",
-        "    return went_off_here or event.off_line_ms > book.back.get(driver_id, 0)\n",
+        "    return went_off_here or event.off_line_ms > book.said.get(driver_id, 0)\n",
         "    return event.off_line_ms > 0\n",
         "the newest status holds, whoever has the driver",
         (_BORDERS,),
@@ -344,6 +345,46 @@ MUTANTS: Final = (
         '    tell = event.answer == "accept" and not repeated and not has_it\n',
         '    tell = event.answer == "accept" and not repeated\n',
         "nobody is told of an end that there was not",
+        (_DISPATCHER,),
+    ),
+    Mutant(
+        "ridesharing: a rider has a car in every region",
+        f"{_APP}/riders.py",
+        '    return next((name for name, k in requests.items() if k.region != region and k.is_open(now)), "")\n',
+        '    return next((name for name, k in requests.items() if k.region == region and k.is_open(-1)), "")\n',
+        "a rider has one open request in all regions",
+        (_RIDERS,),
+    ),
+    Mutant(
+        "ridesharing: of two bookings in two regions both begin",
+        f"{_APP}/riders.py",
+        "            if known.opens_ms == timer.at + 1 and not known.waits_for:\n",
+        "            if known.opens_ms == timer.at - 1 and not known.waits_for:\n",
+        "a rider has one open request in all regions",
+        (_RIDERS,),
+    ),
+    Mutant(
+        "ridesharing: a request is held back after the one before it has ended",
+        f"{_APP}/desk.py",
+        "        if not other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:\n",
+        "        if other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:\n",
+        "a rider may ask again in another region",
+        (_RIDERS,),
+    ),
+    Mutant(
+        "ridesharing: of requests that have ended riders are kept",
+        f"{_APP}/riders.py",
+        "            del requests[name]\n",
+        "            requests[name].waits_for = name\n",
+        "nothing is kept of what has ended",
+        (_RIDERS,),
+    ),
+    Mutant(
+        "ridesharing: a status that comes late undoes a later one",
+        f"{_APP}/dispatcher.py",
+        "    if event.event_time_ms < book.said.get(event.driver_id, 0):\n",
+        "    if event.event_time_ms < 0:\n",
+        "the newest status holds",
         (_DISPATCHER,),
     ),
     Mutant(

@@ -244,7 +244,8 @@ class Evidence:
     def passed(self, now_ms: int) -> None:
         """Note that the app's clock was moved to a time, whatever had come (a host in memory)."""
         self._clock_at.append(now_ms)
-        self._clock_ms.append(now_ms)
+        # An event of that very moment is late, as it is behind a newest event by more than the bound.
+        self._clock_ms.append(now_ms + self.bound_ms + 1)
 
     def close(self) -> None:
         """Sort what was read, and say of each event whether it was surely in time."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
 
+from apps.ridesharing.config import HOLD_MS
 from apps.ridesharing.events import LAST_ATTEMPT, RideRequest
 from apps.ridesharing.geo import distance_m, travel_ms
 from apps.ridesharing.lifecycle import COMMITTED, TERMINAL, may_follow
@@ -155,9 +156,11 @@ class Steps:
         for one in evidence.assignments:
             self._assigned[one.request_id, one.attempt].append(one)
         self._releases = {(r.request_id, r.driver_id, r.event_time_ms) for r in evidence.releases}
+        # Word of a request's end takes a moment into another region.
+        self._word_ms = HOLD_MS if self._config.asks_everywhere else 0
         self._open_of_rider: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
         for name, steps in ledger.trips.items():
-            begins = [s.at_ms for s in steps if s.state not in ("booked", "refused")]
+            begins = [s.at_ms for s in steps if s.state != "booked" and s.state not in TERMINAL]
             ends = [s.at_ms for s in steps if s.state in TERMINAL]
             if begins:
                 span = (begins[0], min(ends, default=EVER), name)
@@ -288,7 +291,8 @@ class Steps:
     def _asked_for(self, asked: Said[RideRequest], steps: Sequence[Trip], place: int) -> bool:
         step, config = steps[place], self._config
         early = step.pickup_at_ms - config.ahead_ms > step.at_ms
-        return asked.explains(step.at_ms) and (step.state == "booked") == early
+        held = step.state == "booked" and self._word_ms > 0 and self._has_another(step)
+        return asked.explains(step.at_ms) and (held or (step.state == "booked") == early)
 
     def _searched(self, asked: Said[RideRequest], steps: Sequence[Trip], place: int) -> bool:
         if place == 0:
@@ -408,11 +412,17 @@ class Steps:
         return step.at_ms - before.at_ms >= most
 
     def _refused(self, asked: Said[RideRequest], steps: Sequence[Trip], place: int) -> bool:
-        step = steps[place]
+        return self._has_another(steps[place])
+
+    def _has_another(self, step: Trip) -> bool:
+        """Return whether the rider has another request open, or one whose end is not heard of yet."""
         return any(
-            begins <= step.at_ms <= ends and name != step.request_id
+            begins <= step.at_ms <= ends + self._late_word(name, step) and name != step.request_id
             for begins, ends, name in self._open_of_rider[step.rider_id]
         )
+
+    def _late_word(self, name: str, step: Trip) -> int:
+        return self._word_ms if self._ledger.trips[name][0].region != step.region else 0
 
     def _reported(self, stage: str, step: Trip) -> bool:
         return any(
@@ -594,7 +604,8 @@ class Steps:
         """Return when the last state of a request must have ended, ms."""
         config, last = self._config, steps[-1]
         if last.state == "booked":
-            return max(last.pickup_at_ms - config.ahead_ms, last.pickup_at_ms if config.one_open else 0)
+            latest = max(last.pickup_at_ms, last.at_ms if self._word_ms else 0) + self._word_ms
+            return max(last.pickup_at_ms - config.ahead_ms, latest if config.one_open else 0)
         if last.state == "processing":
             return max(self._searching_since(steps, len(steps) - 1) + config.patience_ms, last.at_ms)
         if last.state == "offered":

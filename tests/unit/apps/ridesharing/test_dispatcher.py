@@ -569,6 +569,16 @@ def test_the_book_of_a_window_counts_every_driver_once() -> None:
         assert r.drivers_online == r.drivers_free + r.drivers_offered + r.drivers_busy
 
 
+@pytest.mark.parametrize("last", ["online", "offline"])
+def test_a_status_that_comes_late_undoes_none_that_was_said_after_it(last: str) -> None:
+    driver = dispatcher()
+    first = "offline" if last == "online" else "online"
+    bring(driver, position("d1", 1), status("d1", 8, last), until=9)
+    driver.send(REGION, status("d1", 5, first), at=ms(5))
+    bring(driver, position("d1", 10), request("r1", 11), until=30)
+    assert [offer.driver_id for offer in driver.values("offers")] == (["d1"] if last == "online" else [])
+
+
 def test_who_says_yes_to_an_offer_and_has_been_given_the_ride_by_hand_is_not_told_that_it_is_over() -> None:
     driver = dispatcher()
     bring(driver, position("d1", 1), request("r1", 2), until=10)
