@@ -350,8 +350,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a rider has a car in every region",
         f"{_APP}/riders.py",
-        '    return next((name for name, k in requests.items() if k.region != region and k.is_open(now)), "")\n',
-        '    return next((name for name, k in requests.items() if k.region == region and k.is_open(-1)), "")\n',
+        "if k.region != region and k.is_open(now)",
+        "if k.region == region and k.is_open(-1)",
         "a rider has one open request in all regions",
         (_RIDERS,),
     ),

@@ -463,10 +463,15 @@ class Whereabouts:
         for name, moves in evidence.handovers.items():
             for move in moves:
                 self._add(name, Sighting(move.seen_ms, move.lat, move.lon, move.idle, False))
+        ended_by_hand: set[str] = set()
         for said_commands in evidence.commands.values():
             for command in (one.event for one in said_commands if one.event.action == "end_trip"):
                 for driver_id in _drivers_of(evidence, command):
                     self._add(driver_id, Sighting(command.event_time_ms, None, None, True, False))
+                ended_by_hand.add(command.request_id)
+        for step in evidence.trips:  # a command that comes late ends a trip when it comes
+            if step.state == "completed" and step.request_id in ended_by_hand:
+                self._add(step.driver_id, Sighting(step.at_ms, None, None, True, False))
         for name, found in self._moved.items():
             found.sort(key=lambda s: s.at_ms)
             self._moved_at[name] = [s.at_ms for s in found]

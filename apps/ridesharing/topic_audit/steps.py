@@ -7,7 +7,7 @@ than it may be.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
@@ -92,18 +92,19 @@ def ledger_of(evidence: Evidence) -> Ledger:
     ledger = Ledger()
     for step in sorted(evidence.trips, key=lambda t: (t.request_id, t.revision)):
         ledger.trips.setdefault(step.request_id, []).append(step)
+    # Who says no to what is taken away already loses nothing.
     said_no = {
-        (one.event.driver_id, one.event.offer_id)
+        (one.event.driver_id, one.event.offer_id): one.event.event_time_ms
         for answers in evidence.answers.values()
         for one in answers
-        if one.event.answer == "reject"
+        if one.event.answer == "reject" and one.sure
     }
     for steps in ledger.trips.values():
         ledger.commitments += _commitments(steps, said_no)
     return ledger
 
 
-def _commitments(steps: Sequence[Trip], said_no: Container[tuple[str, str]]) -> Iterable[Commitment]:
+def _commitments(steps: Sequence[Trip], said_no: Mapping[tuple[str, str], int]) -> Iterable[Commitment]:
     begun: Trip | None = None
     for step, after in zip_longest(steps, steps[1:]):
         if begun is None:
@@ -112,7 +113,8 @@ def _commitments(steps: Sequence[Trip], said_no: Container[tuple[str, str]]) -> 
             lost = step.state in ("processing", "no_drivers_available")
             if lost and step.before == "offered" and _is_given_by_hand(step, after):
                 # The operator took it away, not the driver gave it up: who did neither may be asked again.
-                lost = (begun.driver_id, f"{begun.request_id}-o{begun.attempt}") in said_no
+                offer_id = f"{begun.request_id}-o{begun.attempt}"
+                lost = said_no.get((begun.driver_id, offer_id), EVER) <= step.at_ms
             yield _commitment(begun, step.at_ms, lost=lost)
             begun = None
     if begun is not None:

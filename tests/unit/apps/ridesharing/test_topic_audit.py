@@ -13,8 +13,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import INPUTS
 from apps.ridesharing.lifecycle import COMMITTED, TERMINAL
+from apps.ridesharing.regions import Regions
 from apps.ridesharing.replay import Faults
 from apps.ridesharing.topic_audit.evidence import Evidence
 from apps.ridesharing.topic_audit.findings import REASONS
@@ -418,3 +420,22 @@ def test_who_lost_an_offer_to_an_operator_may_be_asked_again() -> None:
         if row["state"] == "processing" and row["cause"] == "offer withdrawn by an operator"
     ]  # fmt: skip
     assert taken
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps", "operators", "late", "restarts", "parent"),
+    [
+        pytest.param(3167, 60, 0.0, 0.6, 20, -1, id="asked for at the watermark itself"),
+        pytest.param(3169, 60, 0.7, 0.3, 20, -1, id="came on line before going off, and is read after it"),
+        pytest.param(3251, 120, 0.3, 0.3, 20, -1, id="a trip is ended by hand, late"),
+        pytest.param(3269, 90, 0.7, 0.1, 5, -1, id="a no to an offer that an operator has withdrawn"),
+        pytest.param(4048, 60, 0.7, 0.6, 20, 6, id="a yes to an offer that an operator has made a ride"),
+    ],
+)
+def test_evenings_that_once_were_wrong_or_called_so(
+    seed: int, steps: int, operators: float, late: float, restarts: int, parent: int
+) -> None:
+    faults = Faults(duplicates=0.1 if parent >= 0 or seed == 3169 else 0.0, late=late, restarts=restarts)
+    config = DispatchConfig(regions=Regions(parent=parent))
+    whole = evening(seed, steps=steps, operators=operators, faults=faults, config=config)
+    assert whole.audited().rows == []
