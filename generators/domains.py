@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from importlib.metadata import entry_points
 from typing import Final
 
 from generators.engine.simulated import Domain
@@ -21,13 +22,32 @@ REGISTRY: Final = {
 }
 
 
-def names() -> list[str]:
-    """Return the names of the domains that are installed.
+#: Entry-point group by which other packages add domains: name → ``module:attribute`` of a :class:`Domain`.
+GROUP: Final = "millrace.domains"
 
-    >>> set(names()) <= set(REGISTRY)
+
+def _targets() -> dict[str, str]:
+    """Return domain → where it is; ours first, so that nobody else's takes their place."""
+    added = {entry.name: entry.value for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
+    return added | REGISTRY
+
+
+def names() -> list[str]:
+    """Return the names of the domains that are installed: ours, then those of other packages.
+
+    >>> set(REGISTRY) <= set(names())
     True
     """
-    return [name for name, target in REGISTRY.items() if importlib.util.find_spec(target.partition(":")[0])]
+    targets = _targets()
+    order = [*REGISTRY, *(name for name in targets if name not in REGISTRY)]
+    return [name for name in order if _is_there(targets[name])]
+
+
+def _is_there(target: str) -> bool:
+    try:
+        return importlib.util.find_spec(target.partition(":")[0]) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
 
 
 def load(name: str) -> Domain:
@@ -38,11 +58,12 @@ def load(name: str) -> Domain:
     """
     if name not in names():
         raise UserError(f"there is no domain {name}; `millrace generate list` names them")
-    module, _, attribute = REGISTRY[name].partition(":")
+    target = _targets()[name]
+    module, _, attribute = target.partition(":")
     try:
         domain = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise UserError(f"the domain {name} needs the package {error.name}: install it") from error
     if not isinstance(domain, Domain):
-        raise TypeError(f"{REGISTRY[name]} is no Domain")
+        raise UserError(f"{target}, which the entry point {name} names, is no Domain")
     return domain

@@ -41,6 +41,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("millrace.cli.run:app", "Run a streaming app."),
     "keygen": ("millrace.cli.keygen:app", "Make keys that state is encrypted with, and replace them."),
     "lint-state": ("millrace.cli.lint_state:app", "List the states of a process that grow without a bound."),
+    "new": ("millrace.cli.new:app", "Begin an app of your own."),
     "recipe": ("millrace.cli.recipe:app", "Short files to run, read and change: one per concept."),
     "state": ("millrace.cli.state:app", "Look into the state of a checkpoint: list, show, export, diff."),
     "savepoint": (

@@ -11,7 +11,7 @@ import typer
 app = typer.Typer(help="Broker, generator and app in one command, checked against the truth.")
 
 
-@app.command(epilog="Example: millrace demo fraud --duration 60")
+@app.command(epilog="Example: millrace demo fraud --duration 60s")
 def demo(
     name: Annotated[str, typer.Argument(metavar="APP", help="Name of the app.")] = "fraud",
     duration: Annotated[str, typer.Option(help="How long events are sent, e.g. 60s.")] = "60s",
@@ -46,8 +46,9 @@ def demo(
     module, _, attribute = application.demo.partition(":")
     spec = getattr(importlib.import_module(module), attribute)
     seconds = to_ms(duration) / 1000
-    if seconds <= 0:
-        raise UserError(f"--duration {duration}: events are to be sent for a while, e.g. 60s")
+    if seconds < 1:
+        unit = "; a number alone is milliseconds" if duration.strip().isdecimal() else ""
+        raise UserError(f"--duration {duration}: events are sent for a second or more, e.g. 60s{unit}")
     if rate is not None and rate <= 0:
         raise UserError(f"--rate {rate}: events a second, at least 1")
     options = DemoOptions(seconds, rate, seed, bootstrap, overrides or ())

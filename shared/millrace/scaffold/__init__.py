@@ -1,0 +1,1 @@
+"""A new app in a repository of its own: complete, small, and to be changed."""
