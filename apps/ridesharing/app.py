@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from apps.ridesharing.events import (
     CLOCKS,
-    INPUTS,
+    GATE_INPUTS,
     Answer,
     Cancellation,
     Command,
@@ -15,10 +15,12 @@ from apps.ridesharing.events import (
     Handover,
     Position,
     Progress,
+    QuoteRequest,
     RideRequest,
 )
 from apps.ridesharing.records import Assignment, Offer, Release, Trip, Violation
 from apps.ridesharing.settings import RidesharingSettings
+from apps.ridesharing.surge.records import Fare, Multiplier, Quote
 from millrace.runtime.apps import App, Topic, Topics
 
 if TYPE_CHECKING:
@@ -28,17 +30,18 @@ if TYPE_CHECKING:
 def topics(settings: RidesharingSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
-    writes = (names.offers, names.assignments, names.releases, names.trips)
+    dispatched = (names.offers, names.assignments, names.releases, names.trips)
+    priced = (names.quotes, names.fares, names.surge) if settings.surge.on else ()
     return Topics(
         reads=(
             *(
                 Topic(getattr(names, name), partitions, event_time="event_time_ms", clock=name in CLOCKS)
-                for name in INPUTS
+                for name in GATE_INPUTS
             ),
             Topic(names.control, 1),
         ),
         writes=(
-            *(Topic(name, partitions) for name in writes),
+            *(Topic(name, partitions) for name in (*dispatched, *priced)),
             Topic(names.violations, 1),
             Topic(names.dead_letters, 1),
         ),
@@ -65,16 +68,20 @@ app = App(
     contracts={
         "position.v1": Position,
         "driver_status.v1": DriverStatus,
-        "ride_request.v1": RideRequest,
+        "ride_request.v2": RideRequest,
+        "quote_request.v1": QuoteRequest,
         "answer.v1": Answer,
         "cancellation.v1": Cancellation,
         "progress.v1": Progress,
         "command.v1": Command,
-        "control.v2": Control,
+        "control.v3": Control,
         "offer.v1": Offer,
         "assignment.v1": Assignment,
         "release.v1": Release,
         "trip.v1": Trip,
+        "quote.v1": Quote,
+        "fare.v1": Fare,
+        "multiplier.v1": Multiplier,
         "handover.v3": Handover,
         "violation.v1": Violation,
     },

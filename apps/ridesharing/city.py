@@ -57,6 +57,7 @@ _TRIPS: Final = (
     "request_id", "revision", "zone", "state", "driver_id", "attempt", "requested_ms", "pickup_at_ms",
     "at_ms", "wait_ms",
 )  # fmt: skip
+_SURGE: Final = ("from_ms", "cell", "multiplier")
 #: Shares of the places beyond which a map does not show at first, so that a few far out do not shrink it.
 _STRAY: Final = (0.03, 0.97)
 #: A map shows so much more than those, of its length and height, at either side.
@@ -93,12 +94,14 @@ class Cell(NamedTuple):
         waiting: Riders there who have not been picked up, and whose car is not there.
         free: Free cars in it.
         wait_ms: Mean wait of those picked up there in that quarter of an hour, ms; ``None``: nobody was.
+        multiplier: What the usual price is multiplied by; ``None``: by nothing.
     """
 
     asked: int
     waiting: int
     free: int
     wait_ms: float | None
+    multiplier: float | None = None
 
 
 class Zone(NamedTuple):
@@ -201,14 +204,22 @@ class City:
         trips: Of the table ``trips``.
         places_ms: How often it is written where a car is, ms; 0: never.
         ttl_ms: How long a position counts, ms: of an older one the car is not on the map.
+        surge: Rows of the table ``surge``; ``None``: there are none.
 
     Raises:
-        ValueError: There is no row in any of them.
+        ValueError: There is no row in any of the first three.
     """
 
     def __init__(
-        self, places: pa.Table, journeys: pa.Table, trips: pa.Table, places_ms: int, ttl_ms: int
+        self,
+        places: pa.Table,
+        journeys: pa.Table,
+        trips: pa.Table,
+        places_ms: int,
+        ttl_ms: int,
+        surge: pa.Table | None = None,
     ) -> None:
+        self._surge = [] if surge is None else sorted(_tuples(surge, _SURGE))
         self._places, self._journeys, self._trips = places, journeys, trips
         self._heard_ms = places_ms + ttl_ms
         self._tells_places = places_ms > 0 and places.num_rows > 0
@@ -316,9 +327,17 @@ class City:
             [(r["zone"], r["wait_ms"]) for r in picked],
         )
         return (
-            {name: Cell(*figures) for name, figures in cells.items()},
+            self._priced({name: Cell(*figures) for name, figures in cells.items()}, at),
             {name: Zone(*figures) for name, figures in zones.items()},
         )
+
+    def _priced(self, cells: dict[str, Cell], at: int) -> dict[str, Cell]:
+        """Return cells with their multipliers, and besides those that have nothing else."""
+        newest = {cell: multiplier for from_ms, cell, multiplier in self._surge if from_ms <= at}
+        dear = {cell: multiplier for cell, multiplier in newest.items() if multiplier > 1.0}
+        nothing = Cell(0, 0, 0, None)
+        names = sorted({*cells, *dear})
+        return {name: cells.get(name, nothing)._replace(multiplier=dear.get(name)) for name in names}
 
     def _stuck(
         self, bound: list[dict[str, Any]], journeys: Mapping[str, dict[str, Any]], at: int
@@ -352,6 +371,7 @@ def read_city(
     places: DeltaReader | None,
     journeys: DeltaReader | None,
     trips: DeltaReader | None,
+    surge: DeltaReader | None = None,
     *,
     places_ms: int,
     ttl_ms: int,
@@ -362,6 +382,7 @@ def read_city(
         places: The table ``places``, if there is one.
         journeys: The table ``journeys``.
         trips: The table ``trips``.
+        surge: The table ``surge``.
         places_ms: How often it is written where a car is, ms; 0: never.
         ttl_ms: How long a position counts, ms.
     """
@@ -371,18 +392,20 @@ def read_city(
         _lately(journeys, _JOURNEYS, length),
         _lately(trips, _TRIPS, length),
     )
-    return City(*found, places_ms, ttl_ms) if any(t.num_rows for t in found) else None
+    prices = _lately(surge, _SURGE, length)
+    return City(*found, places_ms, ttl_ms, prices) if any(t.num_rows for t in found) else None
 
 
 def _lately(table: DeltaReader | None, names: tuple[str, ...], length: int) -> pa.Table:
-    rows = None if table is None else table.lately("at_ms", length, names)
+    time = next(name for name in names if name in ("at_ms", "from_ms"))
+    rows = None if table is None else table.lately(time, length, names)
     if rows is None or not rows.num_rows:
         return pa.table({name: pa.array([], _kind(name)) for name in names})
     return rows.select(names)
 
 
 def _kind(name: str) -> pa.DataType:
-    if name.endswith(("lat", "lon")):
+    if name.endswith(("lat", "lon")) or name == "multiplier":
         return pa.float64()
     return pa.int64() if name.endswith("_ms") or name in ("revision", "attempt") else pa.string()
 

@@ -15,11 +15,13 @@ from millrace.operations.sending import who
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.ridesharing.events import Action, SetPolicy, SetShadows
+    from apps.ridesharing.events import Action
     from apps.ridesharing.matching import Policy
     from apps.ridesharing.settings import RidesharingSettings
 
 app = typer.Typer(help="Audit the tables; assign, cancel, block by hand.", no_args_is_help=True)
+surge_app = typer.Typer(help="How far prices follow scarcity.", no_args_is_help=True)
+app.add_typer(surge_app, name="surge")
 
 #: Tables of the audit, and the columns that it reads.
 _TABLES = ("assignments", "trips", "offers", "windows")
@@ -41,6 +43,7 @@ By = Annotated[
 Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
 Zone = Annotated[str, typer.Option(help="Zone of the request; left out, it is looked up in the tables.")]
 At = Annotated[str | None, typer.Option(help="Event time, e.g. 2026-01-02T16:00Z; left out, now.")]
+From = Annotated[str | None, typer.Option("--from", help="From this event time on.")]
 For = Annotated[str, typer.Option("--for", help="How long, e.g. 30m.")]
 
 
@@ -130,15 +133,18 @@ def audit_topics(
 @app.command(epilog="Example: millrace ridesharing policy optimal --by ann")
 def policy(
     name: Annotated[PolicyName, typer.Argument(help="How windows are decided from now on.")],
-    start: Annotated[str | None, typer.Option("--from", help="From this event time on.")] = None,
+    start: From = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")] = "",
     by: By = None,
     bootstrap: Bootstrap = None,
     overrides: Overrides = None,
 ) -> None:
-    """Switch the policy of all regions while the app runs."""
-    from apps.ridesharing.events import SetPolicy
+    """Switch the policy of all regions while the app runs; who did it stands in the table operations."""
+    from apps.ridesharing.commanding import policy_of, send_control
 
-    _control(_settings(overrides, bootstrap), by, SetPolicy(name.value, _time(start) if start else 0))
+    settings = _settings(overrides, bootstrap)
+    event = policy_of(name.value, who(by, settings), reason, _time(start) if start else 0)
+    send_control(settings, event)
     typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
 
 
@@ -150,11 +156,35 @@ def shadows(
     overrides: Overrides = None,
 ) -> None:
     """Choose the policies that are computed beside the one in force."""
+    from apps.ridesharing.commanding import send_control
     from apps.ridesharing.events import SetShadows
 
     chosen: list[Policy] = [name.value for name in names or ()]
-    _control(_settings(overrides, bootstrap), by, SetShadows(chosen))
+    settings = _settings(overrides, bootstrap)
+    who(by, settings)
+    send_control(settings, SetShadows(chosen))
     typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
+
+
+@surge_app.command("cap", epilog='Example: millrace ridesharing surge cap 1.5 --reason "storm" --by ann')
+def surge_cap(
+    cap: Annotated[float, typer.Argument(min=1, max=10, help="The largest multiplier; 1: the usual price.")],
+    reason: Why,
+    start: From = None,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Set the largest multiplier of all regions while the app runs; who did it stands in operations.
+
+    Quotes that have been told are kept.
+    """
+    from apps.ridesharing.commanding import cap_of, send_control
+
+    settings = _settings(overrides, bootstrap)
+    event = cap_of(cap, who(by, settings), reason, _time(start) if start else 0)
+    send_control(settings, event)
+    typer.echo(f"command {event.command_id} sent; it will stand in the table operations")
 
 
 @app.command(epilog='Example: millrace ridesharing assign r-000017 d-0042 --reason "rider called" --by ann')
@@ -338,12 +368,3 @@ def _time(text: str) -> int:
     from apps.ridesharing.recorded import parse_time
 
     return parse_time(text)
-
-
-def _control(settings: RidesharingSettings, by: str | None, event: SetPolicy | SetShadows) -> None:
-    """Send a control event, to the topic's only partition."""
-    from apps.ridesharing.events import Control
-    from millrace.operations.sending import send
-
-    who(by, settings)
-    send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)

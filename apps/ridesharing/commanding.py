@@ -5,7 +5,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from apps.ridesharing.events import Action, Command, key_of, too_far_ahead
+from apps.ridesharing.events import (
+    Action,
+    Command,
+    Control,
+    SetPolicy,
+    SetShadows,
+    SetSurgeCap,
+    key_of,
+    too_far_ahead,
+)
 from millrace.errors import UserError
 from millrace.operations.sending import send
 
@@ -40,7 +49,7 @@ def command_of(
     'r1'
     """
     return Command(
-        command_id=uuid.uuid4().hex[:12],
+        command_id=_identity(),
         action=action,
         operator=operator,
         reason=reason,
@@ -50,6 +59,46 @@ def command_of(
         driver_id=driver_id,
         zone=zone,
     )
+
+
+def policy_of(policy: str, operator: str, reason: str, from_ms: int = 0) -> SetPolicy:
+    """Return a switch of the policy of all regions, with an identity of its own.
+
+    Args:
+        policy: The policy.
+        operator: Who wants it.
+        reason: Why.
+        from_ms: From when on, event time, UTC ms; 0: from when it is read.
+    """
+    return SetPolicy(policy, from_ms, _identity(), operator, reason)  # type: ignore[arg-type]
+
+
+def cap_of(cap: float, operator: str, reason: str, from_ms: int = 0) -> SetSurgeCap:
+    """Return another cap of the multipliers of all regions, with an identity of its own.
+
+    Args:
+        cap: The largest multiplier, 1 to 10.
+        operator: Who wants it.
+        reason: Why.
+        from_ms: From when on, event time, UTC ms; 0: from when it is read.
+
+    >>> cap_of(1.5, "ann", "storm").cap
+    1.5
+    """
+    return SetSurgeCap(cap, _identity(), operator, reason, from_ms)
+
+
+def _identity() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def send_control(settings: RidesharingSettings, event: SetPolicy | SetShadows | SetSurgeCap) -> None:
+    """Send what holds in all regions, to the only partition of its topic.
+
+    Raises:
+        UserError: The app would not take it, or the broker does not.
+    """
+    send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)
 
 
 def send_command(settings: RidesharingSettings, event: Command) -> None:

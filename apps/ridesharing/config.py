@@ -46,6 +46,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         believe_ms: Positions too far from the last are believed once they have agreed for so long.
         overdue_ms: So long after three times its drive a silent trip is lost; 0: only after ``trip_ms``.
         places_ms: In each such time it is written once where a car is; 0: never.
+        free_ms: At the end of each such time it is told which cells have free cars; 0: never.
     """
 
     regions: Regions = Regions()
@@ -77,6 +78,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     believe_ms: int = 300_000
     overdue_ms: int = 1_800_000
     places_ms: int = 30_000
+    free_ms: int = 30_000
 
     @property
     def asks_everywhere(self) -> bool:

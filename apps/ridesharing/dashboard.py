@@ -18,6 +18,7 @@ from apps.ridesharing.dashboard_data import (
     wait_line,
     windows,
 )
+from apps.ridesharing.dashboard_prices import PRICE_ACTIONS, PRICE_PANELS
 from apps.ridesharing.dashboard_story import story
 from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from millrace.dashboard.data import AppData
@@ -304,6 +305,7 @@ page = DashboardPage(
               "The command millrace ridesharing audit asks the tables."),
         Panel("headline", "Now", headline, width="full", empty="no request yet"),
         *PANELS,
+        *PRICE_PANELS,
         Panel("waits", "Wait for the pick-up", waits, empty="nobody was picked up yet",
               about=f"From when the rider wanted to leave; of the last {MOST_WAITS:,} pick-ups."),
         Panel("demand", "Requests and pick-ups", demand, empty="no request yet"),
@@ -323,5 +325,5 @@ page = DashboardPage(
               about="They came too late or out of order; who had to know it was told."),
     ),
     detail=Detail("Request or driver", request_or_driver),
-    actions=ACTIONS,
+    actions=(*ACTIONS, *PRICE_ACTIONS),
 )  # fmt: skip

@@ -37,6 +37,7 @@ _LAYERS: Final = (
     Layer("waiting", about="Riders who are not picked up, and whose car is not there yet."),
     Layer("free cars", about="Cars that could be offered a ride."),
     Layer("mean wait", "duration", "Of the pick-ups of the last quarter of an hour."),
+    Layer("surge", "number", "What the usual price is multiplied by; cells without it have the usual price."),
 )
 #: State of a car → its kind of mark; riders who wait are the last kind.
 _KINDS: Final = {
@@ -63,14 +64,14 @@ _FAR_MS: Final = 600_000
 
 def city(data: AppData) -> City | None:
     """Return the last hours of the city; ``None`` as long as nothing was written."""
-    places, journeys, trips = (data.table(name) for name in ("places", "journeys", "trips"))
-    version = tuple(None if t is None else (id(t), t.version) for t in (places, journeys, trips))
+    tables = [data.table(name) for name in ("places", "journeys", "trips", "surge")]
+    version = tuple(None if t is None else (id(t), t.version) for t in tables)
     dispatch = data.settings.dispatch
     every, ttl = ms(dispatch.places), ms(dispatch.location_ttl)
     return data.once(
         "city",
         (version, every, ttl),
-        lambda: read_city(places, journeys, trips, places_ms=every, ttl_ms=ttl),
+        lambda: read_city(*tables, places_ms=every, ttl_ms=ttl),
     )
 
 
@@ -82,7 +83,7 @@ def city_map(data: AppData, at_ms: int | None = None) -> View | None:
         return None
     moment = found.moment(at_ms)
     areas = [
-        Area(name, outline(name), (c.asked, c.waiting, c.free, c.wait_ms))
+        Area(name, outline(name), (c.asked, c.waiting, c.free, c.wait_ms, c.multiplier))
         for name, c in moment.cells.items()
     ]  # fmt: skip
     return AreaMap(
@@ -189,12 +190,12 @@ def do_end_trip(data: AppData, values: Mapping[str, str]) -> str:
     if data.broker is None:
         raise ActionRefused("no broker is named: start the dashboard with --bootstrap to end trips")
     request_id, zone, by = values["request"], values["zone"], values["by"]
-    event = command_of("end_trip", by, values["reason"], _now(data), request_id=request_id, zone=zone)
+    event = command_of("end_trip", by, values["reason"], now_of(data), request_id=request_id, zone=zone)
     send_command(data.settings, event)
     return f"ending {request_id} is sent, by {by}; its outcome will stand under 'By hand'"
 
 
-def _now(data: AppData) -> int:
+def now_of(data: AppData) -> int:
     """Return what time it is on the clock of the events that the page shows, UTC ms."""
     found, now = city(data), data.now_ms()
     is_near = found is None or abs(now - found.until_ms) <= _FAR_MS

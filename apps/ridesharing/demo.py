@@ -10,6 +10,7 @@ import msgspec
 
 from apps.ridesharing.audit import audit
 from apps.ridesharing.cli import read_table
+from apps.ridesharing.demo_prices import PRICES, Prices, check_prices
 from apps.ridesharing.records import Trip
 from apps.ridesharing.settings import RidesharingSettings
 from apps.ridesharing.topic_audit.evidence import OUTPUTS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _TOPICS = (
     "locations", "status", "requests", "answers", "cancellations", "progress", "commands", "handovers",
     "control", "offers", "assignments", "releases", "trips", "violations", "dead_letters",
+    "quote_requests", "quotes", "fares", "surge",
 )  # fmt: skip
 #: Seconds of event time in a second.
 _SPEED = 8
@@ -49,7 +51,8 @@ def settings(run_id: str) -> list[str]:
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in _TOPICS] if run_id else []
     # Batches take a second, in which half a minute of event time passes: offers must live longer.
     slower = ["stream.out_of_orderness=10s", "dispatch.window=10s", "dispatch.offer_timeout=4m"]
-    return [*own, *slower]
+    # In a short evening few ask in each cell: prices follow sooner.
+    return [*own, *slower, "surge.on=true", "surge.cap=1.8", "surge.balance=0.8"]
 
 
 def generate(run: DemoRun) -> Sequence[str]:
@@ -64,6 +67,7 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--seed": run.seed,
         "--start": "2026-01-02T16:30Z",
         "--location-interval-ms": 10_000,
+        "--quoted": 0.8,
         "--duplicates": 0.02,
         "--malformed": 0.001,
         "--late": 0.002,
@@ -73,7 +77,9 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--ledger": run.ledger,
     }
     pairs = [str(part) for pair in arguments.items() for part in pair]
-    streams = ("locations", "status", "requests", "answers", "cancellations", "progress")
+    streams = (
+        "locations", "status", "requests", "answers", "cancellations", "progress", "quote_requests",
+    )  # fmt: skip
     topics = [part for s in streams for part in ("--topic", f"{s}={getattr(names, s)}")]
     loop = ["--loop", *(["--loop-suffix", suffix] if suffix else [])]
     return ["ridesharing", "--quiet", *loop, *pairs, *topics]
@@ -117,8 +123,15 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
         same("steps on the topic = rows in trips", told, trip_ids),
         equal("no step twice", 0, len(steps) - len(told), of=len(steps)),
         *_letters(read_table(run.folder, "dead_letters"), ledger),
+        *price_checks(run, ledger, last_ms),
         _by_topics(run),
     ]
+
+
+def price_checks(run: DemoRun, ledger: ReadLedger, last_ms: int) -> list[Check]:
+    """Compare quotes and prices with what riders asked, and with those counted anew."""
+    tables = Prices(*(read_table(run.folder, name) for name in PRICES))
+    return check_prices(tables, ledger, run.settings.surge_config(), last_ms)
 
 
 def _by_topics(run: DemoRun) -> Check:

@@ -61,7 +61,9 @@ from apps.ridesharing.records import (
     WindowReport,
 )
 from apps.ridesharing.riders import Asked
-from apps.ridesharing.window import close_window, places_of_cars, supply_of_zones
+from apps.ridesharing.surge.records import FreeCars
+from apps.ridesharing.switches import TELL_MS, Switch, switch_of, tell_switches
+from apps.ridesharing.window import close_window, free_by_cell, places_of_cars, supply_of_zones
 from millrace import (
     BroadcastContext,
     Context,
@@ -73,7 +75,7 @@ from millrace import (
 )
 
 #: Timers, in the order in which they fire at one time.
-_DUE, _MINUTE, _PLACES, _WINDOW = "due", "minute", "places", "window"
+_DUE, _FREE, _MINUTE, _PLACES, _WINDOW = "due", "free", "minute", "places", "window"
 _MINUTE_MS = 60_000
 #: So long it is remembered when a driver came on line or went off, ms: longer than anything is on its way.
 _SAID_MS = 3_600_000
@@ -102,6 +104,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
 
     book = value_state(Book)
     policies = broadcast_state(str, str)
+    #: What operators have switched in all regions, and the newest of it that this one has told.
+    switches = broadcast_state(str, Switch)
+    told = value_state(str, default="", ttl=TELL_MS * 2)
 
     offers = side_output(Offer)
     assignments = side_output(Assignment)
@@ -117,6 +122,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     supply = side_output(Supply)
     places = side_output(Place)
     journeys = side_output(Journey)
+    free = side_output(FreeCars)
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
@@ -193,11 +199,16 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         elif timer.name == _PLACES:
             places_of_cars(desk)
             after = now
+        elif timer.name == _FREE:
+            free_by_cell(desk)
+            after = now
         else:
             shadows = self.policies.get("shadows")
             named = self.config.shadows if shadows is None else tuple(filter(None, shadows.split(",")))
             close_window(desk, self.policies.view(_latest_first), self.decide, named)
             after = now
+        if timer.name != _DUE and (newest := tell_switches(desk, self.switches.items(), self.told.value)):
+            self.told.value = newest
         self._settle(book, ctx, after)
 
     def last_due(self, latest: int) -> int:
@@ -205,7 +216,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         return latest + _END_MS
 
     def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
-        """Switch the policy, or which policies are computed beside it, for all regions."""
+        """Switch the policy, or which policies are computed beside it, for all regions; keep who did."""
+        switch_of(control, ctx.watermark, self.switches)
         if isinstance(control, SetShadows):
             self.policies.put("shadows", ",".join(control.policies))
         elif isinstance(control, SetPolicy):
@@ -225,6 +237,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         if book.is_over:
             self.book.clear()
             ctx.timers.delete(_DUE)
+            ctx.timers.delete(_FREE)
             ctx.timers.delete(_MINUTE)
             ctx.timers.delete(_PLACES)
             ctx.timers.delete(_WINDOW)
@@ -236,9 +249,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             ctx.timers.at((after // length + 1) * length, _WINDOW)
         if book.cars and ctx.timers.pending(_MINUTE) is None:
             ctx.timers.at((after // _MINUTE_MS + 1) * _MINUTE_MS, _MINUTE)
-        length = self.config.places_ms
-        if length and book.cars and ctx.timers.pending(_PLACES) is None:
-            ctx.timers.at((after // length + 1) * length, _PLACES)
+        for name, length in ((_FREE, self.config.free_ms), (_PLACES, self.config.places_ms)):
+            if length and book.cars and ctx.timers.pending(name) is None:
+                ctx.timers.at((after // length + 1) * length, name)
 
 
 def _latest_first(entries: list[tuple[str, str]]) -> list[tuple[int, Policy]]:

@@ -103,6 +103,7 @@ class RideRequest(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
         dropoff_lat: Drop-off, degrees north.
         dropoff_lon: Drop-off, degrees east.
         pickup_at_ms: When the rider wants to leave, UTC milliseconds; later than the request if booked ahead.
+        quote_id: The quote whose multiplier the rider has taken; empty if there is none.
         region: The region that it is for; set by the gate.
     """
 
@@ -116,7 +117,28 @@ class RideRequest(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     dropoff_lat: Latitude
     dropoff_lon: Longitude
     pickup_at_ms: TimeMs
+    quote_id: Text = ""
     region: Text = ""
+
+
+class QuoteRequest(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """A rider asks what a ride would cost; its key is the quote.
+
+    Attributes:
+        event_time_ms: When, UTC milliseconds.
+        quote_id: Its identity: that of the quote.
+        rider_id: The rider.
+        pickup_lat: Pick-up, degrees north.
+        pickup_lon: Pick-up, degrees east.
+        pickup_at_ms: When the rider wants to leave, UTC milliseconds; nothing: now.
+    """
+
+    event_time_ms: TimeMs
+    quote_id: Identifier
+    rider_id: Identifier
+    pickup_lat: Latitude
+    pickup_lon: Longitude
+    pickup_at_ms: TimeMs = 0
 
 
 class Answer(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
@@ -274,7 +296,7 @@ Event: TypeAlias = (
     Position | DriverStatus | RideRequest | Answer | Cancellation | Progress | Command | Handover
 )
 
-#: Input (and setting of its topic) → its events.
+#: Input (and setting of its topic) → its events: what concerns the dispatch.
 INPUTS: Final[dict[str, Any]] = {
     "locations": Position,
     "status": DriverStatus,
@@ -285,12 +307,15 @@ INPUTS: Final[dict[str, Any]] = {
     "commands": Command,
     "handovers": Handover,
 }
-#: Of these, those that tell what time it is: the others are sent by people at a desk, and by the app itself.
+#: All that comes in: besides, what concerns prices.
+GATE_INPUTS: Final[dict[str, Any]] = {**INPUTS, "quote_requests": QuoteRequest}
+#: Of these, those that tell what time it is. The others are sent by people at a desk, and by the app itself;
+#: and who asks for a price does not decide who comes too late for a ride.
 CLOCKS: Final = tuple(INPUTS)[:6]
-_STREAMS: Final[dict[type, str]] = {tp: name for name, tp in INPUTS.items()}
+_STREAMS: Final[dict[type, str]] = {tp: name for name, tp in GATE_INPUTS.items()}
 
 
-def stream_of(event: Event) -> str:
+def stream_of(event: Event | QuoteRequest) -> str:
     """Return the input by which an event comes.
 
     >>> stream_of(Command(event_time_ms=0, reason="r", command_id="c", action="lift", operator="ann"))
@@ -299,8 +324,8 @@ def stream_of(event: Event) -> str:
     return _STREAMS[type(event)]
 
 
-def key_of(event: Event) -> str:
-    """Return the key of an event's record: the driver, request or zone that it is about.
+def key_of(event: Event | QuoteRequest) -> str:
+    """Return the key of an event's record: the driver, request, quote or zone that it is about.
 
     >>> key_of(Command(event_time_ms=0, driver_id="d1", zone="z", reason="r", command_id="c", action="block",
     ...                operator="ann"))
@@ -313,10 +338,10 @@ def key_of(event: Event) -> str:
     if isinstance(event, Command):
         of_driver = event.driver_id if event.action in ("block", "unblock") else ""
         return of_driver or event.request_id or event.zone
-    return event.request_id
+    return event.quote_id if isinstance(event, QuoteRequest) else event.request_id
 
 
-def identity_of(event: Event) -> str:
+def identity_of(event: Event | QuoteRequest) -> str:
     """Return the identity of an event among those of its stream.
 
     >>> identity_of(Command(event_time_ms=0, reason="r", command_id="c1", action="lift", operator="ann"))
@@ -324,6 +349,8 @@ def identity_of(event: Event) -> str:
     """
     if isinstance(event, Command):
         return event.command_id
+    if isinstance(event, QuoteRequest):
+        return event.quote_id
     return event.request_id if isinstance(event, RideRequest) else event.event_id
 
 
@@ -340,7 +367,7 @@ AHEAD_MS: Final[dict[str, int]] = {
 }
 
 
-def too_far_ahead(event: Event) -> list[str]:
+def too_far_ahead(event: Event | QuoteRequest) -> list[str]:
     """Return the times in an event that are further after it than they may be.
 
     >>> block = Command(event_time_ms=1_000, driver_id="d1", reason="r", command_id="c", action="block",
@@ -358,10 +385,16 @@ class SetPolicy(msgspec.Struct, frozen=True, tag_field="kind", tag="set_policy")
     Attributes:
         policy: The policy.
         from_ms: From which end of a window on, UTC milliseconds; 0: from when it arrives.
+        command_id: Its identity.
+        operator: Who wants it; who is named stands in the table ``operations``.
+        reason: Why.
     """
 
     policy: Literal["fifo", "nearest", "optimal"]
     from_ms: TimeMs = 0
+    command_id: Text = ""
+    operator: Text = ""
+    reason: Text = ""
 
 
 class SetShadows(msgspec.Struct, frozen=True, tag_field="kind", tag="set_shadows"):
@@ -374,4 +407,22 @@ class SetShadows(msgspec.Struct, frozen=True, tag_field="kind", tag="set_shadows
     policies: Annotated[list[Literal["fifo", "nearest", "optimal"]], Meta(max_length=3)]
 
 
-Control = SetPolicy | SetShadows
+class SetSurgeCap(msgspec.Struct, frozen=True, tag_field="kind", tag="set_surge_cap"):
+    """A control event: no multiplier is larger than this, in all regions.
+
+    Attributes:
+        cap: The largest multiplier; 1: prices do not follow scarcity.
+        command_id: Its identity.
+        operator: Who wants it.
+        reason: Why.
+        from_ms: From when on, UTC milliseconds; 0: from when it arrives.
+    """
+
+    cap: Annotated[float, Meta(ge=1, le=10)]
+    command_id: Identifier
+    operator: Identifier
+    reason: Identifier
+    from_ms: TimeMs = 0
+
+
+Control = SetPolicy | SetShadows | SetSurgeCap

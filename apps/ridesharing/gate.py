@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
 from apps.ridesharing.book import OFF_LINE_MS
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import (
-    INPUTS,
+    GATE_INPUTS,
     MAX_KEY,
     Answer,
     Cancellation,
@@ -19,12 +19,15 @@ from apps.ridesharing.events import (
     Handover,
     Position,
     Progress,
+    QuoteRequest,
     RideRequest,
     identity_of,
     too_far_ahead,
 )
-from apps.ridesharing.geo import distance_m
+from apps.ridesharing.geo import cell_of, distance_m
 from apps.ridesharing.records import Suspect, SuspectReason
+from apps.ridesharing.regions import zone_name
+from apps.ridesharing.surge.records import Asked
 from millrace import Context, KeyedProcess, arrival, days, hours, map_state, side_output, value_state
 from millrace.parts.contents import digest_of
 
@@ -67,8 +70,8 @@ class Track(msgspec.Struct, array_like=True, gc=False):
     block: tuple[int, int] | None = None
 
 
-class Gate(KeyedProcess[Event, Position]):
-    """Keyed by driver or request: decides who is the one owner of a driver, and lets pass what matters.
+class Gate(KeyedProcess[Event | QuoteRequest, Position]):
+    """Keyed by driver, request or quote: decides who owns a driver, and lets pass what matters.
 
     A driver belongs to one region until that region hands the driver over; the handover comes back here
     through its topic. Of positions only those pass that a region would act on: moved by ``move_m``,
@@ -80,7 +83,7 @@ class Gate(KeyedProcess[Event, Position]):
     # two streams of a driver disagree about it, ownership does not: see DISCUSSION.md.
     order = arrival(in_order_per_key=True)
 
-    inputs: ClassVar = INPUTS
+    inputs: ClassVar = GATE_INPUTS
     track = value_state(Track, ttl=days(1))
     #: Identity → digest of what it said; true where an earlier version has seen it.
     seen = map_state(str, _SEEN, ttl=hours(2))
@@ -96,6 +99,7 @@ class Gate(KeyedProcess[Event, Position]):
     commands = side_output(Command)
     handovers = side_output(Handover)
     notices = side_output(Handover)
+    asks = side_output(Asked)
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
@@ -104,7 +108,7 @@ class Gate(KeyedProcess[Event, Position]):
         """Return what owners of drivers depend on."""
         return {"regions": msgspec.to_builtins(self.config.regions)}
 
-    def process(self, event: Event, ctx: Context) -> None:
+    def process(self, event: Event | QuoteRequest, ctx: Context) -> None:
         """Send one event on."""
         if isinstance(event, Position):
             self._position(event, ctx)
@@ -116,6 +120,8 @@ class Gate(KeyedProcess[Event, Position]):
             pass
         elif isinstance(event, DriverStatus):
             self._status(event, ctx)
+        elif isinstance(event, QuoteRequest):
+            self._ask(event, "quote", "", ctx)
         elif isinstance(event, Handover):
             if event.rider_id:
                 ctx.output(self.notices, event)
@@ -124,7 +130,7 @@ class Gate(KeyedProcess[Event, Position]):
         else:
             self._send(event, ctx)
 
-    def on_late(self, event: Event, ctx: Context) -> None:
+    def on_late(self, event: Event | QuoteRequest, ctx: Context) -> None:
         """Note that it was late; it still counts, from now on, if nothing newer is known."""
         if not isinstance(event, Handover):  # the app's own: what caused them has passed when they are read
             self.emit_late(event, ctx)
@@ -192,7 +198,7 @@ class Gate(KeyedProcess[Event, Position]):
         about = (event.driver_id, reason, event.lat, event.lon)
         ctx.output(self.suspects, Suspect(*about, round(metres, 1), elapsed_ms, event.event_time_ms))
 
-    def _has_come(self, event: Event, ctx: Context) -> bool:
+    def _has_come(self, event: Event | QuoteRequest, ctx: Context) -> bool:
         """Return whether an event has come before; it is put aside then, else remembered."""
         identity = f"{ctx.input[:2]}{identity_of(event)}"
         known, content = self.seen.get(identity), digest_of(event)
@@ -254,6 +260,23 @@ class Gate(KeyedProcess[Event, Position]):
             self._keep_block(event)
         event.region = region
         ctx.output(getattr(self, ctx.input), event)
+        if isinstance(event, RideRequest):
+            self._ask(event, "request", event.quote_id, ctx)
+
+    def _ask(
+        self,
+        event: QuoteRequest | RideRequest,
+        what: Literal["quote", "request"],
+        quote_id: str,
+        ctx: Context,
+    ) -> None:
+        """Tell who sets prices, if anybody does: the region of the cell of the pick-up."""
+        if not self.config.free_ms:
+            return
+        cell = zone_name(cell_of(event.pickup_lat, event.pickup_lon))
+        ahead = max(0, event.pickup_at_ms - event.event_time_ms)
+        region = self.config.regions.of_zone(cell)
+        ctx.output(self.asks, Asked(what, identity_of(event), event.rider_id, region, cell, quote_id, ahead))
 
     def _keep_block(self, event: Command) -> None:
         """Remember what holds of a block, for a region that gets the driver later."""

@@ -5,30 +5,39 @@ from __future__ import annotations
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import CLOCKS, INPUTS
+from apps.ridesharing.events import CLOCKS, GATE_INPUTS, INPUTS
 from apps.ridesharing.gate import Gate
 from apps.ridesharing.riders import Riders
 from apps.ridesharing.settings import RidesharingSettings
+from apps.ridesharing.surge.config import SurgeConfig
+from apps.ridesharing.surge.process import Surge
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
 
 #: Whom a message of the app to itself concerns: it has the key of its sender.
 _ABOUT = FirstOf(("driver_id", "request_id", RecordKey()))
 
 
-def processes(dispatcher: Dispatcher, settings: RidesharingSettings, *, audit: bool = True) -> Topology:
+def processes(
+    dispatcher: Dispatcher,
+    settings: RidesharingSettings,
+    *,
+    audit: bool = True,
+    prices: SurgeConfig | None = None,
+) -> Topology:
     """Return the app's processes as they are wired, without what is written.
 
     Args:
         dispatcher: The dispatcher; the gate is told what it is.
         settings: The app's settings.
-        audit: Whether the auditor stands behind it.
+        audit: Whether the auditor stands behind it, and surge where prices follow scarcity.
+        prices: How they do, in place of what the settings say (``surge.on``).
     """
     topics = settings.topics
     inputs = {
         name: Input(
             getattr(topics, name), _ABOUT if name == "handovers" else RecordKey(), clock=name in CLOCKS
         )
-        for name in INPUTS
+        for name in GATE_INPUTS
     }
     # Every stream goes on by an output of its own name, but for the main one.
     onward = {name: "main" if name == "locations" else name for name in INPUTS}
@@ -38,7 +47,14 @@ def processes(dispatcher: Dispatcher, settings: RidesharingSettings, *, audit: b
         checked = asked.process(Riders(dispatcher.config))
         onward = {name: f"Gate.{output}" for name, output in onward.items()} | {"requests": "main"}
     wired = checked.key_by("region", output=onward).process(dispatcher)
-    return wired.key_by("subject").process(Auditor()) if audit else wired
+    if not audit:
+        return wired
+    if prices is None and settings.surge.on:
+        prices = settings.surge_config()
+    if prices is None:
+        return wired.key_by("subject").process(Auditor())
+    priced = wired.key_by("region", output={"free": "free", "asks": "Gate.asks"}).process(Surge(prices))
+    return priced.key_by("subject", output="Dispatcher.main").process(Auditor())
 
 
 def topology(settings: RidesharingSettings, config: DispatchConfig | None = None) -> Topology:
@@ -49,7 +65,23 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
         config: What the processes are told, in place of what the settings say.
     """
     told, topics = config or settings.dispatch_config(), settings.topics
-    return processes(Dispatcher(told), settings).write(
+    wired = processes(Dispatcher(told), settings)
+    if settings.surge.on:
+        wired = wired.write(
+            tables={
+                "Surge.main": "quotes",
+                "Surge.fares": "fares",
+                "Surge.multipliers": "surge",
+                "Surge.counts": "scarcity",
+                "Surge.dead_letters": "surge_dead_letters",
+            },
+            topics={
+                "Surge.main": topics.quotes,
+                "Surge.fares": topics.fares,
+                "Surge.multipliers": topics.surge,
+            },
+        )
+    return wired.write(
         tables={
             "main": "violations",
             "Dispatcher.attempts": Upsert("assignments", key=("request_id", "attempt"), newest="revision"),

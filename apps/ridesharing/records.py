@@ -253,7 +253,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         zone: About which zone.
         until_ms: Until when it holds, UTC ms.
         outcome: ``done`` or ``refused``.
-        detail: Why it was refused.
+        detail: Why it was refused; of a policy or a cap that holds now, which.
         at_ms: When, UTC ms.
     """
 

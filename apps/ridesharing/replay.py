@@ -22,6 +22,7 @@ from apps.ridesharing.matching import Policy, Problem
 from apps.ridesharing.pipeline import processes
 from apps.ridesharing.records import Assignment, Journal, Offer, Release, Violation
 from apps.ridesharing.settings import RidesharingSettings
+from apps.ridesharing.surge.config import SurgeConfig
 from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
@@ -161,9 +162,11 @@ class Chain:
         return self._chain.is_empty()
 
 
-def memory_chain(dispatcher: Dispatcher, *, audit: bool = True) -> MemoryChain:
-    """Return the app's processes in memory, with or without the auditor at their end."""
-    wired = processes(dispatcher, RidesharingSettings(), audit=audit)
+def memory_chain(
+    dispatcher: Dispatcher, *, audit: bool = True, prices: SurgeConfig | None = None
+) -> MemoryChain:
+    """Return the app's processes in memory, with or without surge and the auditor at their end."""
+    wired = processes(dispatcher, RidesharingSettings(), audit=audit, prices=prices)
     # The watermark moves when it is told to, and not by itself after every batch.
     return MemoryChain(wired, out_of_orderness_ms=_NEVER_MS)
 

@@ -11,6 +11,7 @@ from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import MOST_ATTEMPTS
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.regions import Regions
+from apps.ridesharing.surge.config import REMEMBER_MS, SurgeConfig
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 
@@ -26,11 +27,15 @@ class RidesTopics(Section):
     progress: str = "ridesharing.progress"
     commands: str = "ridesharing.commands"
     handovers: str = "ridesharing.handovers"
+    quote_requests: str = "ridesharing.quote-requests"
     control: str = "ridesharing.control"
     offers: str = "ridesharing.offers"
     assignments: str = "ridesharing.assignments"
     releases: str = "ridesharing.releases"
     trips: str = "ridesharing.trips"
+    quotes: str = "ridesharing.quotes"
+    fares: str = "ridesharing.fares"
+    surge: str = "ridesharing.surge"
     violations: str = "ridesharing.violations"
     dead_letters: str = "ridesharing.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
@@ -112,6 +117,32 @@ class DispatchSettings(Section):
     )
 
 
+class SurgeSettings(Section):
+    """How prices follow scarcity; all times are event time."""
+
+    on: bool = Field(default=False, description="whether riders are quoted; a checkpoint is bound to it")
+    cap: float = Field(default=3.0, ge=1, le=10, description="the largest multiplier, in hundredths")
+    step: float = Field(
+        default=0.2, ge=0.01, le=9, description="by how much it moves in half a minute at most"
+    )
+    balance: float = Field(
+        default=2.2,
+        gt=0,
+        le=1_000,
+        description="requests in 5 min per free car up to which the price is usual",
+    )
+    power: float = Field(
+        default=0.6, gt=0, le=4, description="the multiplier is the ratio over balance to the power of this"
+    )
+    neighbours: float = Field(
+        default=0.3, ge=0, le=1, description="share with which each neighbouring cell counts"
+    )
+    hold: Duration = Field(
+        default=timedelta(minutes=15), description="a multiplier falls so long after a rise at the earliest"
+    )
+    valid: Duration = Field(default=timedelta(minutes=5), description="how long a quote holds, 1 s to 1 h")
+
+
 class RidesharingSettings(AppSettings):
     """What the ridesharing app can be told."""
 
@@ -124,6 +155,7 @@ class RidesharingSettings(AppSettings):
     )
     topics: RidesTopics = RidesTopics()
     dispatch: DispatchSettings = DispatchSettings()
+    surge: SurgeSettings = SurgeSettings()
 
     def dispatch_config(self) -> DispatchConfig:
         """Return what the processes are told."""
@@ -158,4 +190,20 @@ class RidesharingSettings(AppSettings):
             believe_ms=ms(d.believe),
             overdue_ms=ms(d.overdue),
             places_ms=max(1_000, ms(d.places)) if d.places else 0,
+            free_ms=SurgeConfig().epoch_ms if self.surge.on else 0,
+        )
+
+    def surge_config(self) -> SurgeConfig:
+        """Return how prices follow scarcity."""
+        s = self.surge
+        return SurgeConfig(
+            cap=s.cap,
+            step=s.step,
+            balance=s.balance,
+            power=s.power,
+            neighbours=s.neighbours,
+            hold_ms=ms(s.hold),
+            valid_ms=min(max(ms(s.valid), 1_000), REMEMBER_MS),
+            ahead_ms=ms(self.dispatch.ahead),
+            regions=Regions(parent=self.dispatch.region_resolution),
         )

@@ -16,6 +16,7 @@ from apps.ridesharing.matching import SOLVERS, FreeCar, Policy, Problem, Rider, 
 from apps.ridesharing.neighbours import ask_neighbours, grant_wishes
 from apps.ridesharing.records import Place, Supply, WindowReport
 from apps.ridesharing.regions import ZONE_RESOLUTION, zone_name
+from apps.ridesharing.surge.records import FreeCars
 
 #: Decides a problem by a policy: of each rider the number of the pair, or -1.
 Decide = Callable[[Problem, Policy], npt.NDArray[np.int64]]
@@ -97,6 +98,17 @@ def supply_of_zones(desk: Desk) -> None:
                 unbound[cell] = unbound.get(cell, 0) + 1
     for cell in sorted(there):
         desk.say("supply", Supply(desk.region, zone_name(cell), now, there[cell], unbound.get(cell, 0)))
+
+
+def free_by_cell(desk: Desk) -> None:
+    """Tell each region which of its cells have free cars, and how many."""
+    found: dict[str, dict[str, int]] = {}
+    for car in free_cars(desk.book, desk.now, desk.config.ttl_ms):
+        name = zone_name(cell_of(car.lat, car.lon))
+        cells = found.setdefault(desk.config.regions.of_zone(name), {})
+        cells[name] = cells.get(name, 0) + 1
+    for region, cells in sorted(found.items()):
+        desk.say("free", FreeCars(region, desk.region, desk.now, dict(sorted(cells.items()))))
 
 
 def places_of_cars(desk: Desk) -> None:

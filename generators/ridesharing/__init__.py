@@ -12,6 +12,7 @@ from generators.ridesharing.events import (
     DriverAnswer,
     DriverLocation,
     DriverStatus,
+    QuoteRequest,
     RideRequest,
     TripProgress,
 )
@@ -37,6 +38,12 @@ DOMAIN: Final = Domain(
         "answers": _stream("answers", DriverAnswer),
         "cancellations": _stream("cancellations", Cancellation),
         "progress": _stream("progress", TripProgress),
+        "quote_requests": StreamSpec(
+            topic="ridesharing.quote-requests",
+            event_type=QuoteRequest,
+            id_field="quote_id",
+            time_field="event_time_ms",
+        ),
     },
     profile=RidesProfile,
     simulate=simulate,
@@ -51,6 +58,9 @@ DOMAIN: Final = Domain(
         "cancel_race": "the rider cancels within 200 ms of the driver's accept",
         "offline_in_trip": "the driver goes off line in a trip, which is finished all the same",
         "lost_heartbeats": "30 to 300 s without a position of a driver on line",
+        "quote_asked": "the rider asks for a quote, and requests if the multiplier is below a number",
+        "quote_taken": "the rider requested in time: the request keeps the multiplier of the quote",
+        "quote_stale": "the rider requested when the quote was over",
         "vanished": "the driver's shift ends without a word: no more positions",
     },
 )

@@ -18,7 +18,7 @@ from generators.ridesharing.drivers import (
     shift_of,
 )
 from generators.ridesharing.emitter import Emitter, Truths
-from generators.ridesharing.events import FINAL_RELEASES, Assignment, Message, Offer, Release
+from generators.ridesharing.events import FINAL_RELEASES, Assignment, Message, Offer, Quote, Release
 from generators.ridesharing.fleet import Fleet
 from generators.ridesharing.profile import NAME, RidesProfile
 from generators.ridesharing.riders import Demand, Ride
@@ -66,7 +66,7 @@ class World:
         self._timers = Timers()
         self._set = self._timers.set
         demand = Demand(profile, self.city, f"{run}-r")
-        self._rides = rides = Rides(demand, f"{run}-r", self._emit, self._timers)
+        self._rides = rides = Rides(profile, demand, f"{run}-r", self._emit, self._timers)
         self.fates = rides.fates
         self._inbox: list[tuple[int, int, str, str, int, Message]] = []
         self._received = 0
@@ -85,6 +85,8 @@ class World:
             Due.PATIENCE: rides.lose_patience,
             Due.MIND: rides.change_mind,
             Due.RACE: rides.race,
+            Due.UNQUOTED: rides.go_unquoted,
+            Due.TAKE: rides.take,
         }
         for driver in self._fleet.drivers:
             self._plan_shift(driver, profile.start_ms // DAY_MS - 1)
@@ -101,11 +103,13 @@ class World:
 
     def receive(self, message: Message) -> None:
         """Take a dispatcher's message; it takes effect at its event time, or now if that has passed."""
-        rank = 0 if isinstance(message, Release) else 1 if isinstance(message, Assignment) else 2
-        at = max(message.event_time_ms, self.now_ms)
         self._received += 1
-        key = (at, rank, message.request_id, message.driver_id, self._received)
-        heappush(self._inbox, (*key, message))
+        if isinstance(message, Quote):
+            at, key = message.at_ms, (3, message.quote_id, "")
+        else:
+            rank = 0 if isinstance(message, Release) else 1 if isinstance(message, Assignment) else 2
+            at, key = message.event_time_ms, (rank, message.request_id, message.driver_id)
+        heappush(self._inbox, (max(at, self.now_ms), *key, self._received, message))
 
     def advance(self, to_ms: int) -> list[Simulated]:
         """Let everything before a time happen, and return it in event time.
@@ -132,6 +136,9 @@ class World:
     # What a dispatcher says.
 
     def _take(self, message: Message, at: int) -> None:
+        if isinstance(message, Quote):
+            self.ignored += not self._rides.hear_quote(message, at)
+            return
         driver = self._fleet.by_id.get(message.driver_id)
         if isinstance(message, Release):
             self._on_release(message, driver, at)

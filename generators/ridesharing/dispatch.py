@@ -15,6 +15,8 @@ from generators.ridesharing.events import (
     DriverStatus,
     Message,
     Offer,
+    Quote,
+    QuoteRequest,
     Release,
     ReleaseReason,
     RideRequest,
@@ -36,6 +38,8 @@ RADIUS_M: Final = 5_000.0
 _APPROACH_MS: Final = 240_000
 _APPROACH_MS_PER_M: Final = 500
 _CELL_M: Final = 1_000.0
+#: A quote, always of the usual price, holds so long, ms.
+QUOTE_MS: Final = 300_000
 #: So often the requests without a driver are looked at, ms.
 WINDOW_MS: Final = 1_000
 
@@ -95,6 +99,7 @@ class NearestDispatcher:
             DriverLocation: self._on_location,
             DriverStatus: self._on_status,
             RideRequest: self._on_request,
+            QuoteRequest: self._on_quote_request,
             DriverAnswer: self._on_answer,
             Cancellation: self._on_cancellation,
             TripProgress: self._on_progress,
@@ -158,6 +163,10 @@ class NearestDispatcher:
             self._remind(order, event.pickup_at_ms - AHEAD_MS)
         else:
             self._open[event.request_id] = order
+
+    def _on_quote_request(self, event: QuoteRequest) -> None:
+        at = event.event_time_ms
+        self._out.append(Quote(event.quote_id, 1.0, at + QUOTE_MS, at))
 
     def _on_answer(self, event: DriverAnswer) -> None:
         order, at = self._orders.get(event.request_id), event.event_time_ms

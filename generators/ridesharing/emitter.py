@@ -13,6 +13,7 @@ from generators.ridesharing.events import (
     DriverAnswer,
     DriverStatus,
     Offer,
+    QuoteRequest,
     RideRequest,
     TripProgress,
 )
@@ -43,8 +44,16 @@ class Emitter:
         truth_id = f"{name}-{mark}" if mark else name
         return Truth(truth_id=truth_id, kind=kind, entity=entity, expected=expected, detail=detail)
 
-    def request(self, ride: Ride) -> None:
-        """A rider asks."""
+    def quote(self, ride: Ride) -> None:
+        """A rider asks what it costs."""
+        lat, lon = degrees(*ride.pickup)
+        quote_id = quote_of(ride.request_id)
+        event = QuoteRequest(quote_id, ride.rider_id, lat, lon, ride.pickup_at_ms, ride.at_ms)
+        truth = self.truth("quote_asked", quote_id, "", "quoted", takes_below=ride.takes_below)
+        self._add("quote_requests", quote_id, event, ride.at_ms, (truth,))
+
+    def request(self, ride: Ride, at_ms: int, truths: Truths = ()) -> None:
+        """A rider wants a ride."""
         lat, lon = degrees(*ride.pickup)
         to_lat, to_lon = degrees(*ride.dropoff)
         event = RideRequest(
@@ -56,10 +65,11 @@ class Emitter:
             lon,
             to_lat,
             to_lon,
-            ride.pickup_at_ms,
-            ride.at_ms,
+            max(ride.pickup_at_ms, at_ms),
+            at_ms,
+            ride.quote_id,
         )
-        self._add("requests", ride.request_id, event, ride.at_ms, ())
+        self._add("requests", ride.request_id, event, at_ms, truths)
 
     def status(
         self, driver: Driver, status: Literal["online", "offline"], at_ms: int, truths: Truths = ()
@@ -129,3 +139,13 @@ class Emitter:
 
     def _add(self, stream: str, key: str, event: Any, at_ms: int, truths: Truths) -> None:
         self.events.append(Simulated(stream, key, event, at_ms, truths))
+
+
+def quote_of(request_id: str) -> str:
+    """Return the identity of the quote that is asked for before a request.
+
+    >>> quote_of("run-r00000012")
+    'run-q00000012'
+    """
+    run, _, number = request_id.rpartition("-r")
+    return f"{run}-q{number}"

@@ -81,6 +81,7 @@ class RideRequest(msgspec.Struct, frozen=True, gc=False):
         dropoff_lon: Drop-off, degrees east.
         pickup_at_ms: When the rider wants to leave, UTC milliseconds; later than the request if booked ahead.
         event_time_ms: When it was asked for, UTC milliseconds.
+        quote_id: The quote whose multiplier the rider has taken; empty if there is none.
     """
 
     request_id: Identifier
@@ -91,6 +92,27 @@ class RideRequest(msgspec.Struct, frozen=True, gc=False):
     pickup_lon: Longitude
     dropoff_lat: Latitude
     dropoff_lon: Longitude
+    pickup_at_ms: TimeMs
+    event_time_ms: TimeMs
+    quote_id: str = ""
+
+
+class QuoteRequest(msgspec.Struct, frozen=True, gc=False):
+    """A rider asks what a ride would cost.
+
+    Attributes:
+        quote_id: Its identity.
+        rider_id: The rider.
+        pickup_lat: Pick-up, degrees north.
+        pickup_lon: Pick-up, degrees east.
+        pickup_at_ms: When the rider wants to leave, UTC milliseconds.
+        event_time_ms: When it was asked for, UTC milliseconds.
+    """
+
+    quote_id: Identifier
+    rider_id: Identifier
+    pickup_lat: Latitude
+    pickup_lon: Longitude
     pickup_at_ms: TimeMs
     event_time_ms: TimeMs
 
@@ -219,5 +241,21 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     event_time_ms: TimeMs
 
 
+class Quote(msgspec.Struct, frozen=True, gc=False):
+    """Whoever sets prices tells a rider what the usual price is multiplied by.
+
+    Attributes:
+        quote_id: Which was asked for.
+        multiplier: The multiplier.
+        until_ms: Until when a request keeps it, UTC milliseconds.
+        at_ms: When it was made, UTC milliseconds.
+    """
+
+    quote_id: Identifier
+    multiplier: Annotated[float, Meta(ge=0)]
+    until_ms: TimeMs
+    at_ms: TimeMs
+
+
 #: What a dispatcher says to the agents.
-Message: TypeAlias = Offer | Assignment | Release
+Message: TypeAlias = Offer | Assignment | Release | Quote

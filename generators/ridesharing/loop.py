@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from generators.engine.loop import Loop
 from generators.ridesharing.agents import World
-from generators.ridesharing.events import Assignment, Offer, Release
+from generators.ridesharing.events import Assignment, Offer, Quote, Release
 
 #: Topics of an app's messages, and what is on them.
 APP_TOPICS: Final[dict[str, type[Any]]] = {
     "ridesharing.offers": Offer,
     "ridesharing.assignments": Assignment,
     "ridesharing.releases": Release,
+    "ridesharing.quotes": Quote,
 }
 
 LOOP: Final = Loop(APP_TOPICS, World)

@@ -25,6 +25,8 @@ _SHARES: Final = (
     "cancel_races",
     "no_approach",
     "breakdowns",
+    "quoted",
+    "stale_quotes",
 )
 
 
@@ -49,6 +51,9 @@ class RidesProfile(Profile):
         cancel_races: Share of the accepts with a cancellation of the rider within 200 ms.
         no_approach: Share of the assigned drivers who stay where they are.
         breakdowns: Share of the assigned drivers who cancel on their way.
+        quoted: Share of the riders who ask what it costs before they request.
+        elasticity: Of those who are told a multiplier the share ``multiplier ** elasticity`` requests.
+        stale_quotes: Share of those who then request so late that the quote is over.
     """
 
     drivers: int = 0
@@ -64,12 +69,16 @@ class RidesProfile(Profile):
     cancel_races: float = 0.01
     no_approach: float = 0.005
     breakdowns: float = 0.01
+    quoted: float = 0.0
+    elasticity: float = -0.5
+    stale_quotes: float = 0.02
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
         super(RidesProfile, self).__post_init__()
         for name in _SHARES:
             check(0 <= getattr(self, name) <= 1, f"{name} is a share between 0 and 1", getattr(self, name))
+        check(-10 <= self.elasticity <= 0, "the elasticity is between -10 and 0", self.elasticity)
         check(0 <= self.drivers <= 1_000_000, "drivers is a count up to 1,000,000", self.drivers)
         interval = self.location_interval_ms
         check(100 <= interval <= 600_000, "the location interval is 100 to 600,000 ms", interval)

@@ -21,6 +21,9 @@ PICKUP_PATIENCE_S: Final = 720.0
 #: Whoever takes longer is a no-show, ms.
 SLOWEST_BOARDING_MS: Final = 240_000
 
+#: Nobody takes a quote of more than this.
+MOST_TAKEN: Final = 1e6
+
 RideStage = Literal["open", "assigned", "arrived", "aboard"]
 
 
@@ -46,6 +49,8 @@ class Ride:
         stage: Where it stands.
         driver: Number of the driver who has it; -1: none.
         token: Changes with the stage; a timer of another token is out of date.
+        quote_id: The quote that it carries; empty if there is none.
+        takes_below: The rider asks for a quote first and takes one of a smaller multiplier; 0: asks for none.
     """
 
     __slots__ = (
@@ -59,10 +64,12 @@ class Ride:
         "patience_ms",
         "pickup",
         "pickup_at_ms",
+        "quote_id",
         "request_id",
         "rider_id",
         "search_ms",
         "stage",
+        "takes_below",
         "token",
         "vehicle_class",
         "wait_ms",
@@ -82,6 +89,8 @@ class Ride:
         self.stage: RideStage = "open"
         self.driver = -1
         self.token = 0
+        self.quote_id = ""
+        self.takes_below = 0.0
 
     @property
     def leaves_ms(self) -> int:
@@ -122,6 +131,8 @@ class Demand:
             "mind",
             "no_show",
             "board",
+            "quoted",
+            "price",
         )
         self._draw = {name: substream(profile.seed, NAME, "demand", name).random for name in (*names, *more)}
 
@@ -145,6 +156,8 @@ class Demand:
             ride.mind_ms = at_ms + 3_000 + int(117_000 * mind / CHANGED_MIND_SHARE)
         ride.no_show = draw["no_show"]() < self._profile.no_shows
         ride.boarding_ms = min(15_000 + int(60_000 * exponential(draw["board"]())), SLOWEST_BOARDING_MS)
+        if draw["quoted"]() < self._profile.quoted:
+            ride.takes_below = takes_below(draw["price"](), self._profile.elasticity)
         return ride
 
     def _next_ms(self, units: float) -> int:
@@ -167,6 +180,21 @@ class Demand:
         ride.pickup = point_in(origin, draw["spot"](), draw["jitter_x"](), draw["jitter_y"]())
         ride.dropoff = point_in(to, draw["to_spot"](), draw["to_jitter_x"](), draw["to_jitter_y"]())
         ride.zone = city.zone_of(*ride.pickup)
+
+
+def takes_below(uniform: float, elasticity: float) -> float:
+    """Return below which multiplier a rider takes a quote, so that the share ``m ** elasticity`` takes m.
+
+    Args:
+        uniform: The rider's number in [0, 1).
+        elasticity: Zero or below.
+
+    >>> takes_below(0.25, -0.5), takes_below(0.9, 0.0) == MOST_TAKEN
+    (16.0, True)
+    """
+    if elasticity == 0.0 or uniform == 0.0:
+        return MOST_TAKEN
+    return float(min(uniform ** (1.0 / elasticity), MOST_TAKEN))
 
 
 def point_in(zone: Zone, spot: float, jitter_x: float, jitter_y: float) -> tuple[float, float]:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from generators.engine.simulated import Truth
-from generators.ridesharing.emitter import Emitter, Truths
-from generators.ridesharing.events import CancelReason
+from generators.ridesharing.draws import chance
+from generators.ridesharing.emitter import Emitter, Truths, quote_of
+from generators.ridesharing.events import CancelReason, Quote
+from generators.ridesharing.profile import RidesProfile
 from generators.ridesharing.riders import Demand, Ride
 from generators.ridesharing.timers import Due, Timers
+
+#: A rider waits so long for a quote, then requests without one, ms.
+QUOTE_PATIENCE_MS: Final = 180_000
+#: A rider thinks a quote over for so long, ms; who dawdles requests so long after its end.
+_THINKS_MS: Final = (2_000, 20_000)
+_DAWDLES_MS: Final = 30_000
 
 
 class Rides:
     """Every open request with its rider; one that has ended is forgotten.
 
     Args:
+        profile: How riders take quotes.
         demand: Who asks next.
         prefix: What request ids begin with.
         emitter: Takes what riders do.
@@ -24,7 +34,12 @@ class Rides:
         fates: How many requests ended how.
     """
 
-    def __init__(self, demand: Demand, prefix: str, emitter: Emitter, timers: Timers) -> None:
+    def __init__(
+        self, profile: RidesProfile, demand: Demand, prefix: str, emitter: Emitter, timers: Timers
+    ) -> None:
+        self._profile = profile
+        # Who has asked for a quote and not requested yet, by the quote: the ride, and the quote that came.
+        self._asking: dict[str, tuple[Ride, Quote | None]] = {}
         self._demand = demand
         self._prefix = prefix
         self._emit = emitter
@@ -65,12 +80,60 @@ class Rides:
     def ask(self, _number: int, _token: int, _at: int) -> None:
         """A request comes in."""
         ride, self._next = self._next, self._demand.next_ride()
+        if not ride.takes_below:
+            self._request(ride, ride.at_ms)
+        else:
+            self._asking[quote_of(ride.request_id)] = (ride, None)
+            self._emit.quote(ride)
+            self._timers.set(ride.at_ms + QUOTE_PATIENCE_MS, Due.UNQUOTED, ride.number, 0)
+        self._timers.set(self._next.at_ms, Due.REQUEST, 0, 0)
+
+    def hear_quote(self, quote: Quote, at: int) -> bool:
+        """A rider hears a quote, and takes it or leaves; return whether anybody waited for it."""
+        ride, heard = self._asking.get(quote.quote_id, (None, None))
+        if ride is None or heard is not None:
+            return False
+        if quote.multiplier >= ride.takes_below:
+            del self._asking[quote.quote_id]
+            self.fates["left"] += 1
+            return True
+        self._asking[quote.quote_id] = (ride, quote)
+        seed = self._profile.seed
+        least, most = _THINKS_MS
+        ready = at + least + int((most - least) * chance(seed, "thinks", ride.number))
+        if chance(seed, "dawdles", ride.number) < self._profile.stale_quotes:
+            ready = max(ready, quote.until_ms + _DAWDLES_MS)
+        self._timers.set(ready, Due.TAKE, ride.number, 0)
+        return True
+
+    def go_unquoted(self, number: int, _token: int, at: int) -> None:
+        """No quote has come: the rider requests without one."""
+        name = quote_of(self._name(number))
+        ride, quote = self._asking.get(name, (None, None))
+        if ride is not None and quote is None:
+            del self._asking[name]
+            self._request(ride, at)
+
+    def take(self, number: int, _token: int, at: int) -> None:
+        """The rider requests by the quote."""
+        name = quote_of(self._name(number))
+        ride, quote = self._asking.pop(name)
+        if quote is not None:
+            ride.quote_id = name
+            kind, expected = ("quote_taken", "locked") if at <= quote.until_ms else ("quote_stale", "expired")
+            said = {"multiplier": quote.multiplier, "quote": name, "left_ms": quote.until_ms - at}
+            self._request(ride, at, (self._emit.truth(kind, ride.request_id, "", expected, **said),))
+
+    def _request(self, ride: Ride, at: int, truths: Truths = ()) -> None:
+        """A rider asks for the ride; plans go on from here."""
+        later = at - ride.at_ms
+        ride.at_ms, ride.pickup_at_ms = at, max(ride.pickup_at_ms, at)
         self._open[ride.request_id] = ride
-        self._emit.request(ride)
+        self._emit.request(ride, at, truths)
         self._be_patient(ride, ride.pickup_at_ms + ride.search_ms)
         if ride.mind_ms:
+            ride.mind_ms += later
             self._timers.set(ride.mind_ms, Due.MIND, ride.number, 0)
-        self._timers.set(self._next.at_ms, Due.REQUEST, 0, 0)
 
     def lose_patience(self, number: int, token: int, at: int) -> None:
         """The rider has waited long enough."""
@@ -102,4 +165,7 @@ class Rides:
         self.close(ride, fate)
 
     def _of(self, number: int) -> Ride | None:
-        return self._open.get(f"{self._prefix}{number:08d}")
+        return self._open.get(self._name(number))
+
+    def _name(self, number: int) -> str:
+        return f"{self._prefix}{number:08d}"

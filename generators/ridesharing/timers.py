@@ -23,6 +23,8 @@ class Due(IntEnum):
     PATIENCE = 11
     MIND = 12
     RACE = 13
+    UNQUOTED = 14
+    TAKE = 15
 
 
 class Timers:

@@ -16,8 +16,9 @@ import msgspec
 
 from millrace.errors import UserError
 
-#: What 0x09 (the tab) and more begins may be JSON.
-MOST_INPUTS: Final = 8
+#: The bytes that stand for inputs, in order: no JSON text begins with one, as it may with a tab.
+_MARKS: Final = bytes((*range(1, 9), *range(14, 32)))
+MOST_INPUTS: Final = len(_MARKS)
 #: Stands for the input of an event that came by none.
 NO_INPUT: Final = b"\x00"
 
@@ -46,7 +47,9 @@ class Inputs:
         self.types = tuple(declared.values())
         self._owner = owner
         self._decoders = [msgspec.json.Decoder(tp, strict=strict) for tp in self.types]
-        self._decode: list[Callable[[Any], Any]] = [self._refuse, *(d.decode for d in self._decoders)]
+        self._decode: list[Callable[[Any], Any]] = [self._refuse] * (_MARKS[-1] + 1)
+        for mark, decoder in zip(_MARKS, self._decoders, strict=False):
+            self._decode[mark] = decoder.decode
 
     def rank(self, event: Any, name: str | None = None) -> int:
         """Return the place of the input that an event comes by.
@@ -77,7 +80,7 @@ class Inputs:
 
     def name_of(self, marked: bytes) -> str:
         """Return the input of an event."""
-        return self.names[marked[0] - 1]
+        return self.names[_MARKS.index(marked[0])]
 
     def decode(self, marked: bytes) -> Any:
         """Make an event from its marked JSON.
@@ -91,7 +94,7 @@ class Inputs:
         """Return the decoder of the input by which all these events came; ``None`` if there are several."""
         marks = {raw[:1] for raw in marked}
         mark = marks.pop()
-        return None if marks or mark == NO_INPUT else self._decoders[mark[0] - 1]
+        return None if marks or mark == NO_INPUT else self._decoders[_MARKS.index(mark)]
 
     def _refuse(self, raw: Any) -> Any:
         raise msgspec.ValidationError(f"it came by none of the inputs {', '.join(self.names)}")
@@ -99,7 +102,7 @@ class Inputs:
 
 def mark_of(rank: int) -> bytes:
     """Return the byte that stands for an input."""
-    return bytes((rank + 1,))
+    return _MARKS[rank : rank + 1]
 
 
 def unmarked(raw: bytes) -> bytes:
@@ -108,7 +111,7 @@ def unmarked(raw: bytes) -> bytes:
     >>> unmarked(b"\x01{}"), unmarked(b"{}"), unmarked(b"")
     (b'{}', b'{}', b'')
     """
-    return raw[1:] if raw and raw[0] <= MOST_INPUTS else raw
+    return raw[1:] if raw and (raw[0] in _MARKS or raw[:1] == NO_INPUT) else raw
 
 
 @functools.lru_cache(maxsize=64)

@@ -99,7 +99,7 @@ def test_the_slider_shows_what_was_in_every_panel_of_the_city_and_the_way_back(
     found = city(served.data)
     assert found is not None
     move_slider(panel, at)
-    for name in ("map", "longest", "shortage", "stuck"):
+    for name in ("map", "longest", "shortage", "stuck", "dearest"):
         expect(page.locator(f"#panel-{name}")).to_have_class(re.compile("past"))
     riders = found.moment(at).riders
     expect(page.locator("#panel-longest tbody a").first).to_have_text(riders[0].request_id)
@@ -156,6 +156,48 @@ def test_a_trip_is_ended_with_a_reason_by_who_has_the_token(served: Served, look
     page.locator("#act input[name=by]").fill("ann")
     page.locator("#act-send").click()
     expect(page.locator("#act-said")).to_contain_text("no broker is named")  # the server has none here
+
+
+def test_dear_cells_are_shaded_and_listed_now_and_as_they_were(served: Served, look: Look) -> None:
+    page, panel = opened(look, served)
+    found = city(served.data)
+    assert found is not None
+
+    def dear(at_ms: int | None = None) -> dict[str, float]:
+        cells = found.moment(at_ms).cells
+        return {name: cell.multiplier for name, cell in cells.items() if cell.multiplier is not None}
+
+    panel.get_by_role("button", name="surge").click()
+    expect(panel.locator(".area[d]:not(.r0)")).to_have_count(len(dear()))
+    rows = page.locator("#panel-dearest tbody tr")
+    expect(rows).to_have_count(min(len(dear()), 25))
+    expect(rows.first).to_contain_text(f"{max(dear().values()):g}")
+    shades = {area.get_attribute("class") or "" for area in panel.locator(".area[d]:not(.r0)").all()}
+    assert len(shades) > 1, "the dearest are darker"
+    at = served.records.until_ms - 40 * 60_000
+    assert dear(at) != dear()
+    move_slider(panel, at)
+    expect(page.locator("#panel-dearest")).to_have_class(re.compile("past"))
+    expect(panel.locator(".area[d]:not(.r0)")).to_have_count(len(dear(at)))
+    check_contrast(page)
+
+
+def test_cap_and_policy_are_set_with_a_reason_by_who_has_the_token(served: Served, look: Look) -> None:
+    page, _ = opened(look, served)
+    expect(page.locator("#panel-prices [data-act=set-cap]").first).to_be_disabled()
+    page = look(served.with_token)
+    page.goto(served.url)
+    for name, fill in (("set-cap", "cap"), ("set-policy", "policy")):
+        page.locator(f"#panel-prices [data-act={name}]").first.click()
+        if fill == "cap":
+            page.locator("#act input[name=cap]").fill("1.5")
+        else:
+            page.locator("#act select[name=policy]").select_option("fifo")
+        page.locator("#act input[name=reason]").fill("a storm")
+        page.locator("#act input[name=by]").fill("ann")
+        page.locator("#act-send").click()
+        expect(page.locator("#act-said")).to_contain_text("no broker is named")  # the server has none here
+        page.keyboard.press("Escape")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (1280, True)])

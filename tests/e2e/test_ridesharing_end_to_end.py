@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from apps.ridesharing.events import INPUTS
+from apps.ridesharing.events import GATE_INPUTS
 from apps.ridesharing.fleet import Fleet
 from apps.ridesharing.replay import Faults, Replay, run_replay
 from apps.ridesharing.replay_report import Plan
@@ -22,7 +22,10 @@ from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table
 from tests.unit.apps.ridesharing.test_audit import START, line_of_requests
 
 #: What comes out, besides the streams.
-OUT = ("control", "offers", "assignments", "releases", "trips", "violations", "dead_letters")
+OUT = (
+    "control", "offers", "assignments", "releases", "trips", "violations", "dead_letters",
+    "quotes", "fares", "surge",
+)  # fmt: skip
 COLUMNS = (
     "request_id",
     "attempt",
@@ -74,7 +77,7 @@ def build_town(
     plan = Plan(START, START + 600_000, 10, "optimal", 10_000, 3_000.0, 3)
     fleet = Fleet(line_of_requests(36, 15), plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
     replay = run_replay(fleet, plan.config, faults=faults, keep_log=True)
-    names = {name: topic_factory(1) for name in (*INPUTS, *OUT)}
+    names = {name: topic_factory(1) for name in (*GATE_INPUTS, *OUT)}
     assert set(names) == set(RidesTopics.model_fields) - {"partitions"}
     producer = Producer({"bootstrap.servers": kafka_bootstrap})
     for batch in replay.log:

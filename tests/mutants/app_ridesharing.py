@@ -33,7 +33,6 @@ _BORDERS: Final = "tests/unit/apps/ridesharing/test_borders.py"
 _RIDERS: Final = "tests/unit/apps/ridesharing/test_riders.py"
 _ETA: Final = "tests/unit/apps/ridesharing/test_eta.py"
 _HINTS: Final = "tests/unit/apps/ridesharing/test_hints.py"
-_SURGE: Final = "tests/unit/apps/ridesharing/test_surge.py"
 _DEMAND: Final = "tests/unit/apps/ridesharing/test_demand.py"
 _PLACES: Final = f"{_TESTS}/test_places.py"
 _DEBS: Final = "tests/unit/apps/ridesharing/test_debs.py"
@@ -657,47 +656,6 @@ MUTANTS: Final = (
         "a region is forgotten after a week",
         (_DEMAND,),
     ),
-    # -- surge
-    Mutant(
-        "surge: what was asked five minutes ago counts for ever",
-        f"{_APP}/surge/process.py",
-        "            cell.asks[(epoch + 1) % config.epochs] = 0\n",
-        "",
-        "sliding five minutes",
-        (_SURGE,),
-    ),
-    Mutant(
-        "surge: cars that fell silent are free",
-        f"{_APP}/surge/process.py",
-        "if end_ms - car.at_ms > config.ttl_ms:",
-        "if end_ms - car.at_ms > 1 << 60:",
-        "supply is who was heard of",
-        (_SURGE,),
-    ),
-    Mutant(
-        "surge: a multiplier rises again at once",
-        f"{_APP}/surge/process.py",
-        "(config.hold_ms if rising < 0 else config.rise_again_ms)",
-        "(config.hold_ms if rising < 0 else 0)",
-        "turns twice an hour at most",
-        (_SURGE,),
-    ),
-    Mutant(
-        "surge: a multiplier jumps to its target",
-        f"{_APP}/surge/process.py",
-        "min(max(off, -config.step), config.step)",
-        "off",
-        "a step at most",
-        (_SURGE,),
-    ),
-    Mutant(
-        "surge: riders take every quote",
-        f"{_APP}/surge/world.py",
-        "self.quotes[request_id].multiplier ** self.riders_e",
-        "1.0",
-        "elasticity of riders",
-        (_SURGE,),
-    ),
     # -- where cars are
     Mutant(
         "ridesharing: cars that fell silent are written again and again",
@@ -726,8 +684,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: places are written once, and never again",
         f"{_APP}/dispatcher.py",
-        "        if length and book.cars and ctx.timers.pending(_PLACES) is None:\n",
-        "        if length and len(book.cars) == 1 and ctx.timers.pending(_PLACES) is None:\n",
+        "            if length and book.cars and ctx.timers.pending(name) is None:\n",
+        "            if length and len(book.cars) == 1 and ctx.timers.pending(name) is None:\n",
         "each half minute has its places",
         (_PLACES,),
     ),

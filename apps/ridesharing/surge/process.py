@@ -1,127 +1,39 @@
 """Who asks and which cars are free, by cell, in the last five minutes; the multiplier that follows from it.
 
-Per cell, the requests of the last five minutes over the cars that were free on average, each with a share of
-the neighbours'. The multiplier moves towards what that ratio asks for, by a step at most, and only if it is
-off by more than a band; after it has begun to fall it does not rise again for an hour.
+Per cell, the riders who asked in the last five minutes, each once, over the cars that were free on average,
+each with a share of the neighbours'. The multiplier moves towards what that ratio asks for, by a step at
+most, and only if it is off by more than a band; after it has begun to fall it does not rise again for an
+hour. A quote has the multiplier in force, and whoever takes it in time keeps it.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
 
 import h3
 import msgspec
 
-from millrace import Context, KeyedProcess, Timer, event_time, map_state, side_output, value_state
+from apps.ridesharing.events import Control, SetSurgeCap
+from apps.ridesharing.surge.config import REMEMBER_MS, SurgeConfig
+from apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multiplier, Outcome, Quote, SurgeCount
+from millrace import (
+    BroadcastContext,
+    Context,
+    KeyedProcess,
+    Timer,
+    broadcast_state,
+    hours,
+    map_state,
+    side_output,
+    value_state,
+)
 
 _EPOCH: Final = "epoch"
 #: A multiplier is told in hundredths.
 _DIGITS: Final = 2
-
-
-class SurgeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How prices follow scarcity. All times are ms of event time.
-
-    Attributes:
-        resolution: H3 resolution of the cells.
-        epoch_ms: How often multipliers are decided.
-        epochs: Over so many of these what is counted slides: ten of half a minute are five minutes.
-        neighbours: Share with which each neighbouring cell counts.
-        balance: Requests per free car, in the time that is counted, up to which the price is the usual one.
-        power: How steeply the multiplier follows the ratio over ``balance``.
-        prior_cars: So many cars in balance count in every cell, so that few requests are no scarcity.
-        band: The multiplier stays unless it is off by more than this.
-        step: By how much it moves in an epoch at most.
-        cap: Its largest value.
-        turn_band: The same for a first step the other way.
-        hold_ms: So long it stays after a rise before it falls.
-        rise_again_ms: So long after it began to fall it does not rise: it turns twice in that time at most.
-        ttl_ms: A car that was not heard of for so long is not free.
-    """
-
-    resolution: int = 8
-    epoch_ms: int = 30_000
-    epochs: int = 10
-    neighbours: float = 0.3
-    balance: float = 2.2
-    power: float = 0.6
-    prior_cars: float = 1.0
-    band: float = 0.15
-    step: float = 0.2
-    cap: float = 3.0
-    turn_band: float = 0.5
-    hold_ms: int = 900_000
-    rise_again_ms: int = 3_600_000
-    ttl_ms: int = 150_000
-
-    def target(self, asked: float, free: float) -> float:
-        """Return the multiplier that requests and free cars of a cell and its neighbours ask for.
-
-        >>> SurgeConfig().target(asked=0.0, free=10.0), SurgeConfig().target(asked=1e9, free=0.0)
-        (1.0, 3.0)
-        """
-        ratio = (asked + self.prior_cars * self.balance) / (free + self.prior_cars)
-        return float(min(max((ratio / self.balance) ** self.power, 1.0), self.cap))
-
-
-class Seen(msgspec.Struct, frozen=True, gc=False):
-    """Somebody asks what a ride costs, or a car is free, or is not any more.
-
-    Attributes:
-        what: ``asks``, ``free``, ``busy``.
-        subject: The quote or the driver.
-        region: The region.
-        at_ms: When, UTC ms.
-        lat: Where, degrees.
-        lon: Where, degrees.
-    """
-
-    what: Literal["asks", "free", "busy"]
-    subject: str
-    region: str
-    at_ms: int
-    lat: float
-    lon: float
-
-
-class Quote(msgspec.Struct, frozen=True, gc=False):
-    """The multiplier that somebody was told; it holds for their request, whatever comes after.
-
-    Attributes:
-        quote_id: Whose.
-        cell: Their cell.
-        at_ms: When, UTC ms.
-        multiplier: The multiplier in force there.
-        why: What it follows from.
-    """
-
-    quote_id: str
-    cell: str
-    at_ms: int
-    multiplier: float
-    why: str
-
-
-class Priced(msgspec.Struct, frozen=True, gc=False):
-    """A cell has another multiplier.
-
-    Attributes:
-        region: The region.
-        cell: The cell.
-        at_ms: From when on, UTC ms.
-        multiplier: The multiplier.
-        target: What the ratio asks for.
-        asked: Requests in the time that is counted, with the neighbours' share.
-        free: Cars free on average in that time, with the neighbours' share.
-    """
-
-    region: str
-    cell: str
-    at_ms: int
-    multiplier: float
-    target: float
-    asked: float
-    free: float
+#: So many caps are remembered, the newest.
+_MOST_CAPS: Final = 50
 
 
 class Cell(msgspec.Struct, array_like=True):
@@ -133,8 +45,8 @@ class Cell(msgspec.Struct, array_like=True):
         multiplier: The multiplier.
         rising: 1 if it rose last, -1 if it fell.
         moved_ms: When it rose last, or began to fall, UTC ms.
-        asked_near: Requests that it follows from, of the last epoch.
-        free_near: Cars that it follows from.
+        demand: Requests that it follows from, of the last epoch.
+        supply: Cars that it follows from.
     """
 
     asks: list[int]
@@ -142,108 +54,264 @@ class Cell(msgspec.Struct, array_like=True):
     multiplier: float = 1.0
     rising: int = 0
     moved_ms: int = 0
-    asked_near: float = 0.0
-    free_near: float = 0.0
+    demand: float = 0.0
+    supply: float = 0.0
 
 
-class Car(msgspec.Struct, array_like=True):
-    """A free car.
+class Held(msgspec.Struct, array_like=True):
+    """A quote that may be taken.
 
     Attributes:
-        cell: Where.
-        at_ms: When it was heard of, UTC ms.
+        rider_id: Whose.
+        cell: For a pick-up in this cell or one beside it.
+        at_ms: When it was made, UTC ms.
+        multiplier: The multiplier.
+        booked: Whether it is for a ride that is booked ahead.
+        why: What it follows from.
+        request_id: The request that has taken it.
     """
 
+    rider_id: str
     cell: str
     at_ms: int
+    multiplier: float
+    booked: bool
+    why: str
+    request_id: str = ""
 
 
-class Surge(KeyedProcess[Seen, Quote]):
-    """Tells quotes (``main``), and multipliers when they change (``priced``); its key is the region.
+class Surge(KeyedProcess[FreeCars | Asked, Quote]):
+    """Tells quotes (``main``), what requests are charged by (``fares``), multipliers; keyed by region.
+
+    What is asked in the millisecond in which an epoch ends has the multiplier of the next one; which cars
+    are free then is known before, since that input is handled first.
 
     Args:
         config: How prices follow scarcity.
     """
 
-    order = event_time()
-    priced = side_output(Priced)
+    order = "event_time"
+    inputs: ClassVar = {"free": FreeCars, "asks": Asked}
+    control_type: ClassVar[object] = Control
+
     cells = map_state(str, Cell, paged=True)
-    cars = map_state(str, Car, paged=True)
+    held = map_state(str, Held, paged=True, ttl=hours(2))
+    #: Rider → when they last counted as demand, UTC ms.
+    counted = map_state(str, int, paged=True, ttl=hours(2))
     epoch = value_state(int, default=-1)
+    #: The newest cap that the cells are held to, by its name in ``caps``.
+    lowered = value_state(str, default="")
+    #: From when on and by which command → cap.
+    caps = broadcast_state(str, float)
+
+    fares = side_output(Fare)
+    multipliers = side_output(Multiplier)
+    counts = side_output(SurgeCount)
 
     def __init__(self, config: SurgeConfig | None = None) -> None:
-        self.config = config or SurgeConfig()
+        config = config or SurgeConfig()
+        self.config = msgspec.structs.replace(config, cap=in_hundredths(config.cap))
 
-    def process(self, event: Seen, ctx: Context) -> None:
-        """Count a request and quote it, or note a car."""
-        config = self.config
-        self._close(event.at_ms // config.epoch_ms, event.region, ctx)
-        if event.what == "busy":
-            self.cars.remove(event.subject)
-            return
-        name = h3.latlng_to_cell(event.lat, event.lon, config.resolution)
-        if event.what == "free":
-            self.cars.put(event.subject, Car(name, event.at_ms))
-        else:
-            cell = self.cells.get(name) or self._empty()
-            ctx.emit(Quote(event.subject, name, event.at_ms, cell.multiplier, _why(cell, config)))
-            cell.asks[self.epoch.value % config.epochs] += 1
-            self.cells.put(name, cell)
-        ctx.timers.at((self.epoch.value + 1) * config.epoch_ms, _EPOCH)
+    def process(self, event: FreeCars | Asked, ctx: Context) -> None:
+        """Take free cars down, or quote and charge."""
+        self._take(event, ctx.event_time, ctx)
+
+    def on_late(self, event: FreeCars | Asked, ctx: Context) -> None:
+        """Whoever asks late asks now."""
+        self._take(event, max(ctx.event_time, ctx.watermark), ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """End an epoch."""
-        self._close(timer.at // self.config.epoch_ms, str(ctx.key), ctx)
-        if len(self.cells) or len(self.cars):
+        self._go_on(timer.at // self.config.epoch_ms, ctx)
+        self._lower(timer.at, ctx)
+        if self.cells:
             ctx.timers.at((self.epoch.value + 1) * self.config.epoch_ms, _EPOCH)
+        else:
+            self.epoch.clear()
+            self.lowered.clear()
+
+    def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
+        """Take another cap, from an event time on; nothing else concerns prices."""
+        if isinstance(control, SetSurgeCap):
+            from_ms = max(control.from_ms, ctx.watermark + 1, 0)
+            self.caps.put(f"{from_ms:020d} {control.command_id}", in_hundredths(control.cap))
+            for name in sorted(name for name, _ in self.caps.items())[:-_MOST_CAPS]:
+                self.caps.remove(name)
+
+    # -- what comes ------------------------------------------------------------------------------
+
+    def _take(self, event: FreeCars | Asked, now: int, ctx: Context) -> None:
+        config = self.config
+        if isinstance(event, FreeCars):
+            # It is of the epoch that ends now.
+            self._go_on(now // config.epoch_ms - 1, ctx)
+            for name, number in event.cells.items():
+                cell = self.cells.get(name) or self._empty()
+                cell.free[self.epoch.value % config.epochs] += number
+                self.cells.put(name, cell)
+        else:
+            self._go_on(now // config.epoch_ms, ctx)
+            self._lower(now, ctx)
+            self._ask(event, now, ctx)
+        if self.cells:
+            ctx.timers.at((self.epoch.value + 1) * config.epoch_ms, _EPOCH)
+
+    def _ask(self, event: Asked, now: int, ctx: Context) -> None:
+        config, name = self.config, event.cell
+        cell = self.cells.get(name) or self._empty()
+        booked = event.ahead_ms > config.ahead_ms
+        now_is = 1.0 if booked else cell.multiplier
+        why = "booked ahead: the usual price" if booked else self._why(cell, now)
+        if event.what == "quote":
+            self.held.put(event.subject, Held(event.rider_id, name, now, now_is, booked, why))
+            until = now + config.valid_ms
+            ctx.emit(Quote(event.subject, event.rider_id, event.region, name, now, now_is, until, why))
+        else:
+            outcome, held = self._redeem(event, booked, now)
+            if held is not None:
+                now_is, why = held.multiplier, held.why
+            elif event.quote_id:
+                why = f"quote {outcome}; {why}"
+            whose = event.subject, event.rider_id, event.quote_id
+            ctx.output(self.fares, Fare(*whose, event.region, name, now, now_is, outcome, why))
+            if held is not None:
+                return  # who takes a quote has been counted when asking for it
+        last = self.counted.get(event.rider_id)
+        if not booked and (last is None or now - last >= config.epochs * config.epoch_ms):
+            self.counted.put(event.rider_id, now)
+            cell.asks[self.epoch.value % config.epochs] += 1
+            self.cells.put(name, cell)
+
+    def _redeem(self, event: Asked, booked: bool, now: int) -> tuple[Outcome, Held | None]:
+        """Return what becomes of the quote that a request carries, and the quote if the request keeps it."""
+        if not event.quote_id:
+            return "booked" if booked else "none", None
+        held = self.held.get(event.quote_id)
+        if held is None or now - held.at_ms > REMEMBER_MS:
+            return "unknown", None
+        if held.rider_id != event.rider_id:
+            return "foreign", None
+        if held.request_id:
+            return "used", None
+        if held.booked != booked or not _is_beside(held.cell, event.cell):
+            return "elsewhere", None
+        if now > held.at_ms + self.config.valid_ms:
+            return "expired", None
+        held.request_id = event.subject
+        self.held.put(event.quote_id, held)
+        return "locked", held
+
+    def _why(self, cell: Cell, now: int) -> str:
+        config = self.config
+        minutes = config.epochs * config.epoch_ms / 60_000
+        cap = self._cap(now)
+        return (
+            f"{cell.demand:.1f} asked in {minutes:g} min, {cell.supply:.1f} cars free, cell and neighbours"
+            + (f"; {cap:g} is the most" if cell.multiplier >= cap else "")
+        )
+
+    # -- time ------------------------------------------------------------------------------------
 
     def _empty(self) -> Cell:
         return Cell([0] * self.config.epochs, [0] * self.config.epochs)
 
-    def _close(self, until: int, region: str, ctx: Context) -> None:
-        """End the epochs before one; with no car and no cell left there is nothing to decide."""
+    def _go_on(self, until: int, ctx: Context) -> None:
+        """End the epochs before one; without a cell there is nothing to decide."""
         epoch = self.epoch.value
-        while 0 <= epoch < until and (len(self.cells) or len(self.cars)):
-            self._end(epoch, region, ctx)
+        while 0 <= epoch < until and self.cells:
+            self._lower((epoch + 1) * self.config.epoch_ms, ctx)
+            self._end(epoch, ctx)
             epoch += 1
-        self.epoch.value = until
+        self.epoch.value = max(epoch, until)
 
-    def _end(self, epoch: int, region: str, ctx: Context) -> None:
+    def _end(self, epoch: int, ctx: Context) -> None:
         config, place = self.config, epoch % self.config.epochs
         end_ms = (epoch + 1) * config.epoch_ms
-        free: dict[str, int] = {}
-        for driver, car in list(self.cars.items()):
-            if end_ms - car.at_ms > config.ttl_ms:
-                self.cars.remove(driver)
-            else:
-                free[car.cell] = free.get(car.cell, 0) + 1
+        cap = self._cap(end_ms)
         cells = dict(self.cells.items())
-        for name in free.keys() - cells.keys():
-            cells[name] = self._empty()
         if config.neighbours:  # a cell that nobody has asked in yet is as scarce as those around it
             for name in [name for name, cell in cells.items() if any(cell.asks)]:
                 for other in h3.grid_ring(name, 1):
-                    cells.setdefault(other, self._empty())
-        for name, cell in cells.items():
-            cell.free[place] = free.get(name, 0)
+                    if config.regions.is_one or config.regions.of_zone(other) == ctx.key:
+                        cells.setdefault(other, self._empty())
         asked = {name: float(sum(cell.asks)) for name, cell in cells.items()}
         cars = {name: sum(cell.free) / config.epochs for name, cell in cells.items()}
         for name, cell in sorted(cells.items()):
-            near = [other for other in h3.grid_ring(name, 1) if other in cells]
-            cell.asked_near = asked[name] + config.neighbours * sum(asked[other] for other in sorted(near))
-            cell.free_near = cars[name] + config.neighbours * sum(cars[other] for other in sorted(near))
-            target = config.target(cell.asked_near, cell.free_near)
+            near = sorted(other for other in h3.grid_ring(name, 1) if other in cells)
+            cell.demand = asked[name] + config.neighbours * sum(asked[other] for other in near)
+            cell.supply = cars[name] + config.neighbours * sum(cars[other] for other in near)
+            before, target = cell.multiplier, config.target(cell.demand, cell.supply, cap)
             if move(cell, target, end_ms, config):
-                ctx.output(
-                    self.priced,
-                    Priced(region, name, end_ms, cell.multiplier, target, cell.asked_near, cell.free_near),
-                )
-            cell.asks[(epoch + 1) % config.epochs] = 0
+                self._tell(name, cell, before, target, end_ms, self._why(cell, end_ms), ctx)
+            if cell.asks[place] or cell.free[place]:
+                now = cell.asks[place], cell.free[place], cell.multiplier
+                ctx.output(self.counts, SurgeCount(str(ctx.key), name, end_ms, *now))
+            cell.asks[(epoch + 1) % config.epochs] = cell.free[(epoch + 1) % config.epochs] = 0
             turned = cell.rising and end_ms - cell.moved_ms < config.rise_again_ms
             if turned or cell.multiplier > 1.0 or any(cell.asks) or any(cell.free):
                 self.cells.put(name, cell)
             else:
                 self.cells.remove(name)
+
+    def _tell(
+        self,
+        name: str,
+        cell: Cell,
+        before: float,
+        target: float,
+        at: int,
+        why: str,
+        ctx: Context,
+    ) -> None:
+        about = (str(ctx.key), name, at, cell.multiplier, before, round(target, 4))
+        near = round(cell.demand, 4), round(cell.supply, 4)
+        ctx.output(self.multipliers, Multiplier(*about, *near, self._cap(at), why))
+
+    # -- the cap ---------------------------------------------------------------------------------
+
+    def _cap(self, at: int) -> float:
+        """Return the largest multiplier at a time, UTC ms."""
+        return next(
+            (cap for _, start, cap in reversed(self.caps.view(_in_order)) if start <= at), self.config.cap
+        )
+
+    def _lower(self, until: int, ctx: Context) -> None:
+        """Hold the cells to each cap that came into force by a time, from that moment on."""
+        for name, start, cap in self._new_caps(until):
+            self.lowered.value = name
+            for of, cell in sorted(self.cells.items()):
+                if cell.multiplier > cap:
+                    before = cell.multiplier
+                    cell.multiplier = cap
+                    if cell.rising >= 0:
+                        cell.rising, cell.moved_ms = -1, start
+                    self.cells.put(of, cell)
+                    self._tell(of, cell, before, cap, start, f"the cap was set to {cap:g}", ctx)
+
+    def _new_caps(self, until: int) -> Iterator[tuple[str, int, float]]:
+        lowered = self.lowered.value
+        for name, start, cap in self.caps.view(_in_order):
+            if name > lowered and start <= until:
+                yield name, start, cap
+
+
+def in_hundredths(cap: float) -> float:
+    """Return a cap as multipliers are told: in hundredths, no larger than it is.
+
+    >>> in_hundredths(1.999), in_hundredths(1.1)
+    (1.99, 1.1)
+    """
+    near = round(cap, _DIGITS)
+    return near if near <= cap else round(near - 0.01, _DIGITS)
+
+
+def _in_order(entries: list[tuple[str, Any]]) -> list[tuple[str, int, float]]:
+    return [(name, int(name.partition(" ")[0]), cap) for name, cap in sorted(entries)]
+
+
+def _is_beside(one: str, other: str) -> bool:
+    """Return whether a cell is another, or touches it."""
+    return one == other or other in h3.grid_ring(one, 1)
 
 
 def move(cell: Cell, target: float, now_ms: int, config: SurgeConfig) -> bool:
@@ -271,10 +339,3 @@ def move(cell: Cell, target: float, now_ms: int, config: SurgeConfig) -> bool:
         cell.moved_ms = now_ms
     cell.rising = rising
     return True
-
-
-def _why(cell: Cell, config: SurgeConfig) -> str:
-    minutes = config.epochs * config.epoch_ms / 60_000
-    return (
-        f"{cell.asked_near:.1f} asked in {minutes:g} min, {cell.free_near:.1f} cars free, cell and neighbours"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.replay import run_replay
-from apps.ridesharing.surge.process import Priced, SurgeConfig
+from apps.ridesharing.surge.config import SurgeConfig
+from apps.ridesharing.surge.records import Multiplier
 from apps.ridesharing.surge.world import City, World
 
 #: Elasticities of riders and of drivers that are reported; the first pair is what the report begins with.
@@ -102,21 +102,20 @@ def figures(world: World, city: City) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sign_changes(priced: Sequence[Priced]) -> dict[tuple[str, int], int]:
+def sign_changes(told: Sequence[Multiplier]) -> dict[tuple[str, int], int]:
     """Return how often the multiplier of a cell turns round, by cell and hour in which it moves.
 
     Example:
-        >>> moves = [(0, 1.1), (60_000, 1.2), (120_000, 1.1), (4_000_000, 1.2)]
-        >>> found = sign_changes([Priced("c", "a", at, m, m, 0.0, 0.0) for at, m in moves])
-        >>> found == {("a", 0): 1, ("a", 1): 1}
+        >>> moves = [(0, 1.0, 1.1), (60_000, 1.1, 1.2), (120_000, 1.2, 1.1), (4_000_000, 1.1, 1.2)]
+        >>> told = [Multiplier("c", "a", at, to, before, to, 0.0, 0.0, 3.0, "") for at, before, to in moves]
+        >>> sign_changes(told) == {("a", 0): 1, ("a", 1): 1}
         True
     """
     found: dict[tuple[str, int], int] = {}
-    last: dict[str, float] = defaultdict(lambda: 1.0)
     rising: dict[str, bool] = {}
-    for one in sorted(priced, key=lambda p: p.at_ms):
-        place = (one.cell, one.at_ms // _HOUR_MS)
-        up = one.multiplier > last[one.cell]
+    for one in sorted(told, key=lambda m: m.from_ms):
+        place = (one.cell, one.from_ms // _HOUR_MS)
+        up = one.multiplier > one.before
         found[place] = found.get(place, 0) + (one.cell in rising and rising[one.cell] != up)
-        last[one.cell], rising[one.cell] = one.multiplier, up
+        rising[one.cell] = up
     return found

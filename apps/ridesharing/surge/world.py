@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import cos, radians
 from typing import Any, Final
@@ -13,7 +14,9 @@ import numpy as np
 from apps.ridesharing.events import DriverStatus, Event, Position, RideRequest
 from apps.ridesharing.fleet import Fleet, Leg, Request
 from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
-from apps.ridesharing.surge.process import Priced, Quote, Seen, Surge, SurgeConfig
+from apps.ridesharing.surge.config import SurgeConfig
+from apps.ridesharing.surge.process import Surge
+from apps.ridesharing.surge.records import Asked, FreeCars, Multiplier, Quote
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
 
@@ -112,7 +115,7 @@ class City(Fleet):
     drivers_e: float = 0.3
     quotes: dict[str, Quote] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
-    priced: list[Priced] = field(default_factory=list)
+    priced: list[Multiplier] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Place the drivers, and let those who come for a price be off line."""
@@ -126,8 +129,8 @@ class City(Fleet):
         self._held: list[Event] = []
         self._since: list[Quote] = []
         self._levels: dict[str, float] = {}
-        config = self.prices or SurgeConfig(cap=1.0)
-        self._chain = MemoryChain(Topology({}, (Link(Surge(config)),)), records=True)
+        self._config = self.prices or SurgeConfig(cap=1.0)
+        self._chain = MemoryChain(Topology({}, (Link(Surge(self._config)),)), records=True)
 
     def until(self, ms: int) -> list[Event]:
         """Return what happens up to a time, without those who decline, and let it happen."""
@@ -153,33 +156,31 @@ class City(Fleet):
 
     def _ask(self, happened: list[Event], ms: int) -> None:
         """Tell the process what it may know, and keep what it says."""
-        rows: list[tuple[str, int, Seen]] = []
-
-        def seen(what: Any, subject: str, at: int, lat: float, lon: float) -> None:
-            rows.append((_REGION, at, Seen(what, subject, _REGION, at, lat, lon)))
-
-        free = set(self.drivers).difference(self._off)
-        free = {name for name in free if not self.drivers[name].request_id}
+        rows: list[tuple[str, int, Asked | FreeCars]] = []
         for event in happened:
             if isinstance(event, RideRequest):
-                seen("asks", event.request_id, event.event_time_ms, event.pickup_lat, event.pickup_lon)
-            elif isinstance(event, Position) and event.driver_id in free:
-                seen("free", event.driver_id, event.event_time_ms, event.lat, event.lon)
-        for name in sorted(free - self._free):
-            seen("free", name, ms, *self.drivers[name].leg.at(ms))
-        for name in sorted(self._free - free):
-            seen("busy", name, ms, *self.drivers[name].leg.at(ms))
-        self._free = free
+                cell = self._cell(event.pickup_lat, event.pickup_lon)
+                asked = Asked("quote", event.request_id, event.rider_id, _REGION, cell)
+                rows.append((_REGION, event.event_time_ms, asked))
+        self._free = {name for name, driver in self.drivers.items() if not driver.request_id}.difference(
+            self._off
+        )
+        if ms % self._config.epoch_ms == 0:
+            where = Counter(self._cell(*self.drivers[name].leg.at(ms)) for name in self._free)
+            rows.append((_REGION, ms, FreeCars(_REGION, _REGION, ms, dict(sorted(where.items())))))
         found = self._chain.run_batch(rows) if rows else []
         for one in [*found, *self._chain.advance_watermark(ms + 1)]:
             if one.output == "main":
                 self.quotes[one.payload.quote_id] = one.payload
                 self._since.append(one.payload)
-            elif one.output.endswith("priced"):
+            elif one.output.endswith("multipliers"):
                 self.priced.append(one.payload)
                 self._levels[one.payload.cell] = one.payload.multiplier
-            else:
+            elif not one.output.endswith("counts"):
                 raise AssertionError(f"{one.output}: {one.payload}")
+
+    def _cell(self, lat: float, lon: float) -> str:
+        return str(h3.latlng_to_cell(lat, lon, self._config.resolution))
 
     def _takes(self, request_id: str) -> bool:
         if self._minds[request_id] >= self.quotes[request_id].multiplier ** self.riders_e:

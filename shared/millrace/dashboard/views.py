@@ -205,12 +205,13 @@ class Layer(msgspec.Struct, frozen=True):
 
     Attributes:
         name: What it is.
-        kind: How values are written: counts, or durations in milliseconds.
+        kind: How values are written: counts, durations in milliseconds, or other numbers; those are shaded
+            from the least to the largest.
         about: What it says, in a few words.
     """
 
     name: str
-    kind: Literal["count", "duration"] = "count"
+    kind: Literal["count", "duration", "number"] = "count"
     about: str = ""
 
 

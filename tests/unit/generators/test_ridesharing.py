@@ -19,6 +19,7 @@ from generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, Worl
 from generators.ridesharing.city import City, degrees, demand_factor, distance_m, hour_of_week
 from generators.ridesharing.draws import chance
 from generators.ridesharing.drivers import DAY_MS, acceptance, answer_delay_ms, shift_of
+from generators.ridesharing.emitter import quote_of
 from generators.ridesharing.events import (
     DriverLocation,
     Offer,
@@ -47,6 +48,8 @@ BUSY = RidesProfile(
     cancel_races=0.05,
     no_approach=0.03,
     breakdowns=0.05,
+    quoted=0.5,
+    stale_quotes=0.1,
 )
 BUSY_EVENTS = 60_000
 
@@ -130,7 +133,13 @@ def test_equal_profiles_give_equal_bytes_and_a_shorter_run_is_a_prefix() -> None
 def test_requests_and_shifts_do_not_depend_on_who_dispatches(events: list[Simulated]) -> None:
     world = World(BUSY)
     alone = world.advance(events[-1].event_time_ms)
-    assert of(alone, "requests") == of(events, "requests")[: len(of(alone, "requests"))]
+    assert of(alone, "quote_requests") == of(events, "quote_requests")[: len(of(alone, "quote_requests"))]
+    asked = {event.quote_id for event in of(alone, "quote_requests")}
+
+    def unasked(found: list[Simulated]) -> list[Any]:
+        return [r for r in of(found, "requests") if quote_of(r.request_id) not in asked]
+
+    assert unasked(alone) == unasked(events)[: len(unasked(alone))]
     assert not of(alone, "answers")
     first = {event.driver_id: event for event in reversed(of(events, "status")) if event.status == "online"}
     for status in of(alone, "status"):

@@ -20,9 +20,13 @@ from generators.ridesharing.events import (
     DriverLocation,
     Message,
     Offer,
+    Quote,
+    QuoteRequest,
     Release,
     RideRequest,
 )
+from generators.ridesharing.riders import takes_below
+from generators.ridesharing.rides import QUOTE_PATIENCE_MS
 
 #: Friday, 2026-01-02 17:00 local time.
 FRIDAY_MS = 1_767_369_600_000
@@ -367,3 +371,64 @@ def test_an_accept_of_an_expired_offer_is_compensated() -> None:
     (compensation,) = dispatcher.decide(made.expires_ms + 1_000)
     assert expired == Release("r-1", "d", "expired", made.expires_ms)
     assert compensation == Release("r-1", "d", "expired", made.expires_ms + 300)
+
+
+# Quotes.
+
+
+def asking(**other: Any) -> tuple[World, list[QuoteRequest]]:
+    """A world of riders who all ask for a quote first, and what was asked in its first ten minutes."""
+    world = World(replace(CALM, quoted=1.0, requests_per_hour=600.0, **other))
+    return world, of(world.advance(world.now_ms + 600_000), "quote_requests")
+
+
+def quotes_of(asked: list[QuoteRequest], multiplier: float, now: int, valid_ms: int = 300_000) -> list[Quote]:
+    return [Quote(one.quote_id, multiplier, now + valid_ms, now) for one in asked]
+
+
+def taken(world: World, until_ms: int) -> dict[str, RideRequest]:
+    return {r.quote_id: r for r in of(world.advance(until_ms), "requests") if r.quote_id}
+
+
+def test_who_hears_no_quote_requests_without_one_after_a_while() -> None:
+    world, asked = asking()
+    first = world.now_ms
+    found = of(world.advance(first + QUOTE_PATIENCE_MS), "requests")
+    assert {r.request_id.replace("-r", "-q") for r in found} >= {one.quote_id for one in asked[-20:]}
+    assert {r.quote_id for r in found} == {""}
+
+
+@pytest.mark.parametrize("elasticity", [-0.25, -0.5, -1.0, 0.0])
+def test_of_those_who_are_told_a_multiplier_the_share_of_the_elasticity_requests(elasticity: float) -> None:
+    world, asked = asking(elasticity=elasticity, stale_quotes=0.0)
+    asked = [one for one in asked if one.event_time_ms > world.now_ms - QUOTE_PATIENCE_MS]
+    again = quotes_of(asked, 9.0, world.now_ms)
+    for quote in (*quotes_of(asked, 2.0, world.now_ms), *again):  # who has heard one hears no other
+        world.receive(quote)
+    now = world.now_ms
+    found = taken(world, now + 60_000)
+    share = len(found) / len(asked)
+    assert share == pytest.approx(2.0**elasticity, abs=0.2)
+    assert set(found) <= {one.quote_id for one in asked}
+    assert all(now + 2_000 <= r.event_time_ms <= now + 20_000 for r in found.values())
+    assert world.fates["left"] == len(asked) - len(found)
+
+
+def test_who_dawdles_requests_when_the_quote_is_over() -> None:
+    world, asked = asking(stale_quotes=1.0)
+    asked = [one for one in asked if one.event_time_ms > world.now_ms - QUOTE_PATIENCE_MS]
+    now = world.now_ms
+    for quote in quotes_of(asked, 1.0, now, valid_ms=60_000):
+        world.receive(quote)
+    assert taken(world, now + 60_001) == {}
+    found = taken(world, now + 120_000)
+    assert set(found) == {one.quote_id for one in asked}
+    assert all(r.event_time_ms > now + 60_000 for r in found.values())
+
+
+def test_the_share_that_takes_a_multiplier_is_that_of_the_elasticity() -> None:
+    drawn = [n / 10_000 for n in range(10_000)]
+    for elasticity in (-0.25, -0.5, -1.0):
+        for multiplier in (1.0, 1.5, 3.0):
+            share = sum(multiplier < takes_below(u, elasticity) for u in drawn) / len(drawn)
+            assert share == pytest.approx(multiplier**elasticity, abs=1e-3)

@@ -12,7 +12,7 @@ import pytest
 
 from millrace import KeyedProcess, arrival, hours, list_state, value_state
 from millrace.host.memory_chain import MemoryChain
-from millrace.inputs import NO_INPUT, InputError, Inputs, unmarked
+from millrace.inputs import MOST_INPUTS, NO_INPUT, InputError, Inputs, unmarked
 from millrace.process import ProcessDefinitionError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, same_as_batch
@@ -161,11 +161,26 @@ def test_an_unknown_input_is_refused(event, named, says):
 
 
 def test_too_many_inputs_are_refused():
-    with pytest.raises(ProcessDefinitionError, match="more than 8 inputs"):
+    with pytest.raises(ProcessDefinitionError, match="more than 26 inputs"):
 
         class Many(KeyedProcess[Reading, str]):
             order = "event_time"
-            inputs: ClassVar = {f"i{n}": Reading for n in range(9)}
+            inputs: ClassVar = {f"i{n}": Reading for n in range(27)}
+
+
+def test_the_inputs_of_a_process_of_the_most_keep_their_order_and_none_looks_like_json():
+    names = [f"i{n}" for n in range(MOST_INPUTS)]
+    inputs = Inputs(dict.fromkeys(names, Reading), "Many")
+    marked = [inputs.mark(b'{"value":1.0}', rank) for rank in range(MOST_INPUTS)]
+    assert marked == sorted(set(marked))
+    assert [inputs.name_of(raw) for raw in marked] == names
+    for raw in marked:
+        assert inputs.decode(raw) == Reading(1.0)
+        assert inputs.only([raw, raw])(unmarked(raw)) == Reading(1.0)
+        assert not raw[:1].isspace()
+        assert raw[:1] < b" "
+    for text in (b"\t1", b"\n1", b"\r1", b" 1", b"\x0b", b"\x0c"):
+        assert unmarked(text) == text
 
 
 def test_an_event_of_no_input_breaks_the_contract_and_keeps_its_bytes():

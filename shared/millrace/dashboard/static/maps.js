@@ -215,6 +215,10 @@ function classes(values, kind) {
     const top = nice(most / 60e3) * 60e3;
     return Array.from({ length: STEPS }, (_, n) => (top * (n + 1)) / STEPS);
   }
+  if (kind === "number") {
+    const least = Math.min(...values.filter((v) => v !== null && v > 0));
+    return Array.from({ length: STEPS }, (_, n) => least + ((most - least) * (n + 1)) / STEPS);
+  }
   const number = Math.min(STEPS, Math.ceil(most));
   return Array.from({ length: number }, (_, n) => Math.ceil((most * (n + 1)) / number));
 }

@@ -11,7 +11,7 @@ import msgspec
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.events import (
-    INPUTS,
+    GATE_INPUTS,
     Answer,
     Cancellation,
     Command,
@@ -25,6 +25,7 @@ from apps.ridesharing.events import (
 )
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.replay import Chain, memory_chain
+from apps.ridesharing.surge.config import SurgeConfig
 from millrace.host.runner import Emission
 from millrace.testing import TestDriver
 
@@ -99,7 +100,7 @@ def command(action: Any, s: float, **more: Any) -> Command:
 
 def as_read(stream: str, said: Any) -> Event:
     """What the app makes of something that is said by a stream."""
-    event: Event = msgspec.json.decode(msgspec.json.encode(said), type=INPUTS[stream])
+    event: Event = msgspec.json.decode(msgspec.json.encode(said), type=GATE_INPUTS[stream])
     return event
 
 
@@ -129,9 +130,9 @@ def states(driver: TestDriver, name: str) -> list[str]:
 class Whole:
     """Gate, dispatcher and auditor, with handovers fed back."""
 
-    def __init__(self, config: DispatchConfig = CONFIG) -> None:
+    def __init__(self, config: DispatchConfig = CONFIG, prices: SurgeConfig | None = None) -> None:
         self._config = config
-        self.chain = Chain(lambda: memory_chain(Dispatcher(config)))
+        self.chain = Chain(lambda: memory_chain(Dispatcher(config), prices=prices))
         self.emissions: list[Emission] = []
 
     def run(self, events: Sequence[Event], until: float) -> list[Emission]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import h3
+
 from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from apps.ridesharing.records import (
     Attempt,
@@ -19,6 +21,7 @@ from apps.ridesharing.records import (
     Violation,
     WindowReport,
 )
+from apps.ridesharing.surge.records import Fare, Multiplier, Quote
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 
 START_MS = 1_767_369_600_000
@@ -43,6 +46,9 @@ class RidesRecords(NamedTuple):
     drivers: list[DriverChange]
     places: list[Place]
     journeys: list[Journey]
+    surge: list[Multiplier]
+    quotes: list[Quote]
+    fares: list[Fare]
 
     @property
     def until_ms(self) -> int:
@@ -124,6 +130,34 @@ def journeys(random: Random, of: list[Trip]) -> list[Journey]:
     return found
 
 
+def surge(random: Random, of: list[Journey], until_ms: int) -> list[Multiplier]:
+    """Cells of pick-ups become dearer by .2 a half minute, and some of them usual again."""
+    found = []
+    for n, name in enumerate(sorted({h3.latlng_to_cell(j.pickup_lat, j.pickup_lon, 8) for j in of})[::3]):
+        at, level = until_ms - random.randrange(5, 60) * MINUTE, 1.0
+        steps = random.randrange(1, 6)
+        for up in [0.2] * steps + [-0.2] * (steps if n % 3 == 0 else 0):
+            before, level = level, round(level + up, 2)
+            found.append(Multiplier("all", name, at, level, before, 2.0, 9.0, 0.5, 3.0, "scarce"))
+            at += 30 * SECOND
+    return found
+
+
+def quotes_and_fares(of: list[Trip]) -> tuple[list[Quote], list[Fare]]:
+    """Three of four riders ask first; one of five leaves, one of seven comes too late."""
+    quotes, fares = [], []
+    for n, t in enumerate(t for t in of if t.revision == 0):
+        name, at, cell = f"q{n}", t.at_ms - MINUTE, "88283082adfffff"
+        multiplier = 1.0 + n % 4 / 5
+        if n % 4:
+            quotes.append(Quote(name, t.rider_id, "all", cell, at, multiplier, at + 5 * MINUTE, "why"))
+        if n % 5:
+            outcome = "none" if n % 4 == 0 else "expired" if n % 7 == 0 else "locked"
+            about = t.request_id, t.rider_id, name if n % 4 else "", "all", cell, t.at_ms, multiplier
+            fares.append(Fare(*about, outcome, "why"))  # type: ignore[arg-type]
+    return quotes, fares
+
+
 def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
     """Write everything that the page can show; return it."""
     random = Random(3)
@@ -140,8 +174,10 @@ def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
     until_ms, more = max(t.at_ms for t in walked), Random(4)
     found = RidesRecords(
         walked, attempts(random, walked), windows(random), supply, drivers,
-        places(more, until_ms), journeys(more, walked),
+        places(more, until_ms), journeys(more, walked), [], [], [],
     )  # fmt: skip
+    quotes, fares = quotes_and_fares(walked)
+    found = found._replace(surge=surge(more, found.journeys, until_ms), quotes=quotes, fares=fares)
     for at in range(0, len(walked), 300):
         put_records(root, "trips", walked[at : at + 300])
     wrong = [
@@ -155,7 +191,8 @@ def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
     late = [Ignored("answers", f"e{n}", "r1", "d1", "the offer is over", True, START_MS) for n in range(4)]
     for table, records in (
         ("windows", found.windows), ("supply", supply), ("drivers", drivers),
-        ("places", found.places), ("journeys", found.journeys),
+        ("places", found.places), ("journeys", found.journeys), ("surge", found.surge),
+        ("quotes", found.quotes), ("fares", found.fares),
         ("violations", wrong), ("operations", by_hand), ("ignored", late),
     ):  # fmt: skip
         if records:

@@ -17,7 +17,7 @@ from apps.ridesharing.geo import distance_m
 from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from apps.ridesharing.records import Journey, Place, Trip
 from millrace.dashboard.tables import open_table
-from tests.unit.apps.ridesharing.tables import USUAL
+from tests.unit.apps.ridesharing.tables import USUAL, rides_folder
 from tests.unit.millrace.dashboard.cases import Clock, put_records
 
 #: Random worlds that are held against plain loops; more by hand.
@@ -96,6 +96,30 @@ def written(root: Path, found: World, seed: int) -> City | None:
     return read_city(*readers, places_ms=EVERY_MS, ttl_ms=MINUTE)
 
 
+def test_a_cell_has_the_newest_multiplier_by_then_and_the_usual_price_is_not_shown(tmp_path: Path) -> None:
+    records = rides_folder(tmp_path)
+    readers = [open_table(tmp_path / "tables" / name, Clock()) for name in (*World._fields, "surge")]
+    found = read_city(*readers, places_ms=EVERY_MS, ttl_ms=MINUTE)
+    assert found is not None
+    plain = read_city(*readers[:3], places_ms=EVERY_MS, ttl_ms=MINUTE)
+    assert plain is not None
+    seen = set()
+    for at in range(records.until_ms - 40 * MINUTE, records.until_ms + 1, 4 * MINUTE):
+        moment = found.moment(at)
+        wanted = {}
+        for row in sorted(records.surge, key=lambda row: row.from_ms):
+            if row.from_ms <= moment.at_ms:
+                wanted[row.cell] = row.multiplier
+        wanted = {name: m for name, m in wanted.items() if m > 1.0}
+        assert {n: c.multiplier for n, c in moment.cells.items() if c.multiplier is not None} == wanted
+        others = {n: c._replace(multiplier=None) for n, c in moment.cells.items()}
+        assert {n: c for n, c in others.items() if any(c[:3]) or c.wait_ms} == {
+            n: c for n, c in plain.moment(at).cells.items() if any(c[:3]) or c.wait_ms
+        }
+        seen |= wanted.keys()
+    assert seen
+
+
 def by_hand(found: World, at: int) -> Moment:
     """The same by loops, a question at a time."""
     cars = cars_by_hand(found, at)
@@ -148,7 +172,7 @@ def areas_by_hand(
             mean(waits) if waits else None,
         )
         if row != (0, 0, 0, None):
-            cells[cell] = row
+            cells[cell] = (*row, None)
     for zone in {*(t.zone for t in found.trips), *(h3.latlng_to_cell(c[2], c[3], 7) for c in free)}:
         waits = [t.wait_ms for t in picked if t.zone == zone]
         row = (

@@ -19,8 +19,9 @@ from deltalake import DeltaTable
 from apps.ridesharing import dashboard, dashboard_city
 from apps.ridesharing.app import app as ridesharing
 from apps.ridesharing.dashboard_data import trips
-from apps.ridesharing.events import Command
+from apps.ridesharing.events import Command, Control, SetPolicy, SetSurgeCap
 from apps.ridesharing.lifecycle import TERMINAL
+from apps.ridesharing.records import Operation
 from apps.ridesharing.settings import RidesharingSettings
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
@@ -288,7 +289,7 @@ def test_the_panels_of_the_city_are_seen_as_of_a_moment_that_is_over(world: Worl
     data, records, _ = world
     at = records.until_ms - 30 * MINUTE
     past = {one["id"]: one["view"] for one in LivePage(data, dashboard.page).at(at)}
-    assert list(past) == ["map", "longest", "shortage", "stuck"]
+    assert list(past) == ["map", "longest", "shortage", "stuck", "dearest"]
     assert past["map"].at_ms == at // 30_000 * 30_000
     rows = frame([t for t in records.trips if t.at_ms <= past["map"].at_ms])
     last = rows.sort_values("revision").groupby("request_id").tail(1)
@@ -323,7 +324,7 @@ def test_a_trip_with_a_rider_that_stands_still_can_be_ended_by_a_command(
     name = next(name for name, offer in offers.items() if offer)
     values = {**offers[name][0].values, "by": "ann", "reason": "the phone is lost"}
     with pytest.raises(ActionRefused, match="no broker"):
-        LivePage(data, dashboard.page).act(values)
+        LivePage(data, dashboard.page).act(values, "end-trip")
     until = records.until_ms
     for now, at_ms in ((until + 9_000, until + 9_000), (clock.now * 2, until)):
         topic = broker.topic()
@@ -331,14 +332,64 @@ def test_a_trip_with_a_rider_that_stands_still_can_be_ended_by_a_command(
             {"kafka": {"bootstrap": broker.bootstrap}, "topics": {"commands": topic}}
         )
         page = LivePage(AppData(ridesharing, settings, data.root, Clock(now)), dashboard.page)
-        assert f"ending {name} is sent, by ann" in page.act(values)
+        assert f"ending {name} is sent, by ann" in page.act(values, "end-trip")
         with pytest.raises(ActionRefused, match="Why is missing"):
-            page.act({**values, "reason": ""})
+            page.act({**values, "reason": ""}, "end-trip")
         ((key, value),) = [one for n in range(4) for one in records_of(broker.bootstrap, topic, n)]
         event = msgspec.json.decode(value or b"", type=Command)
         assert (key, event.action, event.request_id) == (name.encode(), "end_trip", name)
         assert (event.operator, event.reason, event.zone) == ("ann", "the phone is lost", "872830828ffffff")
         assert event.event_time_ms == at_ms
+
+
+def test_prices_are_those_of_quotes_and_fares(world: World) -> None:
+    data, records, _ = world
+    numbers = {n.label: n.value for n in shown(data, "prices").items}
+    carried = {fare.quote_id for fare in records.fares}
+    over = [q for q in records.quotes if q.until_ms < records.quotes[-1].at_ms]
+    assert numbers["quotes taken"] == sum(q.quote_id in carried for q in over) / len(over)
+    assert numbers["quotes kept"] == sum(fare.outcome == "locked" for fare in records.fares)
+    assert numbers["quotes not kept"] == sum(fare.outcome == "expired" for fare in records.fares) > 0
+    newest = {row.cell: row.multiplier for row in sorted(records.surge, key=lambda row: row.from_ms)}
+    dear = {name: m for name, m in newest.items() if m > 1.0}
+    assert (numbers["dear cells"], numbers["dearest"]) == (len(dear), max(dear.values()))
+    assert {row[0]: row[1] for row in shown(data, "dearest").rows}.items() <= dear.items()
+    assert numbers["cap"] == 3.0, "that of the newest change"
+
+
+def test_the_cap_that_is_shown_is_the_newest_that_holds(own: World) -> None:
+    data, records, _ = own
+    outcomes = (("done", "2.5"), ("done", "1.5"), ("refused", "surge.on is not set"))
+    for n, outcome in enumerate(outcomes):
+        what = (f"c{n}", "north", "surge_cap", "ann", "a storm", "", "", "", 0, *outcome)
+        put_records(data.root, "operations", [Operation(*what, records.until_ms + n)])
+    numbers = {n.label: n.value for n in shown(data, "prices").items}
+    assert numbers["cap"] == 1.5
+
+
+def test_the_cap_and_the_policy_are_set_as_the_command_sets_them(world: World, broker: MockBroker) -> None:
+    data, records, _ = world
+    topic = broker.topic()
+    settings = RidesharingSettings.model_validate(
+        {"kafka": {"bootstrap": broker.bootstrap}, "topics": {"control": topic}}
+    )
+    page = LivePage(AppData(ridesharing, settings, data.root, Clock(records.until_ms)), dashboard.page)
+    who = {"by": "ann", "reason": "a storm"}
+    for wrong in ("0.9", "10.1", "much", "nan"):
+        with pytest.raises(ActionRefused, match="a number from 1 to 10"):
+            page.act({**who, "cap": wrong}, "set-cap")
+    with pytest.raises(ActionRefused, match="olicy"):
+        page.act({**who, "policy": "best"}, "set-policy")
+    with pytest.raises(ActionRefused, match="no broker"):
+        LivePage(data, dashboard.page).act({**who, "cap": "1.5"}, "set-cap")
+    assert "a cap of 1.5 is sent, by ann" in page.act({**who, "cap": "1.5"}, "set-cap")
+    assert "policy fifo is sent, by ann" in page.act({**who, "policy": "fifo"}, "set-policy")
+    said = [
+        msgspec.json.decode(value or b"", type=Control) for _, value in records_of(broker.bootstrap, topic, 0)
+    ]
+    assert [type(one) for one in said] == [SetSurgeCap, SetPolicy]
+    assert [(one.operator, one.reason, one.from_ms) for one in said] == [("ann", "a storm", 0)] * 2
+    assert len({one.command_id for one in said} | {""}) == 3
 
 
 def test_a_request_has_its_story_in_order_and_the_way_of_its_car(world: World) -> None:

@@ -13,7 +13,7 @@ from apps.ridesharing import demo
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import Event, key_of, stream_of
 from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.settings import RidesharingSettings
+from apps.ridesharing.settings import RidesharingSettings, SurgeSettings
 from generators.engine.loop import Mailbag
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS
@@ -58,7 +58,11 @@ PROFILE = RidesProfile(
     no_shows=0.1,
     vanishing=0.1,
     lost_heartbeats=0.1,
+    quoted=0.8,
+    stale_quotes=0.2,
 )
+#: Few ask in each cell: prices follow sooner.
+SETTINGS = RidesharingSettings(surge=SurgeSettings(on=True, cap=1.8, balance=0.8))
 #: Output of the chain → table.
 OUTPUTS = {
     "attempts": "assignments",
@@ -67,13 +71,18 @@ OUTPUTS = {
     "windows": "windows",
     "main": "violations",
     "Gate.dead_letters": "dead_letters",
+    "Surge.main": "quotes",
+    "Surge.fares": "fares",
+    "Surge.multipliers": "surge",
+    "Surge.counts": "scarcity",
 }
 Tables = dict[str, Rows]
 
 
 def run_app(steps: int) -> tuple[Tables, ReadLedger]:
     """Let agents and app talk in steps; return what stands in tables and on topics, and what happened."""
-    world, app, mail = World(PROFILE), Whole(DispatchConfig()), Mailbag(APP_TOPICS)
+    world, mail = World(PROFILE), Mailbag(APP_TOPICS)
+    app = Whole(DispatchConfig(), SETTINGS.surge_config())
     topics = Topics(DispatchConfig())
     truths: dict[str, WorldTruth] = {}
     sent, faults = Counter[str](), list[WorldFault]()
@@ -84,7 +93,9 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
         for one in happened:
             for t in one.truths:
                 at = one.event_time_ms
-                truths[t.truth_id] = WorldTruth(t.truth_id, t.kind, t.entity, t.expected, {}, [], [], at, at)
+                truths[t.truth_id] = WorldTruth(
+                    t.truth_id, t.kind, t.entity, t.expected, t.detail, [], [], at, at
+                )
         sent.update(one.stream for one in happened)
         faults += [WorldFault("duplicate", f"{len(faults)}-{n}", stream, "", "duplicate", 0)
                    for n, (stream, _) in enumerate(again)]  # fmt: skip
@@ -95,7 +106,8 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
         topics.bring(((stream_of(e), e) for e in events), now - 1)
         topics.say(found, now - 1)
         for e in found:
-            if (topic := f"ridesharing.{e.output}") in APP_TOPICS:
+            output = "quotes" if e.output == "Surge.main" else e.output
+            if (topic := f"ridesharing.{output}") in APP_TOPICS:
                 message = mail.open(topic, e.payload)
                 assert message is not None
                 world.receive(message)
@@ -133,7 +145,7 @@ def checked(
     on_topics = {name.removeprefix("topic of "): found for name, found in changed.items() if "topic" in name}
     evidence = Topics(DispatchConfig()).evidence(on_topics)
     patch.setattr(demo, "read_evidence", lambda settings, margin_ms: evidence)
-    run = DemoRun("", Path(), RidesharingSettings(), 60.0, 100, PROFILE.seed)
+    run = DemoRun("", Path(), SETTINGS, 60.0, 100, PROFILE.seed)
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["trips"]})
 
 
@@ -190,6 +202,24 @@ def letters(change: Change, *, reason: str = "duplicate", places: bool = False) 
 def searches_unended(rows: Rows) -> Rows:
     """The end of a search is never written."""
     return [row for row in rows if row["before"] != "processing" or row["state"] not in TERMINAL]
+
+
+def of_all_quotes(rows: Rows) -> Rows:
+    """Whoever has asked for a quote requests."""
+    run = next(row["quote_id"] for row in rows if row["quote_id"]).rpartition("-q")[0]
+    return [*rows, *({**rows[0], "quote_id": f"{run}-q{n:08d}"} for n in range(400))]
+
+
+def locked(change: Change) -> Change:
+    return where(lambda row: row["outcome"] == "locked", change)
+
+
+def to_and_fro(rows: Rows) -> Rows:
+    """A cell's multiplier goes up and down every half minute."""
+    up, down = {**rows[0], "before": 1.0, "multiplier": 1.2}, {**rows[0], "before": 1.2, "multiplier": 1.0}
+    return [
+        {**(down if n % 2 else up), "from_ms": up["from_ms"] // 3_600_000 * 3_600_000 + n} for n in range(4)
+    ]
 
 
 _SERVED = "trips that the drivers finished are completed, and no others"
@@ -262,6 +292,48 @@ BREAKS = (
         one_driver_for_all={"topic of trips": stuck("driver_id", "d")},
         requests_unheard={"topic of trips": ride("processing", dropped)},
     ),
+    *breaks(
+        "quotes told = those asked for",
+        dropped={"quotes": dropped},
+        one_dropped={"quotes": less},
+        of_others={"quotes": renamed("quote_id")},
+    ),
+    *breaks("no quote twice", doubled={"quotes": doubled}),
+    *breaks("riders who took a quote that was too dear", everybody_takes={"fares": of_all_quotes}),
+    *breaks(
+        "changes of multipliers = those counted anew",
+        one_dropped={"surge": less},
+        all_dropped={"surge": dropped},
+        later={"surge": shifted("from_ms", 30_000)},
+        of_other_cells={"surge": renamed("cell")},
+        another_multiplier={"surge": shifted("multiplier", 0.05)},
+        cars_doubled={"scarcity": doubled},
+        cars_forgotten={"scarcity": dropped},
+    ),
+    *breaks(
+        "prices that are not the multiplier counted anew",
+        always_the_usual={"quotes": stuck("multiplier", 1.0)},
+        dearer={"quotes": shifted("multiplier", 0.1)},
+        requests_dearer={"fares": shifted("multiplier", 0.1)},
+        of_other_cells={"quotes": swapped("cell")},
+    ),
+    *breaks(
+        "quotes that were taken in time and not kept",
+        price_in_force={"fares": locked(stuck("outcome", "none"))},
+        another_multiplier={"fares": locked(shifted("multiplier", 0.1))},
+        dropped={"fares": locked(dropped)},
+        another_quote={"fares": locked(stuck("quote_id", "q"))},
+    ),
+    *breaks("quotes that were over and kept", for_ever={"fares": stuck("outcome", "locked")}),
+    *breaks("requests sent = requests charged", dropped={"fares": less}, all_dropped={"fares": dropped}),
+    *breaks("no request charged twice", doubled={"fares": doubled}),
+    *breaks(
+        "no multiplier above the cap",
+        quotes={"quotes": stuck("multiplier", 1.81)},
+        fares={"fares": stuck("multiplier", 3.0)},
+        cells={"surge": stuck("multiplier", 1.9)},
+    ),
+    *breaks("turns of a cell's multiplier in an hour", to_and_fro={"surge": to_and_fro}),
     *breaks("other dead letters", one_that_failed={"dead_letters": added({"reason": "process_error"})}),
 )
 

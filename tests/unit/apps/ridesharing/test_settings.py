@@ -14,11 +14,20 @@ from apps.ridesharing.cli import app as operator_cli
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.evaluate_cli import app as evaluate_cli
 from apps.ridesharing.evaluate_cli import parse_radius
-from apps.ridesharing.events import INPUTS, LAST_ATTEMPT, MOST_ATTEMPTS, Command
+from apps.ridesharing.events import (
+    GATE_INPUTS,
+    LAST_ATTEMPT,
+    MOST_ATTEMPTS,
+    Command,
+    Control,
+    SetPolicy,
+    SetShadows,
+    SetSurgeCap,
+)
 from apps.ridesharing.location_report import stale_drivers, zone_counts
 from apps.ridesharing.recorded import cut, parse_time, read_positions, read_requests
 from apps.ridesharing.regions import EVERYWHERE, Regions
-from apps.ridesharing.settings import RidesharingSettings
+from apps.ridesharing.settings import RidesharingSettings, SurgeSettings
 from generators.ridesharing import DOMAIN
 from generators.ridesharing.loop import APP_TOPICS
 from millrace.errors import UserError
@@ -48,13 +57,13 @@ def test_more_attempts_than_an_answer_has_bits_are_refused() -> None:
 
 
 def test_the_app_reads_what_the_generator_sends_and_says_what_its_agents_read() -> None:
-    found = topics(RidesharingSettings())
+    found = topics(RidesharingSettings(surge=SurgeSettings(on=True)))
     reads, writes = {t.name for t in found.reads}, {t.name for t in found.writes}
     assert {stream.topic for stream in DOMAIN.streams.values()} <= reads
     assert set(APP_TOPICS) <= writes
     for name, stream in DOMAIN.streams.items():
         sent = {f.name for f in msgspec.structs.fields(stream.event_type)}
-        read = {f.name: f.required for f in msgspec.structs.fields(INPUTS[name])}
+        read = {f.name: f.required for f in msgspec.structs.fields(GATE_INPUTS[name])}
         assert {field for field, required in read.items() if required} <= sent <= read.keys()
 
 
@@ -62,7 +71,9 @@ def test_settings_become_what_the_processes_are_told() -> None:
     told = RidesharingSettings().dispatch_config()
     assert (told.window_ms, told.policy, told.regions) == (2_000, "optimal", Regions())
     assert (told.rules.unmatched_ms, told.rules.car_value_ms) == (900_000, 400_000)
-    same = msgspec.structs.replace(told, window_ms=5_000, shadows=(), rules=DispatchConfig().rules)
+    same = msgspec.structs.replace(
+        told, window_ms=5_000, shadows=(), rules=DispatchConfig().rules, free_ms=DispatchConfig().free_ms
+    )
     assert same == DispatchConfig()
 
 
@@ -221,7 +232,9 @@ def test_commands_are_typed_and_say_who_has_sent_them(broker: MockBroker) -> Non
     assert "sent" in run("block", "d1", "--by", "ann", "--reason", "rude", "--for", "30m", "--at", at)
     assert "nothing was sent" in run("block", "d2", "--reason", "rude", "--for", "400d", "--at", at)
     assert "nothing was sent" in run("block", "d3", "--reason", "", "--at", at)
-    assert "policy fifo" in run("policy", "fifo", "--from", at)
+    assert "policy fifo" in run("policy", "fifo", "--from", at, "--by", "ann", "--reason", "a test")
+    assert "sent" in run("surge", "cap", "1.5", "--from", at, "--by", "ann", "--reason", "a storm")
+    assert "nothing was sent" in run("surge", "cap", "1.5", "--reason", "")
     assert "shadows: nearest" in run("shadows", "nearest")
     found = [records_of(broker.bootstrap, topics["commands"], partition) for partition in range(4)]
     ((key, value),) = [record for part in found for record in part]
@@ -229,10 +242,16 @@ def test_commands_are_typed_and_say_who_has_sent_them(broker: MockBroker) -> Non
     assert (key, sent["action"], sent["operator"], sent["reason"]) == (b"d1", "block", "ann", "rude")
     assert sent["until_ms"] - sent["event_time_ms"] == 30 * 60_000
     assert msgspec.json.decode(value or b"", type=Command).driver_id == "d1"
-    assert messages_of(broker.bootstrap, topics["control"]) == [
-        b'{"kind":"set_policy","policy":"fifo","from_ms":1767369600000}',
-        b'{"kind":"set_shadows","policies":["nearest"]}',
+    said = [msgspec.json.decode(m, type=Control) for m in messages_of(broker.bootstrap, topics["control"])]
+    policy, cap, shadows = said
+    assert isinstance(policy, SetPolicy)
+    assert isinstance(cap, SetSurgeCap)
+    assert (policy.policy, cap.cap, shadows) == ("fifo", 1.5, SetShadows(["nearest"]))
+    assert [(one.operator, one.reason, one.from_ms) for one in (policy, cap)] == [
+        ("ann", "a test", 1_767_369_600_000),
+        ("ann", "a storm", 1_767_369_600_000),
     ]
+    assert len({policy.command_id, cap.command_id, ""}) == 3
 
 
 def test_who_sends_a_command_is_who_has_logged_in_unless_named(

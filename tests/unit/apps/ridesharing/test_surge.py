@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import h3
 import numpy as np
@@ -16,15 +16,23 @@ from typer.testing import CliRunner
 
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.evaluate_cli import app as evaluate
+from apps.ridesharing.events import SetSurgeCap
 from apps.ridesharing.replay import run_replay
-from apps.ridesharing.surge.process import Cell, Priced, Quote, Seen, Surge, SurgeConfig, move
+from apps.ridesharing.surge.config import SurgeConfig
+from apps.ridesharing.surge.process import Cell, Surge, in_hundredths, move
+from apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multiplier, Quote, SurgeCount
+from apps.ridesharing.surge.recount import Asking, Change, Free, recounted
 from apps.ridesharing.surge.report import carry_out, sign_changes
 from apps.ridesharing.surge.world import City, World
 from millrace.host.memory_chain import MemoryChain
+from millrace.testing import TestDriver
 from millrace.topology import Link, Topology
 
 CASES = int(os.environ.get("MILLRACE_CASES", "25"))
 _START = 1_767_225_600_000
+HOUR = 3_600_000
+#: So long after the last question prices are looked at.
+_AFTER_MS = 5_400_000
 
 
 def some_config(rng: Random) -> SurgeConfig:
@@ -37,125 +45,235 @@ def some_config(rng: Random) -> SurgeConfig:
         prior_cars=rng.choice((0.5, 2.0)),
         band=rng.choice((0.0, 0.15)),
         step=rng.choice((0.1, 0.5)),
+        cap=rng.choice((1.0, 1.337, 3.0)),
         hold_ms=rng.choice((0, 60_000)),
-        rise_again_ms=rng.choice((0, 120_000, 3_600_000)),
-        ttl_ms=rng.choice((20_000, 150_000)),
+        rise_again_ms=rng.choice((0, 120_000, HOUR)),
+        valid_ms=rng.choice((1_000, 60_000, 300_000)),
     )
 
 
-def some_seen(rng: Random, count: int) -> list[Seen]:
-    """Requests in bursts, cars that come, move, get rides and fall silent; no two things at one moment."""
+class Evening(NamedTuple):
+    """What a region is told: who asks, which cars are free at the ends of epochs, caps from a time on."""
+
+    asks: list[tuple[int, Asked]]
+    free: list[FreeCars]
+    caps: list[SetSurgeCap]
+    ends: int
+
+
+def some_evening(rng: Random, config: SurgeConfig, count: int) -> Evening:
+    """Quotes in bursts, requests with good, old, strange and used quotes; cars by one source or two."""
+    size = config.epoch_ms
     places = [(37.75 + rng.random() * 0.05, -122.45 + rng.random() * 0.05) for _ in range(rng.choice((1, 6)))]
-    at, found = _START + rng.randrange(40_000), []
+    cells = [h3.latlng_to_cell(*place, config.resolution) for place in places]
+    at = _START + rng.randrange(40_000)
+    asks: list[tuple[int, Asked]] = []
+    riders = rng.choice((2, 100))
     for number in range(count):
         at += rng.choice((1, 50, 3_000, 9_000, rng.choice((1, 400_000, 5_000_000))))
         if rng.random() < 0.1:
-            at = max(-(-at // 10_000) * 10_000 - rng.choice((0, 1)), found[-1].at_ms + 1 if found else 0)
-        what = rng.choice(("asks", "asks", "free", "busy"))
-        subject = f"q{number}" if what == "asks" else f"d{rng.randrange(4)}"
-        found.append(Seen(what, subject, "city", at, *rng.choice(places)))
-    return found
+            at = -(-at // size) * size + rng.choice((0, 1))
+        quotes = [one for _, one in asks if one.what == "quote"]
+        taken = rng.choice(quotes[-3:]) if quotes and rng.random() < 0.6 else None
+        cell, rider = rng.choice(cells), f"p{rng.randrange(riders)}"
+        if taken is not None and rng.random() < 0.8:
+            cell, rider = rng.choice((taken.cell, h3.grid_ring(taken.cell, 1)[0])), taken.rider_id
+        ahead = rng.choice((0, 0, 0, config.ahead_ms, config.ahead_ms + 1))
+        if taken is not None or rng.random() < 0.2:
+            quote = "" if taken is None else rng.choice((taken.subject,) * 9 + ("nobody's",))
+            asked = Asked("request", f"r{number}", rider, "city", cell, quote, ahead)
+        else:
+            asked = Asked("quote", f"q{number}", rider, "city", cell, "", ahead)
+        asks.append((at, asked))
+    first, last = asks[0][0], min(asks[-1][0], asks[0][0] + 2 * HOUR)
+    asks = [one for one in asks if one[0] <= last]
+    free = [
+        FreeCars("city", source, end, {name: rng.randrange(4) for name in set(rng.choices(cells, k=2))})
+        for end in range(-(-first // size) * size, last + 2 * size, size)
+        for source in rng.choice((("city",), ("city", "other"), ()))
+    ]
+    caps = [
+        SetSurgeCap(rng.choice((1.0, 1.239, 2.0, 9.0)), f"c{n}", "ann", "test", first + rng.randrange(HOUR))
+        for n in range(rng.choice((0, 0, 1, 4)))
+    ]
+    return Evening(asks, free, caps, last)
 
 
-def ran(seen: list[Seen], config: SurgeConfig, rng: Random) -> tuple[list[Quote], list[Priced]]:
+class Told(NamedTuple):
+    """What the process said."""
+
+    quotes: list[Quote]
+    fares: list[Fare]
+    moves: list[Multiplier]
+    counts: list[SurgeCount]
+
+
+def ran(evening: Evening, config: SurgeConfig, rng: Random) -> Told:
     bound = rng.choice((0, 60_000))
     chain = MemoryChain(Topology({}, (Link(Surge(config)),)), out_of_orderness_ms=bound, records=True)
-    left = sorted(seen, key=lambda one: one.at_ms - rng.randrange(bound + 1))
-    found: list[Any] = []
+    rows: list[tuple[int, Any]] = [*evening.asks, *((one.at_ms, one) for one in evening.free)]
+    left = sorted(rows, key=lambda one: (one[0] - rng.randrange(bound + 1), rng.random()))
+    if not bound:  # in order; of one moment in any order
+        left = sorted(rows, key=lambda one: (one[0], rng.random()))
+    found: list[Any] = list(chain.broadcast(*evening.caps))
     while left:
         size = rng.choice((1, 4, 60))
-        found += chain.run_batch([("city", one.at_ms, one) for one in left[:size]])
+        while 0 < size < len(left) and not bound and left[size][0] == left[size - 1][0]:
+            size += 1  # what is of one moment comes together: a batch later it would be late
+        found += chain.run_batch([("city", at, one) for at, one in left[:size]])
         left = left[size:]
         if rng.random() < 0.2:
             chain.restart()
-    found += chain.advance_watermark(seen[-1].at_ms + 3 * 3_600_000)
-    assert {one.output for one in found} <= {"main", "priced"}, "nothing is late or dead"
-    quotes = [one.payload for one in found if one.output == "main"]
-    return quotes, [one.payload for one in found if one.output == "priced"]
+    found += chain.advance_watermark(evening.ends + _AFTER_MS)
+    assert {one.output for one in found} <= {"main", "fares", "multipliers", "counts"}, (
+        "nothing is late or dead"
+    )
+    by_output = {name: [one.payload for one in found if one.output == name]
+                 for name in ("main", "fares", "multipliers", "counts")}  # fmt: skip
+    return Told(*by_output.values())
 
 
-def anew(seen: list[Seen], config: SurgeConfig) -> tuple[dict[str, float], list[tuple[int, str, float]]]:
-    """Quotes and moves from the list of all that was seen, every epoch from the beginning on."""
+Charged = dict[str, tuple[float, str]]
+
+
+def anew(
+    evening: Evening, config: SurgeConfig
+) -> tuple[dict[str, float], Charged, list[tuple[int, str, float]]]:
+    """Quotes, fares and moves from the list of all that was told, every epoch from the beginning on."""
     size = config.epoch_ms
-    cell_of = {id(one): h3.latlng_to_cell(one.lat, one.lon, config.resolution) for one in seen}
-    names = {other for name in cell_of.values() for other in h3.grid_disk(name, 1)}
+    names = {other for _, one in evening.asks for other in h3.grid_disk(one.cell, 1)}
+    names |= {other for one in evening.free for cell in one.cells for other in h3.grid_disk(cell, 1)}
     level = dict.fromkeys(names, 1.0)
     history: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
     quotes: dict[str, float] = {}
+    fares: Charged = {}
     moves: list[tuple[int, str, float]] = []
+    demand: list[tuple[int, str, str]] = []
+    taken: set[str] = set()
+    of_quote = {one.subject: (at, one) for at, one in evening.asks if one.what == "quote"}
 
-    asks = [(one.at_ms, cell_of[id(one)]) for one in seen if one.what == "asks"]
+    def hundredths(cap: float) -> float:
+        return int(cap * 100 + 1e-6) / 100
 
-    def free_at(end: int, name: str) -> int:
-        last: dict[str, Seen] = {}
-        for one in seen:
-            if one.what != "asks" and one.at_ms < end:
-                last[one.subject] = one
-        return sum(
-            one.what == "free" and end - one.at_ms <= config.ttl_ms and cell_of[id(one)] == name
-            for one in last.values()
-        )
+    def cap_at(at: int) -> float:
+        past = [(one.from_ms, one.command_id, one.cap) for one in evening.caps if one.from_ms <= at]
+        return hundredths(max(past)[2] if past else config.cap)
 
-    first = seen[0].at_ms // size
-    cars: dict[tuple[int, str], int] = {}
-    for epoch in range(first, seen[-1].at_ms // size + 3 * 3_600_000 // size + 1):
-        end = (epoch + 1) * size
-        for one in seen:
-            if one.what == "asks" and end - size <= one.at_ms < end:
-                quotes[one.subject] = level[cell_of[id(one)]]
+    def change(name: str, at: int, to: float) -> None:
+        level[name] = to
+        history[name].append((at, to))
+        moves.append((at, name, to))
+
+    def decide(name: str, end: int, target: float) -> None:
+        past, now = history[name], level[name]
+        # What the past says: the way it went last, when it rose last, when it began to fall.
+        ways = [1 if b > a else -1 for (_, a), (_, b) in zip([(0, 1.0), *past], past, strict=False)]
+        way = ways[-1] if ways else 0
+        rose = max((at for (at, _), w in zip(past, ways, strict=True) if w > 0), default=0)
+        fell = max((at for k, ((at, _), w) in enumerate(zip(past, ways, strict=True))
+                    if w < 0 and (k == 0 or ways[k - 1] > 0)), default=0)  # fmt: skip
+        band = config.band
+        if now > 1.0 and ((way > 0 and target < now) or (way < 0 and target >= now)):
+            band = config.turn_band
+        if target > now + band:
+            if way < 0 and end - fell < config.rise_again_ms:
+                return
+        elif target < now - band or (target == 1.0 and now > 1.0):
+            if way > 0 and end - rose < config.hold_ms:
+                return
+        else:
+            return
+        to = round(now + max(-config.step, min(config.step, target - now)), 2)
+        if to != now:
+            change(name, end, to)
+
+    def end_of(end: int) -> None:
         since = end - config.epochs * size
-        asked = Counter(name for at, name in asks if since <= at < end)
-        for name in names:
-            cars[epoch, name] = free_at(end, name)
-        free = {n: sum(cars.get((epoch - back, n), 0) for back in range(config.epochs)) / config.epochs
-                for n in names}  # fmt: skip
+        asked = Counter(name for at, name, _ in demand if since <= at < end)
+        cars = Counter[str]()
+        for one in evening.free:
+            if since < one.at_ms <= end:
+                cars.update(one.cells)
         for name in sorted(names):
             near = [other for other in h3.grid_ring(name, 1) if other in names]
-            demand = asked[name] + config.neighbours * sum(asked[other] for other in near)
-            supply = free[name] + config.neighbours * sum(free[other] for other in near)
-            ratio = (demand + config.prior_cars * config.balance) / (supply + config.prior_cars)
-            target = min(max((ratio / config.balance) ** config.power, 1.0), config.cap)
-            past, now = history[name], level[name]
-            # What the past says: the way it went last, when it rose last, when it began to fall.
-            ways = [
-                1 if after > before else -1
-                for (_, before), (_, after) in zip([(0, 1.0), *past], past, strict=False)
-            ]
-            way = ways[-1] if ways else 0
-            rose = max((at for (at, _), w in zip(past, ways, strict=True) if w > 0), default=None)
-            fell = max((at for k, ((at, _), w) in enumerate(zip(past, ways, strict=True))
-                        if w < 0 and (k == 0 or ways[k - 1] > 0)), default=None)  # fmt: skip
-            band = config.band
-            if now > 1.0 and ((way > 0 and target < now) or (way < 0 and target >= now)):
-                band = config.turn_band
-            if target > now + band:
-                if way < 0 and fell is not None and end - fell < config.rise_again_ms:
-                    continue
-            elif target < now - band or (target == 1.0 and now > 1.0):
-                if way > 0 and rose is not None and end - rose < config.hold_ms:
-                    continue
-            else:
-                continue
-            if round(now + max(-config.step, min(config.step, target - now)), 2) == now:
-                continue
-            level[name] = round(now + max(-config.step, min(config.step, target - now)), 2)
-            past.append((end, level[name]))
-            moves.append((end, name, level[name]))
-    return quotes, moves
+            wanted = asked[name] + config.neighbours * sum(asked[other] for other in near)
+            free = (cars[name] + config.neighbours * sum(cars[other] for other in near)) / config.epochs
+            ratio = (wanted + config.prior_cars * config.balance) / (free + config.prior_cars)
+            decide(name, end, min(max((ratio / config.balance) ** config.power, 1.0), cap_at(end)))
+
+    def ask(at: int, one: Asked) -> None:
+        booked = one.ahead_ms > config.ahead_ms
+        now = 1.0 if booked else level[one.cell]
+        if one.what == "quote":
+            quotes[one.subject] = now
+        else:
+            outcome = "booked" if booked and not one.quote_id else "none"
+            if one.quote_id:
+                made, quote = of_quote.get(one.quote_id, (0, None))
+                outcome = (
+                    "unknown" if quote is None or at - made > HOUR
+                    else "foreign" if quote.rider_id != one.rider_id
+                    else "used" if one.quote_id in taken
+                    else "elsewhere" if (quote.ahead_ms > config.ahead_ms) != booked
+                    or h3.grid_distance(quote.cell, one.cell) > 1
+                    else "expired" if at > made + config.valid_ms
+                    else "locked"
+                )  # fmt: skip
+            fares[one.subject] = (quotes[one.quote_id] if outcome == "locked" else now, outcome)
+            if outcome == "locked":
+                taken.add(one.quote_id)
+                return
+        within = [then for then, _, who in demand if who == one.rider_id and at - then < size * config.epochs]
+        if not booked and not within:
+            demand.append((at, one.cell, one.rider_id))
+
+    def lower(at: int, cap: float) -> None:
+        for name in sorted(names):
+            if level[name] > hundredths(cap):
+                change(name, at, hundredths(cap))
+
+    begins = min(at for at, _ in evening.asks)
+    happens: list[tuple[int, int, Any]] = [(at, 2, one) for at, one in evening.asks]
+    happens += [(end, 1, None) for end in range(begins // size * size + size, evening.ends + _AFTER_MS, size)]
+    happens += [(one.from_ms, 0, one) for one in evening.caps]
+    for at, kind, one in sorted(happens, key=lambda h: (h[0], h[1], getattr(h[2], "command_id", ""))):
+        if kind == 0:
+            lower(at, one.cap)
+        elif kind == 1:
+            end_of(at)
+        else:
+            ask(at, one)
+    return quotes, fares, moves
 
 
 @pytest.mark.parametrize("seed", range(CASES))
-def test_quotes_and_multipliers_are_those_counted_anew(seed: int) -> None:
+def test_quotes_fares_and_multipliers_are_those_counted_anew(seed: int) -> None:
     rng = Random(seed)
     config = some_config(rng)
-    seen = some_seen(rng, rng.choice((1, 10, 60)))
-    if seen[-1].at_ms - seen[0].at_ms > 3 * 3_600_000:
-        seen = [one for one in seen if one.at_ms - seen[0].at_ms <= 3 * 3_600_000]
-    quotes, priced = ran(seen, config, rng)
-    wanted, moves = anew(seen, config)
-    assert {quote.quote_id: quote.multiplier for quote in quotes} == wanted
-    assert len(quotes) == len(wanted), "quoted once"
-    assert sorted((one.at_ms, one.cell, one.multiplier) for one in priced) == sorted(moves)
+    evening = some_evening(rng, config, rng.choice((1, 10, 60)))
+    told = ran(evening, config, rng)
+    quotes, fares, moves = anew(evening, config)
+    assert {quote.quote_id: quote.multiplier for quote in told.quotes} == quotes
+    assert len(told.quotes) == len(quotes), "quoted once"
+    assert {fare.request_id: (fare.multiplier, fare.outcome) for fare in told.fares} == fares
+    assert len(told.fares) == len(fares), "charged once"
+    assert sorted((one.from_ms, one.cell, one.multiplier) for one in told.moves) == sorted(moves)
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_what_is_recounted_from_the_tables_is_what_was_told(seed: int) -> None:
+    rng = Random(1_000_000 + seed)
+    config = some_config(rng)
+    evening = some_evening(rng, config, rng.choice((1, 10, 60)))._replace(caps=[])
+    told = ran(evening, config, rng)
+    until = evening.ends + HOUR
+    asked = [Asking(q.cell, q.at_ms, q.rider_id) for q in told.quotes if not q.why.startswith("booked")]
+    asked += [Asking(f.cell, f.at_ms, f.rider_id) for f in told.fares
+              if f.outcome != "locked" and not f.why.rpartition("; ")[2].startswith("booked")]  # fmt: skip
+    free = [Free(one.cell, one.end_ms, one.free) for one in told.counts]
+    found = recounted(asked, free, config, until, in_hundredths(config.cap))
+    assert found == sorted(Change(m.cell, m.from_ms, m.multiplier) for m in told.moves if m.from_ms <= until)
+    assert sum(one.asked for one in told.counts) <= len(asked)
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -164,7 +282,7 @@ def test_a_multiplier_keeps_its_step_its_cap_and_turns_twice_an_hour_at_most(see
     config = SurgeConfig(hold_ms=0, band=0.0, turn_band=0.0, step=rng.choice((0.1, 0.4)))
     cell, before, turned = Cell([], []), 1.0, []
     way = 0
-    for now in range(0, 6 * 3_600_000, 30_000):
+    for now in range(0, 6 * HOUR, 30_000):
         target = rng.choice((1.0, cell.multiplier, rng.uniform(1.0, config.cap)))
         changed = move(cell, target, now, config)
         assert changed == (cell.multiplier != before)
@@ -176,18 +294,23 @@ def test_a_multiplier_keeps_its_step_its_cap_and_turns_twice_an_hour_at_most(see
                 turned.append(now)
             way = goes
         before = cell.multiplier
-    assert all(later - one >= 3_600_000 for one, later in zip(turned, turned[2:], strict=False))
+    assert all(later - one >= HOUR for one, later in zip(turned, turned[2:], strict=False))
     assert len(turned) >= 4, "it does turn"
 
 
 def test_a_city_that_falls_silent_is_forgotten() -> None:
-    chain = MemoryChain(Topology({}, (Link(Surge()),)), records=True)
-    rows = [Seen("asks", f"q{n}", "city", _START + n, 37.7, -122.4) for n in range(100)]
-    chain.run_batch([("city", one.at_ms, one) for one in rows])
-    told = [one.payload for one in chain.advance_watermark(_START + 5 * 3_600_000)]
-    assert max(one.multiplier for one in told if isinstance(one, Priced)) > 1.5
+    driver = TestDriver(Surge())
+    driver.broadcast(SetSurgeCap(2.5, "c1", "ann", "test", _START + 200_000))
+    cell = h3.latlng_to_cell(37.7, -122.4, 8)
+    for n in range(100):
+        driver.send("city", Asked("quote", f"q{n}", f"p{n}", "city", cell), at=_START + n)
+    driver.advance_watermark(_START + 5 * HOUR)
+    told = driver.values("multipliers")
+    assert max(one.multiplier for one in told) > 1.5
     assert told[-1].multiplier == 1.0, "and prices come home"
-    assert chain.advance_watermark(_START + 50 * 3_600_000) == []
+    driver.advance_watermark(_START + 50 * HOUR)
+    assert driver.values("multipliers") == told
+    assert driver.is_empty(), "and so are quotes"
 
 
 def a_world(**other: Any) -> World:
@@ -205,11 +328,11 @@ def test_riders_and_drivers_follow_prices_and_every_quote_is_the_one_in_force() 
     run_replay(city, DispatchConfig(window_ms=10_000))
     assert set(city.quotes) == {r.request_id for r in requests}, "everybody who asks is quoted"
     assert set(city.served) <= city.taken < set(city.quotes)
-    level: dict[str, list[Priced]] = {}
+    level: dict[str, list[Multiplier]] = {}
     for one in city.priced:
         level.setdefault(one.cell, []).append(one)
     for quote in city.quotes.values():
-        before = [one.multiplier for one in level.get(quote.cell, []) if one.at_ms <= quote.at_ms]
+        before = [one.multiplier for one in level.get(quote.cell, []) if one.from_ms <= quote.at_ms]
         assert quote.multiplier == (before[-1] if before else 1.0)
         assert "asked in 5 min" in quote.why
     by_price = {high: [q.quote_id in city.taken for q in city.quotes.values() if (q.multiplier > 1.3) == high]
@@ -227,8 +350,10 @@ def test_riders_and_drivers_follow_prices_and_every_quote_is_the_one_in_force() 
 
 
 def test_turns_are_counted_by_cell_and_hour() -> None:
-    def moves(*multipliers: float) -> list[Priced]:
-        return [Priced("c", "a", n * 60_000, m, m, 0.0, 0.0) for n, m in enumerate(multipliers)]
+    def moves(*multipliers: float) -> list[Multiplier]:
+        pairs = zip((1.0, *multipliers), multipliers, strict=False)
+        return [Multiplier("c", "a", n * 60_000, m, before, m, 0.0, 0.0, 3.0, "")
+                for n, (before, m) in enumerate(pairs)]  # fmt: skip
 
     assert sign_changes([]) == {}
     assert sign_changes(moves(1.1, 1.2, 1.3)) == {("a", 0): 0}

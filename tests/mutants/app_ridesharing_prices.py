@@ -1,0 +1,242 @@
+"""Mutants of prices in the ridesharing app: surge, quotes that are kept, caps, the demo's checks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_APP: Final = "apps/ridesharing"
+_PROCESS: Final = f"{_APP}/surge/process.py"
+_CHECKS: Final = f"{_APP}/demo_prices.py"
+_TESTS: Final = "tests/unit/apps/ridesharing"
+_SURGE: Final = (f"{_TESTS}/test_surge.py::test_quotes_fares_and_multipliers_are_those_counted_anew",)
+_RECOUNT: Final = (f"{_TESTS}/test_surge.py::test_what_is_recounted_from_the_tables_is_what_was_told",)
+_MOVES: Final = (
+    f"{_TESTS}/test_surge.py::test_a_multiplier_keeps_its_step_its_cap_and_turns_twice_an_hour_at_most",
+)
+_PRICES: Final = (f"{_TESTS}/test_prices.py",)
+_DEMO: Final = (f"{_TESTS}/test_demo.py",)
+_PAGE: Final = (f"{_TESTS}/test_dashboard.py",)
+_AGENTS: Final = ("tests/unit/generators/test_ridesharing_agents.py",)
+
+MUTANTS: Final = (
+    Mutant(
+        "prices: what was asked five minutes ago counts for ever",
+        _PROCESS,
+        "            cell.asks[(epoch + 1) % config.epochs] = cell.free[(epoch + 1) % config.epochs] = 0\n",
+        "            cell.free[(epoch + 1) % config.epochs] = 0\n",
+        "sliding five minutes",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: cars of the end of an epoch count in the next",
+        _PROCESS,
+        "self._go_on(now // config.epoch_ms - 1, ctx)",
+        "self._go_on(now // config.epoch_ms, ctx)",
+        "cars of an epoch count in it",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: a multiplier rises again at once",
+        _PROCESS,
+        "(config.hold_ms if rising < 0 else config.rise_again_ms)",
+        "(config.hold_ms if rising < 0 else 0)",
+        "turns twice an hour at most",
+        _MOVES,
+    ),
+    Mutant(
+        "prices: a multiplier jumps to its target",
+        _PROCESS,
+        "min(max(off, -config.step), config.step)",
+        "off",
+        "a step at most",
+        _MOVES,
+    ),
+    Mutant(
+        "prices: riders of the evaluation take every quote",
+        f"{_APP}/surge/world.py",
+        "self.quotes[request_id].multiplier ** self.riders_e",
+        "1.0",
+        "elasticity of riders",
+        (
+            f"{_TESTS}/test_surge.py::test_riders_and_drivers_follow_prices_and_every_quote_is_the_one_in_force",
+        ),
+    ),
+    Mutant(
+        "prices: a quote holds for ever",
+        _PROCESS,
+        "if now > held.at_ms + self.config.valid_ms:",
+        "if now > held.at_ms + (1 << 50):",
+        "an expired quote is not kept",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: a quote is anybody's",
+        _PROCESS,
+        "if held.rider_id != event.rider_id:",
+        'if held.rider_id == "":',
+        "a foreign quote is not kept",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: a quote is good for many requests",
+        _PROCESS,
+        "        held.request_id = event.subject\n",
+        "",
+        "a quote is taken once",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: a quote for later is one for now",
+        _PROCESS,
+        "if held.booked != booked or not",
+        "if not",
+        "a quote holds for the time that was asked for",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: who takes a quote counts twice",
+        _PROCESS,
+        "            if held is not None:\n                return  # who takes",
+        "            if held is None and booked:\n                return  # who takes",
+        "demand counts riders once",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: a rider who asks again and again counts each time",
+        _PROCESS,
+        "if not booked and (last is None or now - last >= config.epochs * config.epoch_ms):",
+        "if not booked:",
+        "demand counts riders once",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: a cap lowers nobody",
+        _PROCESS,
+        "                if cell.multiplier > cap:\n",
+        "                if cell.multiplier > 100 * cap:\n",
+        "no price above the cap",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: a cap is rounded up",
+        _PROCESS,
+        "    return near if near <= cap else round(near - 0.01, _DIGITS)\n",
+        "    return near\n",
+        "no price above the cap, to the hundredth",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: a cap holds before its time",
+        _PROCESS,
+        "self.caps.view(_in_order)) if start <= at)",
+        "self.caps.view(_in_order)) if start <= at + 600_000)",
+        "a cap holds from its time on",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: two regions price one cell",
+        _PROCESS,
+        "if config.regions.is_one or config.regions.of_zone(other) == ctx.key:",
+        "if config.neighbours:",
+        "a cell has one region",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: the gate goes by the place and not by its cell",
+        f"{_APP}/gate.py",
+        "region = self.config.regions.of_zone(cell)",
+        "region = self.config.regions.of_place(event.pickup_lat, event.pickup_lon)",
+        "a cell has one region",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: cars that cannot be had are free",
+        f"{_APP}/window.py",
+        "    for car in free_cars(desk.book, desk.now, desk.config.ttl_ms):\n        name",
+        "    for car in desk.book.cars.values():\n        name",
+        "supply is who could be offered a ride",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: a switch is told again and again",
+        f"{_APP}/switches.py",
+        "if name > told and desk.now",
+        "if desk.now",
+        "the trail has each switch once",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: a switch is told before it holds",
+        f"{_APP}/switches.py",
+        "< switch.from_ms <= desk.now:",
+        "< switch.from_ms:",
+        "the trail says when it holds",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: the recount knows no neighbours",
+        f"{_APP}/surge/recount.py",
+        "number if other == cell else number * config.neighbours",
+        "number if other == cell else 0.0",
+        "the recount is the law",
+        _RECOUNT,
+    ),
+    Mutant(
+        "checks: changes of multipliers that are missing are not missed",
+        _CHECKS,
+        'same("changes of multipliers = those counted anew", set(anew), set(changes)),',
+        'same("changes of multipliers = those counted anew", set(anew) & set(changes), set(changes)),',
+        "each change is there",
+        _DEMO,
+    ),
+    Mutant(
+        "checks: any price is right",
+        _CHECKS,
+        'sum(row["multiplier"] != multiplier_at(levels, row["cell"], row["at_ms"]) for row in priced)',
+        'sum(row["multiplier"] < 1.0 for row in priced)',
+        "prices are those counted anew",
+        _DEMO,
+    ),
+    Mutant(
+        "checks: a quote that is not kept is not missed",
+        _CHECKS,
+        '    broken = sum(not is_kept(t.entity, t.detail["multiplier"]) for t in taken)\n',
+        "    broken = 0\n",
+        "quotes are kept",
+        _DEMO,
+    ),
+    Mutant(
+        "checks: any cap will do",
+        _CHECKS,
+        "            most <= config.cap,\n",
+        "            most <= 10 * config.cap,\n",
+        "no multiplier above the cap",
+        _DEMO,
+    ),
+    Mutant(
+        "city: a cell has the multiplier of the end at any moment",
+        f"{_APP}/city.py",
+        "for from_ms, cell, multiplier in self._surge if from_ms <= at}",
+        "for from_ms, cell, multiplier in self._surge}",
+        "a moment is what was known by then",
+        (f"{_TESTS}/test_city.py",),
+    ),
+    Mutant(
+        "page: any cap is sent",
+        f"{_APP}/dashboard_prices.py",
+        "    if not 1.0 <= cap <= 10.0:\n",
+        "    if cap < 0.0:\n",
+        "a cap is a number from 1 to 10",
+        _PAGE,
+    ),
+    Mutant(
+        "rides: riders take every quote",
+        "generators/ridesharing/rides.py",
+        "if quote.multiplier >= ride.takes_below:",
+        "if quote.multiplier < 0.0:",
+        "elasticity of the world's riders",
+        _AGENTS,
+    ),
+)
