@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from apps.clickstream.channels import DIRECT, Channels, built_in
 from apps.clickstream.messages import OrderPlaced, OrderRefunded, OrderValued
 from millrace import Context, KeyedProcess, days, value_state
 
@@ -22,6 +23,8 @@ class Attribution(msgspec.Struct, frozen=True, gc=False):
         refunded_cents: What was paid back or cancelled.
         net_cents: What is left.
         revision: 0, and one more for every refund.
+        first_channel: The channel of the first touch.
+        last_channel: That of the last one.
     """
 
     order_id: str
@@ -32,6 +35,8 @@ class Attribution(msgspec.Struct, frozen=True, gc=False):
     refunded_cents: int
     net_cents: int
     revision: int
+    first_channel: str = DIRECT
+    last_channel: str = DIRECT
 
 
 class Order(msgspec.Struct, array_like=True, gc=False):
@@ -66,13 +71,20 @@ class Order(msgspec.Struct, array_like=True, gc=False):
 
 
 class Attributions(KeyedProcess[OrderPlaced, Attribution]):
-    """Says what brought an order, and again with whatever changes its value."""
+    """Says what brought an order, and again with whatever changes its value.
+
+    Args:
+        channels: What tells where visits come from.
+    """
 
     name = "Orders"
     # Revisions count in order of time.
     order = "event_time"
     inputs: ClassVar = {"placed": OrderPlaced, "refunded": OrderRefunded, "valued": OrderValued}
     bought = value_state(Order, ttl=days(400))
+
+    def __init__(self, channels: Channels | None = None) -> None:
+        self._channels = channels or built_in()
 
     def process(self, event: OrderPlaced | OrderRefunded | OrderValued, ctx: Context) -> None:
         """Take down an order, a refund or its value; tell of the order if it is known."""
@@ -95,6 +107,7 @@ class Attributions(KeyedProcess[OrderPlaced, Attribution]):
             cents, back = order.money
             row = Attribution(
                 ctx.key, order.at_ms, order.first, order.last, cents, back, cents - back, order.revision,
+                self._channels.channel(order.first), self._channels.channel(order.last),
             )  # fmt: skip
             ctx.emit(row, revision=order.revision)
             order.revision += 1

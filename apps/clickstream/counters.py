@@ -6,8 +6,9 @@ is not an item (categories, devices, sources, visitors) is counted by many and a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +39,7 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         there: Minute → how many visitors were there in it, by device.
         now: Minute → how many were there in the five minutes before it, by device.
         visits: Hour → source → visits, engaged, converted, orders, views, revenue in cents.
+        added: Hour → item → how often it was put into a cart, for the last day.
     """
 
     minutes: dict[int, Pane] = msgspec.field(default_factory=dict)
@@ -47,11 +49,16 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     there: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
     now: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
     visits: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
+    added: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
 
     def count(self, told: ItemCount) -> None:
         """Add an item's views or sales, and who is there."""
         minute = told.at_ms // MINUTE_MS
-        if told.quantity:
+        if told.what == "add":
+            added: dict[str, int] = pane_at(self.added, minute, _HOUR, dict)
+            added[told.item] = added.get(told.item, 0) + told.quantity
+            self.categories[told.item] = told.category
+        elif told.quantity:
             item, numbers = told.item, _NUMBERS[told.what]
             self.categories[item] = told.category
             for panes, size in ((self.minutes, 1), (self.fives, 5), (self.hours, 60)):
@@ -84,11 +91,14 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
 
     def forget(self, before: int) -> None:
         """Drop the panes that no window after a minute needs."""
-        for panes, length in ((self.minutes, 5), (self.fives, 60), (self.hours, 1440)):
+        kept: tuple[tuple[dict[int, Any], int], ...] = (
+            (self.minutes, 5), (self.fives, 60), (self.hours, 1440), (self.added, 1440),
+        )  # fmt: skip
+        for panes, length in kept:
             forget_panes(panes, before - length)
-        for kept in (self.there, self.now, self.visits):
-            forget_panes(kept, before - _HOUR)
-        if not self.hours:
+        for told in (self.there, self.now, self.visits):
+            forget_panes(told, before - _HOUR)
+        if not (self.hours or self.added):
             self.categories.clear()
 
     def next_end(self, after: int) -> int | None:
@@ -98,6 +108,8 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
             end = next_end(panes, size, *SPANS[span], after)
             if end is not None:
                 ends.append(end)
+        added = next_end(self.added, _HOUR, *SPANS["24h"], after)
+        ends += [] if added is None else [added]
         ends += [start + 1 for start in self.there if start >= after]
         ends += [end for end in self.now if end > after]
         ends += [start + _HOUR for start in self.visits if start + _HOUR > after]
@@ -106,7 +118,8 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     @property
     def empty(self) -> bool:
         """Whether nothing is kept."""
-        return not (self.minutes or self.fives or self.hours or self.there or self.now or self.visits)
+        kept = (self.minutes, self.fives, self.hours, self.there, self.now, self.visits, self.added)
+        return not any(kept)
 
 
 class ItemFeatures(msgspec.Struct, frozen=True, gc=False):
@@ -122,6 +135,8 @@ class ItemFeatures(msgspec.Struct, frozen=True, gc=False):
         revenue_24h_cents: What they cost.
         price_cents: What a piece of them cost on average; 0 where none was sold.
         as_of_ms: The full hour, UTC ms.
+        adds_1h: How often it was put into a cart in the hour before.
+        adds_24h: In the day before.
     """
 
     item_id: str
@@ -133,6 +148,8 @@ class ItemFeatures(msgspec.Struct, frozen=True, gc=False):
     revenue_24h_cents: int
     price_cents: int
     as_of_ms: int
+    adds_1h: int = 0
+    adds_24h: int = 0
 
 
 def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
@@ -145,13 +162,19 @@ def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
     if end % _HOUR:
         return
     hour = shard.window("1h", end)
-    for item, (views, sold, cents) in sorted(shard.window("24h", end).items()):
-        if not (views or sold):
+    day = shard.window("24h", end)
+    adds = Counter[str]()
+    for pane in panes_between(shard.added, end - 24 * _HOUR, end, _HOUR):
+        adds.update(pane)
+    lately = shard.added.get(end - _HOUR, {})
+    for item in sorted({*day, *adds}):
+        views, sold, cents = day.get(item, (0, 0, 0))
+        if not (views or sold or adds[item]):
             continue  # what was sold is told by an earlier event, of another day
         views_1h, sold_1h, _ = hour.get(item, (0, 0, 0))
         yield ItemFeatures(
             item, shard.categories.get(item, ""), views_1h, sold_1h, views, sold, cents,
-            cents // sold if sold else 0, end * MINUTE_MS,
+            cents // sold if sold else 0, end * MINUTE_MS, lately.get(item, 0), adds[item],
         )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The clickstream page of the dashboard: who is there, sessions, funnel, products, offers, channels.
 
-Panels about next items are in :mod:`apps.clickstream.dashboard_next`.
+Panels about next items are in :mod:`apps.clickstream.dashboard_next`, those that compare with the time before
+in :mod:`apps.clickstream.dashboard_periods`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from apps.clickstream import dashboard_next
+from apps.clickstream import dashboard_next, dashboard_periods
 from apps.clickstream.dashboard_data import (
     FunnelStep,
     boards,
@@ -335,7 +336,8 @@ page = DashboardPage(
         Panel("visitors", "Visitors", visitors, empty="no minute is over yet",
               about="In each minute, and in the five minutes before it; two hours of events."),
         Panel("sessions", "Sessions", session_figures, empty="no session yet",
-              about="Of people; bots are counted apart."),
+              about="Of people, of the last two days of events; bots are counted apart."),
+        *dashboard_periods.PANELS,
         Panel("funnel", "Funnel", funnel, empty="nobody has entered a funnel yet",
               about="Share of those who did the first step, by arm; open sessions too."),
         Panel("drop-offs", "Where they leave", drop_offs, empty="nobody has entered a funnel yet",
@@ -354,8 +356,10 @@ page = DashboardPage(
         Panel("offers", "Latest offers", offers, width="full", empty="no offer yet"),
         *dashboard_next.PANELS,
         Panel("channels", "Channels", channels, width="full", empty="no session and no order yet",
-              about="Visits of people; revenue is net of refunds, attributed over all devices of a person."),
-        Panel("revenue", "Revenue", revenue, empty="no order yet", about="By the time of the order."),
+              about="Of the last two days of events. Visits of people; revenue is net of refunds, attributed "
+              "over all devices of a person."),
+        Panel("revenue", "Revenue", revenue, empty="no order yet",
+              about="By the time of the order; two days of events."),
         Panel("privacy", "Consent", privacy, empty="no answer yet"),
     ),
     detail=Detail("Visitor", person),

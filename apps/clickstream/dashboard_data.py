@@ -24,7 +24,10 @@ _BOARD_ROWS: Final = 50_000
 _STEP_MS: Final = 300_000
 _SESSION: Final = (
     "is_final", "start_ms", "end_ms", "events", "page_views", "is_engaged", "is_converted", "campaign", "bot",
+    "orders", "revenue_cents", "channel", "device",
 )  # fmt: skip
+#: Sessions that began so long before the newest, and orders, are looked at, ms: not the whole tables.
+LATELY_MS: Final = 48 * 3_600_000
 _FUNNEL: Final = ("funnel", "arm", "reached", "reached_step", "dropped_at", "step_ms")
 
 
@@ -126,13 +129,18 @@ class Sessions(NamedTuple):
 
 
 def sessions(data: AppData) -> Sessions | None:
-    """Return the sessions, ``None`` before there is one."""
+    """Return the sessions of the last two days of events, ``None`` before there is one."""
     table = data.table("sessions")
     return (
         None
         if table is None or not table.rows
-        else table.once("sessions", lambda t: _sessions(t.all(_SESSION)))
+        else table.once("sessions", lambda t: _sessions(lately_sessions(t)))
     )
+
+
+def lately_sessions(table: DeltaReader) -> pa.Table:
+    """Return the sessions of the last two days of events, people's and bots'."""
+    return table.lately("start_ms", LATELY_MS, _SESSION)
 
 
 def _sessions(rows: pa.Table) -> Sessions:
@@ -301,9 +309,13 @@ class Orders(NamedTuple):
 
 
 def orders(data: AppData) -> Orders | None:
-    """Return the attributed orders, ``None`` before there is one."""
+    """Return the attributed orders of the last two days of events, ``None`` before there is one."""
     table = data.table("attributions")
-    return None if table is None or not table.rows else table.once("orders", lambda t: _orders(t.all()))
+    return (
+        None
+        if table is None or not table.rows
+        else table.once("orders", lambda t: _orders(t.lately("at_ms", LATELY_MS)))
+    )
 
 
 def _orders(rows: pa.Table) -> Orders:

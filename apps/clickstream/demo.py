@@ -63,6 +63,7 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--cancellations": 0.2,
         "--foreign": 0.3,
         "--erasures": 40,
+        "--bots": 0.08,
         "--recovery": 0.3,
         # Shoppers answer offers; of the two hours there must be time for it.
         "--offer-uplift": 0.3,
@@ -130,7 +131,20 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
     ]
 
 
+#: What few do: are offered something above a cap, buy because of an offer, or are slow and no people.
+SELDOM: Final = frozenset(
+    {
+        "offers above caps and cool-downs",
+        "purchases after an offer",
+        "outcomes of another offer, order or time",
+        "purchases by who was shown nothing",
+        "purchases that offers brought about",
+        "slow bots",
+    }
+)
+
 spec = DemoSpec(
+    seldom=SELDOM,
     simulated=True,
     settings=settings,
     generate=generate,

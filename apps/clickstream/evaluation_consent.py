@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from apps.clickstream.bots import BY_NAME_ALONE
 from apps.clickstream.events import PURPOSES, Click, Consent, Forget
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
@@ -106,7 +107,7 @@ def _view(identity: str, browser: str, at: int, user: str | None) -> Click:
 
 def run(history: History) -> Outcome:
     """Let the whole app in memory read a history; what it sends itself comes back with the next batch."""
-    rules = VisitorRules(rate_events=1_000, holdout=0.0)
+    rules = VisitorRules(rate_events=1_000, bots=BY_NAME_ALONE, holdout=0.0)
     visited = Topology({}, (Link(visitors(rules)),))
     chain = MemoryChain(
         followed(visited, entities(), results((_EACH_VIEW,), 0.0)), out_of_orderness_ms=60 * _MINUTE

@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from apps.clickstream.bots import BY_NAME_ALONE
 from apps.clickstream.events import Click, EventType
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.rows import SessionRow
@@ -74,7 +75,7 @@ def live_sessions(
         batch: Events in a batch.
         out_of_orderness_ms: How far they may come out of order, ms.
     """
-    told = VisitorRules(sessions=rules, rate_events=1_000_000)
+    told = VisitorRules(sessions=rules, rate_events=1_000_000, bots=BY_NAME_ALONE)
     host = MemoryHost(visitors(told), out_of_orderness_ms=out_of_orderness_ms)
     known = browsers(events)
     clicks = [click_of(e, known[e.session_id]) for e in events if e.session_id]

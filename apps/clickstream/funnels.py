@@ -30,7 +30,7 @@ class Funnel:
     Attributes:
         name: Its name.
         steps: Names of the steps, from :data:`STEPS`, each once.
-        within_ms: In what time after the first step all others must be done, ms.
+        within_ms: In what time after a first step all others must be done, ms.
         strict: Nothing else that is a step of this funnel may come between two steps; otherwise steps may
             be repeated and come again.
     """
@@ -101,6 +101,9 @@ def step_of(event_type: str, page_type: str, checkout_step: str | None) -> str |
 def walk(funnel: Funnel, marks: dict[str, list[int]]) -> list[int]:
     """Return when the steps of a funnel were done, ms: as many as were reached.
 
+    The time of the funnel may begin whenever the first step is done; the earliest beginning that leads
+    furthest counts.
+
     Args:
         funnel: The funnel.
         marks: Step → its times in one session, ascending.
@@ -109,12 +112,22 @@ def walk(funnel: Funnel, marks: dict[str, list[int]]) -> list[int]:
         >>> funnel = Funnel("f", ("item", "cart", "purchase"), 1_000)
         >>> walk(funnel, {"item": [5], "cart": [1, 9], "purchase": []})
         [5, 9]
+        >>> walk(funnel, {"item": [5, 1_500], "cart": [1_600], "purchase": [2_000]})
+        [1500, 1600, 2000]
     """
-    first = marks.get(funnel.steps[0])
-    if not first:
-        return []
-    done = [first[0]]
-    last = first[0] + funnel.within_ms
+    best: list[int] = []
+    for first in marks.get(funnel.steps[0], ()):
+        done = _walk(funnel, marks, first)
+        if len(done) > len(best):
+            best = done
+        if len(done) == len(funnel.steps):
+            break
+    return best
+
+
+def _walk(funnel: Funnel, marks: dict[str, list[int]], first: int) -> list[int]:
+    done = [first]
+    last = first + funnel.within_ms
     for place, step in enumerate(funnel.steps[1:], 1):
         at = next((t for t in marks.get(step, ()) if done[-1] <= t <= last), None)
         if at is None or (funnel.strict and _between(funnel.steps, place, marks, done[-1], at)):

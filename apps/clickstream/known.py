@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
 from apps.clickstream.activity_counts import ActivityCounts
+from apps.clickstream.bots import Behaviour, BotRules
+from apps.clickstream.channels import Channels, built_in
 from apps.clickstream.consent import Answers
-from apps.clickstream.events import Click
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.money import Rates
 from apps.clickstream.ownership import Ownership
@@ -26,6 +28,8 @@ _HOUR_MS: Final = 3_600_000
 NOW_MINUTES: Final = 5
 #: So many orders of a browser are known, the last ones.
 MOST_ORDERS: Final = 16
+#: So many landings of a browser are known: the first of each account, and the last ones.
+MOST_TOUCHES: Final = 12
 #: What the hold-out of offers is dealt by, and its share of the persons.
 OFFERS: Final = "offers"
 HOLDOUT: Final = 0.2
@@ -42,12 +46,14 @@ class VisitorRules:
         repeats_ms: For how long a repeat of an event is known as one, ms.
         rate_events: So many events …
         rate_ms: … in less than this are a bot's, ms.
+        bots: What else gives bots away.
         funnels: What sessions are measured by.
         holdout: Share of the persons who are offered nothing by any rule.
         most_events: So many events of a tracker's session are kept until it is over.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
         recommends: Whether somebody recommends by what is looked at.
         rates: What currencies are worth in the shop's own.
+        channels: What tells where visits come from.
         shared: Whose a browser is that several accounts use: ``split``, each event of whoever was there then,
             and after a logout nobody's until the next login; ``last``, all of whoever was there last.
     """
@@ -58,6 +64,7 @@ class VisitorRules:
     repeats_ms: int = _HOUR_MS
     rate_events: int = 15
     rate_ms: int = 10_000
+    bots: BotRules = field(default_factory=BotRules)
     funnels: tuple[Funnel, ...] = (PURCHASE,)
     holdout: float = HOLDOUT
     most_events: int = 2_000
@@ -65,6 +72,7 @@ class VisitorRules:
     recommends: bool = False
     shared: Literal["split", "last"] = "split"
     rates: Rates = field(default_factory=Rates)
+    channels: Channels = field(default_factory=built_in)
 
 
 class Bought(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -94,7 +102,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         times: Times of the last events, ms, for their rate.
         bot: Why it is a bot; empty where it is not.
         minutes: The last minutes in which it was there.
-        first: Its first touch: campaign; empty for none.
+        first: Its first touch, of an earlier version; so for the next three.
         first_ms: When that was.
         last: Its last touch.
         last_ms: When that was.
@@ -107,6 +115,10 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         part: What was done while nobody was known by it, until somebody is.
         carts: The last carts that were filled meanwhile.
         bought: Its last orders, by identity: whatever events tell of one, it counts once.
+        touches: When it was brought by what, in order of time, and the account, once no other can turn out to
+            have been there.
+        touch_revision: How often somebody was told of touches.
+        behaviour: What it did lately, by which bots are told.
     """
 
     consent: int = 0
@@ -127,6 +139,9 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     part: ActivityCounts | None = None
     carts: list[str] = msgspec.field(default_factory=list)
     bought: dict[str, Bought] = msgspec.field(default_factory=dict)
+    touches: list[tuple[int, str, str]] = msgspec.field(default_factory=list)
+    touch_revision: int = 0
+    behaviour: Behaviour | None = None
 
     def buys(self, order_id: str, told: Bought) -> tuple[bool, Bought | None]:
         """Take down what an event tells of an order.
@@ -168,7 +183,12 @@ class Known(msgspec.Struct, array_like=True, gc=False):
             return
         # Whose a session is that may still change is asked for again.
         changing = [*self.book.sessions, *(s for s in self.past if s.user_id is not None)]
-        there.settle(min([horizon_ms, *(session.start_ms - 1 for session in changing)]))
+        settled = min([horizon_ms, *(session.start_ms - 1 for session in changing)])
+        self.touches = [
+            (at, by, name or (there.owner(at) if at <= settled else ""))
+            for at, by, name in self._all_touches()
+        ]
+        there.settle(settled)
         if not there.marks and there.base == (self.user_id or ""):
             self.ownership = None
 
@@ -176,14 +196,42 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         """Tell whether an event in time may still say that somebody else was there before the last one."""
         return self.ownership is not None and self.ownership.unsettled(watermark_ms)
 
-    def touch(self, campaign: str, at_ms: int) -> bool:
-        """Take down a touch; return whether it is the first or the last one now."""
-        news = False
-        if not self.first or (at_ms, campaign) < (self.first_ms, self.first):
-            self.first, self.first_ms, news = campaign, at_ms, True
-        if not self.last or (at_ms, campaign) > (self.last_ms, self.last):
-            self.last, self.last_ms, news = campaign, at_ms, True
-        return news
+    def touch(self, campaign: str, at_ms: int) -> None:
+        """Take down a landing that a campaign brought, whosever it is."""
+        kept = self._all_touches()
+        touched = (at_ms, campaign, "")
+        if any(one[:2] == touched[:2] for one in kept):
+            return
+        insort(kept, touched)
+        if len(kept) > MOST_TOUCHES:
+            # The first of each account is its first touch for ever.
+            first = {owner: place for place, (_, _, owner) in reversed(list(enumerate(kept)))}
+            later = [place for place, (_, _, owner) in enumerate(kept) if first[owner] != place]
+            del kept[later[0] if later else 0]
+
+    def touches_of(self, owner: str | None, whose: Callable[[int], str | None]) -> list[tuple[int, str]]:
+        """Return when (UTC ms) and by what somebody was brought, in order of time.
+
+        Args:
+            owner: The account; ``None``: what nobody's is.
+            whose: Whose an event of a moment is that names nobody.
+        """
+        return [(at, by) for at, by, name in self._all_touches() if (name or whose(at)) == owner]
+
+    def owned_touches(self, whose: Callable[[int], str | None]) -> dict[str, list[tuple[int, str]]]:
+        """Return the touches of all accounts."""
+        found: dict[str, list[tuple[int, str]]] = {}
+        for at, by, name in self._all_touches():
+            owner = name or whose(at)
+            if owner is not None:
+                found.setdefault(owner, []).append((at, by))
+        return found
+
+    def _all_touches(self) -> list[tuple[int, str, str]]:
+        if not self.touches and self.last:  # an earlier version kept the first and the last one
+            known = {(self.first_ms, self.first, ""), (self.last_ms, self.last, "")}
+            self.touches, self.first, self.last = sorted(known), "", ""
+        return self.touches
 
 
 #: Times stand in so many bits.
@@ -214,19 +262,6 @@ def said_the_same(mark: int, content: int) -> bool:
     """Return whether an event said the same as far as is known."""
     known = mark >> _TIME_BITS
     return not known or known == content % _CONTENTS + 1
-
-
-def campaign_of(event: Click) -> str | None:
-    """Return source, medium and campaign of a landing as one text; ``None`` for what is none.
-
-    >>> campaign_of(Click("e", "page_view", 0, 0, "v", "s", 1, "mobile", "", "home", "/",
-    ...                   utm_source="google", utm_medium="cpc"))
-    'google / cpc / (none)'
-    """
-    source = event.utm_source
-    if source is None:
-        return None
-    return f"{source} / {event.utm_medium or '(none)'} / {event.utm_campaign or '(none)'}"
 
 
 def newly_covered(minutes: Sequence[int], minute: int) -> tuple[int, int]:

@@ -21,8 +21,15 @@ _GAP_MS: Final = 30 * _MINUTE_MS
 _FIVE_MS: Final = 5 * _MINUTE_MS
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _RETURN_MS: Final = 10 * _MINUTE_MS
-#: Bots of which so many events have come have shown how fast they are.
-_SHOWN: Final = 100
+#: By what a bot is found → after how many events for certain, and how that is told of.
+_SHOWN: Final = {
+    "user_agent": (0, ("user_agent",)),
+    "rate": (100, ("rate",)),
+    "pace": (350, ("rate/10m", "rate/1h")),
+    "alone": (170, ("views_alone",)),
+    "regular": (60, ("regular",)),
+}
+_FAST: Final = ("user_agent", "rate")
 
 
 def check_ledger(
@@ -61,7 +68,7 @@ def check_ledger(
     broken = sum(letters[reason] for reason in ("malformed", "schema", "range"))
     return [
         *_sessions(sessions, truths["session"], end_ms - _GAP_MS, erased),
-        _bots(sessions, truths["bot"], end_ms - _GAP_MS),
+        *_bots(sessions, truths["bot"], end_ms - _GAP_MS),
         *_carts(abandonments, truths["abandonment"], end_ms - cart_timeout_ms, cart_timeout_ms, erased),
         *_attributions(rows("attributions"), truths, end_ms),
         *check_orders(rows("orders"), rows("revenue"), rows("attributions"), truths, until_ms=end_ms),
@@ -138,15 +145,31 @@ def _session(truth: WorldTruth) -> tuple[Any, ...]:
     return (truth.entity, *(truth.detail[k] for k in ("start_ms", "end_ms", "events", "page_views")))
 
 
-def _bots(rows: list[dict[str, Any]], truths: list[WorldTruth], until: int) -> Check:
-    found = {r["visitor_id"] for r in rows if r["bot"]}
+def _bots(rows: list[dict[str, Any]], truths: list[WorldTruth], until: int) -> list[Check]:
+    found = {r["visitor_id"]: r["bot"] for r in rows if r["bot"]}
     over = [t for t in truths if t.detail["end_ms"] <= until]
-    shown = {t.entity for t in over if t.detail["by"] == "user_agent" or len(t.event_ids) > _SHOWN}
-    holds = shown <= found <= {t.entity for t in truths}
-    note = "or more that began"
-    return Check(
-        "bots found, nobody else", f"{len(shown):,}", f"{len(found):,}", holds, note, compared=len(shown)
-    )
+    shown = {t.entity: t for t in over if len(t.event_ids) > _SHOWN[t.detail["by"]][0]}
+    # A lost event is a pause that differs from the others.
+    shown = {v: t for v, t in shown.items() if t.detail["by"] != "regular" or not t.disturbed}
+    holds = shown.keys() <= found.keys() <= {t.entity for t in truths}
+    due = {(v, t.detail["by"]) for v, t in shown.items()}
+    told = {
+        (visitor, shown[visitor].detail["by"])
+        for visitor, why in found.items()
+        if visitor in shown and why in _SHOWN[shown[visitor].detail["by"]][1]
+    }
+    return [
+        Check(
+            "bots found, nobody else",
+            f"{len(shown):,}",
+            f"{len(found):,}",
+            holds,
+            "or more that began",
+            compared=len(shown),
+        ),
+        same("why bots are bots", due, told),
+        same("slow bots", {o for o in due if o[1] not in _FAST}, {o for o in told if o[1] not in _FAST}),
+    ]
 
 
 def _carts(
@@ -191,7 +214,10 @@ def _attributions(rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]
     expected = {(t.entity, t.detail["amount_cents"]) for t in bought}
     others = {t.entity for t in truths["attribution"]} - {t.entity for t in bought}
     found = {(o, r["amount_cents"]) for o, r in held.items() if o not in others}
-    alone = [t for t in bought if len(t.detail["visitors"]) == 1 and t.entity in held]
+    # After a logout touches are nobody's, but only where the login was known by consent.
+    alone = [
+        t for t in bought if len(t.detail["visitors"]) == 1 and not t.detail["parted"] and t.entity in held
+    ]
     touches = {
         (t.entity, t.detail["first_touch"] or "direct", t.detail["last_touch"] or "direct") for t in alone
     }
@@ -199,7 +225,12 @@ def _attributions(rows: list[dict[str, Any]], truths: dict[str, list[WorldTruth]
     return [
         same("conversions: orders and their value", expected, found),
         equal("no order twice", 0, len(rows) - len(held), of=len(rows)),
-        same("first and last touch", touches, mine, "of orders by one browser: others need consent"),
+        same(
+            "first and last touch",
+            touches,
+            mine,
+            "of orders by one browser without a logout: others need consent",
+        ),
     ]
 
 

@@ -21,7 +21,7 @@ from apps.clickstream.order_money import KeptLine
 
 
 class ItemCount(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="item"):
-    """An item was viewed or sold, or a visitor is there; both where they come together.
+    """An item was viewed, put into a cart or sold, or a visitor is there; both where they come together.
 
     Attributes:
         shard: The shard that counts it.
@@ -29,7 +29,7 @@ class ItemCount(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
         cause: The click.
         item: The item; empty where only somebody is there.
         category: Its category.
-        what: Viewed, or sold.
+        what: Viewed, put into a cart, or sold.
         quantity: How many times, or pieces.
         cents: What they cost.
         device: The visitor's kind of device, where it is newly there.
@@ -42,7 +42,7 @@ class ItemCount(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
     cause: str
     item: str = ""
     category: str = ""
-    what: Literal["view", "sold"] = "view"
+    what: Literal["view", "sold", "add"] = "view"
     quantity: int = 0
     cents: int = 0
     device: str = ""
@@ -182,10 +182,10 @@ class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="d
         cart_id: The cart.
         cents: Its value.
         quantity: How many pieces.
-        first_ms: When the browser's first touch was.
-        first: Its first touch; empty for none.
-        last_ms: When its last touch was.
-        last: Its last touch.
+        first_ms: When whoever is there was first brought to this browser.
+        first: By what; empty for nothing.
+        last_ms: When that was for the last time.
+        last: By what.
         marketing: Whether something may be offered.
     """
 
@@ -215,6 +215,9 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="brows
         first: Its first touch; empty for none.
         last_ms: When its last touch was.
         last: Its last touch.
+        touches: When (UTC ms) and by what the account came in this browser, in order of time; in their place
+            an earlier version told the first and the last one.
+        revision: Of several the highest says what holds; 0: of an earlier version.
     """
 
     person: str
@@ -224,6 +227,8 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="brows
     first: str = ""
     last_ms: int = 0
     last: str = ""
+    touches: list[tuple[int, str]] = []
+    revision: int = 0
 
 
 class Absorb(msgspec.Struct, frozen=True, gc=False, tag="browser-absorbed"):

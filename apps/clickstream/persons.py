@@ -23,12 +23,13 @@ from apps.clickstream.messages import (
     ToPerson,
     Unlink,
 )
-from apps.clickstream.profiles import Person, Profile, profile_row
+from apps.clickstream.profiles import LOOK_BACK_MS, Person, Profile, profile_row
 from apps.clickstream.rows import digest_of
 from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 _BOUGHT: Final = "person"
+_STALE: Final = "stale"
 #: So many carts of a person are remembered, to be forgotten with it.
 _CARTS: Final = 10
 #: What was done before logins is told apart for so many browsers of a person.
@@ -39,7 +40,9 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     """Keeps profiles, attributes purchases to touches, and tells the offers what a person does.
 
     Args:
-        profile_every_ms: How often a profile's row is written, ms; at purchases always.
+        profile_every_ms: How often a profile's row is written, ms; at purchases always, and so long after
+            the last thing done, so that nothing is missing from the row of somebody who has gone.
+        look_back_ms: A touch so long before an order has not brought it, ms.
     """
 
     name = "Persons"
@@ -52,8 +55,8 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     consents = side_output(Consent)
     placed = side_output(OrderPlaced)
 
-    def __init__(self, profile_every_ms: int = 10 * 60_000) -> None:
-        self._profile_every_ms = profile_every_ms
+    def __init__(self, profile_every_ms: int = 10 * 60_000, look_back_ms: int = LOOK_BACK_MS) -> None:
+        self._profile_every_ms, self._look_back_ms = profile_every_ms, look_back_ms
 
     def process(self, event: ToPerson, ctx: Context) -> None:
         """Let an event count for the person whom it concerns."""
@@ -83,7 +86,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
                 person.touched(event)
                 self._tell(event.visitor, "", person, ctx)
             elif isinstance(event, Unlink):
-                for kept in (person.visitors, person.firsts, person.lasts):
+                for kept in (person.visitors, person.firsts, person.lasts, person.touched_by):
                     kept.pop(event.visitor, None)
                 if person.parts.pop(event.visitor, None) is not None:
                     self._write(person, ctx, at_once=True)
@@ -102,13 +105,18 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         self.process(event, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Attribute the purchases that all before is known of."""
+        """Attribute the purchases that all before is known of; write what is not written yet."""
         person = self.person.value
         if person is None:
             return
+        if timer.name == _STALE:
+            if person.unwritten:
+                self._write(person, ctx, at_once=True)
+                self.person.value = person
+            return
         while person.purchases and person.purchases[0].at_ms <= timer.at:
             bought = person.purchases.pop(0)
-            first, last = person.attribution(bought)
+            first, last = person.attribution(bought, self._look_back_ms)
             ctx.output(self.placed, OrderPlaced(bought.order_id, timer.at, bought.cents, first, last))
         if person.purchases:
             ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
@@ -118,8 +126,8 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         self.person.value = person
 
     def last_due(self, latest: int) -> int:
-        """Return what is later than any purchase that waits."""
-        return latest + 60_000
+        """Return what is later than any purchase or row that waits."""
+        return latest + self._profile_every_ms + 60_000
 
     def _purchase(self, event: Purchase, person: Person, ctx: Context) -> None:
         insort(person.purchases, event, key=lambda p: (p.at_ms, p.cause))
@@ -191,8 +199,11 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
 
     def _write(self, person: Person, ctx: Context, *, at_once: bool = False) -> None:
         if not at_once and person.seen_ms - person.written_ms < self._profile_every_ms:
+            person.unwritten = True
+            if ctx.timers.pending(_STALE) is None:
+                ctx.timers.at(ctx.event_time + self._profile_every_ms, _STALE)
             return
-        person.written_ms = person.seen_ms
+        person.written_ms, person.unwritten = person.seen_ms, False
         person.revision += 1
         ctx.output(self.profiles, profile_row(ctx.key, person), revision=person.revision)
 
@@ -210,7 +221,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     def _erase(self, event: ErasePerson, person: Person, ctx: Context) -> None:
         self._no_profile(person, ctx)
         for bought in person.purchases:
-            first, last = person.attribution(bought)
+            first, last = person.attribution(bought, self._look_back_ms)
             ctx.output(self.placed, OrderPlaced(bought.order_id, bought.at_ms, bought.cents, first, last))
         if not event.withdrawn:
             self.erased.value = Suppressed(event.at_ms, event.request_id).after(self.erased.value)
@@ -220,6 +231,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
             ctx.output(self.forget, Forget(event.request_id, f"c:{cart}", event.at_ms))
         self.person.clear()
         ctx.timers.delete(_BOUGHT)
+        ctx.timers.delete(_STALE)
         ctx.emit(event)
 
 

@@ -8,12 +8,14 @@ from apps.clickstream import earlier
 from apps.clickstream.attributions import Attributions
 from apps.clickstream.boards import Boards
 from apps.clickstream.carts import CART_TIMEOUT_MS, Carts
+from apps.clickstream.channels import Channels
 from apps.clickstream.events import INPUTS
 from apps.clickstream.known import HOLDOUT
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.offering import Offers
 from apps.clickstream.orders import Orders
 from apps.clickstream.persons import Persons
+from apps.clickstream.profiles import LOOK_BACK_MS
 from apps.clickstream.recommend.process import Recommender
 from apps.clickstream.revenue import Revenue
 from apps.clickstream.settings import ClickstreamSettings
@@ -24,17 +26,22 @@ from millrace.time import ms
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
 
 
-def entities(cart_timeout_ms: int = CART_TIMEOUT_MS, orders: Orders | None = None) -> KeyedProcess[Any, Any]:
+def entities(
+    cart_timeout_ms: int = CART_TIMEOUT_MS,
+    orders: Orders | None = None,
+    look_back_ms: int = LOOK_BACK_MS,
+) -> KeyedProcess[Any, Any]:
     """Return the processes of carts, persons, shards and orders, in one operator.
 
     Args:
         cart_timeout_ms: A cart is left when nothing happens to it for longer than this, ms.
         orders: That of orders, with what it is told of currencies and tax.
+        look_back_ms: A touch so long before an order has not brought it, ms.
     """
     return multiplex(
         {
             "carts": Carts(cart_timeout_ms),
-            "persons": Persons(),
+            "persons": Persons(look_back_ms=look_back_ms),
             "shards": Shards(),
             "orders": orders or Orders(),
         },
@@ -43,18 +50,23 @@ def entities(cart_timeout_ms: int = CART_TIMEOUT_MS, orders: Orders | None = Non
     )
 
 
-def results(rules: tuple[OfferRule, ...] = DEFAULT_RULES, holdout: float = HOLDOUT) -> KeyedProcess[Any, Any]:
+def results(
+    rules: tuple[OfferRule, ...] = DEFAULT_RULES,
+    holdout: float = HOLDOUT,
+    channels: Channels | None = None,
+) -> KeyedProcess[Any, Any]:
     """Return the processes of offers, boards, attributions and books, in one operator.
 
     Args:
         rules: Rules of offers.
         holdout: Share of the persons who are offered nothing by any rule.
+        channels: What tells where visits come from.
     """
     return multiplex(
         {
             "offers": Offers(rules, holdout),
             "boards": Boards(),
-            "orders": Attributions(),
+            "orders": Attributions(channels),
             "revenue": Revenue(),
         },
         name="Results",
@@ -143,8 +155,8 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
     rules = settings.offer_rules() if offers is None else offers
     return followed(
         visited,
-        entities(ms(settings.cart_timeout), settings.orders_process()),
-        results(rules, settings.offers.control),
+        entities(ms(settings.cart_timeout), settings.orders_process(), ms(settings.channels.look_back)),
+        results(rules, settings.offers.control, settings.channels_table()),
     ).write(
         tables={
             **tables,

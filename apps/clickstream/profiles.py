@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,12 @@ from apps.clickstream.messages import Link, Purchase
 from apps.clickstream.registers import Register
 from millrace.parts.panes import panes_between
 from millrace.parts.top import best
+
+#: So many of the last touches of a browser are kept: some may be after a purchase that still waits.
+_LASTS: Final = 8
+_DAY_MS: Final = 86_400_000
+#: A touch so long before an order has not brought it, ms.
+LOOK_BACK_MS: Final = 90 * _DAY_MS
 
 
 class Touch(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
@@ -50,6 +57,8 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
         parts: Browser → what was done there before it was known to be this person's; it goes where the
             browser is the person's no more.
         told: The last orders: identity → when they were (ms), and their value.
+        touched_by: Browser → the revision of what was told of its touches.
+        unwritten: Whether something is not in its row yet.
     """
 
     visitors: dict[str, int] = msgspec.field(default_factory=dict)
@@ -72,6 +81,8 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
     register: Register = msgspec.field(default_factory=Register)
     parts: dict[str, ActivityCounts] = msgspec.field(default_factory=dict)
     told: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    touched_by: dict[str, int] = msgspec.field(default_factory=dict)
+    unwritten: bool = False
 
     def whole(self) -> Person | ActivityCounts:
         """Return what the person did, with what was done before somebody was known by its browsers."""
@@ -88,10 +99,19 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
         self.hours, self.items, self.categories, self.carts, self.parts = {}, [], {}, [], {}
         self.told = {}
         self.viewed_cents = self.viewed = self.spent_cents = self.orders = self.seen_ms = self.written_ms = 0
-        self.gender, self.birth_year = "", 0
+        self.gender, self.birth_year, self.unwritten = "", 0, False
 
     def touched(self, link: Link) -> None:
         """Take down the touches of a browser."""
+        if link.revision:
+            if link.revision > self.touched_by.get(link.visitor, 0):
+                self.touched_by[link.visitor] = link.revision
+                told = [Touch(*one) for one in link.touches]
+                self.firsts.pop(link.visitor, None)
+                if told:
+                    self.firsts[link.visitor] = told[0]
+                self.lasts[link.visitor] = told[-_LASTS:]
+            return
         if link.first:
             first = Touch(link.first_ms, link.first)
             before = self.firsts.get(link.visitor)
@@ -101,19 +121,26 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
             last = Touch(link.last_ms, link.last)
             if last not in lasts:
                 insort(lasts, last)
-                del lasts[:-4]  # one may be after a purchase that still waits
+                del lasts[:-_LASTS]
 
-    def attribution(self, purchase: Purchase) -> tuple[str, str]:
-        """Return the first and last touch of a purchase, over all browsers known by then; empty for none."""
+    def attribution(self, purchase: Purchase, look_back_ms: int = LOOK_BACK_MS) -> tuple[str, str]:
+        """Return the first and last touch of a purchase, over all browsers known by then; empty for none.
+
+        Args:
+            purchase: The purchase.
+            look_back_ms: A last touch so long before it has not brought it, ms. The first one is by what the
+                person became known, however long ago.
+        """
         firsts = dict(self.firsts)
         lasts = [touch for own in self.lasts.values() for touch in own]
-        if purchase.first:
+        itself = purchase.visitor not in self.touched_by  # or it has told of all its touches
+        if purchase.first and itself:
             firsts[f"{purchase.visitor} itself"] = Touch(purchase.first_ms, purchase.first)
-        if purchase.last:
+        if purchase.last and itself:
             lasts.append(Touch(purchase.last_ms, purchase.last))
         at = purchase.at_ms
         first = min((t for t in firsts.values() if t.at_ms <= at), default=None)
-        last = max((t for t in lasts if t.at_ms <= at), default=None)
+        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)
         return (first.label if first else ""), (last.label if last else "")
 
     def features(self, now_ms: int) -> dict[str, int]:

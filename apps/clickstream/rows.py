@@ -37,6 +37,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False):
         revision: Grows with every row of the visitor.
         deleted: The row is none any more: it has merged with another, or begins earlier.
         is_full: Whether more was done in it than is kept of it: its figures are at least these.
+        channel: The channel that ``campaign`` is of; ``direct`` for none.
     """
 
     session_id: str
@@ -65,6 +66,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False):
     revision: int
     deleted: bool = False
     is_full: bool = False
+    channel: str = "direct"
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):

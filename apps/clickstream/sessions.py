@@ -7,8 +7,8 @@ length) need the events in order of time.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -16,8 +16,9 @@ import msgspec
 
 from apps.clickstream.rules import SessionRules
 
-#: So many times are kept per session and step of a funnel; a step's earliest ones count.
-MOST_MARKS: Final = 8
+#: So many times are kept per session and step of a funnel: the first ones, and the last ones.
+FIRST_MARKS: Final = 4
+LAST_MARKS: Final = 20
 #: So many heartbeats of a session are counted, the earliest: a whole day of attention without a pause.
 MOST_BEATS: Final = 8_640
 #: So many sessions of a tracker are known to be over by one browser, the last ones.
@@ -189,17 +190,40 @@ class Session(msgspec.Struct, array_like=True, gc=False):
         if self.campaign is None or (at_ms, campaign) < (self.campaign_ms, self.campaign):
             self.campaign, self.campaign_ms = campaign, at_ms
 
-    def mark(self, step: str, at_ms: int, *, first_only: bool) -> None:
-        """Take down a step of a funnel; of the first step the earliest time is enough."""
+    def mark(self, step: str, at_ms: int, *, every_ms: int) -> None:
+        """Take down a step of a funnel.
+
+        Args:
+            step: The step.
+            at_ms: When it was done, ms.
+            every_ms: Of so much time the first one is enough, ms; 0: all count.
+        """
         times = self.marks.get(step)
         if times is None:
             self.marks[step] = [at_ms]
-        elif first_only:
-            if at_ms < times[0]:
-                times[0] = at_ms
-        else:
-            insort(times, at_ms)
-            del times[MOST_MARKS:]
+            return
+        place = bisect_right(times, at_ms)
+        if every_ms:
+            span = at_ms // every_ms
+            if place and times[place - 1] // every_ms == span:
+                return
+            if place < len(times) and times[place] // every_ms == span:
+                times[place] = at_ms
+                return
+        times.insert(place, at_ms)
+        del times[FIRST_MARKS:-LAST_MARKS]
+
+    def thin(self, every_ms: Mapping[str, int]) -> None:
+        """Keep of the steps what :meth:`mark` would have kept; two sessions have become one.
+
+        Args:
+            every_ms: Step → of how much time the first one is enough, ms.
+        """
+        for step, times in self.marks.items():
+            every = every_ms.get(step, 0)
+            kept = sorted({at // every: at for at in reversed(times)}.values()) if every else times
+            del kept[FIRST_MARKS:-LAST_MARKS]
+            self.marks[step] = kept
 
     def unbuy(self, at_ms: int, cents: int, *, conversions: frozenset[str]) -> None:
         """Take an order back: an earlier event tells of it.
@@ -239,8 +263,7 @@ class Session(msgspec.Struct, array_like=True, gc=False):
         self.bot = self.bot or later.bot
         self.user_id = later.user_id or self.user_id
         for step, times in later.marks.items():
-            mine = sorted([*self.marks.get(step, ()), *times])
-            self.marks[step] = mine[:MOST_MARKS]
+            self.marks[step] = sorted([*self.marks.get(step, ()), *times])
         self.closed = self.closed and later.closed
 
     def attention_s(self, rules: SessionRules) -> int:
@@ -299,6 +322,9 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
                 kept, *merged = near
                 kept.closed = ""
                 for later in merged:
+                    if later.number and kept.number:
+                        self.ended -= 1
+                    kept.number = kept.number or later.number
                     kept.absorb(later)
                     sessions.remove(later)
                 return kept, merged
@@ -367,6 +393,19 @@ class SessionBook(msgspec.Struct, array_like=True, gc=False):
         if not session.number:
             self.ended += 1
             session.number = self.ended
+
+    def renumber(self) -> list[Session]:
+        """Number the sessions that are over in order of time; return those whose number was another.
+
+        What is forgotten is earlier than what may still change, so that the numbers before stay.
+        """
+        numbered = sorted((s for s in self.sessions if s.number), key=_start)
+        changed = []
+        for number, session in enumerate(numbered, self.ended - len(numbered) + 1):
+            if session.number != number:
+                session.number = number
+                changed.append(session)
+        return changed
 
     def number_of(self, session: Session) -> int:
         """Return which one of its visitor a session is; one that is not over ends after those before it."""

@@ -6,13 +6,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from apps.clickstream.bots import BotRules, Pace
+from apps.clickstream.channels import TABLE, Channels, read_channels
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.known import HOLDOUT, VisitorRules
 from apps.clickstream.money import Rates, read_rates
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
 from apps.clickstream.orders import Orders
+from apps.clickstream.profiles import LOOK_BACK_MS
 from apps.clickstream.recommend.process import Recommending
 from apps.clickstream.rules import rules_named, zone_named
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
@@ -48,6 +51,45 @@ class SessionSettings(Section):
     provisional: Duration = Field(default=timedelta(minutes=1), description="between rows of an open one")
 
 
+class PaceSettings(Section):
+    """So many clicks in so much time are a bot's."""
+
+    events: int = Field(ge=2, le=1_000_000)
+    within: Duration
+
+    @field_validator("within")
+    @classmethod
+    def _whole(cls, value: timedelta) -> timedelta:
+        if not timedelta(minutes=1) <= value <= timedelta(days=1):
+            raise ValueError("a pace is within 1 minute to 1 day: for less there is visitors.rate_within")
+        return value
+
+
+class BotSettings(Section):
+    """What gives a bot away, beside its name and very many events at once."""
+
+    paces: tuple[PaceSettings, ...] = Field(
+        default=(
+            PaceSettings(events=300, within=timedelta(minutes=10)),
+            PaceSettings(events=1_000, within=timedelta(hours=1)),
+        ),
+        max_length=5,
+        description="so many clicks within so long",
+    )
+    regular: int = Field(
+        default=30, ge=0, le=200, description="so many pauses that are nearly alike; 0: they say nothing"
+    )
+    spread: float = Field(default=0.05, ge=0, le=0.5, description="alike: by so much of their mean")
+    views_alone: int = Field(
+        default=150, ge=0, description="so many views within an hour, and nothing else; 0: they say nothing"
+    )
+
+    def rules(self) -> BotRules:
+        """Return them as the process of visitors is told them."""
+        paces = tuple(Pace(one.events, ms(one.within)) for one in self.paces)
+        return BotRules(paces, self.regular, self.spread, self.views_alone)
+
+
 class VisitorSettings(Section):
     """What is a repeat, what is a bot, and in which order events are handled."""
 
@@ -61,6 +103,7 @@ class VisitorSettings(Section):
         description="used by several: each event is of whoever was there, until a logout; or all of the last",
     )
     rate_within: Duration = Field(default=timedelta(seconds=10), description="… in less are a bot's")
+    bots: BotSettings = BotSettings()
 
 
 class FunnelSettings(Section):
@@ -70,6 +113,18 @@ class FunnelSettings(Section):
     steps: tuple[str, ...] = PURCHASE.steps
     within: Duration = timedelta(hours=1)
     strict: bool = False
+
+
+class ChannelSettings(Section):
+    """Where visits come from, and which of them an order came by."""
+
+    table: Path | None = Field(default=None, description="file, JSON or YAML; without it the app's own")
+    own: tuple[str, ...] = Field(
+        default=(), description="further hosts of the shop: who comes from there was in it"
+    )
+    look_back: Duration = Field(
+        default=timedelta(milliseconds=LOOK_BACK_MS), description="an older touch has not brought an order"
+    )
 
 
 class OfferSettings(Section):
@@ -116,6 +171,7 @@ class ClickstreamSettings(AppSettings):
     sessions: SessionSettings = SessionSettings()
     visitors: VisitorSettings = VisitorSettings()
     funnels: tuple[FunnelSettings, ...] = (FunnelSettings(),)
+    channels: ChannelSettings = ChannelSettings()
     offers: OfferSettings = OfferSettings()
     orders: OrderSettings = OrderSettings()
     recommend: RecommendSettings = RecommendSettings()
@@ -131,6 +187,7 @@ class ClickstreamSettings(AppSettings):
             repeats_ms=ms(own.repeats),
             rate_events=own.rate_events,
             rate_ms=ms(own.rate_within),
+            bots=own.bots.rules(),
             funnels=tuple(Funnel(f.name, f.steps, ms(f.within), f.strict) for f in self.funnels),
             holdout=self.offers.control,
             most_events=sessions.most_events,
@@ -138,7 +195,13 @@ class ClickstreamSettings(AppSettings):
             recommends=self.recommend.on,
             shared=own.shared,
             rates=self.rates(),
+            channels=self.channels_table(),
         )
+
+    def channels_table(self) -> Channels:
+        """Return what tells where visits come from."""
+        told = self.channels
+        return read_channels(told.table or TABLE, told.own)
 
     def rates(self) -> Rates:
         """Return what currencies are worth in the shop's own."""

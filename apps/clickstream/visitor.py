@@ -5,14 +5,13 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final
 
-from apps.clickstream.bots import is_crawler
+from apps.clickstream.bots import Behaviour, is_crawler
 from apps.clickstream.events import Click, Consent, Customer, Forget, Refund, ShopEvent, identity_of, to_cents
 from apps.clickstream.known import (
     MINUTE_MS,
     TICK,
     Known,
     VisitorRules,
-    campaign_of,
     said_the_same,
     seen_as,
     seen_at,
@@ -108,10 +107,10 @@ class Visitors(VisitorTold):
 
     def _click(self, event: Click, known: Known, ctx: Context) -> None:
         rules, at = self._rules, ctx.event_time
-        campaign = campaign_of(event)
+        campaign = rules.channels.landing(event)
         crawler = is_crawler(event.user_agent)
-        if not crawler and not known.bot and self._too_fast(known, at):
-            known.bot = "rate"
+        if not crawler and not known.bot:
+            known.bot = self._gives_away(event, known, at)
         buys = crawler or bool(known.bot) or self._buys(event, known, ctx)
         session = self._session_of(event, known, campaign, ctx)
         self.known.value = known
@@ -144,6 +143,17 @@ class Visitors(VisitorTold):
             return
         ctx.timers.bring_forward(due, TICK)
 
+    def _gives_away(self, event: Click, known: Known, at: int) -> str:
+        """Return by what a browser has shown to be a bot; empty: it has not."""
+        rules = self._rules.bots
+        if self._too_fast(known, at):
+            return "rate"
+        if not rules.horizons and not rules.regular:
+            return ""
+        if known.behaviour is None:
+            known.behaviour = Behaviour()
+        return known.behaviour.take(event.event_type, at, rules)
+
     def _too_fast(self, known: Known, at: int) -> bool:
         times, most = known.times, self._rules.rate_events
         if not times or at >= times[-1]:
@@ -166,14 +176,18 @@ class Visitors(VisitorTold):
         for session in known.book.expire(timer.at, rules.sessions, rules.session_lateness_ms):
             self._finish(session, known, ctx)
             self._visited(session, ctx)
+        self._renumber(known, ctx)
         seen = known.seen
         horizon = timer.at - rules.repeats_ms
         if seen and min(map(seen_at, seen.values())) <= horizon:
             known.seen = seen = {event: mark for event, mark in seen.items() if seen_at(mark) > horizon}
         known.settle(horizon)
         due = known.book.due(rules.sessions, rules.session_lateness_ms)
-        if due is None and not seen:
-            known.times, known.minutes, known.bot, known.owners = [], [], "", []
+        counted = self._counted_until(known)
+        if due is None and not seen and timer.at < counted:
+            ctx.timers.at(counted, TICK)
+        elif due is None and not seen:
+            known.times, known.minutes, known.bot, known.owners, known.behaviour = [], [], "", [], None
             if known == _NOTHING:
                 self.known.clear()
                 return
@@ -183,6 +197,14 @@ class Visitors(VisitorTold):
             ctx.timers.at(max(due if due is not None else last, timer.at + 1), TICK)
         self.known.value = known
 
+    def _counted_until(self, known: Known) -> int:
+        """Return until when (UTC ms) what a browser did is looked at; 0 where repeats are known longer."""
+        rules = self._rules.bots
+        if known.behaviour is None or rules.longest_ms <= self._rules.repeats_ms:
+            return 0
+        last = known.behaviour.last_ms()
+        return last + rules.longest_ms if last else 0
+
     def last_due(self, latest: int) -> int:
         """Return when (ms) the last session and the last known event are over: one timer stands for all."""
         known, rules = self.known.value, self._rules
@@ -191,7 +213,12 @@ class Visitors(VisitorTold):
         over = known.book.over(rules.sessions, rules.session_lateness_ms)
         # A millisecond more for each session that is over at one time with others: see on_timer().
         return (
-            max(latest, over, max(map(seen_at, known.seen.values()), default=0) + rules.repeats_ms)
+            max(
+                latest,
+                over,
+                max(map(seen_at, known.seen.values()), default=0) + rules.repeats_ms,
+                self._counted_until(known),
+            )
             + MINUTE_MS
         )
 

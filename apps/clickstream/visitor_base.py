@@ -46,7 +46,12 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
         self._rules = rules or VisitorRules()
         funnels = self._rules.funnels
         later = {step for f in funnels for step in f.steps[1:]}
-        self._first_steps = {f.steps[0] for f in funnels} - later
+        # Whichever time of the first step brings somebody furthest begins the funnel's time: of a twelfth of
+        # it the first one stands for all.
+        self._begins = {
+            step: min(f.within_ms for f in funnels if f.steps[0] == step) // 12
+            for step in {f.steps[0] for f in funnels} - later
+        }
         self._steps = {step for f in funnels for step in f.steps}
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from apps.clickstream.consent import (
@@ -48,7 +49,9 @@ class VisitorIdentity(VisitorSessions):
     def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> str | None:
         """Take down who is there; return whose the click is, ``None``: nobody's who is known."""
         at, user = ctx.event_time, event.user_id
-        touched = campaign is not None and known.touch(campaign, at)
+        touched = campaign is not None
+        if campaign is not None:
+            known.touch(campaign, at)
         logout = event.event_type == "logout" and self._rules.shared == "split"
         if (user or (logout and known.user_id is not None)) and may_stitch(known.allowed(at)):
             if user:
@@ -59,8 +62,25 @@ class VisitorIdentity(VisitorSessions):
         else:
             owner = self._owner_at(at, known)
         if touched and owner is not None:
-            ctx.emit(Link(f"u:{owner}", at, ctx.key, known.first_ms, known.first, known.last_ms, known.last))
+            self._link(owner, at, known.touches_of(owner, self._whose(known)), known, ctx)
         return owner
+
+    def _link(
+        self, owner: str, at_ms: int, touches: list[tuple[int, str]], known: Known, ctx: Context
+    ) -> None:
+        """Tell an account that the browser is its, and by what it came there."""
+        known.touch_revision += 1
+        ctx.emit(Link(f"u:{owner}", at_ms, ctx.key, touches=touches, revision=known.touch_revision))
+
+    def _brought(
+        self, owner: str | None, at_ms: int, known: Known
+    ) -> tuple[tuple[int, str], tuple[int, str]]:
+        """Return the first and the last touch before a moment (UTC ms) of who is there: when, and by what."""
+        touches = [one for one in known.touches_of(owner, self._whose(known)) if one[0] <= at_ms]
+        return (touches[0], touches[-1]) if touches else ((0, ""), (0, ""))
+
+    def _whose(self, known: Known) -> Callable[[int], str | None]:
+        return lambda at_ms: self._owner_at(at_ms, known)
 
     def _owner_at(self, at_ms: int, known: Known) -> str | None:
         """Return whose an event of a moment (UTC ms) is that names nobody."""
@@ -84,6 +104,7 @@ class VisitorIdentity(VisitorSessions):
             name = known.user_id or NOBODY
             known.ownership = Ownership(name, latest=name)
         there, before, was = known.ownership, known.ownership.runs(), known.user_id
+        brought = known.owned_touches(self._whose(known))
         if not there.see(at_ms, user, ctx.watermark):
             return False
         known.user_id = (there.latest if self._rules.shared == "last" else there.now) or None
@@ -97,10 +118,22 @@ class VisitorIdentity(VisitorSessions):
                 known.owners = [*(name for name in known.owners if name != was), was][-_OWNERS:]
         if self._rules.shared == "last" and was is not None and known.user_id != was:
             ctx.emit(Unlink(f"u:{was}", ctx.event_time, ctx.key))
+        if self._rules.shared == "split":
+            self._touched_again(brought, user, known, ctx)
         if user:
             self._absorb(user, known, ctx)
         self._own_again(known, ctx)
         return True
+
+    def _touched_again(
+        self, before: dict[str, list[tuple[int, str]]], user: str, known: Known, ctx: Context
+    ) -> None:
+        """Tell other accounts that a touch was theirs, or was not."""
+        after = known.owned_touches(self._whose(known))
+        for owner in sorted({*before, *after} - {user}):
+            touches = after.get(owner, [])
+            if touches != before.get(owner, []):
+                self._link(owner, ctx.event_time, touches, known, ctx)
 
     def _absorb(self, user: str, known: Known, ctx: Context) -> None:
         """Let what was done while nobody was known be an account's."""

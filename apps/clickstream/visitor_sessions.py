@@ -26,6 +26,8 @@ class VisitorSessions(VisitorBase):
 
     def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
         session, merged = known.book.enter(ctx.event_time, self._rules.sessions)
+        if merged:
+            session.thin(self._begins)
         if merged or (session.number and ctx.event_time < session.start_ms):
             self._merged(session, merged, known, ctx)
         return session
@@ -57,7 +59,7 @@ class VisitorSessions(VisitorBase):
             session.arrive(campaign, at)
         step = step_of(kind, event.page_type, event.step)
         if counts and step is not None and step in self._steps:
-            session.mark(step, at, first_only=step in self._first_steps)
+            session.mark(step, at, every_ms=self._begins.get(step, 0))
         if kind == "purchase":
             if counts:
                 session.orders += 1
@@ -107,6 +109,17 @@ class VisitorSessions(VisitorBase):
         for gone in merged:
             if gone.written:
                 self._withdraw(gone, known, ctx)
+        self._renumber(known, ctx)
+
+    def _renumber(self, known: Known, ctx: Context) -> None:
+        """Write the sessions again that are another one of their visitor's now."""
+        changed = known.book.renumber()
+        for session in changed:
+            if session.written:
+                self._write(session, known, ctx)
+        numbers = {(session.start_ms, session.client): session.number for session in changed}
+        for past in known.past:
+            past.number = numbers.get((past.start_ms, past.client), past.number)
 
     def _write(self, session: Session, known: Known, ctx: Context) -> None:
         if session.written and session.written_ms != session.start_ms:
@@ -131,6 +144,7 @@ class VisitorSessions(VisitorBase):
             session.campaign, session.landing, session.exit, session.device, rules.name,
             "merged" if deleted else session.closed, bool(session.closed) and not deleted,
             session.ignored, session.bot, book.revision, deleted, session.full,
+            self._rules.channels.channel(session.campaign),
         )  # fmt: skip
         ctx.output(self.sessions, row, revision=book.revision)
 

@@ -89,6 +89,9 @@ class VisitorTold(VisitorIdentity):
             ctx.output(
                 self.counts, ItemCount(shard_of(ctx.key), at, cause, "", "", "view", 0, 0, device, low, high)
             )
+        if kind == "add_to_cart" and item is not None:
+            added = ItemCount(shard_of(item), at, cause, item, event.category or "", "add", 1)
+            ctx.output(self.counts, added)
         if kind == "purchase" and buys:
             for item, category, pieces, cents in self._sold(event, at):
                 count = ItemCount(shard_of(item), at, cause, item, category, "sold", pieces, cents)
@@ -134,10 +137,10 @@ class VisitorTold(VisitorIdentity):
                 ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, "", bought))
         # By position: names take longer to be matched, and most events come through here.
         if kind == "purchase":
+            first, last = self._brought(owner, at, known)
             ctx.emit(
-                Purchase(person, at, cause, visitor, order, cart, cents, quantity,
-                         known.first_ms, known.first, known.last_ms, known.last, marketing)
-            )  # fmt: skip
+                Purchase(person, at, cause, visitor, order, cart, cents, quantity, *first, *last, marketing)
+            )
             if owner is None and may_stitch(consent) and marketing:
                 self._part(known).bought(order, at, cents)
         elif kind in _ACTIVITIES and may_stitch(consent) and (event.item_id or kind != "page_view"):

@@ -1,4 +1,4 @@
-"""Visitors that are no people: crawlers that say so, and scrapers that only their speed gives away."""
+"""Visitors that are no people: crawlers that say so, and scrapers that only what they do gives away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from generators.clickstream.campaigns import DIRECT
 from generators.clickstream.catalogue import Catalogue
 from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.trail import Trail
+from generators.clickstream.trail import SHOP, Trail
 from generators.clickstream.visitors import Device, make_device
 from generators.engine.randomness import substream
 from generators.engine.simulated import Simulated, Truth
@@ -23,8 +23,27 @@ CRAWLERS: Final = (
 #: Pages per visit and pause between them in ms, from and to.
 _CRAWL: Final = (20, 80, 1_000, 9_000)
 _SCRAPE: Final = (150, 400, 120, 500)
+#: A page a second for minutes, with a search now and then.
+_PLOD: Final = (400, 600, 700, 1_300)
+#: As slow as people, but for so long, and nothing else.
+_READ: Final = (180, 260, 3_000, 8_000)
+#: As slow as people, and like a clock.
+_TICK: Final = (80, 120, 9_000, 9_200)
+#: By what they are found, upper bound of their cumulated share, pages and pauses.
+KINDS: Final = (
+    ("user_agent", 0.4, _CRAWL),
+    ("rate", 0.6, _SCRAPE),
+    ("pace", 0.75, _PLOD),
+    ("alone", 0.9, _READ),
+    ("regular", 1.0, _TICK),
+)
 #: Mean number of events per visit.
-BOT_VISIT_EVENTS: Final = (sum(_CRAWL[:2]) + sum(_SCRAPE[:2])) / 4
+BOT_VISIT_EVENTS: Final = sum(
+    (bound - before) * (pages[0] + pages[1]) / 2
+    for (_, bound, pages), before in zip(KINDS, (0.0, 0.4, 0.6, 0.75, 0.9), strict=True)
+)
+#: Who plods searches once in so many pages.
+_SEARCH_EVERY: Final = 40
 
 
 class Bots:
@@ -49,8 +68,9 @@ class Bots:
             at_ms: When it begins, ms since the epoch, UTC.
         """
         draw = self._draw
-        by_name = draw() < 0.5
-        low, high, fast, slow = _CRAWL if by_name else _SCRAPE
+        drawn = draw()
+        by, _, (low, high, fast, slow) = next(kind for kind in KINDS if drawn < kind[1])
+        by_name = by == "user_agent"
         visitor_id = self._names.of("visitor", 2 * number)
         if by_name:
             device = Device(visitor_id, "desktop", CRAWLERS[int(draw() * len(CRAWLERS))], 0)
@@ -65,14 +85,17 @@ class Bots:
                 trail.land(DIRECT, "item", item.url, item)
             else:
                 trail.wait(fast + int(draw() * (slow - fast)))
-                trail.view(item)
+                if by == "pace" and place % _SEARCH_EVERY == 0:
+                    trail.click("search", "search", f"{SHOP}/search", query=item.category)
+                else:
+                    trail.view(item)
         truth = Truth(
             truth_id=f"bot-{trail.visitor_id}",
             kind="bot",
             entity=trail.visitor_id,
             expected="excluded",
             detail={
-                "by": "user_agent" if by_name else "rate",
+                "by": by,
                 "start_ms": at_ms,
                 "end_ms": trail.at_ms,
                 "events": length,

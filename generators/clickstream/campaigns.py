@@ -37,13 +37,25 @@ def labelled(
     *,
     referrer: str | None = None,
     click_prefix: str | None = None,
+    tagged: bool = True,
 ) -> Channel:
     """Return a channel with its label.
+
+    Args:
+        source: Where from.
+        medium: How.
+        campaign: For which campaign.
+        referrer: Page that it comes from.
+        click_prefix: Begins the identity of a click on an advertisement.
+        tagged: Whether the shop has put source, medium and campaign into its link; otherwise referrer and
+            click tell of them.
 
     >>> labelled("newsletter", "email").label
     'newsletter / email / (none)'
     """
     label = f"{source} / {medium} / {campaign or '(none)'}"
+    if not tagged:
+        return Channel(None, None, None, referrer, click_prefix, label)
     return Channel(source, medium, campaign, referrer, click_prefix, label)
 
 
@@ -57,15 +69,15 @@ _NEW_SHOES: Final = labelled(
 #: Channel and upper bound of its cumulated share.
 CHANNELS: Final[tuple[tuple[Channel, float], ...]] = (
     (DIRECT, 0.34),
-    (labelled("google", "organic", referrer=_GOOGLE), 0.58),
-    (labelled("bing", "organic", referrer=_BING), 0.62),
+    (labelled("google", "organic", referrer=_GOOGLE, tagged=False), 0.58),
+    (labelled("bing", "organic", referrer=_BING, tagged=False), 0.62),
     (labelled("google", "cpc", "brand", referrer=_GOOGLE, click_prefix="gclid"), 0.69),
     (labelled("google", "cpc", "spring-sale", referrer=_GOOGLE, click_prefix="gclid"), 0.77),
-    (labelled("bing", "cpc", "brand", referrer=_BING, click_prefix="msclkid"), 0.79),
+    (labelled("bing", "cpc", referrer=_BING, click_prefix="msclkid", tagged=False), 0.79),
     (_NEW_SHOES, 0.85),
-    (labelled("instagram", "social", referrer="https://www.instagram.com/"), 0.88),
+    (labelled("instagram", "social", referrer="https://www.instagram.com/", tagged=False), 0.88),
     (labelled("newsletter", "email", "weekly"), 0.95),
-    (labelled("prices.example", "referral", referrer=_PRICES), 1.0),
+    (labelled("prices.example", "referral", referrer=_PRICES, tagged=False), 1.0),
 )
 
 

@@ -18,6 +18,8 @@ from generators.engine.simulated import Simulated, Truth
 SESSION_GAP_MS: Final = 1_800_000
 _DAY_MS: Final = 86_400_000
 SHOP: Final = "https://shop.example"
+#: Where visitors come from who were in the shop before.
+BACK_FROM: Final = (f"{SHOP}/", "https://www.paypal.com/")
 
 
 class Trail:
@@ -160,6 +162,9 @@ class Trail:
             source, medium, campaign, referrer, prefix, _ = channel
             if prefix is not None:
                 click_id = f"{prefix}-{self._code}{place:x}"
+        elif event_type == "page_view" and not self._clicks:
+            # Who goes on after a long pause comes from the shop, or back from paying: that is no landing.
+            referrer = BACK_FROM[place % len(BACK_FROM)]
         if item is not None:
             item_id, category, price = item.item_id, item.category, item.price
         if event_type == "page_view":

@@ -79,6 +79,7 @@ def attribution(order_id: str, cents: int, devices: Iterable[Device]) -> Truth:
             "first_touch": first.label if first else None,
             "last_touch": last.label if last else None,
             "visitors": sorted(device.visitor_id for device in devices),
+            "parted": any(device.parted for device in devices),
         },
     )
 

@@ -80,6 +80,7 @@ class Device:
         "kind",
         "last_touch",
         "linked",
+        "parted",
         "sessions",
         "user_agent",
         "user_id",
@@ -96,6 +97,8 @@ class Device:
         self.user_id: str | None = None
         #: Whether its owner has ever logged in here.
         self.linked = False
+        #: Whether somebody has ever logged out: what is done then is nobody's, until the next login.
+        self.parted = False
         #: What consent is given for; None before the first decision.
         self.consents: tuple[Purpose, ...] | None = None
         self.first_touch: Touch | None = None

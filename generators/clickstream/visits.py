@@ -239,6 +239,7 @@ class Visits:
     def _log_out(self, trail: Trail) -> None:
         trail.click("logout", "account", f"{SHOP}/account/logout")
         trail.device.user_id = None
+        trail.device.parted = True
 
     def _erase(self, trail: Trail, person: Person) -> None:
         trail.wait(self._some_seconds())

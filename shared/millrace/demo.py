@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
 from millrace.local.home import home
@@ -80,6 +80,9 @@ class DemoSpec:
         answers: Whether the generator answers the app: then it begins when the app has warmed up.
         simulated: Whether the generator's event time is not the clock's: then its messages carry their
             simulated arrival, and the topics that the app reads keep it.
+        seldom: Names of checks of what does not happen in every run that sends less than the demo does by
+            itself. Each compares what something else says must be, so that it is empty where that is nothing,
+            and not where the app does nothing.
     """
 
     settings: Callable[[str], Sequence[str]]
@@ -91,6 +94,7 @@ class DemoSpec:
     sent: Callable[[Any], int]
     answers: bool = False
     simulated: bool = False
+    seldom: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,48 @@ class DemoOptions:
     seed: int = 7
     bootstrap: str | None = None
     overrides: Sequence[str] = ()
+
+    @property
+    def is_small(self) -> bool:
+        """Whether less is sent than without options.
+
+        >>> DemoOptions(rate=200).is_small, DemoOptions(rate=200, duration_s=300).is_small
+        (True, False)
+        """
+        return self.duration_s * self.rate < DemoOptions.duration_s * DemoOptions.rate
+
+
+class Verdict(NamedTuple):
+    """What the checks of a demo come to.
+
+    Attributes:
+        wrong: Names of the checks that fail.
+        empty: Those that have nothing to compare, and should have.
+        seldom: Those that have nothing to compare, which may be in a run so small.
+    """
+
+    wrong: list[str]
+    empty: list[str]
+    seldom: list[str]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the demo has shown what it is there for."""
+        return not (self.wrong or self.empty)
+
+
+def verdict_of(checks: Sequence[Check], options: DemoOptions, seldom: Container[str] = ()) -> Verdict:
+    """Judge the checks of a demo.
+
+    Args:
+        checks: They; none is a failure.
+        options: What the user chose.
+        seldom: See :class:`DemoSpec`.
+    """
+    wrong = [check.name for check in checks if not check.ok]
+    empty = [check.name for check in checks if check.is_empty] if checks else ["all checks"]
+    forgiven = [name for name in empty if options.is_small and name in seldom]
+    return Verdict(wrong, [name for name in empty if name not in forgiven], forgiven)
 
 
 class AlertTail:

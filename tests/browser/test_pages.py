@@ -86,3 +86,20 @@ def test_a_page_is_live_and_readable_wide_and_narrow_light_and_dark(
         check_contrast(page)
         page.keyboard.press("Escape")
         expect(detail).to_be_hidden()
+
+
+def test_segments_of_the_shop_can_be_chosen_by_their_kind(tmp_path: Path, look: Look) -> None:
+    CASES["clickstream"].fill(tmp_path)
+    app = importlib.import_module("apps.clickstream.app").app
+    data = AppData(app, load_settings(app.settings, app="clickstream", env={}), tmp_path, wall_clock_ms)
+    with serving({"clickstream": LivePage(data, load_page(app), interval_ms=300)}) as (url, _):
+        page = look(f"{url}/#/clickstream", width=1280, dark=False)
+        panel = page.locator("#panel-segments")
+        kinds = panel.locator("tbody tr td:first-child, tbody tr th:first-child")
+        expect(kinds).to_contain_text(["channel", "device"])
+        panel.locator("select").select_option("device")
+        expect(panel.locator("tbody")).not_to_contain_text("channel")
+        expect(panel.locator("tbody")).to_contain_text("desktop")
+        compared = page.locator("#panel-compared")
+        expect(compared).to_contain_text("hour before")
+        expect(compared).to_contain_text("points")

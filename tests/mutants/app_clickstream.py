@@ -11,6 +11,8 @@ _TESTS: Final = "tests/unit/apps/clickstream"
 _IDENTITY = f"{_TESTS}/test_identity.py"
 _DUE: Final = f"{_TESTS}/test_due.py"
 _ORDERS: Final = f"{_TESTS}/test_orders.py"
+_BOTS: Final = f"{_TESTS}/test_bots.py"
+_CHANNELS: Final = f"{_TESTS}/test_channels.py"
 _PURCHASES: Final = f"{_TESTS}/test_purchases.py"
 #: The checks of demo and evaluation over the whole app in memory.
 _RANKER: Final = f"{_TESTS}/test_recommend_ranker.py"
@@ -20,6 +22,174 @@ _CHECKS_FAIL: Final = (
 )
 
 MUTANTS: Final = (
+    Mutant(
+        "clickstream: what is put into carts by the hour is that of all days",
+        f"{_APP}/counters.py",
+        "    for pane in panes_between(shard.added, end - 24 * _HOUR, end, _HOUR):\n",
+        "    for pane in shard.added.values():\n",
+        "items from view to purchase",
+        (f"{_TESTS}/test_entities.py",),
+    ),
+    Mutant(
+        "clickstream: the hour before is the hour of now",
+        f"{_APP}/dashboard_periods.py",
+        "    before = rows.filter((start > newest - 2 * length) & (start <= newest - length))\n",
+        "    before = now\n",
+        "figures beside those of the time before",
+        (f"{_TESTS}/test_dashboard.py",),
+    ),
+    Mutant(
+        "clickstream: a margin is a share of what its costs are not known of",
+        f"{_APP}/dashboard_periods.py",
+        "        share = ratio(margin, net) if known == orders else None\n",
+        "        share = ratio(margin, net)\n",
+        "margins of days",
+        (f"{_TESTS}/test_dashboard.py",),
+    ),
+    Mutant(
+        "clickstream: the page reads all sessions there ever were",
+        f"{_APP}/dashboard_data.py",
+        '    return table.lately("start_ms", LATELY_MS, _SESSION)\n',
+        "    return table.all(_SESSION)\n",
+        "the page does not read the whole table of sessions",
+        (f"{_TESTS}/test_dashboard.py",),
+    ),
+    Mutant(
+        "clickstream: a funnel's time begins with the first view of a session",
+        f"{_APP}/funnels.py",
+        "        if len(done) == len(funnel.steps):\n            break\n",
+        "        break\n",
+        "funnels begin wherever they lead furthest",
+        (f"{_TESTS}/test_visitor.py",),
+    ),
+    Mutant(
+        "clickstream: two sessions that become one keep all times of their steps",
+        f"{_APP}/sessions.py",
+        "            every = every_ms.get(step, 0)\n",
+        "            every = 0\n",
+        "steps of sessions in any order",
+        (f"{_TESTS}/test_visitor.py",),
+    ),
+    Mutant(
+        "clickstream: sessions keep their numbers after a merge",
+        f"{_APP}/sessions.py",
+        "            if session.number != number:\n",
+        "            if False:\n",
+        "sessions are numbered without gaps",
+        (f"{_TESTS}/test_visitor.py",),
+    ),
+    Mutant(
+        "clickstream: the profile of who has gone stays as it was",
+        f"{_APP}/persons.py",
+        "                ctx.timers.at(ctx.event_time + self._profile_every_ms, _STALE)\n",
+        "                pass\n",
+        "profiles have a final write",
+        (f"{_TESTS}/test_entities.py",),
+    ),
+    Mutant(
+        "clickstream: only the shortest horizon finds bots",
+        f"{_APP}/bots.py",
+        "            if sums[pace.within_ms][0] >= pace.events:\n",
+        "            if False:\n",
+        "bots by rate over several horizons",
+        (_BOTS, _CHECKS),
+    ),
+    Mutant(
+        "clickstream: who searches is a bot for looking at much",
+        f"{_APP}/bots.py",
+        "            if clicks >= rules.alone and not others:\n",
+        "            if clicks >= rules.alone:\n",
+        "views and nothing else are a bot's",
+        (_BOTS, _CHECKS),
+    ),
+    Mutant(
+        "clickstream: pauses like a clock's are a person's",
+        f"{_APP}/bots.py",
+        "        return total > 0 and varied <= (rules.spread * total) ** 2\n",
+        "        return False\n",
+        "bots by regularity",
+        (_BOTS, _CHECKS),
+    ),
+    Mutant(
+        "clickstream: horizons have no end",
+        f"{_APP}/bots.py",
+        "        forget_panes(panes, max(panes) - PANES + 1)\n",
+        "",
+        "rates within horizons, in bounded state",
+        (_BOTS,),
+    ),
+    Mutant(
+        "clickstream: a horizon of a day is forgotten with the session",
+        f"{_APP}/visitor.py",
+        "        if due is None and not seen and timer.at < counted:\n",
+        "        if False:\n",
+        "long horizons outlive sessions",
+        (_BOTS,),
+    ),
+    Mutant(
+        "clickstream: who comes back from paying was brought by the bank",
+        f"{_APP}/channels.py",
+        "        if any(end in self.returns for end in _ends(host)):\n            return None\n",
+        "",
+        "providers of payment are no touch",
+        (_CHANNELS, _CHECKS),
+    ),
+    Mutant(
+        "clickstream: the shop brings its own visitors",
+        f"{_APP}/channels.py",
+        "        if not host or _same_site(host, _host(event.page_url)) or",
+        "        if not host or",
+        "self-referrals are no touch",
+        (_CHANNELS, _CHECKS),
+    ),
+    Mutant(
+        "clickstream: landings by a click id alone are direct",
+        f"{_APP}/channels.py",
+        "            return label_of(marked[0], medium or marked[1], campaign)\n",
+        "            return None\n",
+        "click ids tell of a landing",
+        (_CHANNELS, _CHECKS),
+    ),
+    Mutant(
+        "clickstream: referrers say nothing",
+        f"{_APP}/channels.py",
+        "        return None if came is None else label_of(*came, None)\n",
+        "        return None\n",
+        "referrers tell of a landing",
+        (_CHANNELS, _CHECKS),
+    ),
+    Mutant(
+        "clickstream: whoever has a known name in front is it",
+        f"{_APP}/channels.py",
+        "    country = 2 if len(labels) > 2 and labels[-2] in _SECOND_LEVELS else 1\n",
+        "    country = 2 if len(labels) > 2 else 1\n",
+        "hosts are told by their ends",
+        (_CHANNELS,),
+    ),
+    Mutant(
+        "clickstream: an order is brought by whatever came before it, however long ago",
+        f"{_APP}/profiles.py",
+        "        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)\n",
+        "        last = max((t for t in lasts if t.at_ms <= at), default=None)\n",
+        "touches look back so far",
+        (_CHANNELS,),
+    ),
+    Mutant(
+        "clickstream: all touches of a shared browser are of whoever buys",
+        f"{_APP}/known.py",
+        "        return [(at, by) for at, by, name in self._all_touches() if (name or whose(at)) == owner]\n",
+        "        return [(at, by) for at, by, _ in self._all_touches()]\n",
+        "touches are split as accounts are",
+        (_CHANNELS,),
+    ),
+    Mutant(
+        "clickstream: who has lost a touch to another is not told",
+        f"{_APP}/visitor_identity.py",
+        "            self._touched_again(brought, user, known, ctx)\n",
+        "            pass\n",
+        "touches are split as accounts are",
+        (_CHANNELS,),
+    ),
     Mutant(
         "clickstream: of an order the telling holds that came first",
         f"{_APP}/orders.py",
@@ -186,8 +356,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: marks are dropped that a session still asks for",
         f"{_APP}/known.py",
-        "        there.settle(min([horizon_ms, *(session.start_ms - 1 for session in changing)]))\n",
-        "        there.settle(horizon_ms)\n",
+        "        settled = min([horizon_ms, *(session.start_ms - 1 for session in changing)])\n",
+        "        settled = horizon_ms\n",
         "a session is of who was there in it",
         (_IDENTITY,),
     ),
@@ -496,8 +666,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: an order is attributed to what came after it",
         f"{_APP}/profiles.py",
-        "        last = max((t for t in lasts if t.at_ms <= at), default=None)\n",
-        "        last = max(lasts, default=None)\n",
+        "        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)\n",
+        "        last = max((t for t in lasts if at - look_back_ms < t.at_ms), default=None)\n",
         "the last touch before an order",
         (
             f"{_TESTS}/test_entities.py"
@@ -567,7 +737,7 @@ MUTANTS: Final = (
         "boards add up all shards",
         (
             f"{_TESTS}/test_entities.py"
-            "::test_visits_of_a_source_are_added_up_over_the_shards_in_every_board_of_sources",
+            "::test_c5_visits_of_a_source_are_added_up_over_the_shards_in_every_board_of_sources",
         ),
     ),
     Mutant(

@@ -19,6 +19,14 @@ _LEDGER: Final = "tests/unit/generators/test_ledger_check.py"
 
 MUTANTS: Final = (
     Mutant(
+        "checks: a whole demo without what is seldom holds",
+        "shared/millrace/demo.py",
+        "    forgiven = [name for name in empty if options.is_small and name in seldom]\n",
+        "    forgiven = [name for name in empty if name in seldom]\n",
+        "what is seldom may be missing from a small demo alone",
+        ("tests/unit/millrace/runtime/test_demo_verdict.py",),
+    ),
+    Mutant(
         "checks: one that compares nothing holds",
         _REPORT,
         "        return self.ok and self.compared > 0\n",

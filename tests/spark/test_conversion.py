@@ -144,8 +144,10 @@ CASES = [
         in_time=("sessions", "abandonments", "boards", "items"),
         changed={
             # The end of a session that two events set for one time has the time of the first of them.
-            "sessions": ("_event_time", "is_full"),
+            "sessions": ("_event_time", "is_full", "channel"),
             "funnels": ("_event_time",),
+            "attributions": ("first_channel", "last_channel"),
+            "items": ("adds_1h", "adds_24h"),
             "consents": ("revision", "told"),
             # Whose browser an answer is of stands in it: of one that cannot be read the record's key is all.
             "dead_letters": ("key",),
@@ -162,7 +164,8 @@ CASES = [
             "dead_results": "dead_reactions",
         },
         # A purchase shows in its person's profile at once; one that waited to be attributed, with the next.
-        others={"profiles": (0, 1)},
+        # Who has gone has a last row, in place of one of up to ten minutes before.
+        others={"profiles": (9, 9)},
     ),
     Case(
         "ridesharing",

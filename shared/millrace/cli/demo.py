@@ -27,13 +27,14 @@ def demo(
 ) -> None:
     """Run APP on a real stream for a while, and check what it wrote against what was sent.
 
-    A check that finds nothing to compare does not hold: what is shorter than a minute may have too little.
+    A check that finds nothing to compare does not hold: what is shorter than a minute may have too little. Of
+    what is seldom a run that sends less than by default only says so.
 
     Exit codes: 0 all checks hold, 1 one does not or the run failed, 2 something you can put right.
     """
     from millrace.console.live import LiveView
     from millrace.console.report import NOTHING, print_checks
-    from millrace.demo import DemoOptions, demo_path, run_demo
+    from millrace.demo import DemoOptions, demo_path, run_demo, verdict_of
     from millrace.errors import ChecksFailed, UserError
     from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import quick_check
@@ -55,14 +56,17 @@ def demo(
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:
         checks = run_demo(application, spec, options, view)
-    ok = print_checks(f"{name}: what was written against what was sent", checks)
+    print_checks(f"{name}: what was written against what was sent", checks)
+    verdict = verdict_of(checks, options, spec.seldom)
     typer.echo(f"tables, ledger and logs: {demo_path(name)}")
-    typer.echo(f"{'all checks hold' if ok else 'CHECKS FAILED'} after {time.monotonic() - began:.0f} s")
-    if not ok:
-        wrong = any(not check.ok for check in checks)
-        empty = ", ".join(check.name for check in checks if check.is_empty)
+    typer.echo(
+        f"{'all checks hold' if verdict.holds else 'CHECKS FAILED'} after {time.monotonic() - began:.0f} s"
+    )
+    if verdict.seldom:
+        typer.echo(f"so small a run has {NOTHING} for: {', '.join(verdict.seldom)}")
+    if not verdict.holds:
         raise ChecksFailed(
             "what was written is not what was sent"
-            if wrong
-            else f"a longer run is wanted, {NOTHING}: {empty}"
+            if verdict.wrong
+            else f"a longer run is wanted, {NOTHING}: {', '.join(verdict.empty)}"
         )

@@ -10,9 +10,11 @@ from itertools import islice, pairwise
 import pytest
 
 from generators.clickstream import RATES, Click, responds, simulate
-from generators.clickstream.bots import CRAWLERS
+from generators.clickstream.bots import BOT_VISIT_EVENTS, CRAWLERS, KINDS, Bots
 from generators.clickstream.browsing import BOUNDARY_PAUSES_MS
 from generators.clickstream.carts import MIN_IDLE_MS, CartStep, idle_spells
+from generators.clickstream.catalogue import Catalogue
+from generators.clickstream.profile import Names
 from generators.engine.simulated import Simulated
 from tests.unit.apps.clickstream.cases import (
     GAP_MS,
@@ -334,6 +336,24 @@ def test_who_is_erased_never_comes_back(events: list[Simulated]) -> None:
     assert len([name for name in erased if name.startswith("user-")]) >= 10
 
 
+#: What a referrer or the click on an advertisement says where a link has no tags.
+UNTAGGED = {
+    "https://www.google.com/": "google / organic / (none)",
+    "https://www.bing.com/": "bing / organic / (none)",
+    "https://www.instagram.com/": "instagram / social / (none)",
+    "https://prices.example/compare": "prices.example / referral / (none)",
+}
+
+
+def brought_by(click: Click) -> str | None:
+    if click.utm_source is not None:
+        return f"{click.utm_source} / {click.utm_medium} / {click.utm_campaign or '(none)'}"
+    if click.click_id is not None:
+        assert click.click_id.startswith("msclkid-")
+        return "bing / cpc / (none)"
+    return UNTAGGED.get(click.referrer or "")
+
+
 def test_attribution_is_the_first_and_last_touch_over_linked_devices(
     events: list[Simulated], people: list[Click]
 ) -> None:
@@ -345,8 +365,8 @@ def test_attribution_is_the_first_and_last_touch_over_linked_devices(
     several = 0
     for click in people:
         visitor = click.visitor_id
-        if click.utm_source is not None:
-            label = f"{click.utm_source} / {click.utm_medium} / {click.utm_campaign or '(none)'}"
+        label = brought_by(click)
+        if label is not None:
             touches[visitor].append((click.event_time_ms, label))
         if click.event_type == "login" and click.user_id is not None and visitor not in shared:
             owner[visitor] = click.user_id
@@ -502,7 +522,29 @@ def test_people_differ_in_activity_and_never_crowd_a_minute(people: list[Click])
 # Bots
 
 
-def test_bots_are_known_by_name_or_by_rate(events: list[Simulated]) -> None:
+def test_bots_of_every_kind_keep_to_their_pages_and_pauses() -> None:
+    profile = replace(PROFILE, seed=2)
+    bots = Bots(profile, Names(profile), Catalogue(2, 100, 1.0))
+    visits, seen = [bots.plan(2 * n + 1, 1_000_000 * n) for n in range(200)], Counter[str]()
+    for visit in visits:
+        detail = visit[0].truths[0].detail
+        low, high, fast, slow = next(pages for kind, _, pages in KINDS if kind == detail["by"])
+        times = [event.event_time_ms for event in visit]
+        assert low <= len(times) == detail["events"] <= high
+        assert all(fast <= after - before <= slow for before, after in pairwise(times))
+        others = {event.event.event_type for event in visit} - {"page_view"}
+        assert others == ({"search"} if detail["by"] == "pace" else set())
+        seen[detail["by"]] += 1
+    assert {kind: abs(seen[kind] / 200 - share) < 0.1 for kind, share in SHARES.items()} == dict.fromkeys(
+        SHARES, True
+    )
+    assert pytest.approx(sum(map(len, visits)) / 200, rel=0.2) == BOT_VISIT_EVENTS
+
+
+SHARES = {"user_agent": 0.4, "rate": 0.2, "pace": 0.15, "alone": 0.15, "regular": 0.1}
+
+
+def test_bots_are_known_by_name_or_by_what_they_do(events: list[Simulated]) -> None:
     by_visitor: defaultdict[str, list[Simulated]] = defaultdict(list)
     for event in events:
         if any(truth.kind == "bot" for truth in event.truths):
@@ -519,7 +561,7 @@ def test_bots_are_known_by_name_or_by_rate(events: list[Simulated]) -> None:
         assert (agent in CRAWLERS) == (detail["by"] == "user_agent")
         if detail["by"] == "rate":
             assert max(after - before for before, after in pairwise(times)) <= 500
-    assert {detail["by"] for detail in details.values()} == {"user_agent", "rate"}
+    assert {detail["by"] for detail in details.values()} <= {kind for kind, _, _ in KINDS}
     shares = sum(map(len, by_visitor.values())) / len(events)
     # About eight visits of very different length.
     assert 0.005 < shares < 0.07

@@ -9,11 +9,14 @@ from typing import NamedTuple
 from apps.clickstream.attributions import Attribution
 from apps.clickstream.boards import BoardRow
 from apps.clickstream.carts import Abandonment
+from apps.clickstream.channels import built_in
 from apps.clickstream.consent import ConsentChange
+from apps.clickstream.counters import ItemFeatures
 from apps.clickstream.funnels import PURCHASE, FunnelResult
 from apps.clickstream.offers import Offer, OfferOutcome
 from apps.clickstream.profiles import Profile
 from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
+from apps.clickstream.revenue import RevenueRow
 from apps.clickstream.rows import Erased, Identity, SessionRow
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 
@@ -50,11 +53,13 @@ def sessions(random: Random) -> list[SessionRow]:
         start = START_MS + n * MINUTE // 2
         final, bought = n < 300, random.random() < 0.1
         views = random.randrange(1, 12)
+        campaign, device = random.choice(CAMPAIGNS), random.choice(("mobile", "desktop"))
         found.append(SessionRow(
             f"v{n % 150}-{start}", f"v{n % 150}", f"u{n % 150}" if n % 3 == 0 else None, 1, start,
-            start + views * 40_000, views * 2, views, 0, views > 1, bought, 0, int(bought), 0,
-            random.choice(CAMPAIGNS), "https://shop.example/a", "https://shop.example/b", "mobile", "ga4",
+            start + views * 40_000, views * 2, views, 0, views > 1, bought, 0, int(bought), 1_999 * bought,
+            campaign, "https://shop.example/a", "https://shop.example/b", device, "ga4",
             "inactivity" if final else "", final, 0, random.choice(("", "", "", "", "rate", "user_agent")), n,
+            channel=built_in().channel(campaign),
         ))  # fmt: skip
     return found
 
@@ -132,6 +137,35 @@ def orders(random: Random) -> list[Attribution]:
     return found
 
 
+def books() -> list[RevenueRow]:
+    """Days of two currencies; of the third one nothing is left, of some costs are not known."""
+    return [
+        RevenueRow(
+            f"2026-01-{day:02}", currency, 10 * day, day, 30 * day, 90_000 * day, 1_500, 400, 500, 300, 10,
+            80_000 * day, 7_000 * day, 10 * day - (day == 2), 10 * day, 100_000 * day,
+            0 if day == 3 else 85_000 * day, 20_000 * day, 700, 700 + day, day,
+        )
+        for day in range(1, 18)
+        for currency in ("EUR", "GBP")
+    ]  # fmt: skip
+
+
+def items() -> list[ItemFeatures]:
+    """Items at two full hours; one of them has been looked at before alone."""
+    return [
+        ItemFeatures(
+            f"item-{n:03}", "shoes", n, 0, 10 * n + hour, n // 3, 1_999 * (n // 3), 1_999,
+            START_MS + hour * HOUR, 1, 2 * n,
+        )
+        for hour in (1, 2)
+        for n in range(30 + (hour == 1))
+    ]  # fmt: skip
+
+
+def newest_of(rows: list[ItemFeatures]) -> list[ItemFeatures]:
+    return list({row.item_id: row for row in rows}.values())
+
+
 def next_items() -> list[Recommendation]:
     """Lists of one browser, on two surfaces."""
     return [
@@ -175,6 +209,8 @@ def shop_folder(root: Path) -> ShopRecords:
         ("sessions", found.sessions, ["session_id"]), ("funnels", found.funnels, ["funnel", "session_id"]),
         ("boards", found.boards, ["board", "window_end_ms", "rank"]), ("outcomes", outcomes, ["offer_id"]),
         ("attributions", found.orders, ["order_id"]),
+        ("revenue", books(), ["day", "currency"]),
+        ("items", newest_of(items()), ["item_id"]),
         ("identities", [Identity("v0", "u0", START_MS, 1)], ["visitor_id"]),
         ("profiles", [
             Profile("u:u0", ["v0"], 5, 1, 1, 1, 2, 4_500, ["item-001"], "shoes", 900, START_MS, 3)

@@ -16,7 +16,7 @@ def change(at: int, stage: str, cents: int = 0, order: str = "") -> CartChange:
     return CartChange("c1", START + at, f"e{at}", "v1", "v:v1", stage, cents, order_id=order)
 
 
-def test_a_purchase_empties_a_cart_and_what_is_put_in_then_is_left_by_itself() -> None:
+def test_c8_a_purchase_empties_a_cart_and_what_is_put_in_then_is_left_by_itself() -> None:
     """The cart keeps its name.
 
     ==== ==== ====== ==== =========

@@ -64,7 +64,7 @@ PROFILE = ClickstreamProfile(
     recovery=0.4,
     offer_uplift=0.4,
     offer_answer_min=10.0,
-    bots=0.05,
+    bots=0.12,
     duplicates=0.01,
     malformed=0.002,
 )
@@ -326,6 +326,16 @@ LEDGER = (
         "bots found, nobody else",
         dropped={"sessions": bots(dropped)},
         people_taken_for_bots={"sessions": stuck("bot", "rate")},
+    ),
+    *breaks(
+        "why bots are bots",
+        dropped={"sessions": bots(dropped)},
+        all_by_rate={"sessions": bots(stuck("bot", "rate"))},
+    ),
+    *breaks(
+        "slow bots",
+        all_by_rate={"sessions": bots(stuck("bot", "rate"))},
+        taken_for_people={"sessions": bots(stuck("bot", ""))},
     ),
     *breaks(
         "carts that were left",

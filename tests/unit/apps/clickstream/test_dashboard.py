@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,17 @@ from apps.clickstream.settings import ClickstreamSettings
 from apps.clickstream.uplift import uplift_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Bars, Table
-from tests.unit.apps.clickstream.tables import EVIL, HOUR, MINUTE, START_MS, ShopRecords, shop_folder
+from tests.unit.apps.clickstream.tables import (
+    EVIL,
+    HOUR,
+    MINUTE,
+    START_MS,
+    ShopRecords,
+    books,
+    items,
+    newest_of,
+    shop_folder,
+)
 from tests.unit.millrace.dashboard.cases import (
     Clock,
     check_panels,
@@ -235,6 +246,118 @@ def test_channels_have_visits_and_revenue_by_both_touches(world: World) -> None:
         last = bought[bought.last_touch == name]
         assert (row[4], row[5]) == (len(last), pytest.approx(last.net_cents.sum() / 100))
         assert row[6] == pytest.approx(bought[bought.first_touch == name].net_cents.sum() / 100)
+
+
+def test_the_last_hour_stands_beside_the_one_before(world: World) -> None:
+    data, records, _ = world
+    rows = frame(records.sessions)
+    people = rows[rows.bot == ""]
+    newest = people.start_ms.max()
+    now = people[people.start_ms > newest - HOUR]
+    before = people[(people.start_ms > newest - 2 * HOUR) & (people.start_ms <= newest - HOUR)]
+    found = {row[0]: row[1:] for row in shown(data, "compared").rows}
+    assert found["sessions"] == [f"{len(now):,}", f"{len(before):,}", f"{len(now) / len(before) - 1:+.1%}"]
+    shares = [part.is_converted.mean() for part in (now, before)]
+    assert found["converted"][:2] == [f"{share:.1%}" for share in shares]
+    assert found["converted"][2] == f"{100 * (shares[0] - shares[1]):+.1f} points"
+    assert found["revenue"][:2] == [f"{part.revenue_cents.sum() / 100:,.2f}" for part in (now, before)]
+    assert [column.name for column in shown(data, "compared").columns][1:3] == ["last hour", "hour before"]
+    segments = shown(data, "segments")
+    assert segments.choose == "kind"
+    kinds = {"channel": "channel", "device": "device"}
+    table = {(row[0], row[1]): row for row in segments.rows}
+    assert {name for by, name in table if by == "channel"} == {"direct", "paid_search", "email"}
+    for (by, name), row in table.items():
+        own, past = now[now[kinds[by]] == name], before[before[kinds[by]] == name]
+        assert row[2:4] == [len(own), len(past)]
+        assert row[5] == pytest.approx(own.is_converted.mean())
+        assert row[6] == pytest.approx(past.is_converted.mean())
+        assert row[8:] == [own.revenue_cents.sum() / 100, past.revenue_cents.sum() / 100]
+
+
+def test_days_are_compared_where_there_are_days_and_nothing_with_nothing(
+    tmp_path: Path, world: World
+) -> None:
+    base = world[1].sessions[0]
+    at = [0, 10 * HOUR, 20 * HOUR, 30 * HOUR, 46 * HOUR]
+    rows = [
+        msgspec.structs.replace(base, session_id=f"s{n}", start_ms=START_MS + hour, bot="")
+        for n, hour in enumerate(at)
+    ]
+
+    def compared(n: int) -> Table:
+        root = tmp_path / str(n)
+        put_records(root, "sessions", rows[:n], key=["session_id"])
+        view = shown(AppData(clickstream, ClickstreamSettings(), root, Clock()), "compared")
+        assert isinstance(view, Table)
+        return view
+
+    days, alone = compared(5), compared(1)
+    assert [column.name for column in days.columns][1:3] == ["last day", "day before"]
+    assert days.rows[0] == ["sessions", "2", "3", "-33.3%"]
+    assert alone.rows[0] == ["sessions", "1", None, None]
+
+
+def test_c9_the_page_opens_no_file_of_sessions_of_weeks_ago(tmp_path: Path, world: World) -> None:
+    base = world[1].sessions[0]
+    for week in range(4):
+        rows = [
+            msgspec.structs.replace(base, session_id=f"{week} {n}", start_ms=START_MS + week * 168 * HOUR + n)
+            for n in range(10)
+        ]
+        put_records(tmp_path, "sessions", rows)
+    data = AppData(clickstream, ClickstreamSettings(), tmp_path, Clock())
+    table = data.table("sessions")
+    assert table is not None
+    opened: list[str] = []
+    read = table._read
+    table._read = lambda path, columns: opened.append(path) or read(path, columns)  # type: ignore[method-assign,func-returns-value]
+    found = figures(shown(data, "sessions"))
+    assert found["over"] + found["open"] + found["bots"] == 10
+    assert len(set(opened)) == 1
+
+
+def test_products_go_from_view_to_purchase_as_the_last_full_hour_tells(world: World) -> None:
+    rows = frame(newest_of(items()))
+    rows = rows[rows.as_of_ms == START_MS + 2 * HOUR]
+    found = shown(world[0], "product-funnel")
+    assert len(found.rows) + found.more == 31
+    total = found.rows[0]
+    assert total[:4] == ["all items", "", rows.views_24h.sum(), rows.adds_24h.sum()]
+    assert total[5] == rows.sold_24h.sum()
+    assert total[7] == rows.revenue_24h_cents.sum() / 100
+    ordered = rows.sort_values(["views_24h", "item_id"], ascending=[False, True])
+    for (_, of), row in zip(ordered.iterrows(), found.rows[1:], strict=False):
+        assert row[:4] == [of["item_id"], "shoes", of.views_24h, of.adds_24h]
+        assert row[4] == pytest.approx(of.adds_24h / of.views_24h)
+        assert row[6] == pytest.approx(of.sold_24h / of.views_24h)
+
+
+def test_days_of_orders_are_added_up_over_their_currencies(world: World) -> None:
+    rows = frame(books())
+    found = shown(world[0], "books")
+    assert (len(found.rows), found.more) == (14, 3)
+    days = rows.groupby("day").sum(numeric_only=True).sort_index(ascending=False)
+    for (day, of), row in zip(days.iterrows(), found.rows, strict=False):
+        assert row[:2] == [day, of.orders]
+        assert row[3:5] == [of.amount_reported_cents / 100, of.net_reported_cents / 100]
+        assert (row[6], row[8]) == (of.margin_reported_cents / 100, of.margin_orders / of.orders)
+        assert row[7] == pytest.approx(of.margin_reported_cents / of.net_reported_cents)
+        assert row[9] == of.paid_back_reported_cents / 100
+    net = days.net_reported_cents
+    assert [row[5] for row in found.rows] == [
+        f"{a / b - 1:+.1%}" if b else None for a, b in list(pairwise(net))[:14]
+    ]
+
+
+def test_a_day_without_what_its_orders_cost_has_no_share_of_margin(tmp_path: Path) -> None:
+    few = [msgspec.structs.replace(b, margin_orders=0) for b in books()[:2]]
+    part = [msgspec.structs.replace(b, net_reported_cents=0) for b in books()[2:4]]
+    put_records(tmp_path, "revenue", [*few, *part], key=["day", "currency"])
+    data = AppData(clickstream, ClickstreamSettings(), tmp_path, Clock())
+    second, first = shown(data, "books").rows
+    assert (first[5], first[6], first[7], first[8]) == (None, None, None, 0.0)
+    assert (second[5], second[6], second[7]) == ("-100.0%", 800.0, None)
 
 
 def test_revenue_over_time_adds_up_to_all_orders(world: World) -> None:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from apps.clickstream.counters import SPANS
@@ -257,7 +258,7 @@ def test_categories_and_revenue_are_added_up_over_the_shards() -> None:
     assert hour == {"c0": 1000, "c1": 1000, "c2": 1000}
 
 
-def test_visits_of_a_source_are_added_up_over_the_shards_in_every_board_of_sources() -> None:
+def test_c5_visits_of_a_source_are_added_up_over_the_shards_in_every_board_of_sources() -> None:
     """200 visits by one source: they are told by the shards of their browsers, most of which have some."""
     visits = [
         VisitCount(
@@ -385,6 +386,29 @@ def test_a_profile_written_at_a_purchase_has_nothing_of_what_came_after_it() -> 
     assert (row.orders, row.last_items, row.seen_ms) == (1, ["i1"], START + 25)
 
 
+def test_c8_a_profile_is_written_when_its_person_has_gone_whatever_came_last() -> None:
+    for seed in range(60):
+        draws = random.Random(seed)
+        views = [look(draws.randrange(3 * HOUR), f"i{n}", cents=100) for n in range(draws.randrange(1, 30))]
+        target = driver()
+        rest: list[Any] = [link(0, "phone", (0, "mail"), (0, "mail")), *views]
+        while rest:
+            cut = draws.randrange(1, 6)
+            send(target, *rest[:cut])
+            rest = rest[cut:]
+            if draws.random() < 0.2:
+                target.restart()
+        target.advance_watermark(START + 3 * HOUR + 11 * MINUTE)
+        row = target.values("profiles")[-1]
+        latest = sorted((view.at_ms, view.subject) for view in views)[-10:]
+        assert row.views_1d == len(views), seed
+        assert row.last_items == [item for _, item in reversed(latest)], seed
+        assert row.seen_ms == latest[-1][0], seed
+        rows = len(target.values("profiles"))
+        target.advance_watermark(START + DAY)
+        assert len(target.values("profiles")) == rows  # and not again
+
+
 def test_of_a_browser_without_consent_nothing_is_kept_after_its_purchase() -> None:
     target = driver()
     send(target, purchase(0, person="v:v1"))
@@ -417,6 +441,37 @@ def test_an_items_features_are_told_at_every_full_hour() -> None:
         (HOUR, 1, 1, 0, 0),
         (2 * HOUR, 1, 2, 2, 500),
     ]
+
+
+def test_items_count_what_is_put_into_carts_by_the_hour_as_a_look_at_all_does() -> None:
+    for seed in range(40):
+        draws = random.Random(seed)
+
+        def one(draws: random.Random = draws) -> ItemCount:
+            return view(draws.randrange(30 * 60) * MINUTE + 1, f"item-{draws.randrange(3)}")
+
+        told = [one() for _ in range(draws.randrange(10))]
+        adds = [msgspec.structs.replace(one(), what="add") for _ in range(draws.randrange(1, 30))]
+        target = driver()
+        rest = sorted([*told, *adds], key=lambda one: one.at_ms)
+        while rest:
+            cut = draws.randrange(1, 6)
+            send(target, *rest[:cut])
+            rest = rest[cut:]
+        target.advance_watermark(START + 60 * HOUR)
+        rows = {(r.item_id, r.as_of_ms): r for r in target.values("items")}
+        for hour in range(1, 60):
+            end = START + hour * HOUR
+            for item in ("item-0", "item-1", "item-2"):
+                ago = [end - one.at_ms for one in adds if one.item == item and one.at_ms < end]
+                seen = [one for one in told if one.item == item and 0 < end - one.at_ms <= 24 * HOUR]
+                lately, day = sum(t <= HOUR for t in ago), sum(t <= 24 * HOUR for t in ago)
+                row = rows.get((item, end))
+                assert (row is None) == (not day and not seen), (seed, item, hour)
+                if row is not None:
+                    assert (row.adds_1h, row.adds_24h, row.views_24h) == (lately, day, len(seen)), seed
+        target.drain()
+        assert target.is_empty()
 
 
 def test_what_comes_late_of_a_person_who_was_erased_brings_nobody_back_and_forgets_its_browser() -> None:

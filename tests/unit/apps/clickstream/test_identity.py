@@ -117,7 +117,7 @@ def doers(target: TestDriver) -> list[str]:
     return [told.person for told in target.values() if isinstance(told, Activity)]
 
 
-def test_after_a_logout_views_are_nobodys_until_the_next_login() -> None:
+def test_c8_after_a_logout_views_are_nobodys_until_the_next_login() -> None:
     target = driver()
     send(target, consent(0), click(1, "login", user_id="u1"), click(2, item_id="a"))
     send(target, click(3, "logout", user_id="u1"), click(4, item_id="b"), click(5, item_id="c", user_id="u2"))

@@ -80,7 +80,7 @@ def test_of_too_many_events_the_first_ones_are_kept_in_whatever_order_they_come(
     assert {name: one.collector_ms for name, one in kept.items()} == wanted
 
 
-def test_a_page_left_open_for_months_makes_no_state_that_grows_and_says_so() -> None:
+def test_c9_a_page_left_open_for_months_makes_no_state_that_grows_and_says_so() -> None:
     beats = [*range(MOST_BEATS + 500)]
     random.Random(1).shuffle(beats)
     session = Session(0, 0)
@@ -91,7 +91,7 @@ def test_a_page_left_open_for_months_makes_no_state_that_grows_and_says_so() -> 
     assert session.attention_s(GA4) == 10 * (MOST_BEATS - 1) + 5
 
 
-def test_attention_to_three_tabs_at_once_is_counted_page_by_page() -> None:
+def test_c8_attention_to_three_tabs_at_once_is_counted_page_by_page() -> None:
     session = Session(0, 0)
     for page in (1, 2, 3):
         session.ping(100, page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from apps.clickstream.messages import (
     Unlink,
 )
 from apps.clickstream.rows import digest_of
+from apps.clickstream.sessions import Session
 from apps.clickstream.visitor import Visitors
 from millrace.parts.contents import digest_of as content_of
 from millrace.testing import TestDriver
@@ -202,7 +204,7 @@ def test_touches_from_before_the_login_go_to_the_person() -> None:
     send(target, click(HOUR + 1, "login", user_id="u1"))
     (link,) = told(target, "u:u1")
     assert isinstance(link, Link)
-    assert (link.first, link.last) == ("google / cpc / (none)", "bing / cpc / (none)")
+    assert [by for _, by in link.touches] == ["google / cpc / (none)", "bing / cpc / (none)"]
 
 
 def test_withdrawal_takes_effect_from_the_next_event_and_is_audited() -> None:
@@ -367,6 +369,106 @@ def test_how_far_a_session_comes(marks: dict[str, list[int]], loose: int, strict
         assert len(walk(STRICT, marks)) == strict
 
 
+def furthest(funnel: Funnel, marks: dict[str, list[int]]) -> int:
+    """How many steps somebody did in order and in time, by trying all times of all steps."""
+
+    def from_here(place: int, at: int, last: int) -> int:
+        if place == len(funnel.steps):
+            return place
+        nexts = [t for t in marks.get(funnel.steps[place], ()) if at <= t <= last]
+        return max([place, *(from_here(place + 1, t, last) for t in nexts)])
+
+    first = marks.get(funnel.steps[0], ())
+    return max((from_here(1, t, t + funnel.within_ms) for t in first), default=0)
+
+
+def test_a_session_comes_as_far_as_any_beginning_leads() -> None:
+    longer = 0
+    for seed in range(3_000):
+        draws = random.Random(seed)
+        marks = {s: sorted(draws.sample(range(40), draws.randrange(6))) for s in STEPS}
+        funnel = Funnel("f", STEPS, draws.choice((5, 12, 40)))
+        done = walk(funnel, marks)
+        assert len(done) == furthest(funnel, marks), seed
+        assert all(t in marks[step] for step, t in zip(STEPS, done, strict=False))
+        assert done == sorted(done)
+        assert not done or done[-1] - done[0] <= funnel.within_ms
+        longer += bool(done) and done[0] != marks["item"][0]
+    assert longer > 100
+
+
+def test_c8_a_purchase_at_minute_65_after_items_in_between_is_not_dropped_at_the_cart() -> None:
+    target = driver()
+    views = [click(n * MINUTE, item_id=f"i{n}") for n in range(0, 66, 5)]
+    rest = [
+        click(60 * MINUTE + 1, "add_to_cart", item_id="i", cart_id="c", price=5.0, quantity=1),
+        click(61 * MINUTE, "checkout", page_type="checkout", cart_id="c", step="address"),
+        click(62 * MINUTE, "checkout", page_type="checkout", cart_id="c", step="payment"),
+        click(65 * MINUTE, "purchase", cart_id="c", order_id="o", amount=5.0),
+    ]
+    events = [*views, *rest]
+    random.Random(1).shuffle(events)
+    send(target, *events)
+    target.drain()
+    row = target.values("funnels")[-1]
+    assert (row.dropped_at, row.reached, row.entered_ms) == (None, 5, START + 5 * MINUTE)
+
+
+def test_what_a_session_keeps_of_its_steps_is_the_same_in_any_order_and_bounded() -> None:
+    for seed in range(500):
+        draws = random.Random(seed)
+        times = [draws.randrange(4 * HOUR) for _ in range(draws.randrange(1, 80))]
+        kept = set()
+        for _ in range(3):
+            draws.shuffle(times)
+            session = Session(0, 0)
+            for at in times:
+                session.mark("item", at, every_ms=5 * MINUTE)
+                session.mark("cart", at, every_ms=0)
+            kept.add(tuple(map(tuple, session.marks.values())))
+            halves = [Session(0, 0), Session(1, 1)]
+            for place, at in enumerate(times):
+                halves[place % 2].mark("item", at, every_ms=5 * MINUTE)
+                halves[place % 2].mark("cart", at, every_ms=0)
+            halves[0].absorb(halves[1])
+            halves[0].thin({"item": 5 * MINUTE})
+            kept.add((tuple(halves[0].marks["item"]), tuple(halves[0].marks["cart"])))
+        assert len(kept) == 1, seed
+        ((item, cart),) = kept
+        spans = sorted({at // (5 * MINUTE): at for at in sorted(times, reverse=True)}.values())
+        assert list(item) == (spans if len(spans) <= 24 else [*spans[:4], *spans[-20:]]), seed
+        assert len(cart) <= 24
+
+
+def test_shards_are_told_of_what_is_put_into_a_cart_and_not_by_bots() -> None:
+    target = driver()
+    crawler = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+    put = {"item_id": "i1", "category": "shoes", "cart_id": "c1", "price": 5.0, "quantity": 3}
+    send(target, click(0, "add_to_cart", **put), click(1, "add_to_cart", user_agent=crawler, **put))
+    send(target, click(2, "remove_from_cart", **put))
+    told = [one for one in target.values("counts") if isinstance(one, ItemCount) and one.what == "add"]
+    assert [(one.item, one.category, one.quantity) for one in told] == [("i1", "shoes", 1)]
+
+
+def test_c8_sessions_are_numbered_in_order_of_time_also_after_a_merge() -> None:
+    """Events of a browser in any order within the lateness: the numbers are those of all at once."""
+    for seed in range(150):
+        draws = random.Random(seed)
+        times = sorted({draws.randrange(6 * HOUR) for _ in range(draws.randrange(2, 12))})
+        came = sorted(times, key=lambda at: at + draws.uniform(0, 4 * HOUR))
+        target = TestDriver(Visitors(VisitorRules(repeats_ms=6 * HOUR, session_lateness_ms=6 * HOUR)))
+        for at in came:
+            send(target, click(at, item_id="i"))
+            if draws.random() < 0.2:
+                target.restart()
+        target.drain()
+        newest = {row.session_id: row for row in target.values("sessions")}
+        rows = sorted((r for r in newest.values() if not r.deleted), key=lambda r: r.start_ms)
+        starts = [at for n, at in enumerate(times) if n == 0 or at - times[n - 1] > 30 * MINUTE]
+        assert [r.start_ms - START for r in rows] == starts, seed
+        assert [r.number for r in rows] == list(range(1, len(starts) + 1)), seed
+
+
 def test_a_sessions_way_is_told_with_its_times_and_its_arm() -> None:
     target = driver(holdout=1.0)
     send(
@@ -381,7 +483,7 @@ def test_a_sessions_way_is_told_with_its_times_and_its_arm() -> None:
     assert (row.step_ms, row.entered_ms, row.arm) == ([MINUTE, 2 * MINUTE], START, "control")
 
 
-def test_who_is_known_later_is_in_the_funnels_by_the_arm_of_the_account() -> None:
+def test_c2_who_is_known_later_is_in_the_funnels_by_the_arm_of_the_account() -> None:
     rules = VisitorRules(holdout=0.5)
     user = next(f"u{n}" for n in range(99) if arm_of(f"u:u{n}", rules) != arm_of("v:v1", rules))
     for later in (MINUTE, 5 * HOUR):
