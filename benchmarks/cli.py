@@ -797,6 +797,26 @@ def parts(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> N
     report.write("parts", bench.parts(sizes), bench.configuration(sizes), out, markdown)
 
 
+@app.command("next-items", epilog="Example: millrace bench next-items --sessions 1000000 --items 100000")
+def next_items(
+    sessions: Annotated[
+        int | None, typer.Option(min=1_000, help="Sessions in the index.", show_default=False)
+    ] = None,
+    items: Annotated[
+        int | None, typer.Option(min=100, help="Items that there are.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """The index of clickstream's next items: bytes, time to restore it, time of a list; without Spark."""
+    from benchmarks import next_items as bench
+    from benchmarks import report
+
+    sizes = _sized(bench.QUICK if quick else bench.Sizes(), sessions=sessions, items=items)
+    report.write("next-items", bench.next_items(sizes), bench.configuration(sizes), out, markdown)
+
+
 @app.command(epilog="Example: millrace bench busy --out busy.json")
 def busy(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> None:
     """What a payment at a busy terminal costs beside one at an ordinary terminal, without Spark."""

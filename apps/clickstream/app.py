@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, Refund
+from apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, ItemChange, Refund
 from apps.clickstream.offers import Offer
 from apps.clickstream.recommend.records import Recommendation
 from apps.clickstream.settings import ClickstreamSettings
+from millrace.rules import RuleEvent
 from millrace.runtime.apps import App, Topic, Topics
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def topics(settings: ClickstreamSettings) -> Topics:
         reads=(
             *(Topic(name, partitions, event_time="event_time_ms") for name in streams),
             Topic(names.forget, 1, event_time="event_time_ms", clock=False),
+            Topic(names.items, 1, event_time="event_time_ms", clock=False),
             Topic(names.control, 1),
         ),
         writes=(*(Topic(name, partitions) for name in results), Topic(names.dead_letters, 1)),
@@ -46,6 +48,8 @@ app = App(
     demo="apps.clickstream.demo:spec",
     dashboard="apps.clickstream.dashboard:page",
     evaluate="apps.clickstream.evaluate_cli:app",
+    models="apps.clickstream.recommend.model_cli:app",
+    rules="apps.clickstream.recommend.app_rules:RULES",
     serve="apps.clickstream.recommend.serve:QUESTIONS",
     contracts={
         "click.v3": Click,
@@ -54,8 +58,10 @@ app = App(
         "refund.v3": Refund,
         "erasure.v1": Erasure,
         "forget.v1": Forget,
+        "item_change.v1": ItemChange,
+        "control.v1": RuleEvent,
         "offer.v1": Offer,
-        "recommendation.v1": Recommendation,
+        "recommendation.v2": Recommendation,
     },
     narrowed=dict.fromkeys(
         ("click.v2", "consent.v2", "refund.v2"),

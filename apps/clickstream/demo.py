@@ -13,7 +13,7 @@ import msgspec
 from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.offer_checks import Consents
 from apps.clickstream.offers import Offer
-from apps.clickstream.recommend.checks import check_recommendations
+from apps.clickstream.recommend.checks import check_recommendations, check_stock
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
@@ -23,7 +23,7 @@ from millrace.runtime.commands import app_rows
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 
 #: What the generator sends.
-STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures")
+STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures", "items")
 #: What the generator's currencies are worth.
 RATES: Final = Path(__file__).with_name("demo_rates.yaml")
 _MINUTE_MS: Final = 60_000
@@ -64,6 +64,8 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--foreign": 0.3,
         "--erasures": 40,
         "--bots": 0.08,
+        # Some items are sold out at a time, and are not recommended then.
+        "--sold-out": 0.1,
         "--recovery": 0.3,
         # Shoppers answer offers; of the two hours there must be time for it.
         "--offer-uplift": 0.3,
@@ -126,6 +128,7 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
             most=run.settings.recommend.most,
             until_ms=end,
         ),
+        *check_stock(rows("recommendations"), [t for t in ledger.truths if t.kind == "item"]),
         equal("nothing that was late", 0, len(rows("late")), of=ledger.summary.sent),
         same("offers on the topic = rows in offers", sent, offer_ids),
     ]

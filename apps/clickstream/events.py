@@ -40,6 +40,7 @@ Money = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 Pieces = Annotated[int, Meta(ge=1, le=10_000)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Stock = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Lines = Meta(max_length=500)
 #: The most of an identity that may be left out, of what is looked at, and of an address.
 Name = Annotated[str, Meta(max_length=128)]
@@ -250,7 +251,29 @@ class Forget(msgspec.Struct, frozen=True, gc=False):
     event_time_ms: Time
 
 
-ShopEvent = Click | Consent | Customer | Refund | Erasure | Forget
+class ItemChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is true of an item from a moment on, all of it; the key is the item.
+
+    Attributes:
+        change_id: Identity of the event.
+        item_id: The item.
+        event_time_ms: Since when, UTC milliseconds.
+        category: Its category, where that is known.
+        price: Price of a piece.
+        currency: Currency of the price; without one, the shop's own.
+        stock: Pieces that there are; without it, nobody counts them.
+    """
+
+    change_id: Identifier
+    item_id: Identifier
+    event_time_ms: Time
+    category: Name | None = None
+    price: Price | None = None
+    currency: Currency | None = None
+    stock: Stock | None = None
+
+
+ShopEvent = Click | Consent | Customer | Refund | Erasure | Forget | ItemChange
 
 #: Input (and setting of its topic) → its events.
 INPUTS: Final[dict[str, Any]] = {
@@ -260,6 +283,7 @@ INPUTS: Final[dict[str, Any]] = {
     "refunds": Refund,
     "erasures": Erasure,
     "forget": Forget,
+    "items": ItemChange,
 }
 _IDENTITY: Final[dict[type, str]] = {
     Click: "event_id",
@@ -268,6 +292,7 @@ _IDENTITY: Final[dict[type, str]] = {
     Refund: "refund_id",
     Erasure: "request_id",
     Forget: "request_id",
+    ItemChange: "change_id",
 }
 
 

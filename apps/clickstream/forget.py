@@ -44,6 +44,7 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "profiles": {"person": "person"},
     "offers": {"visitor_id": "visitor", "person": "person"},
     "recommendations": {"visitor_id": "visitor", "person": "person"},
+    "recommendation_examples": {"visitor_id": "visitor"},
     # As earlier versions have left them.
     "late_acts": {"event['visitor']": "visitor", "event['person']": "person"},
     "late_reactions": {"event['visitor']": "visitor", "event['person']": "person"},

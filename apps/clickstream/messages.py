@@ -392,8 +392,26 @@ class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="s
 # -- to the recommender ------------------------------------------------------------------------------
 
 
+class ItemFacts(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What the catalogue says of an item.
+
+    Attributes:
+        at_ms: Since when, UTC ms.
+        cause: The change that says so.
+        category: Its category.
+        cents: Price of a piece in the shop's currency.
+        stock: Pieces that there are.
+    """
+
+    at_ms: int
+    cause: str
+    category: str | None = None
+    cents: int | None = None
+    stock: int | None = None
+
+
 class Looked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """An item was looked at, or bought, in a browser whose visits may be kept.
+    """An item was looked at, or bought, in a browser whose visits may be kept; or it has changed.
 
     Attributes:
         shop: The shop.
@@ -404,6 +422,7 @@ class Looked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         item: The item; empty: none was looked at.
         bought: What was bought.
         forget: Nothing may be known of the visit any more.
+        told: What is true of the item from now on; there is no visitor then.
     """
 
     shop: str
@@ -414,6 +433,7 @@ class Looked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     item: str = ""
     bought: list[str] = []
     forget: bool = False
+    told: ItemFacts | None = None
 
 
 # -- to the boards -----------------------------------------------------------------------------------

@@ -139,6 +139,8 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
     # What the app sends itself has the key of its sender: whom it concerns stands in it.
     inputs["consents"] = Input(names.consents, FirstOf(("visitor_id",)))
     inputs["forget"] = Input(names.forget, FirstOf(("subject",)), clock=False)
+    # A catalogue may be of long ago, and its changes dated ahead.
+    inputs["items"] = Input(names.items, FirstOf(("item_id",)), clock=False)
     first = visitors(settings.visitor_rules())
     visited = read(inputs, control=names.control).process(first)
     tables: dict[str, str | Upsert] = {}
@@ -148,6 +150,7 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
         tables = {
             "Recommender.main": "recommendations",
             "Recommender.quality": "recommendation_quality",
+            "Recommender.examples": "recommendation_examples",
             "Recommender.late": "late_recommendations",
             "Recommender.dead_letters": "dead_recommendations",
         }

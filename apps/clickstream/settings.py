@@ -16,6 +16,7 @@ from apps.clickstream.money import Rates, read_rates
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
 from apps.clickstream.orders import Orders
 from apps.clickstream.profiles import LOOK_BACK_MS
+from apps.clickstream.recommend.learned import MODEL_NAME, NextModel
 from apps.clickstream.recommend.process import Recommending
 from apps.clickstream.rules import rules_named, zone_named
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
@@ -31,6 +32,7 @@ class ClickstreamTopics(Section):
     refunds: str = "clickstream.refunds"
     erasures: str = "clickstream.erasures"
     forget: str = Field(default="clickstream.forget", description="cookies and carts to be forgotten")
+    items: str = Field(default="clickstream.items", description="what is true of items: the catalogue")
     control: str = "clickstream.control"
     offers: str = Field(default="clickstream.offers", description="out: offers, for a page to listen to")
     recommendations: str = Field(default="clickstream.recommendations", description="out: next items")
@@ -159,6 +161,32 @@ class RecommendSettings(Section):
         default=0.0, ge=0, le=1, description="share of persons to whom only what is popular is shown"
     )
     window: Duration = Field(default=timedelta(hours=1), description="quality is told of so long")
+    examples: float = Field(
+        default=0.0, ge=0, le=1, description="share of browsers whose lists are kept to learn an order from"
+    )
+    learned: bool = Field(default=False, description="the champion of the models orders the candidates")
+    model: str = Field(default=MODEL_NAME, description="name of the registered model of the order")
+    registry: str = Field(default="", description="MLflow registry of it; default: under storage.root")
+    exports: str = Field(
+        default="",
+        description="folder of the exported models, which all workers must see under this path; default: the "
+        "folder exported beside a registry in SQLite, or models/exported under storage.root",
+    )
+
+    def order(self, models: Path) -> NextModel | None:
+        """Return what asks the model; ``None``: candidates are not ordered.
+
+        Args:
+            models: Folder of the app's models.
+        """
+        if not self.learned:
+            return None
+        if self.exports:
+            return NextModel(str(Path(self.exports).expanduser().absolute()), self.model)
+        from millrace.models.places import default_exports, default_uri
+
+        folder = default_exports(self.registry or default_uri(models), models)
+        return NextModel(str(folder.absolute()), self.model)
 
 
 class ClickstreamSettings(AppSettings):
@@ -224,6 +252,8 @@ class ClickstreamSettings(AppSettings):
             keep=told.keep,
             control=told.control,
             window_ms=ms(told.window),
+            model=told.order(Path(self.storage.path("models"))),
+            examples=told.examples,
         )
 
     def offer_rules(self) -> tuple[OfferRule, ...]:

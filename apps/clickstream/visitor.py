@@ -6,7 +6,17 @@ from bisect import insort
 from typing import Final
 
 from apps.clickstream.bots import Behaviour, is_crawler
-from apps.clickstream.events import Click, Consent, Customer, Forget, Refund, ShopEvent, identity_of, to_cents
+from apps.clickstream.events import (
+    Click,
+    Consent,
+    Customer,
+    Forget,
+    ItemChange,
+    Refund,
+    ShopEvent,
+    identity_of,
+    to_cents,
+)
 from apps.clickstream.known import (
     MINUTE_MS,
     TICK,
@@ -89,6 +99,8 @@ class Visitors(VisitorTold):
         seen, identity, content = known.seen, identity_of(event), content_of(event)
         if isinstance(event, Consent):
             identity = f"consent {identity}"  # a click may have the same, and is something else
+        elif isinstance(event, ItemChange):
+            identity = f"item {identity}"  # of a browser of the same name
         if seen:
             mark = seen.get(identity)
             if mark is not None and said_the_same(mark, content):
@@ -239,6 +251,8 @@ class Visitors(VisitorTold):
             ctx.emit(Details(f"u:{event.user_id}", ctx.event_time, event.gender, event.birth_year))
         elif isinstance(event, Refund):
             ctx.output(self.refunds, _refund(event))
+        elif isinstance(event, ItemChange):
+            self._item(event, ctx)
         else:
             self.erased.value = Suppressed(ctx.event_time, identity).after(self.erased.value)
             ctx.emit(ErasePerson(f"u:{event.user_id}", ctx.event_time, identity))

@@ -17,7 +17,7 @@ from apps.clickstream.consent import (
     names,
     order_of,
 )
-from apps.clickstream.events import Click, Consent, Erasure, Forget, Refund, ShopEvent
+from apps.clickstream.events import Click, Consent, Erasure, Forget, ItemChange, Refund, ShopEvent
 from apps.clickstream.known import TICK, Known
 from apps.clickstream.messages import (
     SHOP,
@@ -261,7 +261,7 @@ class VisitorIdentity(VisitorSessions):
     def _suppressed(self, event: ShopEvent, ctx: Context) -> bool:
         """Tell whether an event is of before its browser or account was forgotten; it is dropped then."""
         erased = self.erased.value
-        if erased is None or isinstance(event, Forget | Erasure | Refund):
+        if erased is None or isinstance(event, Forget | Erasure | Refund | ItemChange):
             return False
         if not is_suppressed(erased, ctx.event_time):
             return False

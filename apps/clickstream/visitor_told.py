@@ -7,13 +7,14 @@ from typing import Final
 
 from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
 from apps.clickstream.consent import may_offer, may_stitch
-from apps.clickstream.events import Click, order_of, to_cents
+from apps.clickstream.events import Click, ItemChange, order_of, to_cents
 from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Bought, Known, newly_covered
 from apps.clickstream.messages import (
     SHOP,
     Activity,
     CartChange,
     ItemCount,
+    ItemFacts,
     Looked,
     Purchase,
     shard_of,
@@ -151,6 +152,15 @@ class VisitorTold(VisitorIdentity):
             ctx.emit(done)
             if owner is None:
                 self._part(known).observe(done.kind, at, done.subject, done.category, cents)
+
+    def _item(self, event: ItemChange, ctx: Context) -> None:
+        """Tell the shop what is true of an item."""
+        if not self._rules.recommends:
+            return
+        at, price = event.event_time_ms, event.price
+        cents = None if price is None else self._rules.rates.worth(to_cents(price), event.currency, at)
+        facts = ItemFacts(at, event.change_id, event.category, cents, event.stock)
+        ctx.output(self.looks, Looked(SHOP, at, event.change_id, "", "", event.item_id, told=facts))
 
     def _part(self, known: Known) -> ActivityCounts:
         """Return what was done while nobody was known: it is somebody's when somebody logs in."""

@@ -1,7 +1,16 @@
 """The web shop: visitors and people, sessions, carts, purchases, campaigns, consent, bots."""
 
 from generators.clickstream.catalogue import Catalogue
-from generators.clickstream.events import STREAMS, Click, Consent, Customer, Erasure, OrderLine, Refund
+from generators.clickstream.events import (
+    STREAMS,
+    Click,
+    Consent,
+    Customer,
+    Erasure,
+    ItemChange,
+    OrderLine,
+    Refund,
+)
 from generators.clickstream.offers import responds
 from generators.clickstream.orders import RATES
 from generators.clickstream.profile import ClickstreamProfile
@@ -27,6 +36,7 @@ __all__ = [
     "Consent",
     "Customer",
     "Erasure",
+    "ItemChange",
     "OrderLine",
     "Refund",
     "responds",

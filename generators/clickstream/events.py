@@ -1,4 +1,4 @@
-"""The streams of the web shop: clicks, customers, consents, refunds, requests for erasure."""
+"""The streams of the web shop: clicks, customers, consents, refunds, requests for erasure, items."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 Time = Annotated[int, Meta(ge=0, le=_MAX_TIME_MS)]
 Money = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Count = Annotated[int, Meta(ge=1)]
+Stock = Annotated[int, Meta(ge=0)]
 Currency = Annotated[str, Meta(pattern="^[A-Z]{3}$")]
 
 
@@ -209,6 +210,28 @@ class Erasure(msgspec.Struct, frozen=True, gc=False):
     event_time_ms: Time
 
 
+class ItemChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is true of an item from a moment on, all of it; the key is the item.
+
+    Attributes:
+        change_id: Identity of the event.
+        item_id: The item.
+        event_time_ms: Since when, UTC milliseconds.
+        category: Its category.
+        price: Price of a piece, at most two decimals.
+        currency: Currency of the price; without one, the shop's own.
+        stock: Pieces that there are; without it, nobody counts them.
+    """
+
+    change_id: Identifier
+    item_id: Identifier
+    event_time_ms: Time
+    category: str | None = None
+    price: Money | None = None
+    currency: Currency | None = None
+    stock: Stock | None = None
+
+
 STREAMS: Final = {
     "clicks": StreamSpec(
         topic="clickstream.clicks", event_type=Click, id_field="event_id", time_field="event_time_ms"
@@ -224,5 +247,8 @@ STREAMS: Final = {
     ),
     "erasures": StreamSpec(
         topic="clickstream.erasures", event_type=Erasure, id_field="request_id", time_field="event_time_ms"
+    ),
+    "items": StreamSpec(
+        topic="clickstream.items", event_type=ItemChange, id_field="change_id", time_field="event_time_ms"
     ),
 }

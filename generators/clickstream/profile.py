@@ -39,6 +39,7 @@ class ClickstreamProfile(Profile):
         heartbeat_s: Seconds between the pings of a page that is being read, on top of the rate; 0: none.
         bots: Events of bots per event of people, 0 to 10.
         erasures: Requests for erasure per 1,000 visits of people with an account.
+        sold_out: Share of the items that are sold out at a time, 0 to 0.5; 0: nothing is said of items.
     """
 
     event_rate: float = 100.0
@@ -62,6 +63,7 @@ class ClickstreamProfile(Profile):
     heartbeat_s: int = 0
     bots: float = 0.03
     erasures: float = 0.5
+    sold_out: float = 0.0
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
@@ -98,6 +100,7 @@ class ClickstreamProfile(Profile):
         check(0 < self.refund_after_h <= 1_000, "refunds come after up to 1,000 hours", self.refund_after_h)
         check(0 <= self.heartbeat_s <= 300, "heartbeat is 0 to 300 seconds", self.heartbeat_s)
         check(0 <= self.bots <= 10, "bots is 0 to 10 events per event of people", self.bots)
+        check(0 <= self.sold_out <= 0.5, "sold_out is a share between 0 and 0.5", self.sold_out)
         check(0 <= self.erasures <= 1000, "erasures is 0 to 1,000 per 1,000 visits", self.erasures)
 
 

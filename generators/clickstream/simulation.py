@@ -15,6 +15,7 @@ from generators.clickstream.bots import BOT_VISIT_EVENTS, Bots
 from generators.clickstream.catalogue import Catalogue
 from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from generators.clickstream.seasons import Arrivals
+from generators.clickstream.stock import Stock
 from generators.clickstream.visits import Plan, Visits
 from generators.engine.randomness import substream
 from generators.engine.simulated import Simulated, Truth
@@ -80,6 +81,13 @@ class Shop:
             substream(seed, DOMAIN_NAME, "arrival"),
             opening=True,
         )
+        if profile.sold_out:
+            stock = Stock(profile, names, catalogue)
+            self._later(profile.start_ms, stock.open)
+            stock_arrivals = Arrivals(
+                stock.per_second, profile.start_ms, 0.0, substream(seed, DOMAIN_NAME, "stock_arrival")
+            )
+            self._repeat(stock_arrivals, stock.sell_out)
         self._repeat(arrivals, self._visits.plan)
         if profile.bots:
             bot_numbers = count(1, 2)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from generators.clickstream.carts import Cart, CartStep, idle_spells
+from generators.clickstream.events import ItemChange
 from generators.clickstream.visitors import Device, Person, Touch
 from generators.engine.simulated import Truth
 
@@ -21,6 +22,7 @@ SCENARIOS: Final = {
     "refund": "part or all of an order comes back and is paid for",
     "cancellation": "part or all of an order is not sent",
     "uplift": "what an offer adds to the share of abandoned carts that are bought; at the first event",
+    "item": "what is true of an item from then on: category, price, pieces",
     "offer": "of --loop: an app's offer, whether it was shown, and whether it adds a purchase",
 }
 
@@ -103,6 +105,22 @@ def uplift(run: str, recovery: float, offer_uplift: float) -> Truth:
         entity="offer",
         expected="recovered_in_interval",
         detail={"recovery": recovery, "uplift": offer_uplift},
+    )
+
+
+def item_changed(event: ItemChange) -> Truth:
+    """Return what is true of an item from the time of an event on."""
+    return Truth(
+        truth_id=f"truth-{event.change_id}",
+        kind="item",
+        entity=event.item_id,
+        expected="known",
+        detail={
+            "at_ms": event.event_time_ms,
+            "category": event.category,
+            "price": event.price,
+            "stock": event.stock,
+        },
     )
 
 

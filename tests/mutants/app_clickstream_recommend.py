@@ -10,7 +10,33 @@ _PACKAGE: Final = "apps/clickstream/recommend"
 _SCORES: Final = ("tests/unit/apps/clickstream/test_recommend.py",)
 _EVALUATION: Final = ("tests/unit/apps/clickstream/test_recommend_evaluate.py",)
 
+_LEARNED: Final = ("tests/unit/apps/clickstream/test_recommend_learned.py",)
+
 MUTANTS: Final = (
+    Mutant(
+        "next item: the model in the stream is told the other surface",
+        f"{_PACKAGE}/learned.py",
+        'float(policy == "discover")',
+        'float(policy != "discover")',
+        "scores in the stream are those of the model offline",
+        (f"{_LEARNED[0]}::test_scores_in_the_stream_are_those_of_the_model_offline",),
+    ),
+    Mutant(
+        "next item: what is behind the ordered candidates is left out",
+        f"{_PACKAGE}/learned.py",
+        "*best[ORDERED:]]",
+        "*best[most:]]",
+        "what is behind the ordered candidates stays as it is",
+        (f"{_LEARNED[0]}::test_the_first_of_more_are_those_of_fewer",),
+    ),
+    Mutant(
+        "next item: a list is learned from with the next click of another browser",
+        f"{_PACKAGE}/learner.py",
+        "(visitor, surface) != (visitor_, surface_) or visit_",
+        "surface != surface_ or visit_",
+        "a list is learned from with the next click of its visit",
+        (f"{_LEARNED[0]}::test_browsers_that_are_drawn_are_learned_from_and_lists_go_with_the_next_click",),
+    ),
     Mutant(
         "next item: an item keeps its oldest sessions",
         f"{_PACKAGE}/index.py",

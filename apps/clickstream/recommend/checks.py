@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict, deque
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from apps.clickstream.offer_checks import STITCHING, Consents
 from millrace.console.report import Check, equal, same
+from millrace.testing.world_ledger import WorldTruth
 
 Row = dict[str, Any]
 #: So many of a visit's clicks are remembered, the last ones; its counter goes no further.
@@ -56,6 +58,42 @@ def check_recommendations(
             hits > popular or judged < _ENOUGH,
             compared=judged if judged >= _ENOUGH else 0,
         ),
+    ]
+
+
+def check_stock(lists: Iterable[Row], changes: Iterable[WorldTruth]) -> list[Check]:
+    """Compare what was shown and dropped with what there was of each item at that moment.
+
+    Items of which a change came late, never, or at that very moment are left out.
+
+    Args:
+        lists: The table ``recommendations``.
+        changes: Truths of the changes of items.
+    """
+    times: dict[str, list[int]] = defaultdict(list)
+    pieces: dict[str, list[int]] = defaultdict(list)
+    disturbed = set()
+    for truth in sorted(changes, key=lambda t: t.detail["at_ms"]):
+        times[truth.entity].append(truth.detail["at_ms"])
+        pieces[truth.entity].append(truth.detail["stock"])
+        if truth.disturbed:
+            disturbed.add(truth.entity)
+
+    def stock(item: str, at_ms: int) -> int | None:
+        place = bisect_left(times[item], at_ms)
+        if item in disturbed or not place or at_ms in times[item][place : place + 1]:
+            return None
+        return pieces[item][place - 1]
+
+    shown, dropped = Counter[int | None](), Counter[int | None]()
+    for row in lists:
+        at_ms = row["event_time_ms"]
+        shown.update(stock(item, at_ms) for item in row["items"])
+        dropped.update(stock(d["item"], at_ms) for d in row["dropped"] or () if d["rule"] == "sold-out")
+    wrong = dropped.total() - dropped[0] - dropped[None]
+    return [
+        equal("next items that were sold out", 0, shown[0], of=shown.total() - shown[None]),
+        equal("items dropped that were not sold out", 0, wrong, of=dropped.total() - dropped[None]),
     ]
 
 

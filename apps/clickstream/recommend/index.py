@@ -96,9 +96,15 @@ class SessionIndex:
         """Return the numbers of an item's newest ``m`` sessions, oldest first."""
         return np.array(self._newest[item][-self.m :], np.int64)
 
-    def counts(self, item: int) -> tuple[int, int, int]:
-        """Return an item's clicks, in how many sessions they were, and the number of the newest of these."""
-        return self._clicks[item], self._in_sessions[item], self._newest[item][-1]
+    def counts(self, items: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+        """Return items' clicks, in how many sessions they were, and the numbers of the newest of these."""
+        at = np.array(items, np.int64)
+        newest = np.array([self._newest[item][-1] for item in items], np.int64)
+        return (
+            np.frombuffer(self._clicks, np.int64)[at],
+            np.frombuffer(self._in_sessions, np.int64)[at],
+            newest,
+        )
 
     def items_of(self, session: int) -> list[int]:
         """Return a session's items by number, each once."""

@@ -8,14 +8,42 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.messages import Looked
-from apps.clickstream.recommend.baselines import popularity
+from apps.clickstream.messages import ItemFacts, Looked
+from apps.clickstream.recommend.filters import (
+    LANGUAGE,
+    POPULAR,
+    Asked,
+    list_for,
+    popular_list,
+    rules_of,
+)
+from apps.clickstream.recommend.learned import NextModel, Ordered, ordered
 from apps.clickstream.recommend.log import SessionLog, index_of, let_in
-from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
-from apps.clickstream.recommend.scoring import Policy, Suggestion, recommend
-from millrace import Context, KeyedProcess, Timer, hours, map_state, minutes, side_output, value_state
+from apps.clickstream.recommend.records import ListExample, Recommendation, RecommendationQuality
+from apps.clickstream.recommend.scoring import Policy
+from millrace import (
+    BroadcastContext,
+    Context,
+    KeyedProcess,
+    Timer,
+    broadcast_state,
+    hours,
+    map_state,
+    minutes,
+    side_output,
+    value_state,
+)
 from millrace.experiments import share
 from millrace.operators.detectors import Cusum, CusumState, cusum
+from millrace.rules import (
+    ApproveRule,
+    Entry,
+    PublishRule,
+    RollbackRule,
+    RuleEvent,
+    SetRuleState,
+    apply_rule,
+)
 
 #: Names of timers.
 SWEEP: Final = "sweep"
@@ -26,8 +54,9 @@ _SWEEP_MS: Final = 60_000
 _LONGEST: Final = 100
 #: What the arms are dealt by.
 EXPERIMENT: Final = "recommendations"
+#: What browsers are drawn by whose lists are learned from.
+EXAMPLES: Final = "examples of recommendations"
 LEARNED: Final = "learned"
-POPULAR: Final = "popular"
 
 
 @dataclass(frozen=True)
@@ -43,6 +72,8 @@ class Recommending:
         control: Share of the persons to whom only what is popular is shown.
         window_ms: Quality is told of so long, ms.
         detector: What finds a change of the hit rate from one time to the next.
+        model: Asks a model in which order candidates are clicked; ``None``: they stay as they are.
+        examples: Share of the browsers of whose lists is told what was known of the candidates.
     """
 
     surfaces: tuple[Policy, ...] = ("resume", "discover")
@@ -53,6 +84,8 @@ class Recommending:
     control: float = 0.0
     window_ms: int = hours(1)
     detector: Cusum = field(default_factory=lambda: cusum(learn=24, threshold=5.0))
+    model: NextModel | None = None
+    examples: float = 0.0
 
 
 class Visit(msgspec.Struct, array_like=True):
@@ -120,12 +153,16 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
 
     name = "Recommender"
     order = "event_time"
+    control_type = PublishRule | SetRuleState | ApproveRule | RollbackRule
     quality = side_output(RecommendationQuality)
+    examples = side_output(ListExample)
 
     log = value_state(SessionLog)
     segments = map_state(int, list[list[str]], paged=True)
     visits = map_state(str, Visit, paged=True)
     window = value_state(Window)
+    facts = map_state(str, ItemFacts, paged=True)
+    rules = broadcast_state(str, Entry)
 
     def __init__(self, recommending: Recommending | None = None) -> None:
         self._r = recommending or Recommending()
@@ -137,6 +174,9 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
     def process(self, event: Looked, ctx: Context) -> None:
         """Judge the lists before by what is looked at now, and make new ones."""
         at = ctx.event_time
+        if event.told is not None:
+            self._learn(event.item, event.told)
+            return
         visit = self.visits.get(event.visitor)
         if event.forget:
             if visit is not None:
@@ -165,10 +205,16 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
 
     def on_late(self, event: Looked, ctx: Context) -> None:
         """Forget whom one is asked to; a click that comes late is told so, and nobody waits for its list."""
-        if event.forget:
+        if event.told is not None:
+            self._learn(event.item, event.told)
+        elif event.forget:
             self.visits.remove(event.visitor)
         else:
             self.emit_late(event, ctx)
+
+    def process_broadcast(self, control: RuleEvent, ctx: BroadcastContext) -> None:
+        """Change the rules of lists."""
+        apply_rule(LANGUAGE, control, self.rules)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """End visits, or tell how good the lists of a time were."""
@@ -199,24 +245,34 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
     def _let_in(self, ended: Sequence[Sequence[str]]) -> None:
         let_in(self._log(), self.segments, ended, m=self._r.newest, keep=self._r.keep)
 
+    def _learn(self, item: str, told: ItemFacts) -> None:
+        """Keep what is true of an item; what was said of an earlier moment is not, whenever it comes."""
+        kept = self.facts.get(item)
+        if kept is None or (kept.at_ms, kept.cause) < (told.at_ms, told.cause):
+            self.facts.put(item, told)
+
     def _answer(self, event: Looked, visit: Visit, ctx: Context) -> None:
         """Make the lists of a click."""
         index = index_of(self._log(), self.segments, self._r.newest)
-        most, bought = self._r.most, set(visit.bought)
-        wanted = most + len(bought)
+        rules = self.rules.view(rules_of).at(ctx.event_time)
+        most, bought = self._r.most, frozenset(visit.bought)
         # An item that the index does not know, or a visit that is none, gets what is popular.
-        names = popularity(index, (), "resume", wanted + len(visit.items))
-        popular = [Suggestion(name, 0.0, POPULAR) for name in names if name not in bought]
-        visit.popular = [str(s.item) for s in popular[:most]]
+        asked = Asked(visit.items, bought, self._r.surfaces[0], self.facts.get)
+        popular, _ = popular_list(index, rules, asked, most)
+        visit.popular = [str(s.item) for s in popular]
         visit.shown = {}
+        learns = visit.arm != POPULAR and share(event.visitor, EXAMPLES) < self._r.examples
         for surface in self._r.surfaces:
-            if visit.arm == POPULAR:
-                barred = set(visit.items) if surface == "discover" else set()
-                found = [s for s in popular if s.item not in barred]
-            else:
-                found = recommend(index, visit.items, policy=surface, most=wanted)
-                found = [s for s in found if s.item not in bought]
-            found = found[:most]
+            asked = Asked(visit.items, bought, surface, self.facts.get)
+            made: list[Ordered] = []
+
+            def suggest(number: int, surface: Policy = surface, made: list[Ordered] = made) -> Any:
+                made.append(ordered(index, visit.items, surface, number, self._r.model))
+                return made[-1].suggestions
+
+            found, dropped = list_for(
+                index, rules, asked, most, popular=visit.arm == POPULAR, suggest=suggest
+            )
             if not found:
                 continue
             items = visit.shown[surface] = [str(s.item) for s in found]
@@ -224,9 +280,15 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
                 Recommendation(
                     event.cause, surface, event.visitor, event.person, event.at_ms, event.item, visit.arm,
                     items, [round(s.score, 6) for s in found], [s.why for s in found], len(visit.items),
-                    index.sessions,
+                    index.sessions, dropped, made[-1].model if made else "",
                 )
             )  # fmt: skip
+            if learns and made:
+                row = ListExample(
+                    event.cause, surface, event.visitor, event.at_ms, event.item, len(visit.items),
+                    made[-1].candidates, made[-1].features.ravel().tolist(),
+                )  # fmt: skip
+                ctx.output(self.examples, row)
 
     # -- quality ---------------------------------------------------------------------------------
 

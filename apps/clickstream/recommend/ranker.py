@@ -7,7 +7,8 @@ example knows more than the shop did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,10 +20,10 @@ from apps.clickstream.recommend.measures import MOST, paired_bootstrap, rank_of
 from apps.clickstream.recommend.scoring import (
     CHOSEN,
     POLICIES,
+    Alike,
     Policy,
     Suggestion,
-    neighbours,
-    own_items,
+    alike,
     ranked,
     score,
 )
@@ -46,7 +47,7 @@ Example = tuple[Sequence[Hashable], Hashable]
 
 
 def candidates(
-    index: SessionIndex, visit: Sequence[Hashable], policy: Policy
+    index: SessionIndex, visit: Sequence[Hashable], policy: Policy, most: int = CANDIDATES
 ) -> tuple[list[int], NDArray[np.float64]]:
     """Return the best candidates for a visit by number, the best first, and what is known of them.
 
@@ -54,9 +55,10 @@ def candidates(
         index: Sessions that have ended.
         visit: Items of the visit up to now, oldest first.
         policy: Which items the surface may show.
+        most: So many candidates.
 
     Returns:
-        At most 40 items, and an array of shape (items, 14), a column per name of :data:`FEATURES`.
+        At most so many items, and an array of shape (items, 14), a column per name of :data:`FEATURES`.
 
     Example:
         >>> from apps.clickstream.recommend.index import build
@@ -66,35 +68,53 @@ def candidates(
         (['sock', 'lace'], (2, 14))
     """
     with_ = CHOSEN[policy]
-    best = ranked(index, visit, score(index, visit, with_), policy, CANDIDATES)
+    told = alike(index, visit, with_)
+    best = ranked(index, visit, score(index, visit, with_, told), policy, most)
+    return [item for item, _ in best], features_of(index, visit, told, best)
+
+
+def features_of(
+    index: SessionIndex, visit: Sequence[Hashable], told: Alike, best: Sequence[tuple[int, float]]
+) -> NDArray[np.float64]:
+    """Return what is known of candidates, shape (candidates, 14), a column per name of :data:`FEATURES`.
+
+    Args:
+        index: Sessions that have ended.
+        visit: Items of the visit up to now, oldest first.
+        told: What the sessions alike say.
+        best: The candidates by number with their scores, the best first.
+    """
     items = [item for item, _ in best]
-    own = own_items(index, visit, with_.last)
-    sessions, alike = neighbours(index, own, with_)
-    inside, lengths = index.gather(sessions)
-    found, where = np.unique(inside, return_inverse=True)
-    sums = np.bincount(where, np.repeat(alike, lengths)) / (float(alike.sum()) or 1.0)
-    near = dict(
-        zip(found.tolist(), zip(sums.tolist(), np.bincount(where).tolist(), strict=True), strict=True)
-    )
+    rows = np.zeros((len(items), len(FEATURES)))
+    if not items:
+        return rows
     current = index.numbers.get(visit[-1]) if visit else None
     before = index.numbers.get(visit[-2]) if len(visit) > 1 else None
     rules = index.rules(current) if current is not None else {}
     earlier = index.rules(before) if before is not None else {}
     strongest = max(rules.values(), default=1.0)
-    seen: dict[Hashable, int] = {}
-    for name in visit:
-        seen[name] = seen.get(name, 0) + 1
-    rows = np.empty((len(items), len(FEATURES)))
-    for place, (item, value) in enumerate(best):
-        share, count = near.get(item, (0.0, 0))
-        clicks, inside_of, newest = index.counts(item)
-        back = index.rules(item).get(current, 0.0) if current is not None else 0.0
-        rows[place] = (
-            value, place, share, count, rules.get(item, 0.0) / strongest, earlier.get(item, 0.0), back,
-            own.get(item, -1), seen.get(index.names[item], 0), np.log1p(clicks), inside_of / max(clicks, 1),
-            index.sessions - newest, len(visit), len(sessions),
-        )  # fmt: skip
-    return items, rows
+    seen = Counter(visit)
+    numbers = np.array(items)
+    if len(told.items):
+        place = np.minimum(np.searchsorted(told.items, numbers), len(told.items) - 1)
+        near = told.items[place] == numbers
+        rows[:, 2] = np.where(near, told.sums[place] / (float(told.alike.sum()) or 1.0), 0.0)
+        rows[:, 3] = np.where(near, told.counts[place], 0)
+    rows[:, 0] = [value for _, value in best]
+    rows[:, 1] = np.arange(len(items))
+    rows[:, 4] = [rules.get(item, 0.0) / strongest for item in items]
+    rows[:, 5] = [earlier.get(item, 0.0) for item in items]
+    if current is not None:
+        rows[:, 6] = [index.rules(item).get(current, 0.0) for item in items]
+    rows[:, 7] = [told.own.get(item, -1) for item in items]
+    rows[:, 8] = [seen[index.names[item]] for item in items]
+    clicks, inside, newest = index.counts(items)
+    rows[:, 9] = np.log1p(clicks)
+    rows[:, 10] = inside / np.maximum(clicks, 1)
+    rows[:, 11] = index.sessions - newest
+    rows[:, 12] = len(visit)
+    rows[:, 13] = len(told.alike)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +171,19 @@ class Ranker:
         return [Suggestion(index.names[i], value, why) for i, value, why in found[:most]]
 
 
+def wins(less: Mapping[str, Sequence[float]]) -> bool:
+    """Tell whether an order is better by one measure beyond doubt, and no worse by the others.
+
+    Args:
+        less: Measure → its figure less that of the other order, and the two ends of its interval.
+
+    Example:
+        >>> wins({"hr20": [0.0, -0.01, 0.01], "mrr20": [0.02, 0.01, 0.03]}), wins({"hr20": [0.1, 0.0, 0.2]})
+        (True, False)
+    """
+    return max(low for _, low, _ in less.values()) > 0 and min(mean for mean, _, _ in less.values()) >= 0
+
+
 def learn_order(
     examples: Iterable[tuple[SessionIndex, Example]],
     *,
@@ -188,7 +221,7 @@ def learn_order(
             continue
         rest = all_[cut:]
         less = paired_bootstrap([_rank(first, e) for e in rest], [_unlearned(e) for e in rest])
-        kept = max(low for _, low, _ in less.values()) > 0 and min(mean for mean, _, _ in less.values()) >= 0
+        kept = wins(less)
         judged[policy] = Judged(kept, len(all_), len(rest), less)
         if kept:
             models[policy] = _fitted(all_, seed)

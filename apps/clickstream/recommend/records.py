@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from apps.clickstream.recommend.filters import Dropped
+
 
 class Recommendation(msgspec.Struct, frozen=True, gc=False):
     """The next items for a visit, as of one of its clicks.
@@ -21,6 +23,10 @@ class Recommendation(msgspec.Struct, frozen=True, gc=False):
         why: What spoke for each: ``visit``, ``sessions``, ``rule`` or ``popular``.
         visit: How many items were looked at in this visit so far.
         sessions: Sessions in the index.
+        dropped: What rules have kept from the list, in the order in which it would have stood there; the
+            first hundred.
+        model: Version of the model that ordered the first candidates; empty: they are as sessions alike have
+            them.
     """
 
     cause: str
@@ -35,6 +41,32 @@ class Recommendation(msgspec.Struct, frozen=True, gc=False):
     why: list[str]
     visit: int
     sessions: int
+    dropped: list[Dropped] = []
+    model: str = ""
+
+
+class ListExample(msgspec.Struct, frozen=True, gc=False):
+    """What was known of the candidates of a list, to learn their order from.
+
+    Attributes:
+        cause: The click.
+        surface: Where the list is shown.
+        visitor_id: The browser.
+        event_time_ms: When it was clicked, UTC ms.
+        item: The item that is looked at: of the list before it is what was clicked.
+        visit: How many items were looked at in this visit so far.
+        items: The candidates, the best first as sessions alike have them.
+        features: What is known of each, one behind the other, in the order of :data:`.ranker.FEATURES`.
+    """
+
+    cause: str
+    surface: str
+    visitor_id: str
+    event_time_ms: int
+    item: str
+    visit: int
+    items: list[str]
+    features: list[float]
 
 
 class RecommendationQuality(msgspec.Struct, frozen=True, gc=False):

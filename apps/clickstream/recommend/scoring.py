@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,8 +102,36 @@ def neighbours(
     return found, alike * factor
 
 
+class Alike(NamedTuple):
+    """What the sessions most like a visit say.
+
+    Attributes:
+        own: The visit's items that the index knows, with their age.
+        alike: How much each of the sessions counts.
+        items: The sessions' items by number, ascending, each once.
+        sums: How much the sessions of each count together.
+        counts: How many these are.
+    """
+
+    own: dict[int, int]
+    alike: NDArray[np.float64]
+    items: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+
+def alike(index: SessionIndex, visit: Sequence[Hashable], with_: Parameters) -> Alike:
+    """Return what the sessions most like a visit say."""
+    own = own_items(index, visit, with_.last)
+    sessions, counting = neighbours(index, own, with_)
+    items, lengths = index.gather(sessions)
+    found, where = np.unique(items, return_inverse=True)
+    sums = np.bincount(where, np.repeat(counting, lengths)).astype(np.float64)
+    return Alike(own, counting, found, sums, np.bincount(where))
+
+
 def score(
-    index: SessionIndex, visit: Sequence[Hashable], with_: Parameters
+    index: SessionIndex, visit: Sequence[Hashable], with_: Parameters, told: Alike | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return candidates by number, and their scores.
 
@@ -111,12 +139,9 @@ def score(
         index: The sessions.
         visit: Items of the visit up to now, oldest first.
         with_: The parameters.
+        told: What the sessions alike say, if that is known already.
     """
-    own = own_items(index, visit, with_.last)
-    sessions, alike = neighbours(index, own, with_)
-    items, lengths = index.gather(sessions)
-    found, where = np.unique(items, return_inverse=True)
-    scores: NDArray[np.float64] = np.bincount(where, np.repeat(alike, lengths)).astype(np.float64)
+    own, _, found, scores, _ = told or alike(index, visit, with_)
     if len(found):
         scores = scores * (1.0 + with_.idf * index.idf(found))
         scores = scores / (scores.max() or 1.0)
@@ -182,6 +207,26 @@ def _fill(index: SessionIndex, visit: Sequence[Hashable], barred: set[int], most
     return list(found)[:most]
 
 
+def reason_of(
+    index: SessionIndex,
+    visit: Sequence[Hashable],
+    scored: tuple[NDArray[np.int64], NDArray[np.float64]],
+) -> Callable[[int], str]:
+    """Return what tells of an item by number what spoke for it (see :class:`Suggestion`)."""
+    visited, scores = set(visit), set(scored[0].tolist())
+    current = index.numbers.get(visit[-1]) if visit else None
+    rules = index.rules(current) if current is not None else {}
+
+    def why(item: int) -> str:
+        if index.names[item] in visited:
+            return "visit"
+        if item in scores:
+            return "sessions"
+        return "rule" if item in rules else "popular"
+
+    return why
+
+
 def recommend(
     index: SessionIndex, visit: Sequence[Hashable], *, policy: Policy = "resume", most: int = 20,
     with_: Parameters | None = None,
@@ -209,17 +254,7 @@ def recommend(
     with_ = with_ or CHOSEN[policy]
     scored = score(index, visit, with_)
     best = ranked(index, visit, scored, policy, most)
-    visited, scores = set(visit), set(scored[0].tolist())
-    current = index.numbers.get(visit[-1]) if visit else None
-    rules = index.rules(current) if current is not None else {}
-
-    def why(item: int) -> str:
-        if index.names[item] in visited:
-            return "visit"
-        if item in scores:
-            return "sessions"
-        return "rule" if item in rules else "popular"
-
+    why = reason_of(index, visit, scored)
     return [Suggestion(index.names[item], value, why(item)) for item, value in best]
 
 

@@ -3,24 +3,67 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
 import msgspec
 
-from apps.clickstream.messages import SHOP
+from apps.clickstream.messages import SHOP, ItemFacts
+from apps.clickstream.recommend.filters import POPULAR, Asked, list_for, rules_of
 from apps.clickstream.recommend.index import SessionIndex
 from apps.clickstream.recommend.log import SEGMENT, SessionLog
-from apps.clickstream.recommend.process import POPULAR, Recommender, Visit
-from apps.clickstream.recommend.scoring import Policy, recommend
+from apps.clickstream.recommend.process import Recommender, Visit
+from apps.clickstream.recommend.scoring import Policy
 from millrace.inspect.committed import CommittedState
+from millrace.rules import RuleSet
 from millrace.serving.questions import NotFound, Question, Refused
+from millrace.state.broadcast import BroadcastLayout
 
 _PROCESS: Final = Recommender.name
+_BROADCAST: Final = BroadcastLayout(Recommender.states)
 _MOST: Final = 10
 _LONGEST: Final = 100
 #: Newest sessions that an item keeps: as the settings' default.
 _NEWEST: Final = 1_000
+
+
+def states_of(state: CommittedState, items: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return what is kept of the shop: name of a state → its value, of paged ones some items.
+
+    Raises:
+        NotFound: No next items are kept.
+    """
+    if _PROCESS not in [stage.process for stage in state.stages]:
+        raise NotFound("no next items are kept here: the app runs without recommend.on")
+    entry = state.entry(_PROCESS, (SHOP,), items)
+    return {} if entry is None else {s.name: s.value for s in entry[0].states.values()}
+
+
+class Catalogue:
+    """What a committed batch knows of items, read as it is asked for.
+
+    Args:
+        state: The state.
+    """
+
+    def __init__(self, state: CommittedState) -> None:
+        self._state = state
+        self._known: dict[str, ItemFacts | None] = {}
+
+    def read(self, items: Iterable[str]) -> None:
+        """Read what is known of some items, together."""
+        unread = [item for item in dict.fromkeys(items) if item not in self._known]
+        if unread:
+            found = states_of(self._state, {"facts": unread}).get("facts") or {}
+            self._known.update(
+                (item, None if item not in found else msgspec.convert(found[item], ItemFacts))
+                for item in unread
+            )
+
+    def get(self, item: str) -> ItemFacts | None:
+        """Return what is known of an item."""
+        self.read((item,))
+        return self._known[item]
 
 
 class Follower:
@@ -36,25 +79,25 @@ class Follower:
         self._index = SessionIndex(newest)
         self._first, self._count, self._token = 0, 0, ""
 
-    def at(self, state: CommittedState, visitor: str) -> tuple[SessionIndex, Visit | None]:
-        """Return the index as of the state's batch, and a browser's visit; ``None``: there is none.
+    def at(self, state: CommittedState, visitor: str) -> tuple[SessionIndex, Visit | None, RuleSet]:
+        """Return the index as of the state's batch, a browser's visit, and the rules in force.
+
+        Returns:
+            In place of the visit ``None`` where there is none.
 
         Raises:
             NotFound: No next items are kept.
         """
         with self._lock, state.held():
-            found = self._states(state, {"visits": [visitor]})
+            found = states_of(state, {"visits": [visitor]})
             log = msgspec.convert(found["log"], SessionLog) if "log" in found else SessionLog()
             if log.token != self._token:
                 self._follow(state, log)
             kept = (found.get("visits") or {}).get(visitor)
-            return self._index, None if kept is None else msgspec.convert(kept, Visit)
-
-    def _states(self, state: CommittedState, items: Mapping[str, list[Any]]) -> dict[str, Any]:
-        if _PROCESS not in [stage.process for stage in state.stages]:
-            raise NotFound("no next items are kept here: the app runs without recommend.on")
-        entry = state.entry(_PROCESS, (SHOP,), items)
-        return {} if entry is None else {s.name: s.value for s in entry[0].states.values()}
+            visit = None if kept is None else msgspec.convert(kept, Visit)
+            now = max(state.watermark or 0, 0 if visit is None else visit.at)
+            published = _BROADCAST.decode(state.broadcast(_PROCESS, (SHOP,)))["rules"]
+            return self._index, visit, rules_of(published.items()).at(now)
 
     def _follow(self, state: CommittedState, log: SessionLog) -> None:
         """Let in the sessions that the index has not; where the log was cut, begin anew."""
@@ -62,7 +105,7 @@ class Follower:
             self._index, self._first, self._count = SessionIndex(self._newest), log.first, 0
         sealed, inside = divmod(self._count, SEGMENT)
         numbers = list(range(log.first + sealed, log.last))
-        segments = self._states(state, {"segments": numbers}).get("segments") or {} if numbers else {}
+        segments = states_of(state, {"segments": numbers}).get("segments") or {} if numbers else {}
         kept = {int(number): sessions for number, sessions in segments.items()}
         for number in numbers:
             for items in kept[number][inside:]:
@@ -94,23 +137,27 @@ def next_items(state: CommittedState, told: Mapping[str, str], follower: Followe
     most = told.get("most") or str(_MOST)
     if not most.isascii() or not most.isdigit() or not 1 <= int(most) <= _LONGEST:
         raise Refused(f"most is a number from 1 to {_LONGEST}")
-    index, visit = follower.at(state, told["visitor"])
-    items = [] if visit is None else list(visit.items)
-    bought = set() if visit is None else set(visit.bought)
-    # Whose visits may not be kept has none, and what is looked at now is not used for them either.
-    if told.get("item") and visit is not None:
-        items.append(told["item"])
-    shown = () if visit is None or visit.arm == POPULAR else items
-    wanted = int(most) + len(bought) + len(items)
-    found = recommend(index, shown, policy=surface, most=wanted)  # type: ignore[arg-type]
-    barred = bought | (set(items) if surface == "discover" else set())
-    kept = [s for s in found if s.item not in barred][: int(most)]
+    with state.held():
+        index, visit, rules = follower.at(state, told["visitor"])
+        items = [] if visit is None else list(visit.items)
+        bought = frozenset(() if visit is None else visit.bought)
+        # Whose visits may not be kept has none, and what is looked at now is not used for them either.
+        if told.get("item") and visit is not None:
+            items.append(told["item"])
+        catalogue = Catalogue(state)
+        asked = Asked(items, bought, surface, catalogue.get)  # type: ignore[arg-type]
+        unknown = visit is None or visit.arm == POPULAR
+        found, dropped = list_for(
+            index, rules, asked, int(most), popular=unknown,
+            reads=lambda names: catalogue.read([*names, *items[-1:]]),
+        )  # fmt: skip
     return {
         "visitor": told["visitor"],
         "surface": surface,
         "visit": len(items),
         "sessions": index.sessions,
-        "items": [{"item": s.item, "score": round(s.score, 6), "why": s.why} for s in kept],
+        "items": [{"item": s.item, "score": round(s.score, 6), "why": s.why} for s in found],
+        "dropped": msgspec.to_builtins(dropped),
     }
 
 

@@ -223,6 +223,21 @@ class CommittedState:
             station, label = stage.place(text)
             return entry_in(text, lambda numbers: self.values(stage, station, label, numbers), items)
 
+    def broadcast(self, process: str | None, key: tuple[str, ...]) -> bytes | None:
+        """Return the broadcast state of a process, packed, as a key sees it; ``None``: nothing has been said.
+
+        Args:
+            process: The process; of a query with one, it need not be named.
+            key: The parts of the key, as text.
+        """
+        with self._lock:
+            stage = self.stage(process)
+            if not stage.has_broadcast:
+                return None
+            station, label = stage.place(encode_key(key))
+            place = label if stage.link is None else SHARED
+            return self.values(stage, station, place, [BROADCAST]).get(BROADCAST)
+
     def groups(self, process: str | None = None) -> Iterator[tuple[int, int, StoredGroup]]:
         """Yield station, label and content of every key group, in no particular order.
 

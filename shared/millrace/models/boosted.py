@@ -20,7 +20,9 @@ BOOSTED: Final = (
 )
 
 #: So few rows are scored one by one: NumPy's calls cost more than all steps of all trees.
-_FEW: Final = 32
+_FEW: Final = 4
+#: Of so many rows and trees, multiplied, the steps are made together at most: what they need fits the caches.
+_TOGETHER: Final = 1 << 14
 
 
 class Boosted:
@@ -44,10 +46,12 @@ class Boosted:
         self._feature = np.where(leaf, 0, joined["feature_idx"])
         self._threshold = joined["num_threshold"].astype(np.float64)
         self._missing = joined["missing_go_to_left"].astype(bool)
-        self._left = np.where(leaf, here, joined["left"] + start)
-        self._right = np.where(leaf, here, joined["right"] + start)
+        left = np.where(leaf, here, joined["left"] + start)
+        right = np.where(leaf, here, joined["right"] + start)
+        #: Of node n where it goes on to: at 2 n right, at 2 n + 1 left.
+        self._ways = np.column_stack((right, left)).reshape(-1)
+        self._depth = max(map(_depth, self._nested))
         self._value = joined["value"].astype(np.float64)
-        self._leaf = leaf
 
     @classmethod
     def of(cls, model: Any, inputs: int) -> Boosted:
@@ -92,15 +96,27 @@ class Boosted:
         if len(rows) <= _FEW:
             return np.array([self.score(row) for row in rows])
         x = np.asarray(rows, dtype=np.float32).astype(np.float64)
-        every, total = np.arange(len(x)), np.full(len(x), self._base)
-        for root in self._roots.tolist():
-            at = np.full(len(x), root)
-            while not self._leaf[at].all():
-                values = x[every, self._feature[at]]
-                left = np.where(np.isnan(values), self._missing[at], values <= self._threshold[at])
-                at = np.where(left, self._left[at], self._right[at])
-            total += self._value[at]
-        return total / self._models
+        size = max(1, _TOGETHER // len(self._roots))
+        parts = [self._together(x[at : at + size]) for at in range(0, len(x), size)]
+        return np.concatenate(parts) / self._models
+
+    def _together(self, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the sums over all trees, of which a step is made at once."""
+        rows, trees = len(x), len(self._roots)
+        begin = np.repeat(np.arange(rows) * x.shape[1], trees)
+        flat, holes = x.reshape(-1), bool(np.isnan(x).any())
+        at = np.tile(self._roots, rows)
+        for _ in range(self._depth):
+            values = flat.take(begin + self._feature.take(at))
+            left = values <= self._threshold.take(at)
+            if holes:
+                left |= np.isnan(values) & self._missing.take(at)
+            at = self._ways.take(2 * at + left)
+        total = np.empty((rows, trees + 1))
+        total[:, 0] = self._base
+        total[:, 1:] = self._value.take(at).reshape(rows, trees)
+        # One after the other, as a single row's are added.
+        return np.add.accumulate(total, axis=1)[:, -1]
 
 
 def _nested(nodes: Any) -> Any:
@@ -113,6 +129,13 @@ def _nested(nodes: Any) -> Any:
             feature, threshold, left, right = (column[at] for column in columns)
             made[at] = (feature, threshold, made[left], made[right], missing[at])
     return made[0]
+
+
+def _depth(tree: Any) -> int:
+    """Return how many steps the longest way to a leaf has."""
+    if tree.__class__ is not tuple:
+        return 0
+    return 1 + max(_depth(tree[2]), _depth(tree[3]))
 
 
 def _check(nodes: Any, inputs: int) -> None:

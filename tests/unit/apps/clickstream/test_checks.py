@@ -60,6 +60,7 @@ PROFILE = ClickstreamProfile(
     cancellations=0.25,
     foreign=0.3,
     erasures=60.0,
+    sold_out=0.1,
     conversion=0.2,
     recovery=0.4,
     offer_uplift=0.4,
@@ -530,6 +531,14 @@ def backwards(rows: Rows) -> Rows:
     return [{**row, "items": row["items"][::-1][:3]} for row in rows]
 
 
+def what_was_dropped_is_shown(rows: Rows) -> Rows:
+    return [{**row, "items": [*row["items"], *(d["item"] for d in row["dropped"])]} for row in rows]
+
+
+def what_was_shown_is_dropped(rows: Rows) -> Rows:
+    return [{**row, "dropped": [{"item": i, "rule": "sold-out"} for i in row["items"]]} for row in rows]
+
+
 DEMO = (
     *breaks("no list of next items twice", doubled={"recommendations": doubled}),
     *breaks(
@@ -555,6 +564,12 @@ DEMO = (
         never={"recommendation_quality": stuck("hit_rate", 0.0)},
         popular_alone={"recommendation_quality": stuck("popular_hit_rate", 1.0)},
     ),
+    *breaks(
+        "next items that were sold out",
+        shown={"recommendations": what_was_dropped_is_shown},
+        later={"recommendations": shifted("event_time_ms", 20 * MINUTE)},
+    ),
+    *breaks("items dropped that were not sold out", others={"recommendations": what_was_shown_is_dropped}),
     *breaks("nothing that was late", one_set_aside={"late": added({"event": "e"})}),
     *breaks(
         "offers on the topic = rows in offers",

@@ -27,7 +27,7 @@ from tests.unit.millrace.serving.memory_query import MemoryQuery
 def query_of(root: Path, **told: Any) -> MemoryQuery:
     sets = ("spark.key_groups=4", "stream.out_of_orderness=0s")
     settings = load_settings(ClickstreamSettings, app="clickstream", overrides=sets, env={})
-    looks = read(Input("looks", key="shop", event_time="at_ms"))
+    looks = read(Input("looks", key="shop", event_time="at_ms"), control="control")
     topology = looks.process(Recommender(Recommending(**told)))
     return MemoryQuery(root / "app", topology, settings, "looks")
 

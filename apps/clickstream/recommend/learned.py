@@ -1,0 +1,101 @@
+"""The learned order while the shop is open: the champion of the registry orders the best candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.clickstream.recommend.index import SessionIndex
+from apps.clickstream.recommend.ranker import CANDIDATES, FEATURES, features_of
+from apps.clickstream.recommend.scoring import CHOSEN, Policy, Suggestion, alike, ranked, reason_of, score
+from millrace.models.boosted import BOOSTED, Boosted
+from millrace.models.exports import CHAMPION, POLL_S, Exports
+from millrace.models.loading import Reader
+from millrace.models.serving import ServedModel
+
+MODEL_NAME: Final = "clickstream-next"
+FEATURES_VERSION: Final = 1
+#: What a model may take: what is known of a candidate, and whether the list names no item of the visit.
+INPUTS: Final = (*FEATURES, "discover")
+#: So many candidates of a list are ordered while the shop is open; what is behind them stays as it is.
+ORDERED: Final = CANDIDATES
+READER: Final = Reader(
+    "recommender", features_version=FEATURES_VERSION, predictor=Boosted.of, trusted=BOOSTED, known=INPUTS
+)
+_PLACES: Final = {name: place for place, name in enumerate(INPUTS)}
+
+
+def with_surface(rows: NDArray[np.float64], policy: Policy) -> NDArray[np.float64]:
+    """Return what a model takes: rows of :data:`FEATURES`, shape (n, 14), and the surface, (n, 15)."""
+    return np.column_stack((rows, np.full(len(rows), float(policy == "discover"))))
+
+
+@dataclass(frozen=True)
+class NextModel:
+    """Asks the champion; travels to workers.
+
+    Attributes:
+        folder: Folder of the exports.
+        name: Name of the registered model.
+        poll_s: How often the folder is looked into, seconds.
+    """
+
+    folder: str
+    name: str = MODEL_NAME
+    poll_s: float = POLL_S
+
+    def score(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], str] | None:
+        """Return the scores of rows by :data:`INPUTS`, and the version; ``None`` without a model."""
+        served = ServedModel(Exports(self.folder, self.name), CHAMPION, READER, self.poll_s)
+        found = served.score(lambda inputs: rows[:, [_PLACES[name] for name in inputs]].tolist())
+        return None if found is None else (np.asarray(found.values).round(12), found.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Suggestions for a list, and how they came about.
+
+    Attributes:
+        suggestions: The best first: those that were ordered, by the model's log-odds, then all others.
+        model: Version of the model; empty: there was none, and they stand as sessions alike have them.
+        candidates: Names of those that were, or would have been, ordered, as sessions alike have them.
+        features: What is known of these, shape (candidates, 14).
+    """
+
+    suggestions: list[Suggestion]
+    model: str
+    candidates: list[str]
+    features: NDArray[np.float64]
+
+
+def ordered(
+    index: SessionIndex, visit: Sequence[Hashable], policy: Policy, most: int, model: NextModel | None
+) -> Ordered:
+    """Return suggestions for a visit; the first of more are those of fewer.
+
+    Args:
+        index: Sessions that have ended.
+        visit: Items of the visit up to now, oldest first.
+        policy: Which items the surface may show.
+        most: How many.
+        model: Asks a model; ``None``, or where there is none: as :func:`.scoring.recommend`.
+    """
+    with_ = CHOSEN[policy]
+    told = alike(index, visit, with_)
+    scored = score(index, visit, with_, told)
+    best = ranked(index, visit, scored, policy, max(most, ORDERED))
+    first = best[:ORDERED]
+    rows = features_of(index, visit, told, first)
+    found = model.score(with_surface(rows, policy)) if model is not None and first else None
+    version = ""
+    if found is not None:
+        odds, version = found
+        order = np.argsort(-odds, kind="stable").tolist()
+        best = [*((first[n][0], float(odds[n])) for n in order), *best[ORDERED:]]
+    why = reason_of(index, visit, scored)
+    suggestions = [Suggestion(index.names[item], value, why(item)) for item, value in best[:most]]
+    return Ordered(suggestions, version, [str(index.names[item]) for item, _ in first], rows)

@@ -1,0 +1,88 @@
+"""``millrace models clickstream …``: train, list, compare, promote and roll back the order of next items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.models.commands import (
+    AsOf,
+    Root,
+    TableVersion,
+    To,
+    Uri,
+    Which,
+    command_line,
+    entered,
+    opened,
+    time_of,
+)
+
+if TYPE_CHECKING:
+    from millrace.models.learner import Learner
+
+
+def _learning() -> Learner:
+    from apps.clickstream.recommend.learner import LEARNER
+
+    return LEARNER
+
+
+def train(
+    root: Root = None,
+    registry: Uri = None,
+    exports: To = None,
+    model: Which = None,
+    as_of: AsOf = None,
+    table_version: TableVersion = None,
+    seed: Annotated[int, typer.Option(help="Seed of the trees.")] = 0,
+) -> None:
+    """Learn in which order candidates are clicked, from the lists that the app has kept (recommend.examples).
+
+    What is learned from the first three quarters must win on the last one, or nothing is registered.
+
+    Example: millrace models clickstream train --model next
+    """
+    from apps.clickstream.recommend.learned import FEATURES_VERSION, INPUTS
+    from apps.clickstream.recommend.learner import learn, read_shown
+    from millrace.models.boosted import BOOSTED
+    from millrace.models.candidate import Candidate
+    from millrace.models.tables import CannotTrain, parse_versions
+
+    shop = opened(_learning, model, root, registry, exports)
+    tables = shop.tables(parse_versions(table_version or ()))
+    shown = read_shown(tables)
+    tables.check_wanted()
+    now = time_of(as_of, max((one.at_ms for one in shown), default=0))
+    part = [one for one in shown if one.at_ms <= now]
+    if not part:
+        raise CannotTrain("of no list is it known what was clicked next")
+    estimator, proof = learn(part, seed)
+    less = proof.less_unlearned
+    version, champion = shop.enter(
+        Candidate(
+            estimator=estimator,
+            inputs=INPUTS,
+            since_ms=part[0].at_ms,
+            until_ms=part[-1].at_ms,
+            rows=len(part),
+            features_version=FEATURES_VERSION,
+            kind="recommender",
+            metrics={f"{name}_gain": mean for name, (mean, _, _) in less.items()},
+            tables=dict(tables.versions),
+            facts={"judged_by": proof.judged_by},
+            about={"less_unlearned": less},
+            trusted=BOOSTED,
+        )
+    )
+    shown_gains = (f"{name} {at:+.4f} ({low:+.4f} to {high:+.4f})" for name, (at, low, high) in less.items())
+    gains = ", ".join(shown_gains)
+    typer.echo(
+        f"version {version}: {len(part):,} lists; over the order of sessions alike on the newest "
+        f"{proof.judged_by:,}: {gains}"
+    )
+    typer.echo(entered(shop, version, champion))
+
+
+app = command_line("clickstream", _learning, {"train": train})
