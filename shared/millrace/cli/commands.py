@@ -22,6 +22,8 @@ app = typer.Typer(add_completion=False)
 #: Options that need no word in the list of each command.
 _EVERYWHERE: Final = ("--help", "--config", "--set")
 _WIDTH: Final = 118
+#: Groups whose next word is an app, or what else a command is of.
+_BY_APP: Final = ("rules", "models", "evaluate", "generate")
 _EXAMPLE: Final = re.compile(
     r"(?:Example:|e\.g\.|For example:)\s+(millrace .*?)(?=;|\n\n|\Z)|`(millrace [^`]*)`", re.S
 )
@@ -77,12 +79,13 @@ def _walk(command: Any, context: Any, path: tuple[str, ...]) -> Iterator[tuple[t
 def described() -> list[Command]:
     """Return all commands, in the order of the help."""
     found: list[Command] = []
-    first: dict[tuple[str, str], str] = {}
+    first: dict[tuple[str, ...], str] = {}
     for words, command in walk():
         path = " ".join(words)
         code = inspect.unwrap(command.callback).__code__
-        place = (f"{code.co_filename}:{code.co_firstlineno}", words[-1])
-        same_as = first.setdefault(place, path) if not path.startswith("generate ") else path
+        of = words[1] if words[0] in _BY_APP else words[0]
+        place = (code.co_filename, str(code.co_firstlineno), words[-1], of)
+        same_as = first.setdefault(place, path)
         options = [o for o in command.params if o.param_type_name == "option" and not o.hidden]
         found.append(
             Command(
