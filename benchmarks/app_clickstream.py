@@ -98,7 +98,7 @@ def _offer(offer: Record) -> Key:
 
 bench: Final = AppBench(
     name="clickstream",
-    streams=("clicks", "customers", "consents", "refunds", "erasures"),
+    streams=("clicks", "customers", "consents", "refunds", "erasures", "items"),
     entities="people",
     usual=20_000,
     answers=Answers("offer", "offers", "clicks", asked=_click, answered=_offer),

@@ -51,7 +51,7 @@ def _window_ms(settings: RidesharingSettings) -> int:
 
 bench: Final = AppBench(
     name="ridesharing",
-    streams=("locations", "status", "requests", "answers", "cancellations", "progress"),
+    streams=("locations", "status", "requests", "answers", "cancellations", "progress", "quote_requests"),
     entities="drivers",
     usual=16_000,
     answers=Answers(

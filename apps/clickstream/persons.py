@@ -61,6 +61,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     def process(self, event: ToPerson, ctx: Context) -> None:
         """Let an event count for the person whom it concerns."""
         person = self.person.value or Person()
+        self._catch_up(person, ctx)
         erased = self.erased.value
         if erased is not None and not isinstance(event, ErasePerson) and is_suppressed(erased, event.at_ms):
             self._of_before(event, erased, ctx)
@@ -196,6 +197,16 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         if person.revision:
             self._no_profile(person, ctx)
         person.forget_profile()
+
+    def _catch_up(self, person: Person, ctx: Context) -> None:
+        """Write the row that was due before an event, whose batch may bring both: it is not in that row."""
+        due = ctx.timers.pending(_STALE)
+        if due is None or due >= ctx.event_time:
+            return
+        ctx.timers.delete(_STALE)
+        if person.unwritten:
+            self._write(person, ctx, at_once=True)
+            self.person.value = person
 
     def _write(self, person: Person, ctx: Context, *, at_once: bool = False) -> None:
         if not at_once and person.seen_ms - person.written_ms < self._profile_every_ms:

@@ -26,7 +26,7 @@ APPROVING: Final = ("approve", "promote", "forget")
 #: Arguments of which the commands see by themselves whether they are any.
 VALUES: Final = {
     "alarm": "m7:hot", "value": "card:c-1", "currency": "USD", "rate": "0.9", "version": "1",
-    "zone": "871f1d489ffffff",
+    "zone": "871f1d489ffffff", "cap": "1.5",
 }  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def test_the_inputs_of_a_process_of_the_most_keep_their_order_and_none_looks_lik
     assert [inputs.name_of(raw) for raw in marked] == names
     for raw in marked:
         assert inputs.decode(raw) == Reading(1.0)
-        assert inputs.only([raw, raw])(unmarked(raw)) == Reading(1.0)
+        assert inputs.only([raw, raw]).decode(unmarked(raw)) == Reading(1.0)
         assert not raw[:1].isspace()
         assert raw[:1] < b" "
     for text in (b"\t1", b"\n1", b"\r1", b" 1", b"\x0b", b"\x0c"):
