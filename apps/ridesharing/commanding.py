@@ -16,7 +16,7 @@ from apps.ridesharing.events import (
     too_far_ahead,
 )
 from millrace.errors import UserError
-from millrace.operations.sending import send
+from millrace.operations import sending
 
 if TYPE_CHECKING:
     from apps.ridesharing.settings import RidesharingSettings
@@ -98,7 +98,7 @@ def send_control(settings: RidesharingSettings, event: SetPolicy | SetShadows | 
     Raises:
         UserError: The app would not take it, or the broker does not.
     """
-    send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)
+    sending.send(settings.kafka, settings.topics.control, Control, [("", event)], partition=0)
 
 
 def send_command(settings: RidesharingSettings, event: Command) -> None:
@@ -109,4 +109,4 @@ def send_command(settings: RidesharingSettings, event: Command) -> None:
     """
     if too_far_ahead(event):
         raise UserError("nothing was sent, since the app would not take it: it would hold for too long")
-    send(settings.kafka, settings.topics.commands, Command, [(key_of(event), event)])
+    sending.send(settings.kafka, settings.topics.commands, Command, [(key_of(event), event)])

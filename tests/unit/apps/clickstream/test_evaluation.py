@@ -93,7 +93,7 @@ def test_an_evaluation_names_a_missing_file_in_one_line(command: str, tmp_path: 
 
 def test_the_app_reads_its_streams_and_writes_offers() -> None:
     found = topics(ClickstreamSettings())
-    assert len(found.reads) == 7
+    assert len(found.reads) == 8
     assert found.control in {t.name for t in found.reads}
     assert found.writes[0].name == "clickstream.offers"
 

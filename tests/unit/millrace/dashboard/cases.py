@@ -70,7 +70,13 @@ def _arrow(tp: Any) -> pa.DataType:
         return pa.list_(_arrow(args[0]))
     if origin is dict:
         return pa.map_(_arrow(args[0]), _arrow(args[1]))
+    if isinstance(tp, type) and issubclass(tp, msgspec.Struct):
+        return pa.struct([(name, _arrow(kind)) for name, kind in typing.get_type_hints(tp).items()])
     return _ARROW[tp]
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value) if isinstance(value, list) else value
 
 
 def put_records(
@@ -82,7 +88,7 @@ def put_records(
     rows = []
     for record in records:
         row = {
-            name: list(value.items()) if isinstance(value, dict) else value
+            name: list(value.items()) if isinstance(value, dict) else _plain(value)
             for name, value in msgspec.structs.asdict(record).items()
         }
         identity = hashlib.sha256(msgspec.json.encode(record)).hexdigest()[:16]

@@ -59,7 +59,7 @@ def test_every_command_begins_with_it_and_hands_it_on(tmp_path: Path) -> None:
     code = (
         "import os, subprocess, sys, millrace.cli as cli\n"
         "os.umask(0o022)\n"
-        "cli.build = lambda: lambda: subprocess.run(['sh', '-c', 'mkdir folder; echo x > folder/file'])\n"
+        "cli.build = lambda: lambda **_: subprocess.run(['sh', '-c', 'mkdir folder; echo x > folder/file'])\n"
         "cli.main()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

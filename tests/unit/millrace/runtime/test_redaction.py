@@ -84,7 +84,7 @@ def test_the_command_line_masks_what_an_error_tells(
     """An error of any part, even one that repeats what it was given; a traceback where it is no user's."""
     monkeypatch.delenv("MILLRACE_TRACEBACK", raising=False)
 
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise kind(f"cannot reach https://{WORD}@lake")
 
     monkeypatch.setattr(cli, "build", lambda: fail)

@@ -396,7 +396,8 @@ class TestDeclarations:
         assert past == {
             "fraud.labels", "fraud.authorisations", "fraud.erasures",
             "iot.equipment", "iot.maintenance", "iot.actions",
-            "clickstream.forget", "ridesharing.commands", "ridesharing.handovers",
+            "clickstream.forget", "clickstream.items", "ridesharing.commands", "ridesharing.handovers",
+            "ridesharing.quote-requests",
         }  # fmt: skip
 
     def test_a_simulated_world_keeps_its_times_but_for_control(self) -> None:
