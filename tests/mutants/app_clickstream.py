@@ -31,6 +31,14 @@ MUTANTS: Final = (
         (f"{_TESTS}/test_entities.py",),
     ),
     Mutant(
+        "clickstream: a profile's row that was due has what came after it in its batch",
+        f"{_APP}/persons.py",
+        "        if due is None or due >= ctx.event_time:\n",
+        "        if due is None or due:\n",
+        "rows of profiles do not hang on cuts",
+        (f"{_TESTS}/test_world.py::TestContract",),
+    ),
+    Mutant(
         "clickstream: the hour before is the hour of now",
         f"{_APP}/dashboard_periods.py",
         "    before = rows.filter((start > newest - 2 * length) & (start <= newest - length))\n",

@@ -23,7 +23,6 @@ METAVARS: Final = {
     "--bootstrap": "HOST:PORT",
     "--by": "NAME",
     "--config": "FILE",
-    "--duration": "TIME",
     "--folder": "FOLDER",
     "--key-file": "FILE",
     "--out": "PATH",

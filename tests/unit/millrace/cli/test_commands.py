@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = list(walk())
 #: Long options that mean something of their own in some command, and may have another metavar there.
 _OWN_MEANING = {
-    "--duplicates", "--events", "--key", "--last", "--late", "--radius", "--rate", "--sessions",
+    "--duplicates", "--duration", "--events", "--key", "--last", "--late", "--radius", "--rate", "--sessions",
     "--threshold", "--to", "--transactions", "--windows",
 }  # fmt: skip
 
