@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,8 @@ from apps.clickstream.recommend.index import SessionIndex
 from apps.clickstream.recommend.ranker import CANDIDATES, FEATURES, features_of
 from apps.clickstream.recommend.scoring import CHOSEN, Policy, Suggestion, alike, ranked, reason_of, score
 from millrace.models.boosted import BOOSTED, Boosted
-from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
-from millrace.models.serving import ServedModel
+from millrace.models.serving import Champion
 
 MODEL_NAME: Final = "clickstream-next"
 FEATURES_VERSION: Final = 1
@@ -35,23 +34,15 @@ def with_surface(rows: NDArray[np.float64], policy: Policy) -> NDArray[np.float6
 
 
 @dataclass(frozen=True)
-class NextModel:
-    """Asks the champion; travels to workers.
+class NextModel(Champion):
+    """Asks the champion."""
 
-    Attributes:
-        folder: Folder of the exports.
-        name: Name of the registered model.
-        poll_s: How often the folder is looked into, seconds.
-    """
-
-    folder: str
     name: str = MODEL_NAME
-    poll_s: float = POLL_S
+    reader: ClassVar[Reader] = READER
 
     def score(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], str] | None:
         """Return the scores of rows by :data:`INPUTS`, and the version; ``None`` without a model."""
-        served = ServedModel(Exports(self.folder, self.name), CHAMPION, READER, self.poll_s)
-        found = served.score(lambda inputs: rows[:, [_PLACES[name] for name in inputs]].tolist())
+        found = self.served.score(lambda inputs: rows[:, [_PLACES[name] for name in inputs]].tolist())
         return None if found is None else (np.asarray(found.values).round(12), found.version)
 
 

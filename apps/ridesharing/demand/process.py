@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo
 
 import h3
@@ -16,9 +16,8 @@ import numpy.typing as npt
 from apps.ridesharing.eta.features import mercator
 from millrace import Context, KeyedProcess, Timer, days, event_time, map_state, value_state
 from millrace.models.boosted import BOOSTED, Boosted
-from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
-from millrace.models.serving import ServedModel
+from millrace.models.serving import Champion
 
 QUARTER_MS: Final = 15 * 60_000
 #: Quarters of a day, and of the week that is remembered.
@@ -118,18 +117,11 @@ class Clock(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True)
-class Model:
-    """Asks the champion; travels to workers.
+class Model(Champion):
+    """Asks the champion."""
 
-    Attributes:
-        folder: Folder of the exports.
-        name: Name of the registered model.
-        poll_s: How often the folder is looked into, seconds.
-    """
-
-    folder: str
     name: str = MODEL_NAME
-    poll_s: float = POLL_S
+    reader: ClassVar[Reader] = READER
 
     def expected(self, features: Counts) -> tuple[Counts, str] | None:
         """Return requests, shape (n,), and the model's version; ``None`` without a model.
@@ -137,8 +129,9 @@ class Model:
         Args:
             features: By :data:`NAMES`, shape (n, names).
         """
-        served = ServedModel(Exports(self.folder, self.name), CHAMPION, READER, self.poll_s)
-        scores = served.score(lambda inputs: features[:, [NAMES.index(name) for name in inputs]].tolist())
+        scores = self.served.score(
+            lambda inputs: features[:, [NAMES.index(name) for name in inputs]].tolist()
+        )
         if scores is None:
             return None
         return np.exp(np.clip(np.asarray(scores.values, dtype=float), -7.0, 7.0)), scores.version

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import exp
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -25,9 +25,8 @@ from apps.ridesharing.eta.features import (
 from apps.ridesharing.eta.interval import Spread, Width
 from millrace import Context, KeyedProcess, days, event_time, hours, map_state, value_state
 from millrace.models.boosted import BOOSTED, Boosted
-from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
-from millrace.models.serving import ServedModel
+from millrace.models.serving import Champion
 
 #: Name under which the model is registered.
 MODEL_NAME: Final = "ridesharing-eta"
@@ -108,18 +107,11 @@ class Open(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True)
-class Model:
-    """Asks the champion; travels to workers.
+class Model(Champion):
+    """Asks the champion."""
 
-    Attributes:
-        folder: Folder of the exports.
-        name: Name of the registered model.
-        poll_s: How often the folder is looked into, seconds.
-    """
-
-    folder: str
     name: str = MODEL_NAME
-    poll_s: float = POLL_S
+    reader: ClassVar[Reader] = READER
 
     def estimate(self, features: list[float], nothing_s: float) -> tuple[float, str, Spread | None] | None:
         """Return seconds, the model's version, and the spread of its estimates; ``None`` without a model.
@@ -128,8 +120,7 @@ class Model:
             features: By :data:`apps.ridesharing.eta.features.NAMES`.
             nothing_s: What such a leg takes where nothing is known, seconds.
         """
-        served = ServedModel(Exports(self.folder, self.name), CHAMPION, READER, self.poll_s)
-        found = served.scored(lambda inputs: [[features[_PLACES[name]] for name in inputs]])
+        found = self.served.scored(lambda inputs: [[features[_PLACES[name]] for name in inputs]])
         if found is None:
             return None
         scores, model = found

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -307,6 +307,29 @@ class ServedModel:
         """Return this worker's holder; the first call loads the model, a thread looks after it then."""
         found = _holders.get(self)
         return found if found is not None else _start(self)
+
+
+@dataclass(frozen=True)
+class Champion:
+    """Where a process's champion is, as the process holds it; travels to workers.
+
+    A subclass names its reader, and asks in the process's own words.
+
+    Attributes:
+        folder: Folder of the exports.
+        name: Name of the registered model.
+        poll_s: How often the folder is looked into, seconds.
+    """
+
+    folder: str
+    name: str
+    poll_s: float = POLL_S
+    reader: ClassVar[Reader] = FORESTS
+
+    @property
+    def served(self) -> ServedModel:
+        """The model, as all who ask for it in a worker share it."""
+        return ServedModel(Exports(self.folder, self.name), CHAMPION, self.reader, self.poll_s)
 
 
 _holders: dict[ServedModel, ModelHolder] = {}
