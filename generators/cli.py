@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from generators import options as o
-from millrace.cli.conventions import hold_to
+from millrace.cli.conventions import command_of
 
 
 class DomainGroup(TyperGroup):
@@ -33,10 +33,7 @@ class DomainGroup(TyperGroup):
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
         epilog = f"Example: millrace generate {cmd_name} --rate 100 --duration 60s --sample 3"
         single.command(epilog=epilog)(make_command(load(cmd_name)))
-        command = typer.main.get_command(single)
-        command.name = cmd_name
-        hold_to(command)
-        return command
+        return command_of(single, cmd_name)
 
 
 app = typer.Typer(

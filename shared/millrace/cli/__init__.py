@@ -13,7 +13,7 @@ import traceback
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from millrace.cli.conventions import hold_to, one_line
+from millrace.cli.conventions import command_of, one_line
 from millrace.errors import MillraceError
 from millrace.local.private import keep_private
 from millrace.runtime.redaction import redact_text
@@ -93,7 +93,6 @@ def lazy_group(targets: Callable[[], dict[str, tuple[str, str]]]) -> type[TyperG
     Args:
         targets: Gives command → (``module:attribute`` of a ``typer.Typer``, one line of help).
     """
-    import typer
     from typer.core import TyperGroup
 
     class LazyGroup(TyperGroup):
@@ -104,10 +103,7 @@ def lazy_group(targets: Callable[[], dict[str, tuple[str, str]]]) -> type[TyperG
             target = targets().get(cmd_name)
             if target is None:
                 return None
-            command = typer.main.get_command(_load(target[0]))
-            command.name = cmd_name
-            hold_to(command)
-            return command
+            return command_of(_load(target[0]), cmd_name)
 
     return LazyGroup
 
@@ -162,10 +158,10 @@ def main() -> None:
     except typer.Abort:
         sys.exit("millrace: ended")
     except TyperException as error:
-        if not error.args or type(error).__name__ == "NoArgsIsHelpError":  # the help has been printed
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help has been printed
             sys.exit(2)
         print(f"millrace: {redact_text(one_line(error))}", file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 2))
+        sys.exit(error.exit_code)
     except Exception:
         if os.environ.get("MILLRACE_TRACEBACK"):
             raise

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import typer
 
 #: Option → its short form, in every command that has the option.
 SHORT: Final = {
@@ -68,6 +71,21 @@ def long_name(names: Sequence[str]) -> str:
         '--set'
     """
     return max(names, key=len)
+
+
+def command_of(app: typer.Typer, name: str) -> Any:
+    """Return what a Typer app is made into, under a name and held to what all commands have.
+
+    Args:
+        app: The app: a group, or a single command.
+        name: Its word on the command line.
+    """
+    import typer
+
+    command = typer.main.get_command(app)
+    command.name = name
+    hold_to(command)
+    return command
 
 
 def hold_to(command: Any) -> None:

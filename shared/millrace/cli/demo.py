@@ -50,8 +50,6 @@ def demo(
     if seconds < 1:
         unit = "; a number alone is milliseconds" if duration.strip().isdecimal() else ""
         raise UserError(f"--duration {duration}: events are sent for a second or more, e.g. 60s{unit}")
-    if rate is not None and rate <= 0:
-        raise UserError(f"--rate {rate}: events a second, at least 1")
     options = DemoOptions(seconds, rate, seed, bootstrap, overrides or ())
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from millrace.cli.conventions import hold_to
+from millrace.cli.conventions import command_of
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 from millrace.cli.rules_options import File, From, Id, Start, StateName, Tried, VersionNumber, Why
 
@@ -349,10 +349,7 @@ class _Apps(TyperGroup):
         from millrace.operations.app_rules import rules_of
 
         rules_of(cmd_name)  # says in one line that there is none
-        command = typer.main.get_command(commands_of(cmd_name))
-        command.name = cmd_name
-        hold_to(command)
-        return command
+        return command_of(commands_of(cmd_name), cmd_name)
 
 
 app = typer.Typer(

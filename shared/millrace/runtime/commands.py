@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.runtime.announced import announced_in
 from millrace.runtime.settings import AppSettings, load_settings
+from millrace.runtime.settings_sources import FromOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,8 +41,8 @@ def command_settings(
         >>> command_settings(AppSettings, "fraud", bootstrap="broker:9092").kafka.bootstrap
         'broker:9092'
     """
-    given = {"kafka.bootstrap": bootstrap, "storage.root": root}
-    sets = [f"{name}={value}" for name, value in given.items() if value is not None]
+    given = (("--bootstrap", "kafka.bootstrap", bootstrap), ("--root", "storage.root", root))
+    sets = [FromOption(option, key, str(value)) for option, key, value in given if value is not None]
     told = () if root is None else announced_in(root)
     return load_settings(kind, app=app, overrides=[*told, *sets, *(overrides or ())])
 
