@@ -243,21 +243,27 @@ def _moments(amounts: list[int], weights: list[int]) -> tuple[Fraction | None, f
     if not amounts:
         return None, None, None
     larger = sorted((c, w) for c, w in zip(amounts, weights, strict=True) if c > 200)
-    median, values = None, [Fraction(c) for c in amounts]
+    median: Fraction | None = None
+    values: list[int | Fraction] = [*amounts]
     if larger:
-        reached = [sum(w for c, w in larger if c <= cents) for cents, _ in larger]
-        cents = next(c for (c, _), upto in zip(larger, reached, strict=True) if 2 * upto >= max(reached))
+        upto, reached = 0, {}
+        for c, w in larger:
+            upto += w
+            reached[c] = upto  # of equal amounts the last one counts them all
+        cents = next(c for c, weight in reached.items() if 2 * weight >= upto)
         first, width = _bucket(cents)
         median = _middle(first, width)
         if any(c >= 4 * (first + width) for c in amounts):
             # The bucket that is four times as high: what is above counts as if it were in it.
             most = 4 * first, 4 * width
-            values = [Fraction(c) if c <= 200 else _middle(*min(_bucket(c), most)) for c in amounts]
+            values = [c if c <= 200 else _middle(*min(_bucket(c), most)) for c in amounts]
     n, total = len(values), sum(weights)
-    mean = sum((v * w for v, w in zip(values, weights, strict=True)), Fraction(0)) / total
+    mean = Fraction(sum(v * w for v, w in zip(values, weights, strict=True))) / total
     if n < 2:
         return mean, None, median
-    variance = sum((w * (v - mean) ** 2 for v, w in zip(values, weights, strict=True)), Fraction(0)) / total
+    # Exact, so the mean of the squares less the square of the mean is what it should be.
+    squares = Fraction(sum(w * v * v for v, w in zip(values, weights, strict=True))) / total
+    variance = squares - mean**2
     return mean, math.sqrt(variance * n / (n - 1)), median
 
 

@@ -38,6 +38,8 @@ def test_it_misses_the_truth_where_the_shoppers_answers_do_not_reach_the_app(
     monkeypatch.setattr(Visits, "come_back", lambda self, returns, *, shared: None)
     found = play(4, SHOP)
     assert found.truth > 0.5
+    assert found.high is not None  # there is an interval, and it ends below
+    assert found.high < found.truth
     assert not found.holds
 
 
