@@ -20,6 +20,7 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Row
 from millrace.host.system import Drain, Tick
 from millrace.process import LateInput
+from millrace.time import NO_WATERMARK
 
 #: The end of a plan's input.
 END: Final = Drain("recipe")
@@ -49,6 +50,7 @@ class Plan:
         drain: Whether the input ends in a drain, so that everything that waits comes out.
         bounded: Whether all of it is there, to be handled at once, as a table is.
         links: The processes; all but the first with the field that is their key.
+        arrived_at: The field that says when an event was received, UTC ms; "": that is not known.
     """
 
     steps: Sequence[Any]
@@ -58,6 +60,7 @@ class Plan:
     drain: bool
     bounded: bool = False
     links: tuple[tuple[tuple[str, ...], KeyedProcess[Any, Any]], ...] = ()
+    arrived_at: str = ""
 
     @property
     def outputs(self) -> dict[str, tuple[KeyedProcess[Any, Any], Any]]:
@@ -98,6 +101,15 @@ class Plan:
         """Return an event's time, ms."""
         return int(getattr(event, self.event_time))
 
+    def arrived(self, event: Any) -> int | None:
+        """Return when an event was received, ms, where that is known."""
+        return int(getattr(event, self.arrived_at)) if self.arrived_at else None
+
+    def plausible(self, event: Any) -> int:
+        """Return an event's time as the watermark believes it, ms: no later than it was received."""
+        arrived = self.arrived(event)
+        return self.time(event) if arrived is None else min(self.time(event), arrived)
+
 
 class Out(NamedTuple):
     """One record that came out."""
@@ -110,10 +122,11 @@ class Out(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A batch that is to come: its step, and the watermark by which its events are judged."""
+    """A batch that is to come: its step, the watermark by which it is judged, and the one it makes."""
 
     step: Any
     watermark: int | None
+    after: int | None = None
 
 
 #: Told of every batch: what it was, and what came out of it.
@@ -122,11 +135,12 @@ Teller = Callable[[Turn, list[Out]], None]
 
 def turns(plan: Plan) -> Iterator[Turn]:
     """Yield the batches of a plan, each with the watermark that those before it have made."""
-    newest: int | None = None
+    reached: int | None = None
     for step in (*plan.steps, *([END] if plan.drain else [])):
-        yield Turn(step, None if newest is None else newest - plan.bound_ms - 1)
-        times = [plan.time(event) for event in plan.events(step)]
-        newest = max(times if newest is None else [newest, *times], default=None)
+        before = reached
+        times = [plan.plausible(event) - plan.bound_ms - 1 for event in plan.events(step)]
+        reached = max(times if before is None else [before, *times], default=None)
+        yield Turn(step, before, reached)
 
 
 def play_in_memory(plan: Plan, tell: Teller) -> None:
@@ -148,7 +162,9 @@ def play_in_memory(plan: Plan, tell: Teller) -> None:
         elif isinstance(step, Control):
             emissions = host.broadcast(step.event)
         else:
-            emissions = host.run_batch([(plan.key(e), plan.time(e), e) for e in plan.events(step)])
+            first = host.hosts[0] if isinstance(host, MemoryChain) else host
+            rows = first.rows_of([(plan.key(e), plan.time(e), e) for e in plan.events(step)])
+            emissions = host.run_rows(rows, to=NO_WATERMARK if turn.after is None else turn.after)
         tell(turn, [Out(e.output, e.key, e.event_time, e.on_time, e.payload) for e in emissions])
 
 

@@ -89,6 +89,7 @@ class Run:
         out_of_orderness: timedelta | int = 0,
         drain: bool = True,
         bounded: bool = False,
+        arrived_at: str = "",
     ) -> Keyed:
         """Give a stream a key and an event time, as :func:`millrace.keyed` does with a DataFrame.
 
@@ -100,9 +101,12 @@ class Run:
             out_of_orderness: How far events may come out of order, a ``timedelta`` or ms.
             drain: Whether the input ends: the watermark then goes to the end of time.
             bounded: Whether the input is a table (a bounded DataFrame) and not a stream.
+            arrived_at: Name of the field that says when an event was received, UTC ms. An event whose own
+                time is later moves the watermark no further than that.
         """
         keys = (by,) if isinstance(by, str) else by
-        return Keyed(self, Plan(steps, keys, event_time, ms(out_of_orderness), drain, bounded))
+        bound = ms(out_of_orderness)
+        return Keyed(self, Plan(steps, keys, event_time, bound, drain, bounded, arrived_at=arrived_at))
 
 
 @dataclass(frozen=True)

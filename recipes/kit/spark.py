@@ -18,7 +18,7 @@ from millrace.runtime.clock_files import Epoch
 from recipes.kit.files import write_file
 from recipes.kit.play import END, Control, Out, Plan, Restart, Teller, Turn, turns
 
-_SCHEMA: Final = "value string, source string, control boolean"
+_SCHEMA: Final = "value string, source string, control boolean, arrived long"
 #: Few, because every control event goes to each of them.
 _KEY_GROUPS: Final = 4
 
@@ -111,6 +111,7 @@ def _how(plan: Plan) -> Mapping[str, Any]:
         "source_id": "source",
         "control": F.col("control"),
         "key_groups": _KEY_GROUPS,
+        "arrived_at": F.timestamp_millis("arrived") if plan.arrived_at else None,
     }
 
 
@@ -124,15 +125,21 @@ def _write(plan: Plan, step: Any, inputs: Sequence[Path], number: int) -> None:
     """Write the file (of a process with several inputs, the files) of a step."""
     types = list(plan.links[0][1].inputs.values()) or [object]
     for place, (folder, tp) in enumerate(zip(inputs, types, strict=True)):
-        rows = [(msgspec.json.encode(event), False) for event in plan.events(step) if isinstance(event, tp)]
+        events = [event for event in plan.events(step) if isinstance(event, tp)]
+        rows = [(msgspec.json.encode(event), False, plan.arrived(event)) for event in events]
         if place == 0 and isinstance(step, Control):
-            rows = [(msgspec.json.encode(step.event), True)]
+            rows = [(msgspec.json.encode(step.event), True, None)]
         elif place == 0 and isinstance(step, Tick | Drain):
-            rows = [(encode_system(step), True)]
+            rows = [(encode_system(step), True, None)]
         lines = [
             msgspec.json.encode(
-                {"value": value.decode(), "source": f"{place}:{number}:{line}", "control": control}
+                {
+                    "value": value.decode(),
+                    "source": f"{place}:{number}:{line}",
+                    "control": control,
+                    "arrived": arrived,
+                }
             )
-            for line, (value, control) in enumerate(rows)
+            for line, (value, control, arrived) in enumerate(rows)
         ]
         write_file(folder, number, lines)

@@ -71,6 +71,27 @@ def test_a_savepoint_moving_into_another_shape_keeps_the_balances(spark: SparkSe
     assert_page_shows("savepoint-and-rescale", lines)
 
 
+def test_messages_change_and_the_sums_go_on(spark: SparkSession) -> None:
+    lines, found = said(RECIPES["schema-change"], "spark", spark)
+    assert [(row.user, row.total, row.vouchers) for row in found["rows"]] == [
+        ("ann", 20.0, None), ("ann", 30.0, None), ("ann", 31.0, 1), ("bob", 5.0, None), ("bob", 7.0, 0)
+    ]  # fmt: skip
+    assert [(letter.reason, letter.key) for letter in found["dead"]] == [("schema", "3:bob")]
+    assert_page_shows("schema-change", lines)
+
+
+def test_a_map_in_parts_writes_the_part_that_an_event_changes(spark: SparkSession) -> None:
+    found = said(RECIPES["state-from-inside"], "spark", spark)[1]
+    whole, parts = found["InOneEntry"], found["InParts"]
+    stock, same = (one["entry"][0].states["stock"].value for one in (whole, parts))
+    assert len(stock) == 4_000
+    assert stock["a-00007"] == 7 + 10 - 1
+    assert stock == same
+    assert min(whole["written"]) > 0.9 * max(whole["written"])
+    assert max(parts["written"][1:]) < min(whole["written"]) / 3
+    assert parts["pages"] > 8 > whole["pages"]
+
+
 def assert_page_shows(name: str, lines: list[str]) -> None:
     """These pages are not made from a run in memory."""
     from recipes.kit.pages import PAGES

@@ -94,7 +94,8 @@ def write_to(
 
     Args:
         stream: The processed stream.
-        outputs: Output → path of a table, or a function of a DataFrame and the batch's id. A function is
+        outputs: Output → path of a table, or a function of a DataFrame and the batch's id. A Delta table
+            gets a column for every field that a new version's records have more. A function is
             called in the first batch and in every one that has records for it, and again with
             the same records and id when a batch is repeated after a crash.
         checkpoint: A folder for the checkpoint and the contract beside it; one per query. It must be on a
@@ -193,9 +194,10 @@ class _Sink:
         if already is not None:
             rows = not_written(rows, already)
         if self.formats[path] == "delta":
-            # A second write of this application and version, to this table, is ignored by Delta.
+            # A second write of this application and version, to this table, is ignored by Delta. Fields that
+            # a record has not had before become columns, as with the apps' writers.
             (rows.write.format("delta").mode("append").option("txnAppId", f"millrace:{self.incarnation}")
-             .option("txnVersion", batch_id).save(path))  # fmt: skip
+             .option("txnVersion", batch_id).option("mergeSchema", True).save(path))  # fmt: skip
         else:
             rows.write.mode("overwrite").parquet(f"{path}/batch={self.incarnation}-{batch_id:08}")
 

@@ -75,6 +75,34 @@ def check_stop_the_print(r: Any) -> None:
     assert r["late"] == []
 
 
+def check_trend_anomaly_forecast(r: Any) -> None:
+    """The next hours once more from the formula of the series; of its values one was out of it."""
+    from recipes.trend_anomaly_forecast import WAVE
+
+    for outlook, hour in zip(r["ahead"]["main"], (12, 18, 24), strict=False):
+        true = [50.0 + h + WAVE[h % 4] for h in range(hour + 1, hour + 5)]
+        assert outlook.ahead == pytest.approx(true, abs=0.5)
+        assert outlook.trend == pytest.approx(1.0, abs=0.05)
+    (found,) = r["unusual"]["main"]
+    assert (clock(found.event_time_ms), found.why) == ("day 2 05:00:00", "above the recent level")
+    assert found.value == pytest.approx(25.0, abs=0.5)
+
+
+def check_one_wrong_clock(r: Any) -> None:
+    """The hottest of ten minutes once more, from all readings."""
+    from recipes.one_wrong_clock import READINGS
+
+    found: dict[tuple[str, int], float] = {}
+    for reading in (reading for batch in READINGS for reading in batch):
+        place = reading.sensor, reading.at // minutes(10) * minutes(10)
+        found[place] = max(found.get(place, 0.0), reading.celsius)
+    told = {(w.sensor, w.window_start_ms): w.hottest for w in r["held"]["main"]}
+    assert told == found
+    assert r["held"]["late"] == []
+    assert {late.event.sensor for late in r["believed"]["late"]} == {"hall", "oven"}
+    assert len(r["believed"]["late"]) == 10
+
+
 def check_moving_average(r: Any) -> None:
     assert [(w.symbol, w.average, w.close) for w in r["main"]] == [
         ("MILL", 102.0, 104.0),

@@ -1,0 +1,74 @@
+"""Where state lives: in memory and in RocksDB, looked at from inside, and what a declaration makes of it.
+
+Of thousands of articles an event changes one. In memory two declarations look alike. In RocksDB, Spark's
+store, what an event changes is written whole: the entry of a key, or a part of a map.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millrace import Context, KeyedProcess, arrival, days, keyed, map_state
+from millrace.inspect import checkpoint, figures, reading
+from millrace.testing import TestDriver
+from recipes import kit
+
+TEACHES = "state store, entries, pages, maps in parts, state as data"
+ENGINES = ("spark",)
+
+
+class Moved(msgspec.Struct):
+    """Pieces of an article that came."""
+
+    shop: str
+    at: int
+    article: str
+    pieces: int
+
+
+class InOneEntry(KeyedProcess[Moved, Moved]):
+    """The stock is a map in the entry of its key."""
+
+    order = arrival(commutes=True)
+    stock = map_state(str, int, ttl=days(30))
+
+    def process(self, event: Moved, ctx: Context) -> None:
+        """Change an article."""
+        self.stock.put(event.article, (self.stock.get(event.article) or 0) + event.pieces)
+
+
+class InParts(InOneEntry):
+    """The stock is a map in parts: an event reads and writes the part that its article is in."""
+
+    stock = map_state(str, int, ttl=days(30), paged=True)
+
+
+MOVES = [[Moved("rome", kit.at("10:00"), f"a-{n:05}", n % 90 + 10) for n in range(4_000)]]
+MOVES += [[Moved("rome", kit.at("10:01") + n, f"a-{n:05}", -1)] for n in (7, 1_900, 3_999)]
+TARGETS: Any = {"main": lambda rows, batch: None}  # nothing comes out
+ONCE: Any = {"availableNow": True}
+
+
+def main(run: kit.Run) -> dict[str, Any]:
+    """Fill the shelves, change three articles, and look into the checkpoint."""
+    files, found = run.folder(), {}
+    kit.write_batches(files, MOVES)
+    for process in (InOneEntry(), InParts()):
+        folder, memory = run.folder(), TestDriver(process)
+        source = run.spark.readStream.schema("shop string, at long, article string, pieces long")
+        moves = keyed(source.option("maxFilesPerTrigger", 1).json(str(files)), by="shop", event_time="at")
+        moves.process(process).write_to(TARGETS, folder, trigger=ONCE).awaitTermination()
+        memory.send_batch([(move.shop, move.at, move) for batch in MOVES for move in batch])
+        kept = checkpoint.locate(str(folder))
+        with reading.view_of(run.spark, kept) as view:
+            entry, pages = view.entry(("rome",)), figures.figures_of(view).pages
+        kb = [round(batch.changelog_bytes / 1_000) for batch in figures.batch_sizes(kept)]
+        run.say(f"{process.name:10}  {len(memory.snapshot()):,} bytes; {pages:2} pages, kB written: {kb}")
+        found[process.name] = {"entry": entry, "pages": pages, "written": kb}
+    return found
+
+
+if __name__ == "__main__":
+    kit.script(__file__)
