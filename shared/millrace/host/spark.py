@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from millrace.dead_letters import VERSION_HEADER
+from millrace.host import struct_pickling
 from millrace.host.chunks import WATERMARK
 from millrace.host.groups import group_labels
 from millrace.host.intake import JsonEvents
@@ -525,16 +526,20 @@ def _check(process: KeyedProcess[Any, Any], streams: Sequence[KeyedStream]) -> N
 
 
 def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
-    """Refuse types that lose their fields on the way to Spark's workers.
+    """Refuse types that do not come to Spark's workers as they are.
 
-    What is defined in a script or notebook is pickled by value, and msgspec's structs are not themselves
-    any more then: every event would be a dead letter.
+    What is defined in a script or notebook is pickled by value, structs by :mod:`struct_pickling`.
     """
+    takes_structs = struct_pickling.install()
     declared = [*(process.inputs.values() or [process.event_type]), process.output_type, process.control_type]
     declared += [tag.type for tag in process.side_outputs] + [state.type for state in process.states]
     for tp in declared:
         for struct in structs_in(tp):
-            if struct.__module__ == "__main__":
+            if struct.__module__ != "__main__":
+                continue
+            if takes_structs:
+                struct_pickling.check_struct(struct)
+            else:
                 raise KeyingError(
                     f"{struct.__name__} is defined in the script or notebook itself, where Spark's workers "
                     "cannot import it: put it into a module and import that"
