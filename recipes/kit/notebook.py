@@ -1,4 +1,4 @@
-"""Runs ``docs/walk.ipynb`` in Jupyter; brings its outputs and ``docs/walk.md``, the same as a page, up to date.
+"""Runs ``docs/walk.ipynb`` in Jupyter, and brings its outputs and ``docs/walk.md`` up to date: the same as a page.
 
 ``python -m recipes.kit.notebook`` writes both; a test says when that is to be done. Jupyter comes with the
 development environment only.

@@ -92,7 +92,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: what a killed run left is thrown away",
         _MERGING,
-        "                self._merge([_as(rows, wanted)], app_id, batch_id, batch_id)\n",
+        "                self._merge([as_columns(rows, wanted)], app_id, batch_id, batch_id)\n",
         "                pass\n",
         "who begins again merges what is there",
         (f"{_WAITS}::test_who_begins_again_merges_what_is_there",),

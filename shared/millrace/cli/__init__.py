@@ -62,6 +62,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
         "Who may look, decide and approve: names, roles and tokens.",
     ),
     "tables": ("millrace.cli.tables:app", "Delta tables of an app: few files of many, old ones removed."),
+    "query": ("millrace.cli.query:app", "SQL over the apps' tables, and over their topics as they come in."),
     "dashboard": ("millrace.cli.dashboard:app", "What the apps do, live in a browser."),
     "serve": ("millrace.cli.serve:app", "What an app has committed, by key over HTTP."),
     "evaluate": ("millrace.cli.evaluate:app", "Hold an app to data whose right answers are known."),

@@ -1,4 +1,4 @@
-"""`millrace tables list|compact|vacuum|expire`: upkeep of an app's Delta tables, also while it runs."""
+"""`millrace tables …`: upkeep of an app's Delta tables, also while it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millrace.cli.options import AppName, ConfigFile, Format, Overrides, Shape
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Upkeep of an app's Delta tables, also while it runs: list, compact, vacuum, expire.",
+    help="Upkeep of an app's Delta tables, also while it runs: list, compact, vacuum, expire, maintain.",
 )
 
 Names = Annotated[list[str] | None, typer.Option("--table", "-t", help="This table only; repeatable.")]
@@ -107,6 +107,56 @@ def expire_(
         done = expire(path, before_ms=at - to_ms(storage.retention[path.name]), dry_run=dry_run)
         what = "would be removed" if dry_run else "removed"
         _say(done, f"{done.name:<28} {done.rows:,} rows of before {show_time(done.before_ms)} {what}", shape)
+
+
+@app.command("maintain", epilog="Example: millrace tables maintain fraud --every 6h --keep 7d")
+def maintain_(
+    name: AppName,
+    table: Names = None,
+    every: Annotated[
+        str | None,
+        typer.Option(help="Do it again and again, with so long between, e.g. 6h; default once."),
+    ] = None,
+    keep: Annotated[
+        str, typer.Option(help="How long files that were replaced are kept, in whole hours, e.g. 7d or 12h.")
+    ] = "7d",
+    quiet_for: Annotated[str, typer.Option(help="Compact when nobody has written for so long.")] = "2s",
+    patience: Annotated[
+        float, typer.Option(min=0.0, help="Wait so many seconds for that, then leave it to the next time.")
+    ] = 60.0,
+    target_mb: Annotated[int, typer.Option(min=1, help="Size of the files that are made, MB.")] = 128,
+    shape: Shape = Format.table,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Compact and vacuum by schedule, in quiet moments and never in the way of a merge.
+
+    Tables with one row per key are compacted only while no job runs: a job does that itself. Ctrl-C and
+    SIGTERM end it behind the table that it is at.
+    """
+    from millrace.connectors.maintenance import Care, maintain
+    from millrace.local.stopping import stop_signals
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.commands import settings_of
+    from millrace.time.durations import to_ms
+    from millrace.topology import Upsert
+
+    settings = settings_of(name, config, overrides)
+    written = load_app(name).topology(settings).written
+    merged = frozenset(to.table for _, to in written if isinstance(to, Upsert))
+    pause_s = None if every is None else to_ms(every) / 1000
+    with stop_signals() as stop:
+        care = Care(to_ms(keep), to_ms(quiet_for) / 1000, patience, target_mb << 20, stop.wait)
+        while True:
+            for done in maintain(
+                Path(settings.storage.root), _tables(name, table, config, overrides), merged, care
+            ):
+                what = f"{done.before:,} files became {done.after:,}" if done.before else done.what
+                _say(done, f"{done.name:<28} {what}, {done.removed:,} old files removed", shape)
+                if stop.is_set():
+                    return
+            if pause_s is None or stop.wait(pause_s):
+                return
 
 
 def _say(found: Any, line: str, shape: Format) -> None:

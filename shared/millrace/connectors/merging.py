@@ -163,7 +163,7 @@ class MergedTable:
         for file in sorted(self._waits.glob("*.arrow")):
             rows, app_id, batch_id = _kept(file)
             if batch_id > self._version(app_id):
-                self._merge([_as(rows, wanted)], app_id, batch_id, batch_id)
+                self._merge([as_columns(rows, wanted)], app_id, batch_id, batch_id)
             file.unlink()
 
     def _merge(self, batches: list[pa.Table], app_id: str, first: int, batch_id: int) -> None:
@@ -291,8 +291,8 @@ def _kept(file: Path) -> tuple[pa.Table, str, int]:
     return rows.replace_schema_metadata(None), said[_APP_ID].decode(), int(said[_BATCH])
 
 
-def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows that an earlier version of the app left with the columns that its table has now."""
+def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows, an earlier version of the app's too, with the columns that their table has now."""
     return pa.table(
         [
             rows[column.name].cast(column.type)
@@ -372,6 +372,32 @@ def waiting_rows(folder: Path) -> Iterator[pa.Table]:
     for file in waiting_files(folder):
         with contextlib.suppress(FileNotFoundError):  # it has been merged
             yield _kept(file)[0]
+
+
+def open_with_waiting(folder: Path) -> tuple[DeltaTable, list[pa.Table]]:
+    """Return a table as it is now, and the rows that wait for it and that it does not have, oldest first.
+
+    What waits is read first: a merge in between brings it into the table, which says which batches it has.
+
+    Args:
+        folder: Where the table is.
+
+    Raises:
+        MergeFailed: A file that a batch left cannot be read.
+    """
+    from deltalake import DeltaTable
+
+    found = []
+    for file in waiting_files(folder):
+        with contextlib.suppress(FileNotFoundError):  # it has been merged
+            found.append(_kept(file))
+    table = DeltaTable(str(folder))
+
+    def is_new(app_id: str, batch_id: int) -> bool:
+        done = table.transaction_version(app_id)
+        return done is None or batch_id > done
+
+    return table, [rows for rows, app_id, batch_id in found if is_new(app_id, batch_id)]
 
 
 def wait_for_merges(folders: Iterable[Path], *, patience_s: float, poll_s: float = 0.1) -> list[str]:

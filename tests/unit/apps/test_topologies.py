@@ -21,6 +21,7 @@ APPS = {
     "iot": "iot_maintenance",
     "clickstream": "clickstream",
     "ridesharing": "ridesharing",
+    "aggregates": "aggregates",
 }
 
 

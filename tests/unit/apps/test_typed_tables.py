@@ -17,6 +17,7 @@ SETTINGS = [
     ("clickstream", []),
     ("clickstream", ["recommend.on=true"]),
     ("ridesharing", []),
+    ("aggregates", ["sources=fraud.transactions,iot.readings"]),
 ]
 
 

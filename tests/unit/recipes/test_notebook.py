@@ -1,4 +1,4 @@
-"""The walk through the core: notebook and page are the same, and what runs in memory says what stands there."""
+"""The walk through the core: notebook and page are the same; what runs in memory says what stands there."""
 
 from __future__ import annotations
 

@@ -1,0 +1,79 @@
+"""What the control topic of the app says: which aggregations there are, read with the job's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from apps.aggregates.definition import MAX_TIME_MS
+from apps.aggregates.life import AggregateEvent, Versions, change
+from millrace.errors import UserError
+from millrace.operations.app_rules import AppRules
+from millrace.operations.control_topic import ControlTopic, Said
+from millrace.rules import Language
+
+if TYPE_CHECKING:
+    from apps.aggregates.settings import AggregateSettings
+
+
+class Book:
+    """What a control topic says of aggregations.
+
+    Args:
+        types: Topic → type of its events.
+    """
+
+    def __init__(self, types: Mapping[str, Any]) -> None:
+        self._types = types
+        self._decode = msgspec.json.Decoder(AggregateEvent).decode
+        self.aggregations: dict[str, Versions] = {}
+        self.said: list[Said] = []
+        self._numbers: dict[str, int] = {}
+
+    def take(self, value: bytes, offset: int = -1) -> None:
+        """Take a message of the topic; the engine's own ones mean nothing here."""
+        try:
+            event = self._decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
+        try:
+            self.apply(event)
+        except UserError as error:
+            self.said.append(Said(event, str(error), offset))
+        else:
+            self.said.append(Said(event, offset=offset))
+
+    def apply(self, event: Any) -> None:
+        """Do what an event says.
+
+        Raises:
+            AggregationError: It is refused.
+        """
+        # How far the job is nobody knows here: versions that have an end are taken to be over.
+        for name, versions in list(change(event, self.aggregations, self._types, MAX_TIME_MS)):
+            if versions is None:
+                del self.aggregations[name]
+            else:
+                self.aggregations[name] = versions
+                self._numbers[name] = max(self._numbers.get(name, 0), versions[-1].number)
+
+    def next_version(self, name: str) -> int:
+        """Return the number of an aggregation's next version."""
+        return 1 + self._numbers.get(name, 0)
+
+
+def control_topic(settings: AggregateSettings, types: Mapping[str, Any]) -> ControlTopic:
+    """Return the app's control topic, for commands.
+
+    Args:
+        settings: Settings of the app.
+        types: Topic → type of its events.
+    """
+    kind = type(settings)
+    rules = AppRules(
+        "aggregates", kind, AggregateEvent, lambda _: Language({}), lambda _: [], lambda _: (),
+        book=lambda _: Book(types),
+    )  # fmt: skip
+    return ControlTopic(rules, settings)

@@ -1,0 +1,228 @@
+"""An aggregation as it is published: whose events, by which key, in which windows, what of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from millrace.errors import UserError
+from millrace.rules import Field, Language, RuleError
+from millrace.windows import (
+    count,
+    first,
+    hopping,
+    last,
+    max_of,
+    mean,
+    min_of,
+    session,
+    stddev,
+    sum_of,
+    tumbling,
+    variance,
+)  # fmt: skip
+from millrace.windows.aggregates import Aggregate
+from millrace.windows.assigners import Assigner
+from millrace.windows.fields import fields_of, without_none
+
+DAY_MS: Final = 86_400_000
+#: No window and no gap is longer.
+MAX_SPAN_MS: Final = 400 * DAY_MS
+#: An event is in no more windows than this.
+MAX_OVERLAP: Final = 288
+MAX_AGGREGATES: Final = 20
+MAX_KEY: Final = 4
+#: The end of the year 9999, UTC, ms.
+MAX_TIME_MS: Final = 253_402_300_799_999
+
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+Column = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+Span = Annotated[int, Meta(ge=1, le=MAX_SPAN_MS)]
+Time = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
+_CALL: Final = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([A-Za-z_]\w*)?\s*\))?\s*")
+_OF: Final[Mapping[str, Any]] = {
+    "count": count,
+    "sum": lambda of: sum_of(of, type=float),
+    "mean": mean,
+    "min": lambda of: min_of(of, type=float),
+    "max": lambda of: max_of(of, type=float),
+    "stddev": stddev,
+    "variance": variance,
+    "first": lambda of: first(of, type=float),
+    "last": lambda of: last(of, type=float),
+}
+
+
+class AggregationError(UserError):
+    """An aggregation contradicts itself, or does not fit its source."""
+
+
+class Windows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which windows.
+
+    Attributes:
+        kind: Side by side, overlapping, or as long as a key's events follow each other.
+        size_ms: Length of a window, of a session the gap that ends it, ms.
+        every_ms: Of hopping ones: how often one begins, ms.
+    """
+
+    kind: Literal["tumbling", "hopping", "session"]
+    size_ms: Span
+    every_ms: Span | None = None
+
+    def assigner(self) -> Assigner:
+        """Return the windows as the core has them."""
+        if self.kind == "session":
+            return session(self.size_ms)
+        return tumbling(self.size_ms) if self.every_ms is None else hopping(self.size_ms, every=self.every_ms)
+
+
+class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A continuous aggregation.
+
+    Attributes:
+        name: Its name.
+        source: The topic whose events it is of.
+        windows: In which windows.
+        aggregates: Column → what it has: ``count``, ``sum(amount)``, ``mean``, ``min``, ``max``, ``stddev``,
+            ``variance``, ``first``, ``last`` of a field that is a number.
+        key: Fields of the event by which there is a result each; none: one for all.
+        where: Only events of which this condition of the rules' language holds; empty: all.
+        allowed_lateness_ms: So long after its end (by the watermark) a window is refined by late events, ms.
+        max_keys: No more keys than this have open windows at a time.
+        max_windows: No key has more open windows than this at a time.
+    """
+
+    name: Name
+    source: Annotated[str, Meta(min_length=1, max_length=249)]
+    windows: Windows
+    aggregates: Annotated[dict[Column, Annotated[str, Meta(max_length=200)]], Meta(min_length=1)]
+    key: Annotated[list[Column], Meta(max_length=MAX_KEY)] = []
+    where: Annotated[str, Meta(max_length=4_000)] = ""
+    allowed_lateness_ms: Annotated[int, Meta(ge=0, le=MAX_SPAN_MS)] = 0
+    max_keys: Annotated[int, Meta(ge=64, le=1_000_000)] = 10_000
+    max_windows: Annotated[int, Meta(ge=1, le=1_000)] = 300
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that its aggregates are of, each once, in order."""
+        named = (_call(self.name, column, text)[1] for column, text in self.aggregates.items())
+        return tuple(dict.fromkeys(field for field in named if field))
+
+    @property
+    def span_ms(self) -> int:
+        """For how long after an event its windows stay, by the watermark, ms."""
+        return self.windows.size_ms + self.allowed_lateness_ms
+
+    def made(self) -> dict[str, Aggregate]:
+        """Return column → aggregate over a list with the values of :attr:`fields`."""
+        from operator import itemgetter
+
+        places = {field: itemgetter(place) for place, field in enumerate(self.fields)}
+        calls = {column: _call(self.name, column, text) for column, text in self.aggregates.items()}
+        return {
+            column: _OF[function](places[field]) if field else count()
+            for column, (function, field) in calls.items()
+        }
+
+
+def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
+    """Refuse an aggregation that contradicts itself or does not fit its source.
+
+    Args:
+        aggregation: The aggregation.
+        sources: Topic → type of its events, of the topics that the job reads.
+
+    Raises:
+        AggregationError: Says what, and what to do.
+    """
+    name, windows = aggregation.name, aggregation.windows
+    if aggregation.source not in sources:
+        known = ", ".join(sorted(sources)) or "no topic"
+        _refuse(name, f"the job does not read {aggregation.source}; it reads {known} (see `sources`)")
+    there = columns_of(sources[aggregation.source])
+    for column, text in aggregation.aggregates.items():
+        function, field = _call(name, column, text)
+        if field is not None and field not in there:
+            _refuse(name, f"{aggregation.source} has no field {field}; it has {', '.join(there)}")
+        if field is not None and function != "count" and there[field].type != "number":
+            _refuse(name, f"{column}: {function} takes a number, and {field} is a {there[field].type}")
+    for field in aggregation.key:
+        if field not in there:
+            _refuse(name, f"{aggregation.source} has no field {field}; it has {', '.join(there)}")
+    if len(set(aggregation.key)) < len(aggregation.key):
+        _refuse(name, "a field stands twice in its key")
+    if len(aggregation.aggregates) > MAX_AGGREGATES:
+        _refuse(name, f"no more than {MAX_AGGREGATES} aggregates")
+    if (windows.kind == "hopping") != (windows.every_ms is not None):
+        _refuse(name, "every= goes with hopping windows, and they with it")
+    if (
+        windows.every_ms is not None
+        and not windows.every_ms <= windows.size_ms <= MAX_OVERLAP * windows.every_ms
+    ):
+        _refuse(name, f"every is no longer than the window, and at most {MAX_OVERLAP} windows overlap")
+    if windows.kind == "session" and aggregation.allowed_lateness_ms:
+        _refuse(name, "sessions take no allowed_lateness: a refined one would stand beside what it replaces")
+    overlap = windows.size_ms // (windows.every_ms or windows.size_ms)
+    if overlap > aggregation.max_windows:
+        _refuse(name, f"each event is in {overlap} windows, and max_windows is {aggregation.max_windows}")
+    if aggregation.where:
+        try:
+            Language(there).condition(aggregation.where)
+        except RuleError as error:
+            _refuse(name, f"where: {error}")
+
+
+def columns_of(event_type: Any) -> dict[str, Field]:
+    """Return the fields of events that an aggregation can speak of: numbers, texts, true or false.
+
+    Example:
+        >>> class Sale(msgspec.Struct):
+        ...     card: str
+        ...     amount: float
+        ...     mcc: str | None = None
+        ...     lines: list[str] = []
+        >>> {name: (field.type, field.nullable) for name, field in columns_of(Sale).items()}
+        {'card': ('text', False), 'amount': ('number', False), 'mcc': ('text', True)}
+    """
+    found = {}
+    for name, declared in fields_of(event_type).items():
+        kind, nullable = without_none(declared)
+        named = _kind(kind)
+        if named is not None:
+            found[name] = Field(named, nullable)
+    return found
+
+
+def _kind(kind: Any) -> Literal["number", "text", "boolean"] | None:
+    info = msgspec.inspect.type_info(kind)
+    if isinstance(info, msgspec.inspect.BoolType):
+        return "boolean"
+    if isinstance(info, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+        return "number"
+    texts = isinstance(info, msgspec.inspect.StrType) or (
+        isinstance(info, msgspec.inspect.LiteralType) and all(isinstance(v, str) for v in info.values)
+    )
+    return "text" if texts else None
+
+
+def _call(name: str, column: str, text: str) -> tuple[str, str | None]:
+    """Return function and field of what a column has."""
+    found = _CALL.fullmatch(text)
+    if found is None or found[1] not in _OF:
+        raise _refused(name, f"{column}: {text!r} is none of {', '.join(_OF)}, as in sum(amount)")
+    if found[2] is None and found[1] != "count":
+        _refuse(name, f"{column}: {found[1]} of what? For example {found[1]}(amount)")
+    return found[1], found[2]
+
+
+def _refuse(name: str, why: str) -> None:
+    raise _refused(name, why)
+
+
+def _refused(name: str, why: str) -> AggregationError:
+    return AggregationError(f"aggregation '{name}': {why}")

@@ -1,0 +1,267 @@
+"""SQL over topics and tables as they grow: Spark SQL runs a query's text over views of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millrace.connectors.kafka import PRODUCER_DEFAULTS, kafka_stream
+from millrace.errors import UserError
+from millrace.query.catalog import AppTable, unknown_table
+from millrace.query.shown import rows_of
+from millrace.query.topics import AppTopic, Tell, named
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from millrace.host.packing import Masking
+
+_POLL_S: Final = 0.2
+#: How long the running batch may take when the query is to end.
+_LAST_S: Final = 60.0
+#: A batch's rows that come to the terminal.
+_MOST: Final = 10_000
+_CONDITION: Final = re.compile(r"^\[[A-Z_0-9.]+\]\s*")
+
+
+class NotStreamable(UserError):
+    """Spark cannot run a query as a stream."""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What a query may be of.
+
+    Attributes:
+        topics: The topics.
+        tables: The tables.
+        merged: Full names of the tables with one row per key: they are as they are when a batch begins.
+        kafka: Options of Spark's Kafka source and sink.
+        masking: App → what is done to its events before anything sees them.
+        delay: How long late events are waited for by windows, as Spark writes it.
+    """
+
+    topics: Sequence[AppTopic] = ()
+    tables: Sequence[AppTable] = ()
+    merged: frozenset[str] = frozenset()
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    masking: Mapping[str, Masking] = field(default_factory=dict)
+    delay: str = "10000 milliseconds"
+
+    def names(self) -> list[str]:
+        """Return all full names."""
+        return [*(topic.full_name for topic in self.topics), *(table.full_name for table in self.tables)]
+
+
+@dataclass(frozen=True)
+class Into:
+    """Where results go.
+
+    Attributes:
+        tell: Called with a batch's rows; where neither of the others is given.
+        folder: A Parquet folder (``….parquet``) or else a Delta table.
+        topic: A Kafka topic, as JSON.
+    """
+
+    tell: Tell | None = None
+    folder: Path | None = None
+    topic: str | None = None
+
+
+def stream(
+    spark: SparkSession,
+    text: str,
+    of: Streamed,
+    into: Into,
+    *,
+    checkpoint: Path,
+    earliest: bool = True,
+    for_s: float | None = None,
+    until_end: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Run a query until it is to end, and return how many batches there were.
+
+    Args:
+        spark: The session.
+        text: One SELECT over names as they are in ``of``.
+        of: What may be asked.
+        into: Where results go.
+        checkpoint: A folder for Spark's own notes; a query goes on from one that it has left.
+        earliest: Whether to begin with what is there, or with what comes.
+        for_s: For how long, s; ``None``: until ``stop`` says so.
+        until_end: End with what is there now.
+        stop: Asked again and again whether to end.
+
+    Raises:
+        UserError: The text is no query, names what is not there, or cannot be streamed.
+    """
+    # What is wrong is said by us, in one line.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    known = of.names()
+    written, found = named(text.strip().removesuffix(";"), known)
+    _views(spark, of, found, earliest=earliest)
+    asked = _asked(spark, written, known)
+    if not asked.isStreaming:
+        raise NotStreamable(
+            "nothing in it is a stream: name a topic (`millrace query --stream --tables`) or a table that is "
+            "appended to, or leave out --stream"
+        )
+    enough = threading.Event()
+    writer = _writer(asked, of, into, enough).option("checkpointLocation", str(checkpoint))
+    writer = writer.trigger(availableNow=True) if until_end else writer.trigger(processingTime="1 second")
+    try:
+        query = writer.start()
+    except AnalysisException as error:
+        raise NotStreamable(f"Spark cannot stream this: {_said(error)}") from None
+    return _wait(query, for_s, lambda: stop() or enough.is_set())
+
+
+def _writer(asked: DataFrame, of: Streamed, into: Into, enough: threading.Event) -> DataStreamWriter:
+    """Return what writes rows; those that a later batch may change are told anew where that can be."""
+    changes = "Aggregate" in asked._jdf.queryExecution().analyzed().toString()
+    mode = "update" if changes and into.folder is None else "append"
+    if into.topic is not None:
+        rows = asked.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka")
+        options = {**PRODUCER_DEFAULTS, **of.kafka, "topic": into.topic}
+        return rows.options(**options).outputMode(mode)
+    if into.folder is not None:
+        kind = "parquet" if into.folder.suffix == ".parquet" else "delta"
+        return asked.writeStream.format(kind).option("path", str(into.folder)).outputMode(mode)
+    tell = into.tell
+    assert tell is not None  # noqa: S101 - said by what calls
+
+    def told(rows: DataFrame, _: int) -> None:
+        batch = rows.limit(_MOST).toArrow()
+        if (
+            batch.num_rows
+            and not enough.is_set()
+            and tell(batch.column_names, list(rows_of(batch.to_batches())))
+        ):
+            enough.set()
+
+    return asked.writeStream.outputMode(mode).foreachBatch(told)
+
+
+def _views(spark: SparkSession, of: Streamed, found: Sequence[str], *, earliest: bool) -> None:
+    by_name: dict[str, AppTopic | AppTable] = {topic.full_name: topic for topic in of.topics}
+    by_name |= {table.full_name: table for table in of.tables}
+    wanted = [by_name[name] for name in found]
+    beside = any(isinstance(one, AppTopic) for one in wanted)
+    for one in wanted:
+        if isinstance(one, AppTopic):
+            made = _topic(spark, one, of, earliest=earliest)
+        elif beside or one.full_name in of.merged:
+            made = spark.read.format("delta").load(str(one.folder))
+        else:
+            reader = spark.readStream.format("delta")
+            if not earliest:
+                reader = reader.option("startingVersion", "latest")
+            made = reader.load(str(one.folder))
+            if "_event_time" in made.columns:
+                made = made.withWatermark("_event_time", of.delay)
+        made.createOrReplaceTempView(f"`{one.full_name}`")
+
+
+def _topic(spark: SparkSession, one: AppTopic, of: Streamed, *, earliest: bool) -> DataFrame:
+    records = kafka_stream(
+        spark, of.kafka, [one.topic], starting_offsets="earliest" if earliest else "latest"
+    ).select("key", "value", "partition", "offset", "timestamp")
+    masking = of.masking.get(one.app)
+    if masking is not None:
+        records = records.mapInArrow(_Masked(masking), records.schema)
+    event = F.from_json(F.col("value").cast("string"), one.columns)
+    made = records.where("value IS NOT NULL").select(
+        event.alias("event"),
+        F.col("key").cast("string").alias("_key"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_arrived"),
+    )
+    made = made.select("event.*", "_key", "_partition", "_offset", "_arrived")
+    if not one.event_time:
+        return made
+    at = F.col(f"`{one.event_time}`")
+    made = made.withColumn("_event_time", F.timestamp_millis(at) if one.is_ms else at)
+    return made.withWatermark("_event_time", of.delay)
+
+
+@dataclass(frozen=True)
+class _Masked:
+    """Does to records what their app does where it reads them; headers are not read at all."""
+
+    masking: Masking
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        masks = self.masking.open()
+        for batch in batches:
+            values = batch.column("value").to_pylist()
+            there = [place for place, value in enumerate(values) if value is not None]
+            for place, value in zip(there, masks.messages([values[p] for p in there]), strict=True):
+                values[place] = value
+            keys = [masks.value(key) for key in batch.column("key").to_pylist()]
+            columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), *batch.columns[2:]]
+            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _asked(spark: SparkSession, text: str, known: Sequence[str]) -> DataFrame:
+    try:
+        # Statements that are no query would be done when they are read.
+        spark._jsparkSession.sessionState().sqlParser().parseQuery(text)  # noqa: SLF001
+        return spark.sql(text)
+    except ParseException as error:
+        raise NotStreamable(_said(error)) from None
+    except AnalysisException as error:
+        missing = re.search(r"TABLE_OR_VIEW_NOT_FOUND.*?view (\S+) cannot", str(error), re.DOTALL)
+        if missing is not None:
+            raise unknown_table(missing[1].replace("`", ""), known) from None
+        raise NotStreamable(_said(error)) from None
+
+
+def _wait(query: StreamingQuery, for_s: float | None, stop: Callable[[], bool]) -> int:
+    """Wait for a query's end; one that is to end may finish the batch that runs."""
+    deadline = None if for_s is None else time.monotonic() + for_s
+    try:
+        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # also parts of a second
+            if stop() or (deadline is not None and time.monotonic() >= deadline):
+                _end(query)
+                break
+    except StreamingQueryException as error:
+        raise NotStreamable(_said(error)) from None
+    progress = query.lastProgress
+    return 0 if progress is None else int(progress["batchId"]) + 1
+
+
+def _end(query: StreamingQuery) -> None:
+    last = time.monotonic() + _LAST_S
+    while query.isActive and time.monotonic() < last:
+        status = query.status
+        if not status["isTriggerActive"] or "Waiting for" in status["message"]:
+            break
+        time.sleep(0.02)
+    with contextlib.suppress(StreamingQueryException):
+        query.stop()
+
+
+def _said(error: Exception) -> str:
+    """Return what Spark says is wrong, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = next(
+        (line for line in lines if not line.startswith(("==", "^", "---", "JVM stacktrace"))), "unknown"
+    )
+    return _CONDITION.sub("", text).partition(" SQLSTATE:")[0].rstrip(";.")

@@ -1,0 +1,141 @@
+"""Mutants of SQL over tables, of aggregations as data, and of upkeep by schedule."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_TABLES: Final = "shared/millrace/query/tables.py"
+_MERGING: Final = "shared/millrace/connectors/merging.py"
+_QUERY: Final = "tests/unit/millrace/query/test_query.py"
+_LIFE: Final = "apps/aggregates/life.py"
+_WINDOWING: Final = "apps/aggregates/windowing.py"
+_SELECTING: Final = "apps/aggregates/selecting.py"
+_WINDOWS: Final = "tests/unit/apps/aggregates/test_windows.py"
+_HISTORY: Final = f"{_WINDOWS}::test_any_history_of_definitions_gives_what_a_batch_gives"
+_CARE: Final = "shared/millrace/connectors/maintenance.py"
+_MAINTAINED: Final = "tests/unit/millrace/connectors/test_maintenance.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "query: what waits for a table is not asked",
+        _TABLES,
+        "    if upsert is None or not waits:\n",
+        "    if True:\n",
+        "tables are asked as they are when what waits is merged",
+        (f"{_QUERY}::test_a_table_is_asked_as_it_is_when_what_waits_is_merged",),
+    ),
+    Mutant(
+        "query: what waits wins though it is older",
+        _TABLES,
+        'wins = "TRUE" if newer is None else f"({_sql(newer)}) IS TRUE"',
+        'wins = "TRUE"',
+        "an older version changes nothing",
+        (f"{_QUERY}::test_a_table_is_asked_as_it_is_when_what_waits_is_merged",),
+    ),
+    Mutant(
+        "query: a batch that is merged counts as waiting",
+        _MERGING,
+        "        return done is None or batch_id > done\n",
+        "        return True\n",
+        "what is merged while it is read counts once",
+        (f"{_QUERY}::test_what_is_merged_while_it_is_read_counts_once",),
+    ),
+    Mutant(
+        "query: statements that are no query are done",
+        _TABLES,
+        '        _do(engine, f\'CREATE VIEW "{_AS_KEPT}"."asked" AS\\n{_one(text)}\', known, app)\n',
+        "",
+        "only queries",
+        (f"{_QUERY}::test_what_is_wrong_is_said_in_a_line_and_nothing_is_written",),
+    ),
+    Mutant(
+        "aggregates: a version keeps windows that begin after it",
+        _WINDOWING,
+        "if self.from_ms <= s < self.until_ms]",
+        "if self.from_ms <= s]",
+        "what is late for a version is late, whoever has the next window",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "aggregates: a change ends the version before at once",
+        _LIFE,
+        "until_ms=min(v.until_ms, max(at, v.from_ms))",
+        "until_ms=v.from_ms",
+        "open windows go on as they began",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "aggregates: two versions speak of a window",
+        _WINDOWING,
+        "            if not self.version.has(record.window_start_ms):\n",
+        "            if False:\n",
+        "one version speaks of each window",
+        (f"{_WINDOWS}::test_of_versions_that_both_have_seen_a_window_one_speaks",),
+    ),
+    Mutant(
+        "aggregates: an event is for windows that began before its version",
+        _LIFE,
+        "        return self.from_ms <= start < self.until_ms\n",
+        "        return start < self.until_ms\n",
+        "no window is told in part",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "aggregates: repeats count",
+        _SELECTING,
+        "        if not wanted or self._is_repeat(event, source):\n",
+        "        if not wanted:\n",
+        "an event that comes again counts once",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "aggregates: a late event is dropped",
+        _SELECTING,
+        "        self.process(event, ctx)\n",
+        "        return\n",
+        "late events refine",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "aggregates: keys have no limit",
+        _WINDOWING,
+        ">= keys_per_shard(aggregation):\n",
+        ">= 1 << 60:\n",
+        "state is bounded in keys",
+        (f"{_WINDOWS}::test_keys_beyond_the_limit_are_left_out_and_told",),
+    ),
+    Mutant(
+        "aggregates: windows have no limit",
+        _WINDOWING,
+        "        if len(windows) > max(before, aggregation.max_windows):\n",
+        "        if False:\n",
+        "state is bounded in windows",
+        (f"{_WINDOWS}::test_windows_beyond_the_limit_are_left_out_and_told",),
+    ),
+    Mutant(
+        "aggregates: what was over stays",
+        _WINDOWING,
+        "        if not windows:\n            self.kept.remove(place)\n            return NEVER\n",
+        "        if not windows:\n            return NEVER\n",
+        "nothing is kept when windows are over",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "maintenance: beside a job its tables are compacted",
+        _CARE,
+        "    if is_merged and is_running(root):\n",
+        "    if False:\n",
+        "never in the way of a merge",
+        (f"{_MAINTAINED}::test_beside_a_job_a_table_that_is_merged_into_is_the_jobs",),
+    ),
+    Mutant(
+        "maintenance: it is always quiet",
+        _CARE,
+        "        if idle >= care.quiet_s:\n",
+        "        if True:\n",
+        "in quiet moments",
+        (f"{_MAINTAINED}::test_a_table_that_is_written_to_is_left_alone_until_it_is_quiet",),
+    ),
+)

@@ -1,0 +1,396 @@
+"""Aggregations against a batch over all events, whatever the cuts, restarts, repeats and late events."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import math
+import os
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from apps.aggregates.app import masking
+from apps.aggregates.definition import Aggregation, AggregationError, Windows, check
+from apps.aggregates.files import read as read_file
+from apps.aggregates.life import MAX_VERSIONS, PublishAggregation, RemoveAggregation, change
+from apps.aggregates.selecting import SHARDS, Source, selecting
+from apps.aggregates.settings import AggregateSettings
+from apps.aggregates.sources import inputs_of
+from apps.aggregates.windowing import Windowing, keys_per_shard
+from millrace.errors import UserError
+from millrace.host.memory_chain import MemoryChain
+from millrace.runtime.settings import load_settings
+from millrace.topology import Input, read
+
+SEEDS = int(os.environ.get("AGGREGATE_SEEDS", "150"))
+BOUND = 2_000
+SPAN = 60_000
+
+
+class Sale(msgspec.Struct, frozen=True):
+    event_id: str
+    card: str | None
+    shop: str
+    amount: float | None
+    event_time_ms: int
+
+
+TYPES = {"sales": Sale}
+WHERES: dict[str, Callable[[Sale], bool]] = {
+    "": lambda sale: True,
+    "amount > 5": lambda sale: sale.amount is not None and sale.amount > 5,
+    "shop == 's1' or amount is missing": lambda sale: sale.shop == "s1" or sale.amount is None,
+}
+COLUMNS: dict[str, Callable[[list[float | None]], float | None]] = {
+    "count": lambda values: float(len(values)),
+    "count(amount)": lambda values: float(len(there(values))),
+    "sum(amount)": lambda values: math.fsum(there(values)),
+    "min(amount)": lambda values: min(there(values), default=None),
+    "max(amount)": lambda values: max(there(values), default=None),
+    "mean(amount)": lambda values: math.fsum(there(values)) / len(there(values)) if there(values) else None,
+}
+
+
+def there(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def chain(types: dict[str, Any] | None = None) -> MemoryChain:
+    sources = {"sales": Source("sales", Sale, "event_id")}
+    topology = (
+        read({"sales": Input("sales", "event_id")}, control="control")
+        .process(selecting(sources, 10 * SPAN))
+        .key_by(("name", "shard"))
+        .process(Windowing(types or TYPES))
+        .write(tables={"main": "results", "limits": "limits", "late": "late"})
+    )
+    return MemoryChain(topology, out_of_orderness_ms=BOUND)
+
+
+def run(made: MemoryChain, sales: list[Sale]) -> list[Any]:
+    return made.run_batch([(sale.event_id, sale.event_time_ms, sale, "sales") for sale in sales])
+
+
+def aggregation(chance: random.Random, name: str, *, sessions: bool) -> Aggregation:
+    kind = chance.choice(("tumbling", "hopping", "session") if sessions else ("tumbling", "hopping"))
+    every = chance.choice((1_000, 2_500, 3_000)) if kind == "hopping" else None
+    size = chance.choice((3_000, 5_000, 7_000)) if kind != "session" else chance.choice((900, 2_000, 4_000))
+    chosen = chance.sample(sorted(COLUMNS), chance.randint(1, 4))
+    return Aggregation(
+        name, "sales", Windows(kind, size, every),  # type: ignore[arg-type]
+        {f"c{place}": text for place, text in enumerate(chosen)},
+        chance.choice(((), ("card",), ("card", "shop"))),
+        chance.choice(sorted(WHERES)),
+        0 if kind == "session" else chance.choice((0, 0, 1_500, 6_000)),
+    )  # fmt: skip
+
+
+class World:
+    """Events in the order in which they come, controls between them, and cuts."""
+
+    def __init__(self, seed: int) -> None:
+        chance = self.chance = random.Random(seed)
+        late = chance.random() < 0.5
+        events = []
+        for number in range(chance.randrange(20, 90)):
+            at = chance.randrange(SPAN)
+            came = at + chance.randrange(BOUND)
+            if late and chance.random() < 0.15:
+                came += chance.randrange(15_000)
+            amount = None if chance.random() < 0.1 else chance.randrange(100) / 8
+            card = None if chance.random() < 0.05 else f"c{chance.randrange(3)}"
+            events.append((came, Sale(f"e{number}", card, f"s{chance.randrange(2)}", amount, at)))
+            if chance.random() < 0.1:
+                events.append((came + chance.randrange(3_000), events[-1][1]))
+        self.sales = [sale for _, sale in sorted(events, key=lambda e: (e[0], e[1].event_id))]
+        self.controls: list[tuple[int, Any]] = []
+        place, versions = 0, defaultdict[str, int](int)
+        standing: set[str] = set()
+        for _ in range(chance.randrange(1, 7)):
+            place = chance.randint(place, min(len(self.sales), place + 25))
+            newest = max((s.event_time_ms for s in self.sales[:place]), default=-1)
+            begins = newest + 1 + chance.choice((0, chance.randrange(8_000)))
+            name = chance.choice(("first", "other"))
+            if name in standing and chance.random() < 0.3:
+                standing.discard(name)
+                self.controls.append((place, RemoveAggregation(name, "ann", 0, begins)))
+                continue
+            standing.add(name)
+            versions[name] += 1
+            made = aggregation(chance, name, sessions=not late)
+            check(made, TYPES)
+            self.controls.append((place, PublishAggregation(made, versions[name], "ann", 0, begins)))
+
+    def found(self) -> tuple[dict[Any, Any], set[Any], MemoryChain, list[int]]:
+        """Run it; return last results, late events, the chain, and the watermark by which each was judged."""
+        made, judged, emissions = chain(), [], []
+        place = 0
+        while place < len(self.sales):
+            end = min(len(self.sales), place + self.chance.choice((1, 1, 2, 5, 20)))
+            due = [at for at, _ in self.controls if place < at < end]
+            end = min([end, *due])
+            for at, control in self.controls:
+                if at == place:
+                    emissions += made.broadcast(control)
+            judged += [made.watermark] * (end - place)
+            emissions += run(made, self.sales[place:end])
+            place = end
+            if self.chance.random() < 0.2:
+                made.restart()
+        emissions += made.drain()
+        results, revisions = {}, {}
+        late = set()
+        for e in emissions:
+            record = msgspec.json.decode(e.payload)
+            if e.output == "main":
+                start, stop = record["window_start_ms"], record["window_end_ms"]
+                key = (record["name"], record["version"], tuple(record["key"].values()), start, stop)
+                assert record["revision"] == revisions.get(key, -1) + 1
+                revisions[key], results[key] = record["revision"], record["values"]
+            elif e.output == "late":
+                event = record["event"]
+                late.add((event["name"], event["version"], event["key"], e.event_time))
+            else:
+                raise AssertionError(record)
+        return results, late, made, judged
+
+    def owner(self, name: str, at: int) -> PublishAggregation | None:
+        """Who has what begins at a time: who spoke last of those that hold from then or before."""
+        found = None
+        for _, control in self.controls:
+            own = control.aggregation.name if isinstance(control, PublishAggregation) else control.name
+            if own == name and control.from_ms <= at:
+                found = control
+        return found if isinstance(found, PublishAggregation) else None
+
+    def wanted(self, judged: list[int]) -> tuple[dict[Any, Any], set[Any]]:
+        """The same by sorting and grouping all events."""
+        once: dict[str, tuple[Sale, int]] = {}
+        for sale, watermark in zip(self.sales, judged, strict=True):
+            once.setdefault(sale.event_id, (sale, watermark))
+        groups: dict[Any, list[Sale]] = defaultdict(list)
+        late = set()
+        by_version = [c for _, c in self.controls if isinstance(c, PublishAggregation)]
+        for control in by_version:
+            one = control.aggregation
+            sessions: dict[Any, list[Sale]] = defaultdict(list)
+            for sale, watermark in once.values():
+                if not WHERES[one.where](sale):
+                    continue
+                key, at = tuple(getattr(sale, field) for field in one.key), sale.event_time_ms
+                if one.windows.kind == "session":
+                    if self.owner(one.name, at) is control:
+                        sessions[key].append(sale)
+                    continue
+                size, step = one.windows.size_ms, one.windows.every_ms or one.windows.size_ms
+                mine = [s for s in range(0, at + 1, step) if s <= at < s + size]
+                mine += [s for s in range(-step, -size, -step) if at < s + size]
+                mine = [s for s in mine if self.owner(one.name, s) is control]
+                taken = [s for s in mine if s + size - 1 + one.allowed_lateness_ms > watermark]
+                for start in taken:
+                    groups[one.name, control.version, key, start, start + size].append(sale)
+                if mine and not taken:
+                    late.add((one.name, control.version, msgspec.json.encode(key).decode(), at))
+            for key, sales in sessions.items():
+                for session in split(sorted(sales, key=lambda s: s.event_time_ms), one.windows.size_ms):
+                    bounds = session[0].event_time_ms, session[-1].event_time_ms + one.windows.size_ms
+                    groups[one.name, control.version, key, *bounds] = session
+        columns = {(c.aggregation.name, c.version): c.aggregation.aggregates for c in by_version}
+        results = {
+            key: {
+                column: COLUMNS[text]([sale.amount for sale in sales])
+                for column, text in columns[key[0], key[1]].items()
+            }
+            for key, sales in groups.items()
+        }
+        return results, late
+
+
+def split(sales: list[Sale], gap: int) -> list[list[Sale]]:
+    found: list[list[Sale]] = []
+    for sale in sales:
+        if found and sale.event_time_ms - found[-1][-1].event_time_ms <= gap:
+            found[-1].append(sale)
+        else:
+            found.append([sale])
+    return found
+
+
+def test_any_history_of_definitions_gives_what_a_batch_gives() -> None:
+    told = put_aside = 0
+    for seed in range(SEEDS):
+        world = World(seed)
+        results, late, made, judged = world.found()
+        wanted, wanted_late = world.wanted(judged)
+        assert (results, late) == (wanted, wanted_late), seed
+        assert made.is_empty(), f"{seed}: something is kept"
+        told, put_aside = told + len(results), put_aside + len(late)
+    assert told > 10 * SEEDS
+    assert put_aside > SEEDS // 10
+
+
+def sale(number: int, at: int, card: str = "c", amount: float = 1.0) -> Sale:
+    return Sale(f"e{number}", card, "s", amount, at)
+
+
+def said(emissions: list[Any], output: str = "main") -> list[dict[str, Any]]:
+    return [msgspec.json.decode(e.payload) for e in emissions if e.output == output]
+
+
+def published(one: Aggregation, version: int = 1, begins: int = 0) -> PublishAggregation:
+    return PublishAggregation(one, version, "ann", 0, begins)
+
+
+BY_CARD = Aggregation("n", "sales", Windows("tumbling", 10_000), {"n": "count"}, ("card",))
+
+
+def test_keys_beyond_the_limit_are_left_out_and_told() -> None:
+    made = chain()
+    most = 2 * SHARDS
+    one = msgspec.structs.replace(BY_CARD, max_keys=most)
+    made.broadcast(published(one))
+    out = run(made, [sale(n, 1_000, f"c{n}") for n in range(1_000)])
+    told = said(out, "limits")
+    assert {t["limit"] for t in told} == {"max_keys"}
+    assert {t["most"] for t in told} == {most}
+    results = said(made.drain())
+    left_out = defaultdict(int)
+    for t in told:
+        left_out[t["shard"]] = max(left_out[t["shard"]], t["events"])
+    assert len(results) == keys_per_shard(one) * SHARDS == most
+    assert 1_000 - len(results) >= sum(left_out.values()) > (1_000 - len(results)) // 2
+    assert made.is_empty()
+
+
+def test_a_limit_that_was_reached_is_not_reached_any_more_when_windows_are_over() -> None:
+    made = chain()
+    made.broadcast(published(msgspec.structs.replace(BY_CARD, max_keys=SHARDS)))
+    run(made, [sale(n, 1_000, f"c{n}") for n in range(500)])
+    out = run(made, [sale(1_000, 50_000, "x")])
+    assert len(said(out)) == SHARDS
+    out = run(made, [sale(1_001, 51_000, "x")])
+    assert said(out, "limits") == []
+    # The first of the two was there before time had come to the end of the windows.
+    assert [r["values"]["n"] for r in said(made.drain())] == [1.0]
+
+
+def test_windows_beyond_the_limit_are_left_out_and_told() -> None:
+    made = chain()
+    made.broadcast(published(msgspec.structs.replace(BY_CARD, max_windows=2)))
+    out = run(made, [sale(n, n * 10_000) for n in range(5)])
+    assert [(t["limit"], t["events"]) for t in said(out, "limits")] == [
+        ("max_windows", 1),
+        ("max_windows", 2),
+    ]
+    found = said(out) + said(made.drain())
+    assert [r["window_start_ms"] for r in found] == [0, 10_000]
+
+
+def test_what_the_job_cannot_take_goes_to_the_dead_letters_and_changes_nothing() -> None:
+    made = chain()
+    made.broadcast(published(BY_CARD))
+    bad = msgspec.structs.replace(BY_CARD, aggregates={"n": "sum(shop)"})
+    out = made.broadcast(published(bad, 2))
+    assert {e.output.rpartition(".")[2] for e in out} <= {"dead_letters"}
+    run(made, [sale(1, 1_000)])
+    assert [(r["version"], r["values"]) for r in said(made.drain())] == [(1, {"n": 1.0})]
+
+
+def test_of_versions_that_both_have_seen_a_window_one_speaks() -> None:
+    """The second comes when the first has the window already: it is told by the second alone, with the rest.
+
+    v1   [0, 10) e0 | [10, 20) e1
+    v2               from 10: e2
+    """
+    made = chain()
+    made.broadcast(published(BY_CARD))
+    run(made, [sale(0, 9_500), sale(1, 10_500)])
+    made.broadcast(
+        published(msgspec.structs.replace(BY_CARD, aggregates={"total": "sum(amount)"}), 2, 10_000)
+    )
+    run(made, [sale(2, 10_600, amount=7.0)])
+    found = [(r["version"], r["window_start_ms"], r["values"]) for r in said(made.drain())]
+    assert found == [(1, 0, {"n": 1.0}), (2, 10_000, {"total": 7.0})]
+    assert made.is_empty()
+
+
+def test_versions_with_open_windows_are_bounded() -> None:
+    kept: dict[str, Any] = {}
+    for number in range(1, MAX_VERSIONS + 1):
+        kept |= dict(change(published(BY_CARD, number, number * 1_000), kept, TYPES, 0))
+    with pytest.raises(AggregationError, match="have open windows yet"):
+        list(change(published(BY_CARD, 99, 90_000), kept, TYPES, 0))
+    later = dict(change(published(BY_CARD, 99, 90_000), kept, TYPES, 50_000))
+    assert [v.number for v in later["n"]] == [MAX_VERSIONS, 99]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"source": "x"}, "the job does not read x"),
+        ({"key": ("crad",)}, "no field crad"),
+        ({"key": ("card", "card")}, "twice"),
+        ({"aggregates": {"n": "sum"}}, "sum of what?"),
+        ({"aggregates": {"n": "sum(shop)"}}, "takes a number, and shop is a text"),
+        ({"aggregates": {"n": "median(amount)"}}, "is none of count"),
+        ({"aggregates": {f"n{i}": "count" for i in range(21)}}, "no more than 20"),
+        ({"windows": Windows("hopping", 5_000)}, "every= goes with hopping"),
+        ({"windows": Windows("tumbling", 5_000, 1_000)}, "every= goes with hopping"),
+        ({"windows": Windows("hopping", 5_000, 6_000)}, "no longer than the window"),
+        ({"windows": Windows("hopping", 300_000, 1_000)}, "at most 288"),
+        ({"windows": Windows("hopping", 200_000, 1_000), "max_windows": 100}, "max_windows is 100"),
+        (
+            {"windows": Windows("session", 5_000), "allowed_lateness_ms": 5},
+            "sessions take no allowed_lateness",
+        ),
+        ({"where": "amount >"}, "where: line 1, column 9"),
+        ({"where": "crad == 'x'"}, "there is no field 'crad'"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(AggregationError, match=said.replace("(", r"\(").replace("?", r"\?")):
+        check(msgspec.structs.replace(BY_CARD, **changes), TYPES)
+
+
+@pytest.mark.parametrize("module", ["definition", "files", "sources"])
+def test_examples_run_as_they_stand(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"apps.aggregates.{module}")).failed == 0
+
+
+def test_a_file_is_read_as_it_is_meant(tmp_path: Path) -> None:
+    file = tmp_path / "n.yaml"
+    file.write_text("{name: n, source: sales, key: card, window: {hopping: 10m, every: 1m}, "
+                    "aggregates: {n: count}, allowed_lateness: 30s}")  # fmt: skip
+    (one,) = read_file(file)
+    assert one.windows == Windows("hopping", 600_000, 60_000)
+    assert (one.key, one.allowed_lateness_ms) == (["card"], 30_000)
+    for text, said in [
+        ("[", "n.yaml:1: "), ("7", "has name, source, window"),
+        ("{name: N, source: s, window: {tumbling: 1m}}", "matching regex"),
+        ("{name: n, source: s, aggregates: {n: count}}", "window is {tumbling: 1m}"),
+        ("{name: n, source: s, window: {tumbling: soon}, aggregates: {n: count}}", "soon"),
+        ("{name: n, source: s, window: {tumbling: 1m}, aggregates: {n: count}, colour: red}", "colour"),
+    ]:  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(AggregationError, match=r"n\.yaml") as raised:
+            read_file(file)
+        assert said in str(raised.value)
+    with pytest.raises(AggregationError, match="cannot be read"):
+        read_file(tmp_path / "none.yaml")
+
+
+def test_what_is_hidden_of_a_source_is_hidden_here() -> None:
+    fraud = load_settings(AggregateSettings, app="aggregates", env={})
+    iot = load_settings(AggregateSettings, app="aggregates", overrides=["sources=iot.readings"], env={})
+    assert masking(fraud) is not None
+    assert masking(iot) is None
+    for sources, said in [("nothing.at.all", "no installed app"), (",", "names no topic")]:
+        wrong = load_settings(AggregateSettings, app="aggregates", overrides=[f"sources={sources}"], env={})
+        with pytest.raises(UserError, match=said):
+            inputs_of(wrong)
