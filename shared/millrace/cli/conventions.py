@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 #: Option → its short form, in every command that has the option.
 SHORT: Final = {
+    "--follow": "-f",
     "--format": "-f",
     "--key": "-k",
+    "--lines": "-n",
     "--out": "-o",
     "--quiet": "-q",
     "--reason": "-r",

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from millrace.connectors.merging import MergedTable, Merger
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
-from millrace.connectors.records import dead_letter_record, is_dead_letters
-from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
+from millrace.connectors.records import dead_letter_record, is_dead_letters, reasons_of
+from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
 from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
@@ -51,6 +51,7 @@ class DriverWriter:
         on_clock: Called with each batch and how far its clock is.
         merge_interval_s: How long rows of tables with one row per key wait, so that several batches are
             merged at once, s; 0: each batch is merged by itself, before it is done.
+        on_reasons: Called with each batch that has dead letters and how many there are of each reason.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class DriverWriter:
         stamp: Mapping[str, str] | None = None,
         on_clock: OnClock | None = None,
         merge_interval_s: float = 0.0,
+        on_reasons: OnReasons | None = None,
     ) -> None:
         self._outputs = outputs
-        self._on_clock = on_clock
+        self._on_clock, self._on_reasons = on_clock, on_reasons
         self._table_path = table_path
         self._client_options = dict(client_options)
         self._app_id = app_id
@@ -115,6 +117,10 @@ class DriverWriter:
         for done in at_work:
             done.result()
         self._merger.told()
+        if self._on_reasons is not None and any(map(is_dead_letters, rows)):
+            self._on_reasons(
+                batch_id, reasons_of(p for o, c in rows.items() if is_dead_letters(o) for p in c.payloads)
+            )
         if status is not None and self._on_clock is not None:
             self._on_clock(batch_id, status)
         return counts

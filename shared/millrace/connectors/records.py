@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+import msgspec
 
 #: Kafka header of a dead letter → its field.
 DEAD_LETTER_HEADERS: Final = {
@@ -32,6 +35,25 @@ def is_dead_letters(output: str) -> bool:
     (True, True, False)
     """
     return output.rpartition(".")[2] == "dead_letters"
+
+
+class _Why(msgspec.Struct):
+    reason: str
+
+
+_why = msgspec.json.Decoder(_Why)
+
+
+def reasons_of(payloads: Iterable[bytes]) -> Counter[str]:
+    """Return how many dead letters there are of each reason.
+
+    Args:
+        payloads: Dead letters as JSON.
+
+    >>> sorted(reasons_of([b'{"reason": "late"}', b'{"reason": "future"}', b'{"reason": "late"}']).items())
+    [('future', 1), ('late', 2)]
+    """
+    return Counter(_why.decode(payload).reason for payload in payloads)
 
 
 def dead_letter_record(

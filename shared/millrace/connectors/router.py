@@ -96,6 +96,8 @@ class DeadLetterLimit:
 
 #: What is called with how far the clock is at the end of a batch.
 OnClock = Callable[[int, "ClockStatus"], None]
+#: What is called with how many dead letters of a batch there are of each reason.
+OnReasons = Callable[[int, Mapping[str, int]], None]
 
 
 class Writer(Protocol):

@@ -19,7 +19,7 @@ from millrace.connectors.records import (
     MOST_LETTER_BYTES,
     is_dead_letters,
 )
-from millrace.connectors.router import DeadLetterLimit, OnClock, Outputs
+from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
 from millrace.host.spark_sink import counted, not_written
 from millrace.topology import Upsert
 from millrace.topology.sinks import Table, table_name
@@ -44,6 +44,7 @@ class SparkWriter:
         written: After a savepoint was restored: table → file of the records that it has already.
         stamp: Header → text that all dead letters get: who wrote them.
         on_clock: Called with each batch and how far its clock is.
+        on_reasons: Called with each batch that has dead letters and how many there are of each reason.
     """
 
     outputs: Outputs
@@ -54,6 +55,7 @@ class SparkWriter:
     written: Mapping[str, Path] = field(default_factory=dict)
     stamp: Mapping[str, str] = field(default_factory=dict)
     on_clock: OnClock | None = None
+    on_reasons: OnReasons | None = None
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
@@ -63,11 +65,22 @@ class SparkWriter:
             self.limit.check(batch_id, counts)
             self._write_topics(batch, [o for o in self.outputs.topics if counts.get(o)])
             self._write_tables(batch, [w for w in self.outputs.written if counts.get(w[0])], batch_id)
+            if self.on_reasons is not None and (
+                dead := [o for o in counts if is_dead_letters(o) and counts[o]]
+            ):
+                self.on_reasons(batch_id, self._reasons(batch, dead))
         finally:
             batch.unpersist()
         if status is not None and self.on_clock is not None:
             self.on_clock(batch_id, status)
         return counts
+
+    def _reasons(self, batch: DataFrame, outputs: list[str]) -> dict[str, int]:
+        rows = self.outputs.stream.rows(batch.filter(F.col("output").isin(outputs)))
+        reason = F.get_json_object(F.col("payload").cast("string"), "$.reason").alias("reason")
+        return {
+            row["reason"]: row["count"] for row in rows.select(reason).groupBy("reason").count().collect()
+        }
 
     def _write_topics(self, batch: DataFrame, outputs: list[str]) -> None:
         for output in outputs:

@@ -283,13 +283,25 @@ def moved(
     if settings is not None:
         if settings.incarnation and settings.incarnation in batch.drains:
             return ended(before, settings)
-        return advance(before, batch.reports, settings, batch.idles)
+        after, said = advance(before, batch.reports, settings, batch.idles)
+        if batch.speaks:  # only for whoever watches, and all groups find the same
+            said = msgspec.structs.replace(said, sources=_newest(batch.reports))
+        return after, said
     status = batch.status
     if status is None:  # never: what comes to a group comes with its clock
         raise StateCorrupted(f"{name} was not told how far its input is")
     # A link's rows are judged by what the link itself had come to.
     after = ClockState(max(before.watermark, status.watermark)).behind(status.lag_ms, before)
     return after, msgspec.structs.replace(status, before=before.watermark, watermark=after.watermark)
+
+
+def _newest(reports: Iterable[SourceReport]) -> dict[str, int]:
+    """Return the newest plausible time of each source that is a clock, ms."""
+    found: dict[str, int] = {}
+    for report in reports:
+        if report.is_clock and report.newest is not None:
+            found[report.source] = max(report.newest, found.get(report.source, report.newest))
+    return found
 
 
 def control_order(row: Row) -> tuple[Any, ...]:

@@ -99,7 +99,8 @@ def write_status(root: Path, batch: int, status: ClockStatus) -> None:
     folder.mkdir(exist_ok=True)
     part = folder / f".{batch}.part"
     said = msgspec.structs.asdict(status)
-    for name in ("reach", "lag_ms"):  # what the next process of a chain needs of it, and nobody else
+    # What the next process of a chain needs of it, and whoever watches the job itself; nobody else.
+    for name in ("reach", "lag_ms", "sources"):
         del said[name]
     if not status.control_late:
         del said["control_late"]

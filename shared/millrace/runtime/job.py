@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,23 +25,29 @@ from millrace.host.spark_input import Plan
 from millrace.host.spark_partitions import PARTITIONS_CONF
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
 from millrace.inspect.positions import kept_ids
+from millrace.observing.endpoint import Endpoint
+from millrace.observing.exposition import Bounds
+from millrace.observing.joblog import logging_to
+from millrace.observing.jobs import JobRecord, announced_job, jobs_folder, this_process
+from millrace.observing.observer import Observer
 from millrace.runtime.apps import App, Topic, app_version
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
+from millrace.runtime.monitor import QueryMonitor, listener
 from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
 from millrace.runtime.session import spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.wiring import outputs_of
 from millrace.state.keyring import KEY_FILE_CONF, configured_keys
 from millrace.time.durations import to_ms
+from millrace.topology.sinks import table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from millrace.process import KeyedProcess
-    from millrace.runtime.monitor import QueryMonitor
     from millrace.time.clock import ClockStatus
 
 log = logging.getLogger(__name__)
@@ -106,7 +114,9 @@ class Job:
         self._topics = app.topics(settings)
         self._until_end = until_end
         self._drain = drain
-        self._monitor = monitor
+        self._monitor = monitor or QueryMonitor()
+        self._observer: Observer | None = None
+        self._batch = -1
         self._on_batch = on_batch
         self._warn: Callable[[str], None] = on_warning or (lambda text: log.warning("%s", text))
         self._on_plan = on_plan or (lambda text: log.info("%s", text))
@@ -209,7 +219,7 @@ class Job:
         if self._wait_for_broker is None:
             self._check_broker()
         # A signal while Spark starts must not leave anything behind either.
-        with owned(self.root), _signals(self.stop), self._session() as spark:
+        with owned(self.root), _signals(self.stop), self._observed(), self._session() as spark:
             if self._wait_for_broker is not None:
                 self._wait_for_broker()
                 self._check_broker()
@@ -220,12 +230,79 @@ class Job:
                 self._on_plan(f"{self.app.name}: {told}")
             self._bring_over(spark)
             query = self._query = self._start(spark)
+            self._say("running", None if self._choice is None else self._choice.plan)
             self.started.set()
             with self._ticking(query):
                 self._watch(query)
+            self._say("ending")
             if self._until_end and self._drain and not self._stop.is_set():
                 self._run_dry(spark, progress_of(query))
             self.ended.set()
+
+    @contextlib.contextmanager
+    def _observed(self) -> Iterator[None]:
+        """Let others see the job while the block runs: its record, its figures, its log, its metrics."""
+        metrics, kafka = self.settings.metrics, self.settings.kafka
+        with contextlib.ExitStack() as kept:
+            endpoint = None
+            if metrics.port is not None:
+                endpoint = kept.enter_context(Endpoint(metrics.host, metrics.port))
+            pid, started = this_process()
+            record = JobRecord(
+                app=self.app.name,
+                root=str(self.root),
+                pid=pid,
+                process_started=started,
+                began_ms=time.time_ns() // 1_000_000,
+                host=socket.gethostname(),
+                bootstrap=kafka.bootstrap,
+                reads=tuple(t.name for t in self._topics.reads),
+                writes=tuple(t.name for t in self._topics.writes),
+                clocks=self._topics.clocks,
+                metrics=None if endpoint is None else endpoint.address,
+                signal="TERM" if threading.current_thread() is threading.main_thread() else "INT",
+            )
+            observer = self._observer = Observer(
+                record,
+                self._monitor,
+                key_file=self.settings.state.encryption.key_file,
+                exports=_exports(self.settings),
+            )
+            try:
+                kept.enter_context(
+                    logging_to(
+                        self.root / "logs",
+                        shape=self.settings.log_format,
+                        level=self.settings.log_level,
+                        query=self.app.name,
+                        batch=lambda: self._batch,
+                        ours=("millrace", self.app.topology.__module__.partition(".")[0]),
+                    )
+                )
+                kept.enter_context(announced_job(record, jobs_folder()))
+            except OSError as error:
+                self._warn(f"`millrace status` will not see this job: {error}")
+            kept.enter_context(observer)
+            if endpoint is not None:
+                kept.enter_context(endpoint.serving(observer.figures, self._bounds()))
+            log.info("%s began in %s, pid %d", self.app.name, self.root, pid)
+            if self._choice is not None:
+                log.info("%s", self._choice)
+            try:
+                yield
+            except Exception as error:
+                log.error("%s ended: %s", self.app.name, error)
+                raise
+            log.info("%s has ended", self.app.name)
+
+    def _say(self, phase: str, plan: str | None = None) -> None:
+        if self._observer is not None:
+            self._observer.say(phase=phase, plan=plan)
+
+    def _bounds(self) -> Bounds:
+        metrics, trigger = self.settings.metrics, self.settings.stream.trigger_interval
+        dead_after = max(metrics.dead_after, 10 * trigger)
+        return Bounds(metrics.ready_lag, to_ms(metrics.ready_age), to_ms(dead_after))
 
     def _session(self) -> contextlib.AbstractContextManager[SparkSession]:
         spark = self.settings.spark
@@ -333,6 +410,8 @@ class Job:
         if end is None:
             ship_project(spark, self.root / "shipped")
         outputs = self.build(spark, end)
+        if self._observer is not None:  # an app may make records of its own of late events
+            self._observer.late_in(o for o, to in outputs.written if table_name(to) == "late")
         incarnation = self._incarnation = check_contract(self.root, outputs.stream.contract())
         clock = msgspec.structs.replace(
             outputs.stream.clock, topics=self._topics.clocks, incarnation=incarnation
@@ -340,9 +419,7 @@ class Job:
         epochs = keep_settings(self.root, clock)
         router = self._router(outputs, f"{self.app.name}:{incarnation}")
         self._writers.callback(router.close)
-        if self._monitor is not None and end is None:
-            from millrace.runtime.monitor import listener
-
+        if end is None:
             spark.streams.addListener(listener(self._monitor))
         writer = (
             outputs.stream.raw.writeStream.queryName(self.app.name)
@@ -387,6 +464,7 @@ class Job:
             stamp,
             self._after_clock,
             self.settings.stream.merge_interval.total_seconds(),
+            self._after_reasons,
         )
         small.prepare()
         large = SparkWriter(
@@ -398,12 +476,16 @@ class Job:
             written,
             stamp,
             self._after_clock,
+            self._after_reasons,
         )
         records = self.settings.stream.driver_records
         return Router(small, large, driver_records=records, on_batch=self._after_batch, stop=self._stop)
 
     def _after_batch(self, batch_id: int, counts: dict[str, int]) -> None:
         self._ran = self._ran or bool(counts)
+        self._batch = batch_id
+        if self._observer is not None:
+            self._observer.on_batch(batch_id, counts)
         if self._on_batch is not None:
             self._on_batch(batch_id, counts)
 
@@ -412,8 +494,13 @@ class Job:
         if self._choice is not None and self._choice.plan == "station" and not self._until_end:
             self._backlog.see(is_full=status.is_full)
         write_status(self.root, batch_id, status)
-        if self._monitor is not None:
-            self._monitor.on_clock(self.app.name, status)
+        self._monitor.on_clock(self.app.name, status)
+        if self._observer is not None:
+            self._observer.on_clock(status)
+
+    def _after_reasons(self, batch_id: int, reasons: Mapping[str, int]) -> None:
+        if self._observer is not None:
+            self._observer.on_reasons(batch_id, reasons)
 
     def _watch(self, query: StreamingQuery) -> None:
         """Wait for the query's end, and bring all tables to its last batch."""
@@ -543,6 +630,15 @@ def _ended(query: StreamingQuery, seconds: float) -> bool:
         return query.awaitTermination(seconds) is not False  # type: ignore[arg-type] # also of parts of a second
     except StreamingQueryException:
         return True
+
+
+def _exports(settings: AppSettings) -> tuple[Path, ...]:
+    """Return the folders of exported models: under the root, and the one that the app's settings name."""
+    found = [Path(settings.storage.path("models", "exported"))]
+    named = getattr(getattr(settings, "model", None), "exports", "")
+    if isinstance(named, str) and named:
+        found.append(Path(named).expanduser().absolute())
+    return tuple(dict.fromkeys(found))
 
 
 def first_line(text: str) -> str:

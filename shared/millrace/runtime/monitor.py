@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from millrace.runtime.redaction import redact_text
 
@@ -23,11 +24,16 @@ if TYPE_CHECKING:
 #: Name of the observed metrics (``DataFrame.observe``) that count the records of each output.
 OUTPUTS_METRIC: Final = "millrace_outputs"
 
+#: What stands in the error of a query that was asked to end, and is none.
+STOPPED: Final = "millrace.connectors.router.StopRequested"
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Batches over which rates are averaged: short enough to show a stall, long enough not to flicker.
 _RATE_BATCHES: Final = 5
 #: Batches over which percentiles are taken.
 _KEPT_BATCHES: Final = 100
+#: Upper bounds of the classes that durations of batches are counted in, seconds.
+DURATIONS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,14 @@ class QuerySnapshot:
         error: First line of what ended the query, secrets removed.
         idle: Whether it waits for data.
         active: Whether it runs.
+        ended_ms: When the last batch ended, UTC ms; None before the first.
+        alive_ms: When the query last showed that its loop runs: a batch, or that there is nothing to do.
+        phases_ms: Phase of a batch as Spark calls it → milliseconds of the last batch.
+        phases_total_ms: The same of all batches since the monitor was attached.
+        durations: Batches by how long they took: for each of :data:`DURATIONS_S` those up to it, at the end
+            all.
+        durations_sum_ms: What they took together.
+        positions: ``topic:partition`` → offset after what was read, and after what there was.
     """
 
     name: str = ""
@@ -90,6 +104,13 @@ class QuerySnapshot:
     error: str | None = None
     idle: bool = False
     active: bool = True
+    ended_ms: int | None = None
+    alive_ms: int | None = None
+    phases_ms: Mapping[str, int] = field(default_factory=dict)
+    phases_total_ms: Mapping[str, int] = field(default_factory=dict)
+    durations: tuple[int, ...] = (0,) * (len(DURATIONS_S) + 1)
+    durations_sum_ms: int = 0
+    positions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     recent: tuple[BatchStat, ...] = field(default=(), repr=False)
 
     @property
@@ -139,10 +160,43 @@ def snapshot_from_progress(prev: QuerySnapshot, progress: Mapping[str, Any]) -> 
         idle=rows == 0,
         active=True,
     )
-    after = _with_batch(after, stat)
+    after = _with_phases(_with_batch(after, stat), stat, durations)
     after = _with_state(after, progress.get("stateOperators") or ())
     total, largest = _lag(progress.get("sources") or ())
-    return replace(after, lag=total, lag_max=largest)
+    return replace(
+        after, lag=total, lag_max=largest, positions=_positions(progress.get("sources") or (), prev.positions)
+    )
+
+
+def _with_phases(prev: QuerySnapshot, stat: BatchStat, durations: Mapping[str, Any]) -> QuerySnapshot:
+    phases = {name: int(took) for name, took in durations.items() if name != "triggerExecution"}
+    took_s = stat.duration_ms / 1000
+    counted = tuple(
+        n + (bound is None or took_s <= bound)
+        for n, bound in zip(prev.durations, (*DURATIONS_S, None), strict=True)
+    )
+    return replace(
+        prev,
+        ended_ms=stat.start_ms + stat.duration_ms,
+        phases_ms=phases,
+        phases_total_ms=_added(prev.phases_total_ms, phases),
+        durations=counted,
+        durations_sum_ms=prev.durations_sum_ms + stat.duration_ms,
+    )
+
+
+def _positions(
+    sources: Iterable[Mapping[str, Any]], before: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """Return where each partition stands; what the last batch did not tell of stays as it was."""
+    found = dict(before)
+    for source in sources:
+        read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for place in read.keys() | latest.keys():
+            # A partition that appeared since the batch was planned is unread as a whole.
+            done = read.get(place, 0)
+            found[":".join(place)] = done, max(done, latest.get(place, done))
+    return found
 
 
 def _with_batch(prev: QuerySnapshot, stat: BatchStat) -> QuerySnapshot:
@@ -246,9 +300,16 @@ def _time(text: str) -> datetime:
 
 
 class QueryMonitor:
-    """Keeps the snapshot of every query that it is told about; safe to use from any thread."""
+    """Keeps the snapshot of every query that it is told about; safe to use from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        wall_ms: Now, UTC milliseconds.
+    """
+
+    def __init__(self, wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._wall_ms = wall_ms
+        #: CPU seconds that went into what the engine told.
+        self.cpu_s = 0.0
         self._lock = threading.Lock()
         self._queries: dict[str, QuerySnapshot] = {}
         self._last = ""
@@ -304,7 +365,7 @@ class QueryMonitor:
     def terminated(self, run_id: str, error: str | None) -> None:
         """Note that the query of this run has ended, and with which error."""
         lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
-        text = redact_text(lines[0]) if lines else None
+        text = redact_text(lines[0]) if lines and STOPPED not in (error or "") else None
         self._update(self._named(run_id), lambda prev: replace(prev, active=False, idle=False, error=text))
 
     def _named(self, run_id: str) -> str:
@@ -314,12 +375,45 @@ class QueryMonitor:
     def _update(self, name: str, change: Callable[[QuerySnapshot], QuerySnapshot]) -> None:
         with self._lock:
             prev = self._queries.get(name, QuerySnapshot(name=name))
-            self._queries[name] = change(prev)
+            self._queries[name] = replace(change(prev), alive_ms=self._wall_ms())
             self._last = name
 
 
 def _name(progress: Mapping[str, Any]) -> str:
     return str(progress.get("name") or progress.get("id") or "")
+
+
+class _JavaListener:
+    """What the engine calls; it takes an event's JSON whole, in two calls.
+
+    PySpark's own listener asks for every field of every event by itself, some hundred calls between the
+    processes for each batch.
+    """
+
+    def __init__(self, monitor: QueryMonitor) -> None:
+        self._monitor = monitor
+
+    def onQueryStarted(self, event: Any) -> None:
+        self._monitor.started(event.name() or str(event.id().toString()), str(event.runId().toString()))
+
+    def onQueryProgress(self, event: Any) -> None:
+        began = time.thread_time()
+        self._monitor.progressed(json.loads(event.progress().json()))
+        self._monitor.cpu_s += time.thread_time() - began
+
+    def onQueryIdle(self, event: Any) -> None:
+        self._monitor.idled(str(event.runId().toString()))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        error = event.exception()
+        self._monitor.terminated(
+            str(event.runId().toString()), str(error.get()) if error.isDefined() else None
+        )
+
+    class Java:
+        """What it is on the other side."""
+
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def listener(monitor: QueryMonitor) -> StreamingQueryListener:
@@ -329,16 +423,20 @@ def listener(monitor: QueryMonitor) -> StreamingQueryListener:
     class MonitorListener(spark.StreamingQueryListener):
         """Hands each event over and returns; runs no Spark job, which would wait for itself."""
 
+        @property
+        def _jlistener(self) -> Any:
+            from pyspark import SparkContext
+
+            jvm: Any = SparkContext._jvm
+            return jvm.PythonStreamingQueryListenerWrapper(_JavaListener(monitor))
+
         def onQueryStarted(self, event: spark.QueryStartedEvent) -> None:
-            monitor.started(event.name or str(event.id), str(event.runId))
+            """Not called: the engine is given another object."""
 
         def onQueryProgress(self, event: spark.QueryProgressEvent) -> None:
-            monitor.progressed(json.loads(event.progress.json))
-
-        def onQueryIdle(self, event: spark.QueryIdleEvent) -> None:
-            monitor.idled(str(event.runId))
+            """Not called."""
 
         def onQueryTerminated(self, event: spark.QueryTerminatedEvent) -> None:
-            monitor.terminated(str(event.runId), event.exception)
+            """Not called."""
 
     return MonitorListener()

@@ -319,6 +319,37 @@ class OperatorsSettings(Section):
         return str(value) if isinstance(value, Path) else value
 
 
+class MetricsSettings(Section):
+    """Metrics of a running job for Prometheus, and whether it is well, over HTTP."""
+
+    port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="where /metrics, /healthz and /readyz answer; 0: a free one, told by `millrace status`; "
+        "unset: nowhere",
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="address to listen on; there is neither a login nor encryption: another one only "
+        "where the network is yours",
+    )
+    ready_lag: int = Field(
+        default=1_000_000, ge=0, description="most records that may wait in the topics of a job that is ready"
+    )
+    ready_age: Duration = Field(
+        default=timedelta(minutes=1),
+        description="for how long the query of a job that is ready may have shown nothing: no batch, and not "
+        "that there is nothing to do",
+    )
+    dead_after: Duration = Field(
+        default=timedelta(minutes=5),
+        description="after so long without such a sign a job is not healthy; no less than ten times "
+        "stream.trigger_interval",
+    )
+
+
 class AppSettings(BaseSettings):
     """What every app can be told; apps subclass it to add fields of their own.
 
@@ -341,7 +372,13 @@ class AppSettings(BaseSettings):
     stream: StreamSettings = StreamSettings()
     state: StateSettings = StateSettings()
     operators: OperatorsSettings = OperatorsSettings()
+    metrics: MetricsSettings = MetricsSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="how lines of logs/job.log under storage.root look; json: an object per line, with query "
+        "and batch",
+    )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 

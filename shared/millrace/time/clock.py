@@ -179,6 +179,7 @@ class ClockStatus(msgspec.Struct, array_like=True, frozen=True):
         reach: H, what holds all clocks back in this batch, ms; ``NEVER``: nothing does.
         lag_ms: How far behind this clock a process is that comes next in a chain, ms.
         control_late: Control events that came when time had passed theirs.
+        sources: Source → its newest plausible time in this batch, ms; of those that are clocks.
     """
 
     before: int
@@ -190,6 +191,7 @@ class ClockStatus(msgspec.Struct, array_like=True, frozen=True):
     reach: int = NEVER
     lag_ms: int = 0
     control_late: int = 0
+    sources: dict[str, int] = {}
 
 
 def plausible(event_time: int, arrival: int | None, skew_ms: int | None) -> int:

@@ -1,0 +1,103 @@
+"""What `status`, `top`, `stop` and `logs` have in common: which jobs there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    from millrace.observing.jobs import JobRecord
+    from millrace.observing.reading import Jobs, JobStatus
+
+
+def now_ms() -> int:
+    """Return now, UTC milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def jobs_of(config: Path | None, overrides: list[str]) -> Jobs:
+    """Return what finds this machine's jobs."""
+    from millrace.observing.reading import Jobs
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.settings import load_settings
+
+    def options(record: JobRecord) -> Mapping[str, str]:
+        try:
+            settings = load_settings(
+                load_app(record.app).settings, app=record.app, config=config, overrides=overrides
+            )
+            return (
+                settings.kafka.client_options() if settings.kafka.bootstrap else dict(settings.kafka.options)
+            )
+        except UserError:  # an app that is not installed here, settings of another version
+            return {}
+
+    return Jobs(options=options, wall_ms=now_ms)
+
+
+def found_jobs(
+    jobs: Jobs, names: list[str], root: Path | None, config: Path | None, overrides: list[str]
+) -> list[JobStatus]:
+    """Return how jobs do: of the apps that are named, else of all.
+
+    Args:
+        jobs: Finds them.
+        names: Apps; none: all.
+        root: Their folder; default: all that are known.
+        config: Settings file.
+        overrides: Settings, ``key=value``.
+
+    Raises:
+        UserError: There is no such app, or no such folder.
+    """
+    known: list[tuple[str, Path]] = []
+    if root is not None:
+        place = str(root.absolute())
+        recorded = any(job.record is not None and job.record.root == place for job in jobs.records())
+        if not root.is_dir() and not recorded:
+            raise UserError(f"{root} is no folder")
+        known = [] if recorded else [(app, root.absolute()) for app in names or [_app_of(root)]]
+    else:
+        known = [(name, place) for name in names or _installed() for place in _roots(name, config, overrides)]
+    found = jobs.all(known)
+    ran = {s.app for s in found if s.state != "never run"}
+    found = [s for s in found if s.state != "never run" or s.app not in ran]
+    return [
+        s
+        for s in found
+        if (not names or s.app in names or s.state == "unreadable")
+        and (root is None or s.root == str(root.absolute()))
+    ]
+
+
+def _installed() -> list[str]:
+    from millrace.runtime.installed import list_apps
+
+    return list(list_apps())
+
+
+def _roots(name: str, config: Path | None, overrides: list[str]) -> list[Path]:
+    """Return where an app keeps what it makes: its ``storage.root``, and the folder of its last demo."""
+    from millrace.demo import demo_path
+    from millrace.observing.figures import FIGURES_FILE
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.settings import load_settings
+
+    root = load_settings(
+        load_app(name).settings, app=name, config=config, overrides=overrides
+    ).storage.local_root
+    demo = demo_path(name)
+    return [*([] if root is None else [root]), *([demo] if (demo / FIGURES_FILE).exists() else [])]
+
+
+def _app_of(root: Path) -> str:
+    from millrace.observing.figures import read_figures
+
+    figures = read_figures(root)
+    if figures is None:
+        raise UserError(f"no job has run in {root}, or not of this version: name the app")
+    return figures.job.app

@@ -1,0 +1,200 @@
+"""How jobs do, put together from records, figures and checkpoints; and the commands that show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millrace.console.jobs_view import jobs_table
+from millrace.errors import UserError
+from millrace.observing.figures import write_figures
+from millrace.observing.jobs import record_path, write_atomically
+from millrace.observing.reading import Jobs, JobStatus, chosen
+from tests.unit.millrace.cli.test_commands import run
+from tests.unit.millrace.observing.cases import NOW, another_process, figures, record
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def keep(home: Path, root: Path, *, with_record: bool = True, **more: Any) -> None:
+    """Leave what a job leaves."""
+    root.mkdir(parents=True, exist_ok=True)
+    now = figures(root, **more)
+    write_figures(root, now)
+    if with_record:
+        write_atomically(record_path(home / "jobs", "fraud", root), msgspec.json.encode(now.job))
+
+
+def jobs(home: Path) -> Jobs:
+    return Jobs(home / "jobs", wall_ms=lambda: NOW)
+
+
+def test_a_running_job_has_the_figures_of_its_own_run(home: Path, tmp_path: Path) -> None:
+    keep(home, tmp_path / "a")
+    (found,) = jobs(home).all()
+    assert (found.state, found.since_ms) == ("running", NOW - 60_000)
+    assert found.figures == figures(tmp_path / "a")
+    before = figures(tmp_path / "a", job=record(tmp_path / "a", began_ms=1))
+    write_figures(tmp_path / "a", before)
+    (found,) = jobs(home).all()
+    assert (found.state, found.figures) == ("starting", None), "those are of the run before"
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "note"),
+    [
+        ({"ended_ms": NOW - 5, "phase": "ended"}, "stopped", ""),
+        ({"ended_ms": NOW - 5, "error": "disk full"}, "failed", "disk full"),
+        ({}, "running", ""),  # started with another MILLRACE_HOME
+        ({"job": record("x", process_started=1.0)}, "died", ""),
+    ],
+)
+def test_a_folder_without_a_record_says_how_its_job_did(
+    home: Path, tmp_path: Path, more: dict[str, Any], state: str, note: str
+) -> None:
+    keep(home, tmp_path / "a", with_record=False, **more)
+    (found,) = jobs(home).all([("fraud", tmp_path / "a")])
+    assert (found.state, found.note) == (state, note)
+    (nothing,) = jobs(home).all([("fraud", tmp_path / "b")])
+    assert (nothing.state, nothing.figures) == ("never run", None)
+
+
+def test_figures_that_cannot_be_read_are_none(home: Path, tmp_path: Path) -> None:
+    keep(home, tmp_path / "a")
+    (tmp_path / "a" / "figures.json").write_text('{"job": 7')
+    (found,) = jobs(home).all()
+    assert (found.state, found.figures) == ("starting", None)
+
+
+def status(root: str, state: Any = "running", app: str = "fraud") -> JobStatus:
+    return JobStatus(app, state, root)
+
+
+def test_the_job_that_is_meant_is_the_one_that_runs(tmp_path: Path) -> None:
+    found = [status("/a", "stopped"), status("/b"), status("/c", app="iot")]
+    assert chosen(found, "fraud", None).root == "/b"
+    assert chosen(found, "fraud", Path("/a")).root == "/a"
+    with pytest.raises(UserError, match="/b, /d: name one with --root"):
+        chosen([*found, status("/d", "died")], "fraud", None)
+    assert chosen([*found, status("/d")], "fraud", Path("/d")).root == "/d"
+    with pytest.raises(UserError, match="no job of fraud is known in /z"):
+        chosen(found, "fraud", Path("/z"))
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def test_no_job_at_all(home: Path) -> None:
+    code, out, _ = run("status", "--json")
+    assert code == 0
+    assert {one["state"] for one in json.loads(out)} == {"never run"}
+    assert {"fraud", "iot"} <= {one["app"] for one in json.loads(out)}
+    assert run("status", "fraud")[0] == 1
+    code, out, _ = run("stop", "fraud")
+    assert (code, out.startswith("fraud: does not run in ")) == (0, True)
+    code, _, errors = run("logs", "fraud")
+    assert (code, errors.startswith("fraud has logged nothing")) == (1, True)
+
+
+def test_status_and_top_say_the_same(home: Path, tmp_path: Path) -> None:
+    keep(home, tmp_path / "a")
+    (home / "jobs" / "iot-bad.json").write_text("{")
+    found = {one["app"]: one for one in json.loads(run("status", "--json")[1]) if one["state"] != "never run"}
+    (top,) = run("top", "--once", "--json")[1].splitlines()
+    assert found == {one["app"]: one for one in json.loads(top) if one["state"] != "never run"}
+    assert (found["fraud"]["state"], found["iot"]["state"]) == ("running", "unreadable")
+    code, out, _ = run("status", "fraud")
+    assert code == 0
+    for said in ("running", "in:1", "card-7", "malformed 4", "version 3", "100/s in"):
+        assert said in out
+    assert "running" in run("top", "--once")[1]
+
+
+def test_two_folders_of_one_app_have_to_be_named(home: Path, tmp_path: Path) -> None:
+    with another_process() as (process, started):
+        for name in ("a", "b"):
+            own = record(tmp_path / name, pid=process.pid, process_started=started)
+            keep(home, tmp_path / name, job=own)
+        code, _, errors = run("stop", "fraud")
+        assert (code, "name one with --root" in errors) == (2, True)
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+        code, out, _ = run("stop", "fraud", "--root", str(tmp_path / "a"), "--json")
+        assert (code, json.loads(out)["did"]) == (0, "died")
+        (left,) = jobs(home).records()
+        assert left.record is not None
+        assert left.record.root == str(tmp_path / "b")
+
+
+def test_the_log_is_shown_as_it_is_or_as_json(home: Path, tmp_path: Path) -> None:
+    keep(home, tmp_path / "a")
+    (tmp_path / "a" / "logs").mkdir()
+    (tmp_path / "a" / "logs" / "job.log").write_text('one\n{"message": "two"}\n3\n')
+    assert run("logs", "fraud", "-n", "2")[1] == '{"message": "two"}\n3\n'
+    assert [json.loads(line) for line in run("logs", "fraud", "--json")[1].splitlines()] == [
+        {"message": "one"}, {"message": "two"}, {"message": "3"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("status nosuch", "nosuch"),
+        ("status --root nosuch", "no folder"),
+        ("stop nosuch", "nosuch"),
+        ("stop fraud --timeout soon", "soon"),
+        ("logs fraud -n -1", "--lines"),
+        ("top --every 0", "--every"),
+    ],
+)
+def test_a_mistake_is_one_line(home: Path, args: str, said: str) -> None:
+    code, _, errors = run(*args.split())
+    assert (code, len(errors.strip().splitlines())) == (2, 1), errors
+    assert said in errors
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_of_jobs_fits_its_terminal(width: int, tmp_path: Path) -> None:
+    from rich.console import Console
+
+    evil = JobStatus("fr\x1b[31maud", "failed", "/a", note="line\nbreak\x07")
+    console = Console(width=width, record=True, file=(tmp_path / "out").open("w"))
+    console.print(jobs_table([evil, status("/b")], NOW, width=width))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_waiting_for_what_a_job_logs_ends_with_the_job(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millrace.observing import tail
+
+    with another_process() as (process, started):
+        keep(home, tmp_path / "a", job=record(tmp_path / "a", pid=process.pid, process_started=started))
+        (tmp_path / "a" / "logs").mkdir()
+        log = tmp_path / "a" / "logs" / "job.log"
+        log.write_text("one\n")
+
+        def end(_: float) -> None:
+            if process.poll() is None:
+                with log.open("a") as file:
+                    file.write("two\n")
+                process.kill()
+                process.wait()
+
+        sleeping: Callable[[float], None] = end
+        monkeypatch.setattr(tail.following, "__defaults__", (sleeping,))
+        assert run("logs", "fraud", "-f")[1] == "one\ntwo\n"
