@@ -50,7 +50,7 @@ app = App(
     evaluate="apps.clickstream.evaluate_cli:app",
     models="apps.clickstream.recommend.model_cli:app",
     rules="apps.clickstream.recommend.app_rules:RULES",
-    serve="apps.clickstream.recommend.serve:QUESTIONS",
+    serve="apps.clickstream.recommend.serve:questions",
     contracts={
         "click.v3": Click,
         "customer.v1": Customer,

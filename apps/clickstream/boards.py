@@ -66,7 +66,7 @@ class Board(msgspec.Struct, array_like=True, gc=False):
         for counts in self.shards.values():
             for item, number in counts.items():
                 sums[item] = sums.get(item, 0) + number
-        places = PLACES if self.name.startswith(("views/", "sold/")) else _MOST_ROWS
+        places = PLACES if self.name.startswith(("views/", "sold/", "searches/")) else _MOST_ROWS
         return sorted(sums.items(), key=lambda e: (-e[1], e[0]))[:places]
 
 

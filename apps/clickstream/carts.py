@@ -18,6 +18,8 @@ CART_TIMEOUT_MS: Final = 30 * 60_000
 _IDLE: Final = "cart"
 #: So many orders of a cart are known.
 _ORDERS: Final = 4
+#: So many items of a cart are known, those that were changed last.
+MOST_ITEMS: Final = 50
 
 
 class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
@@ -32,6 +34,8 @@ class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
         person: The person that was known by it.
         marketing: Whether something might be offered there.
         order_id: The order, where it was bought.
+        item: What was put in or taken out.
+        pieces: How many pieces of it; less than 0: taken out.
     """
 
     at_ms: int
@@ -42,6 +46,8 @@ class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     person: str = ""
     marketing: bool = False
     order_id: str = ""
+    item: str = ""
+    pieces: int = 0
 
 
 class Cart(msgspec.Struct, array_like=True, gc=False):
@@ -60,6 +66,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         owner: Whom its browser turned out to be of; empty for nobody.
         owner_ms: Since when that is known.
         orders: The last orders that it was bought by: one that is told again buys nothing.
+        items: What was in it before the first of the steps: item → pieces.
     """
 
     steps: list[Step] = msgspec.field(default_factory=list)
@@ -74,6 +81,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
     owner: str = ""
     owner_ms: int = 0
     orders: list[str] = msgspec.field(default_factory=list)
+    items: dict[str, int] = msgspec.field(default_factory=dict)
 
     def owned(self, event: CartOwner) -> None:
         """Take down whose it is; of several the first one: it was filled before that."""
@@ -90,7 +98,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         at = change.at_ms
         step = Step(
             at, change.cause, change.stage, change.cents, change.visitor, change.person, change.marketing,
-            change.order_id,
+            change.order_id, change.item, change.pieces,
         )  # fmt: skip
         insort(self.steps, step)
         if at >= self.last_ms:
@@ -99,7 +107,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         if change.stage == "bought":
             self.bought_ms = max(self.bought_ms, at)
 
-    def left(self, until_ms: int, timeout_ms: int) -> list[tuple[Step, int]]:
+    def left(self, until_ms: int, timeout_ms: int) -> list[tuple[Step, int, list[str]]]:
         """Return the steps after which it lay idle for longer than a timeout, each once.
 
         Args:
@@ -107,7 +115,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
             timeout_ms: The timeout, ms.
 
         Returns:
-            Each step with the cart's value after it, cents.
+            Each step with the cart's value after it, cents, and what was in it, most pieces first.
         """
         found, settled, cents = [], 0, self.cents
         steps = self.steps
@@ -118,7 +126,8 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
             after = steps[place + 1].at_ms if place + 1 < len(steps) else None
             idle = after is None or after - step.at_ms > timeout_ms
             if idle and cents > 0 and step.stage != "bought":
-                found.append((step, cents))
+                inside = sorted(self.items, key=lambda item: (-self.items[item], item))
+                found.append((step, cents, inside[:MOST_ITEMS]))
             settled = place + 1
             self.cents, self.judged_ms = cents, step.at_ms
         del steps[:settled]
@@ -127,10 +136,17 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
     def _after(self, step: Step, cents: int) -> int:
         """Return what is in it after a step, cents: once it is bought, nothing."""
         if step.stage != "bought":
+            if step.item:
+                pieces = self.items.pop(step.item, 0) + step.pieces
+                if pieces > 0:
+                    self.items[step.item] = pieces
+                if len(self.items) > MOST_ITEMS:
+                    del self.items[next(iter(self.items))]
             return cents + step.cents
         if step.order_id and step.order_id in self.orders:
             return cents
         self.orders = [*self.orders[1 - _ORDERS :], step.order_id]
+        self.items = {}
         return 0
 
 
@@ -146,6 +162,7 @@ class Abandonment(msgspec.Struct, frozen=True, gc=False):
         visitor_id: The browser in which something last happened.
         user_id: The account, where that is known and allowed.
         time: 1 for the first time that it was left, 2 for the next.
+        items: What was in it, most pieces first; of a cart with more than 50 items those changed last.
     """
 
     cart_id: str
@@ -156,6 +173,7 @@ class Abandonment(msgspec.Struct, frozen=True, gc=False):
     visitor_id: str
     user_id: str | None
     time: int
+    items: list[str] = []
 
 
 class Carts(KeyedProcess[ToCart, Shopping]):
@@ -218,7 +236,7 @@ class Carts(KeyedProcess[ToCart, Shopping]):
         if cart is None:
             return
         at = timer.at
-        for step, cents in cart.left(at, self._timeout_ms):
+        for step, cents, inside in cart.left(at, self._timeout_ms):
             cart.told += 1
             # As it was then: what the cart knows may be of later. A step kept by an earlier version has none.
             who = step if step.person else cart
@@ -226,7 +244,7 @@ class Carts(KeyedProcess[ToCart, Shopping]):
             user = person[2:] if person.startswith("u:") else None
             ctx.output(
                 self.abandonments,
-                Abandonment(ctx.key, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told),
+                Abandonment(ctx.key, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told, inside),
             )
             if who.marketing:
                 ctx.emit(

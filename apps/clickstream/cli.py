@@ -65,3 +65,21 @@ def uplift(
     from apps.clickstream.uplift import run
 
     run(sets=sets or [], out=out)
+
+
+@app.command(name="click-through", epilog="Example: millrace clickstream click-through --within 1h")
+def click_through(
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Settings, key=value.")] = None,
+    within: Annotated[
+        str, typer.Option("--within", help="So long after a person's first list clicks count.")
+    ] = "1h",
+    out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The report, JSON.")] = None,
+) -> None:
+    """Compare the arms of next items by surface: clicks on lists per person, with a 95 % interval.
+
+    Each arm stands beside each control arm that there is: unlearned (recommend.unlearned), popular
+    (recommend.control).
+    """
+    from apps.clickstream.recommend.clicked_cli import run
+
+    run(sets=sets or [], within=within, out=out)

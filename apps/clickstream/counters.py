@@ -6,7 +6,7 @@ is not an item (categories, devices, sources, visitors) is counted by many and a
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ _HOUR: Final = 60
 SPANS: Final[dict[str, tuple[int, int]]] = {"5m": (5, 1), "1h": (60, 5), "24h": (1440, 60)}
 #: So many items of each shard and board are told: as many as a board has places.
 PLACES: Final = 10
+#: What fewer browsers have searched for in an hour is not told.
+LEAST_SEARCHING: Final = 3
 
 #: Per item: views, pieces sold, revenue in cents.
 Numbers = list[int]
@@ -40,6 +42,8 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         now: Minute → how many were there in the five minutes before it, by device.
         visits: Hour → source → visits, engaged, converted, orders, views, revenue in cents.
         added: Hour → item → how often it was put into a cart, for the last day.
+        searched: Five minutes → what was searched for → how often, and digests of three of the browsers that
+            did, for the last hour.
     """
 
     minutes: dict[int, Pane] = msgspec.field(default_factory=dict)
@@ -50,6 +54,7 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     now: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
     visits: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
     added: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
+    searched: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
 
     def count(self, told: ItemCount) -> None:
         """Add an item's views or sales, and who is there."""
@@ -58,6 +63,11 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
             added: dict[str, int] = pane_at(self.added, minute, _HOUR, dict)
             added[told.item] = added.get(told.item, 0) + told.quantity
             self.categories[told.item] = told.category
+        elif told.what == "search":
+            searched: dict[str, Numbers] = pane_at(self.searched, minute, 5, dict)
+            times, *by = searched.get(told.item, [0])
+            # The least ones, so that it does not hang on the order which are known.
+            searched[told.item] = [times + told.quantity, *sorted({*by, told.by})[:LEAST_SEARCHING]]
         elif told.quantity:
             item, numbers = told.item, _NUMBERS[told.what]
             self.categories[item] = told.category
@@ -93,6 +103,7 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         """Drop the panes that no window after a minute needs."""
         kept: tuple[tuple[dict[int, Any], int], ...] = (
             (self.minutes, 5), (self.fives, 60), (self.hours, 1440), (self.added, 1440),
+            (self.searched, 60),
         )  # fmt: skip
         for panes, length in kept:
             forget_panes(panes, before - length)
@@ -109,7 +120,8 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
             if end is not None:
                 ends.append(end)
         added = next_end(self.added, _HOUR, *SPANS["24h"], after)
-        ends += [] if added is None else [added]
+        searched = next_end(self.searched, 5, *SPANS["1h"], after)
+        ends += [end for end in (added, searched) if end is not None]
         ends += [start + 1 for start in self.there if start >= after]
         ends += [end for end in self.now if end > after]
         ends += [start + _HOUR for start in self.visits if start + _HOUR > after]
@@ -119,7 +131,7 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     def empty(self) -> bool:
         """Whether nothing is kept."""
         kept = (self.minutes, self.fives, self.hours, self.there, self.now, self.visits, self.added)
-        return not any(kept)
+        return not any(kept) and not self.searched
 
 
 class ItemFeatures(msgspec.Struct, frozen=True, gc=False):
@@ -178,6 +190,19 @@ def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
         )  # fmt: skip
 
 
+def searches(shard: Shard, end: int) -> dict[str, int]:
+    """Return what was searched for most in the hour before a minute, and how often.
+
+    What less than three browsers have searched for is left out: it may be what one person alone would write.
+    """
+    found, by = Counter[str](), defaultdict[str, set[int]](set)
+    for pane in panes_between(shard.searched, end - _HOUR, end, 5):
+        for term, (times, *browsers) in pane.items():
+            found[term] += times
+            by[term].update(browsers)
+    return dict(best(((term, n) for term, n in found.items() if len(by[term]) >= LEAST_SEARCHING), PLACES))
+
+
 _NUMBERS: Final = {"view": 0, "sold": 1}
 
 
@@ -221,6 +246,8 @@ def tell(shard: Shard, name: str, end: int, *, also_empty: bool = False) -> Iter
         yield from _told(name, f"categories/{span}", views, end, length, also_empty=also_empty)
         revenue = {c: n[2] for c, n in categories.items() if n[2]}
         yield from _told(name, f"revenue/{span}", revenue, end, length, also_empty=also_empty)
+    if end % SPANS["1h"][1] == 0:
+        yield from _told(name, "searches/1h", searches(shard, end), end, _HOUR)
     yield from _told(name, "visitors/1m", shard.there.get(end - 1, {}), end, 1)
     yield from _told(name, "visitors/now", shard.now.get(end, {}), end, 5)
     if end % _HOUR == 0:

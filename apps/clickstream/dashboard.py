@@ -6,6 +6,7 @@ in :mod:`apps.clickstream.dashboard_periods`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ from millrace.dashboard.views import (
 _HOUR_MS: Final = 3_600_000
 _PLACES: Final = 10
 _SHOWN: Final = 20
+#: Rows of carts that were left that are looked at.
+_CARTS: Final = 2_000
 #: Column of the top products → board, and whether its windows end at full hours.
 _TOPS: Final[Mapping[str, tuple[str, int]]] = {
     "viewed, 5 min": ("views/5m", 1),
@@ -201,6 +204,30 @@ def abandonment(data: AppData) -> View | None:
     return Bars(bars=tuple(bars)) if found else None
 
 
+def left_items(data: AppData) -> View | None:
+    """Return which items are in carts that were left, of the last carts; each cart as it was left last."""
+    table = data.table("abandonments")
+    if table is None or not table.rows:
+        return None
+    names = ["cart_id", "since_ms", "items"]
+    carts = {row["cart_id"]: row.get("items") or () for row in table.latest(_CARTS, names).to_pylist()}
+    counts = Counter(item for items in carts.values() for item in items)
+    columns = (Column("item"), Column("carts", "count"), Column("of carts left", "share"))
+    rows: list[list[Cell]] = [
+        [item, n, n / len(carts)] for item, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
+    return bounded(columns, rows, most=_PLACES) if rows else None
+
+
+def searches(data: AppData) -> View | None:
+    """Return what was searched for most in the last hour."""
+    newest = newest_board(boards(data), "searches/1h")
+    if newest is None:
+        return None
+    rows: list[list[Cell]] = [[term, n] for term, n in newest[1]]
+    return bounded((Column("searched for"), Column("times", "count")), rows)
+
+
 def uplift(data: AppData) -> View | None:
     """Return what each offer adds to buying, against its control arm."""
     columns = (
@@ -350,6 +377,10 @@ page = DashboardPage(
         Panel("devices", "Devices now", devices, width="third", empty="no minute is over yet"),
         Panel("abandonment", "Carts left", abandonment, width="third", empty="no cart was left yet",
               about="By how far they had come."),
+        Panel("left-items", "Items in carts left", left_items, empty="no cart was left yet",
+              about="Of the last 2,000 times that a cart was left; a cart counts once, as it was last."),
+        Panel("searches", "Searched for", searches, empty="nothing was searched for by three browsers",
+              about="In the last hour; what less than three browsers have searched for is not told."),
         Panel("uplift", "What offers add", uplift, width="full", empty="no offer yet",
               about="Bought so far, within 7 days of the offer, against the control arm; the difference "
               "with its 95 % interval (Newcombe 1998)."),

@@ -10,6 +10,7 @@ from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Panel
 from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Cell, Column, Series, Table, TimeSeries, Tone, View
+from millrace.experiments.shares import share_interval
 
 _SHOWN: Final = 20
 #: Rows of quality that are looked at: weeks of hours of two surfaces and arms.
@@ -39,6 +40,46 @@ def hit_rate(data: AppData) -> View | None:
     series = [Series(name, points) for name, points in sorted(lines.items())]
     series += [Series(name, points, "dashed") for name, points in sorted(beside.items())]
     return TimeSeries(series=tuple(series), kind="share", clock="event time")
+
+
+def _clicked(data: AppData) -> list[Row]:
+    """Return what was told of clicks on lists, the oldest first."""
+    table = data.table("recommendation_click_through")
+    if table is None or not table.rows:
+        return []
+    rows: list[Row] = table.latest(_MOST).to_pylist()
+    return sorted(rows, key=lambda row: (row["end_ms"], row["surface"], row["arm"]))
+
+
+def click_through(data: AppData) -> View | None:
+    """Return over time which share of the lists was clicked, by surface and arm."""
+    lines: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+    for row in _clicked(data):
+        lines[f"{row['surface']}, {row['arm']}"].append((row["end_ms"], row["rate"]))
+    if not lines:
+        return None
+    series = tuple(Series(name, points) for name, points in sorted(lines.items()))
+    return TimeSeries(series=series, kind="share", clock="event time")
+
+
+def clicks(data: AppData) -> View | None:
+    """Return lists and clicks of all times told, by surface and arm, with the interval of their share."""
+    totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0, 0.0])
+    for row in _clicked(data):
+        total = totals[row["surface"], row["arm"]]
+        total[0] += row["lists"]
+        total[1] += row["clicked"]
+        total[2] += row["clicked"] * (row["rank"] or 0.0)
+    columns = (
+        Column("surface"), Column("arm"), Column("lists", "count"), Column("clicked", "count"),
+        Column("share", "share"), Column("from", "share"), Column("to", "share"), Column("place, mean"),
+    )  # fmt: skip
+    rows: list[list[Cell]] = []
+    for (surface, arm), (shown, clicked, ranks) in sorted(totals.items()):
+        low, high = share_interval(int(clicked), int(shown)) or (None, None)
+        place = round(ranks / clicked, 1) if clicked else None
+        rows.append([surface, arm, shown, clicked, clicked / shown, low, high, place])
+    return bounded(columns, rows) if rows else None
 
 
 def quality(data: AppData) -> View | None:
@@ -83,6 +124,13 @@ PANELS: Final = (
           "that were popular then."),
     Panel("next-quality", "How good next items are", quality, empty="no list was judged yet",
           about="Of the last full time; a change of the share is found by a CUSUM over the times."),
+    Panel("next-click-through", "Next items that were clicked", click_through,
+          empty="no time is over in which lists were shown",
+          about="Share of the lists of which an item was looked at soon after (recommend.clicked_within), "
+          "by the time in which they were shown."),
+    Panel("next-clicks", "Clicks on next items", clicks, empty="no time is over in which lists were shown",
+          about="Of all times told; the interval of the share is Wilson's, made for one look. What an arm is "
+          "worth says millrace clickstream click-through: per person."),
     Panel("next-lists", "Latest next items", lists, width="full",
           empty="recommend.on is off, or nobody was there",
           about="Surfaces: to resume may name items of the visit, to discover names none."),

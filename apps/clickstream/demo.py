@@ -13,7 +13,7 @@ import msgspec
 from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.offer_checks import Consents
 from apps.clickstream.offers import Offer
-from apps.clickstream.recommend.checks import check_recommendations, check_stock
+from apps.clickstream.recommend.checks import check_clicks, check_recommendations, check_stock
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
@@ -21,6 +21,7 @@ from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.clock_files import read_status
 from millrace.runtime.commands import app_rows
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
+from millrace.time import ms
 
 #: What the generator sends.
 STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures", "items")
@@ -42,6 +43,7 @@ def settings(run_id: str) -> list[str]:
         "stream.out_of_orderness=4m",
         "cart_timeout=15m",
         "recommend.on=true",
+        "recommend.control=0.2",
         f"orders.rates={RATES}",
     ]
 
@@ -126,6 +128,13 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
             rows("recommendation_quality"),
             Consents(rows("consents")),
             most=run.settings.recommend.most,
+            until_ms=end,
+        ),
+        *check_clicks(
+            rows("recommendations"),
+            rows("recommendation_clicks"),
+            rows("recommendation_click_through"),
+            within_ms=ms(run.settings.recommend.clicked_within),
             until_ms=end,
         ),
         *check_stock(rows("recommendations"), [t for t in ledger.truths if t.kind == "item"]),

@@ -45,6 +45,8 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "offers": {"visitor_id": "visitor", "person": "person"},
     "recommendations": {"visitor_id": "visitor", "person": "person"},
     "recommendation_examples": {"visitor_id": "visitor"},
+    "recommendation_clicks": {"visitor_id": "visitor", "person": "person"},
+    "cap_changes": {"visitor_id": "visitor", "person": "person"},
     # As earlier versions have left them.
     "late_acts": {"event['visitor']": "visitor", "event['person']": "person"},
     "late_reactions": {"event['visitor']": "visitor", "event['person']": "person"},
@@ -75,6 +77,7 @@ _EVENTS: Final[dict[str, dict[str, str]]] = {
     "late_entities": {"visitor": "visitor", "person": "person", "cart_id": "cart"},
     "late_results": {"visitor": "visitor", "person": "person"},
     "late_recommendations": {"visitor": "visitor", "person": "person"},
+    "late_offers": {"visitor": "visitor", "person": "person"},
 }
 
 

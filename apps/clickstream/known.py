@@ -14,6 +14,7 @@ from apps.clickstream.bots import Behaviour, BotRules
 from apps.clickstream.channels import Channels, built_in
 from apps.clickstream.consent import Answers
 from apps.clickstream.funnels import PURCHASE, Funnel
+from apps.clickstream.messages import SHARDS
 from apps.clickstream.money import Rates
 from apps.clickstream.ownership import Ownership
 from apps.clickstream.rules import GA4, SessionRules
@@ -56,6 +57,7 @@ class VisitorRules:
         channels: What tells where visits come from.
         shared: Whose a browser is that several accounts use: ``split``, each event of whoever was there then,
             and after a logout nobody's until the next login; ``last``, all of whoever was there last.
+        shards: How many shards count for the boards.
     """
 
     sessions: SessionRules = GA4
@@ -71,6 +73,7 @@ class VisitorRules:
     in_order: bool = False
     recommends: bool = False
     shared: Literal["split", "last"] = "split"
+    shards: int = SHARDS
     rates: Rates = field(default_factory=Rates)
     channels: Channels = field(default_factory=built_in)
 

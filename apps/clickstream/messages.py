@@ -9,6 +9,7 @@ is allowed there stands before what was done there, and that before an erasure.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final, Literal
 from zlib import crc32
 
@@ -35,6 +36,7 @@ class ItemCount(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
         device: The visitor's kind of device, where it is newly there.
         there_from_ms: The first full minute at which it newly is among those of the last five minutes.
         there_to_ms: The last one; before the first where there is none.
+        by: Of a search: a digest of the browser, to tell whether several have searched for it.
     """
 
     shard: str
@@ -42,12 +44,13 @@ class ItemCount(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
     cause: str
     item: str = ""
     category: str = ""
-    what: Literal["view", "sold", "add"] = "view"
+    what: Literal["view", "sold", "add", "search"] = "view"
     quantity: int = 0
     cents: int = 0
     device: str = ""
     there_from_ms: int = 0
     there_to_ms: int = 0
+    by: int = 0
 
 
 class VisitCount(msgspec.Struct, frozen=True, gc=False, tag="visit"):
@@ -90,6 +93,8 @@ class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
         cents: How much the cart's value changed.
         marketing: Whether something may be offered there.
         order_id: The order, where it is bought.
+        item: What was put in or taken out.
+        pieces: How many pieces of it; less than 0: taken out.
     """
 
     cart_id: str
@@ -101,6 +106,8 @@ class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
     cents: int = 0
     marketing: bool = False
     order_id: str = ""
+    item: str = ""
+    pieces: int = 0
 
 
 class CartOwner(msgspec.Struct, frozen=True, gc=False, tag="owner"):
@@ -351,6 +358,34 @@ class ErasePerson(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
 # -- to the offers -----------------------------------------------------------------------------------
 
 
+class CapsGo(msgspec.Struct, frozen=True, gc=False, tag="caps-go"):
+    """What was offered in a browser while nobody was known by it is somebody's now.
+
+    Attributes:
+        person: The browser.
+        at_ms: When that was known, UTC ms.
+        into: Whose it is.
+    """
+
+    person: str
+    at_ms: int
+    into: str
+
+
+class CapsBack(msgspec.Struct, frozen=True, gc=False, tag="caps-back"):
+    """A browser is not a person's any more, nor what was offered in it before a login.
+
+    Attributes:
+        person: Whose it was.
+        at_ms: When, UTC ms.
+        visitor: The browser.
+    """
+
+    person: str
+    at_ms: int
+    visitor: str
+
+
 class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="shopping"):
     """What rules of offers look at: what somebody did, and what is known of the person at that moment.
 
@@ -566,21 +601,28 @@ ToShard = ItemCount | VisitCount
 ToCart = CartChange | CartOwner | EraseCart
 ToBrowsers = Link | Unlink | Absorb | Absorbed
 ToPerson = Activity | Purchase | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
-ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson
+ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson | CapsGo | CapsBack
 
 #: There is one shop: all its visits are one key's.
 SHOP: Final = "shop"
-#: How many shards count; an item is always in the same one, so a ranking of all is one of their rankings.
+#: How many shards count, unless told otherwise; an item is always in the same one, so a ranking of all is one
+#: of their rankings.
 SHARDS: Final = 16
 
 
-def shard_of(name: str) -> str:
+def shard_of(name: str, shards: int = SHARDS) -> str:
     """Return the shard that counts something.
 
-    >>> shard_of("item-1") == shard_of("item-1")
-    True
+    Args:
+        name: What is counted.
+        shards: How many there are.
+
+    >>> shard_of("item-1") == shard_of("item-1"), shard_of("item-1", 1)
+    (True, 's:00')
     """
-    return _SHARDS[crc32(name.encode()) % SHARDS]
+    return _names(shards)[crc32(name.encode()) % shards]
 
 
-_SHARDS: Final = tuple(f"s:{number:02}" for number in range(SHARDS))
+@cache
+def _names(shards: int) -> tuple[str, ...]:
+    return tuple(f"s:{number:02}" for number in range(shards))

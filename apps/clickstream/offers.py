@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -85,6 +86,12 @@ class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at_ms: int
 
 
+class Waits(Protocol):
+    """Something that keeps offers whose outcome is not known yet."""
+
+    waiting: list[Waiting]
+
+
 class OfferState(msgspec.Struct, gc=False):
     """What is kept of a person for offers.
 
@@ -100,6 +107,7 @@ class OfferState(msgspec.Struct, gc=False):
             from then on something may be offered.
         bought_ms: When something was last bought, kept for a day: a cart that lay idle by then is not left.
         orders: The last orders: one that is told again is no purchase.
+        handed_ms: Of a browser: what was offered up to then is known to count for an account.
     """
 
     partials: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -112,6 +120,7 @@ class OfferState(msgspec.Struct, gc=False):
     browsers: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     bought_ms: int = 0
     orders: list[str] = msgspec.field(default_factory=list)
+    handed_ms: int = 0
 
     def buys(self, event: Shopping) -> bool:
         """Take down a purchase; return whether its order was not known yet."""
@@ -187,6 +196,8 @@ class OfferBook:
             self._compiled.append(
                 _Compiled(rule, matcher, frozenset(rule.counts), cap, cool, experiment_of(rule, holdout))
             )
+        self._named = {one.rule.name: one for one in self._compiled}
+        self._longest_ms = max((one.cool_ms for one in self._compiled), default=0)
 
     def take(self, state: KeptOffers, event: Shopping) -> Offer | None:
         """Let an event go on with every rule; return the offer that it completes.
@@ -195,7 +206,19 @@ class OfferBook:
             state: What is kept of the person; changed in place.
             event: The event.
         """
-        made: Offer | None = None
+        made = self.first_allowed(state, self.matches(state, event), event.at_ms)
+        if made is not None:
+            state.waiting.append(Waiting(made.offer_id, made.rule, made.arm, event.at_ms))
+        return made
+
+    def matches(self, state: KeptOffers, event: Shopping) -> list[Offer]:
+        """Let an event go on with every rule; return the offers that it completes, caps or not.
+
+        Args:
+            state: What is kept of the person; its partial matches are changed in place.
+            event: The event.
+        """
+        made: list[Offer] = []
         for one in self._compiled:
             rule = one.rule
             if event.kind not in one.counts:
@@ -212,26 +235,54 @@ class OfferBook:
                 state.partials[rule.name] = kept
             else:
                 state.partials.pop(rule.name, None)
-            if found and made is None and self._allowed(one, state, event.at_ms):
-                made = self._make(one, state, event, found[0].matched)
+            if found:
+                made.append(self._make(one, event, found[0].matched))
         return made
 
-    def _allowed(self, one: _Compiled, state: KeptOffers, at_ms: int) -> bool:
-        if state.last_ms and at_ms - state.last_ms < one.cool_ms:
-            return False
-        times = [t for t in state.made.get(one.rule.name, ()) if at_ms - t < one.cap_ms]
-        return len(times) < one.rule.cap
+    def first_allowed(self, state: KeptOffers, offers: Sequence[Offer], at_ms: int) -> Offer | None:
+        """Return the first of some offers that the caps allow, and take down that it is made.
 
-    def _make(
-        self, one: _Compiled, state: KeptOffers, event: Shopping, matched: dict[str, list[Shopping]]
-    ) -> Offer:
+        Args:
+            state: What is kept of the person; changed in place.
+            offers: Offers of different rules.
+            at_ms: When, UTC ms.
+        """
+        made = self.allowed_of(offers, lambda rule: state.made.get(rule, ()), state.last_ms, at_ms)
+        if made is not None:
+            cap_ms = self._named[made.rule].cap_ms
+            state.made[made.rule] = [*(t for t in state.made.get(made.rule, ()) if at_ms - t < cap_ms), at_ms]
+            state.last_ms = at_ms
+        return made
+
+    def allowed_of(
+        self, offers: Sequence[Offer], times: Callable[[str], Sequence[int]], last_ms: int, at_ms: int
+    ) -> Offer | None:
+        """Return the first of some offers that the caps allow.
+
+        Args:
+            offers: Offers of different rules.
+            times: Rule → when its offers were made, UTC ms.
+            last_ms: When any offer was last made; 0: none was.
+            at_ms: When these would be, UTC ms.
+        """
+        for offer in offers:
+            one = self._named.get(offer.rule)
+            if one is None or (last_ms and at_ms - last_ms < one.cool_ms):
+                continue
+            if sum(at_ms - t < one.cap_ms for t in times(offer.rule)) < one.rule.cap:
+                return offer
+        return None
+
+    def kept_for(self, rule: str) -> int:
+        """Return how long a cap or a cool-down asks for an offer of a rule, ms."""
+        one = self._named.get(rule)
+        return max(0 if one is None else one.cap_ms, self._longest_ms)
+
+    def _make(self, one: _Compiled, event: Shopping, matched: dict[str, list[Shopping]]) -> Offer:
         rule, at = one.rule, event.at_ms
         arm = one.experiment.arm(event.person)
         names = "\0".join((rule.name, event.person, event.cause, event.kind))
         identity = hashlib.blake2b(names.encode(), digest_size=12).hexdigest()
-        state.made[rule.name] = [*(t for t in state.made.get(rule.name, ()) if at - t < one.cap_ms), at]
-        state.last_ms = at
-        state.waiting.append(Waiting(identity, rule.name, arm, at))
         return Offer(
             identity,
             rule.name,
@@ -245,7 +296,7 @@ class OfferBook:
         )
 
     @staticmethod
-    def bought(state: KeptOffers, event: Shopping) -> list[OfferOutcome]:
+    def bought(state: Waits, event: Shopping) -> list[OfferOutcome]:
         """Return the outcomes that a purchase decides."""
         decided = [w for w in state.waiting if w.at_ms < event.at_ms <= w.at_ms + OUTCOME_MS]
         state.waiting = [w for w in state.waiting if w not in decided]
@@ -255,7 +306,7 @@ class OfferBook:
         ]
 
     @staticmethod
-    def over(state: KeptOffers, now_ms: int) -> list[OfferOutcome]:
+    def over(state: Waits, now_ms: int) -> list[OfferOutcome]:
         """Return the outcomes that time has decided: nothing was bought."""
         decided = [w for w in state.waiting if w.at_ms + OUTCOME_MS <= now_ms]
         state.waiting = [w for w in state.waiting if w not in decided]
@@ -283,9 +334,8 @@ class OfferBook:
             else:
                 state.made.pop(name, None)
         dues += [w.at_ms + OUTCOME_MS for w in state.waiting]
-        longest = max((one.cool_ms for one in self._compiled), default=0)
-        if state.last_ms and state.last_ms + longest > now_ms:
-            dues.append(state.last_ms + longest)
+        if state.last_ms and state.last_ms + self._longest_ms > now_ms:
+            dues.append(state.last_ms + self._longest_ms)
         if state.bought_ms and state.bought_ms + _BOUGHT_MS > now_ms:
             dues.append(state.bought_ms + _BOUGHT_MS)
         elif state.bought_ms:

@@ -11,6 +11,8 @@ from apps.clickstream.messages import (
     Absorb,
     Absorbed,
     Activity,
+    CapsBack,
+    CapsGo,
     ConsentSaid,
     Details,
     ErasePerson,
@@ -43,6 +45,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         profile_every_ms: How often a profile's row is written, ms; at purchases always, and so long after
             the last thing done, so that nothing is missing from the row of somebody who has gone.
         look_back_ms: A touch so long before an order has not brought it, ms.
+        merges_caps: Whether what was offered in a browser counts for whoever logs in there.
     """
 
     name = "Persons"
@@ -55,8 +58,15 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
     consents = side_output(Consent)
     placed = side_output(OrderPlaced)
 
-    def __init__(self, profile_every_ms: int = 10 * 60_000, look_back_ms: int = LOOK_BACK_MS) -> None:
+    def __init__(
+        self,
+        profile_every_ms: int = 10 * 60_000,
+        look_back_ms: int = LOOK_BACK_MS,
+        *,
+        merges_caps: bool = False,
+    ) -> None:
         self._profile_every_ms, self._look_back_ms = profile_every_ms, look_back_ms
+        self._merges_caps = merges_caps
 
     def process(self, event: ToPerson, ctx: Context) -> None:
         """Let an event count for the person whom it concerns."""
@@ -91,10 +101,14 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
                     kept.pop(event.visitor, None)
                 if person.parts.pop(event.visitor, None) is not None:
                     self._write(person, ctx, at_once=True)
+                if self._merges_caps:
+                    ctx.emit(CapsBack(event.person, event.at_ms, event.visitor))
             elif isinstance(event, Absorb):
                 self._absorb(event, person, ctx)
             elif isinstance(event, Absorbed):
                 self._absorbed(person, ctx)
+                if self._merges_caps:
+                    ctx.emit(CapsGo(event.person, event.at_ms, event.into))
             elif isinstance(event, Details):
                 person.gender, person.birth_year = event.gender, event.birth_year
             self.person.value = person

@@ -7,6 +7,7 @@ from typing import Any
 from apps.clickstream import earlier
 from apps.clickstream.attributions import Attributions
 from apps.clickstream.boards import Boards
+from apps.clickstream.caps import Caps, OfferMatches
 from apps.clickstream.carts import CART_TIMEOUT_MS, Carts
 from apps.clickstream.channels import Channels
 from apps.clickstream.events import INPUTS
@@ -30,6 +31,8 @@ def entities(
     cart_timeout_ms: int = CART_TIMEOUT_MS,
     orders: Orders | None = None,
     look_back_ms: int = LOOK_BACK_MS,
+    *,
+    merges_caps: bool = False,
 ) -> KeyedProcess[Any, Any]:
     """Return the processes of carts, persons, shards and orders, in one operator.
 
@@ -37,11 +40,12 @@ def entities(
         cart_timeout_ms: A cart is left when nothing happens to it for longer than this, ms.
         orders: That of orders, with what it is told of currencies and tax.
         look_back_ms: A touch so long before an order has not brought it, ms.
+        merges_caps: Whether what was offered in a browser counts for whoever logs in there.
     """
     return multiplex(
         {
             "carts": Carts(cart_timeout_ms),
-            "persons": Persons(look_back_ms=look_back_ms),
+            "persons": Persons(look_back_ms=look_back_ms, merges_caps=merges_caps),
             "shards": Shards(),
             "orders": orders or Orders(),
         },
@@ -54,6 +58,8 @@ def results(
     rules: tuple[OfferRule, ...] = DEFAULT_RULES,
     holdout: float = HOLDOUT,
     channels: Channels | None = None,
+    *,
+    merges_caps: bool = False,
 ) -> KeyedProcess[Any, Any]:
     """Return the processes of offers, boards, attributions and books, in one operator.
 
@@ -61,10 +67,11 @@ def results(
         rules: Rules of offers.
         holdout: Share of the persons who are offered nothing by any rule.
         channels: What tells where visits come from.
+        merges_caps: Whether caps are a person's over all browsers: then :class:`Caps` makes the offers.
     """
     return multiplex(
         {
-            "offers": Offers(rules, holdout),
+            "offers": OfferMatches(rules, holdout) if merges_caps else Offers(rules, holdout),
             "boards": Boards(),
             "orders": Attributions(channels),
             "revenue": Revenue(),
@@ -75,17 +82,23 @@ def results(
     )
 
 
-def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess[Any, Any]) -> Topology:
+def followed(
+    visited: Topology,
+    then: KeyedProcess[Any, Any],
+    last: KeyedProcess[Any, Any],
+    caps: Caps | None = None,
+) -> Topology:
     """Return a topology of visitors with what follows from them.
 
     Args:
         visited: It begins with the visitors.
         then: The process of :func:`entities`.
         last: The process of :func:`results`.
+        caps: What makes the offers, where ``last`` only finds whom rules match.
     """
     first = visited.links[0].name
     led = f"{first}." if len(visited.links) > 1 else ""
-    return (
+    found = (
         visited.key_by(
             {
                 "carts": "cart_id",
@@ -125,6 +138,7 @@ def followed(visited: Topology, then: KeyedProcess[Any, Any], last: KeyedProcess
         )
         .process(last)
     )
+    return found if caps is None else found.key_by("person", output="offers").process(caps)
 
 
 def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None = None) -> Topology:
@@ -151,15 +165,27 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
             "Recommender.main": "recommendations",
             "Recommender.quality": "recommendation_quality",
             "Recommender.examples": "recommendation_examples",
+            "Recommender.clicks": "recommendation_clicks",
+            "Recommender.click_through": "recommendation_click_through",
             "Recommender.late": "late_recommendations",
             "Recommender.dead_letters": "dead_recommendations",
         }
         topics = {"Recommender.main": names.recommendations}
     rules = settings.offer_rules() if offers is None else offers
+    holdout, merges = settings.offers.control, settings.offers.merge_caps
+    look_back_ms = ms(settings.channels.look_back)
+    # Outputs of the last link have their bare names.
+    third = "Results." if merges else ""
+    if merges:
+        tables |= {"cap_changes": "cap_changes", "Results.late": "late_results", "late": "late_offers",
+                   "Results.dead_letters": "dead_results", "dead_letters": "dead_offers"}  # fmt: skip
+    else:
+        tables |= {"late": "late_results", "dead_letters": "dead_results"}
     return followed(
         visited,
-        entities(ms(settings.cart_timeout), settings.orders_process(), ms(settings.channels.look_back)),
-        results(rules, settings.offers.control, settings.channels_table()),
+        entities(ms(settings.cart_timeout), settings.orders_process(), look_back_ms, merges_caps=merges),
+        results(rules, holdout, settings.channels_table(), merges_caps=merges),
+        Caps(rules, holdout) if merges else None,
     ).write(
         tables={
             **tables,
@@ -179,17 +205,15 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
             "Entities.order_rows": Upsert("orders", ("order_id",), "revision"),
             "Entities.late": "late_entities",
             "Entities.dead_letters": "dead_entities",
-            "offers": "offers",
+            "main" if merges else "offers": "offers",
             "outcomes": Upsert("outcomes", ("offer_id",)),
-            "boards": Upsert("boards", ("board", "window_end_ms", "rank"), "revision", "deleted"),
-            "orders": Upsert("attributions", ("order_id",), "revision"),
-            "revenue": Upsert("revenue", ("day", "currency"), "revision"),
-            "late": "late_results",
-            "dead_letters": "dead_results",
+            f"{third}boards": Upsert("boards", ("board", "window_end_ms", "rank"), "revision", "deleted"),
+            f"{third}orders": Upsert("attributions", ("order_id",), "revision"),
+            f"{third}revenue": Upsert("revenue", ("day", "currency"), "revision"),
         },
         topics={
             **topics,
-            "offers": names.offers,
+            "main" if merges else "offers": names.offers,
             "Entities.forget": names.forget,
             "Entities.consents": names.consents,
             f"{first.name}.dead_letters": names.dead_letters,

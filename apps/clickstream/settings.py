@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from apps.clickstream.bots import BotRules, Pace
 from apps.clickstream.channels import TABLE, Channels, read_channels
 from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.known import HOLDOUT, VisitorRules
+from apps.clickstream.messages import SHARDS
 from apps.clickstream.money import Rates, read_rates
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
 from apps.clickstream.orders import Orders
@@ -136,6 +137,17 @@ class OfferSettings(Section):
     control: float = Field(
         default=HOLDOUT, ge=0, le=1, description="share of persons who are offered nothing by any rule"
     )
+    merge_caps: bool = Field(
+        default=False, description="what was offered in a browser before a login counts for the account"
+    )
+
+
+class BoardSettings(Section):
+    """How what boards rank is counted."""
+
+    shards: int = Field(
+        default=SHARDS, ge=1, le=1_000, description="so many keys count items: more than there are busy tasks"
+    )
 
 
 class OrderSettings(Section):
@@ -160,7 +172,14 @@ class RecommendSettings(Section):
     control: float = Field(
         default=0.0, ge=0, le=1, description="share of persons to whom only what is popular is shown"
     )
+    unlearned: float = Field(
+        default=0.0, ge=0, le=1, description="share of persons whose candidates no model orders"
+    )
     window: Duration = Field(default=timedelta(hours=1), description="quality is told of so long")
+    clicked_within: Duration = Field(
+        default=timedelta(minutes=10),
+        description="a look at an item so soon after a list was shown is a click on it",
+    )
     examples: float = Field(
         default=0.0, ge=0, le=1, description="share of browsers whose lists are kept to learn an order from"
     )
@@ -172,6 +191,14 @@ class RecommendSettings(Section):
         description="folder of the exported models, which all workers must see under this path; default: the "
         "folder exported beside a registry in SQLite, or models/exported under storage.root",
     )
+
+    @model_validator(mode="after")
+    def _arms(self) -> Self:
+        if self.control + self.unlearned > 1:
+            raise ValueError(
+                f"the shares control ({self.control:g}) and unlearned ({self.unlearned:g}) are more than 1"
+            )
+        return self
 
     def order(self, models: Path) -> NextModel | None:
         """Return what asks the model; ``None``: candidates are not ordered.
@@ -200,6 +227,7 @@ class ClickstreamSettings(AppSettings):
     visitors: VisitorSettings = VisitorSettings()
     funnels: tuple[FunnelSettings, ...] = (FunnelSettings(),)
     channels: ChannelSettings = ChannelSettings()
+    boards: BoardSettings = BoardSettings()
     offers: OfferSettings = OfferSettings()
     orders: OrderSettings = OrderSettings()
     recommend: RecommendSettings = RecommendSettings()
@@ -222,6 +250,7 @@ class ClickstreamSettings(AppSettings):
             in_order=own.in_order,
             recommends=self.recommend.on,
             shared=own.shared,
+            shards=self.boards.shards,
             rates=self.rates(),
             channels=self.channels_table(),
         )
@@ -251,7 +280,9 @@ class ClickstreamSettings(AppSettings):
             newest=told.newest,
             keep=told.keep,
             control=told.control,
+            unlearned=told.unlearned,
             window_ms=ms(told.window),
+            horizon_ms=ms(told.clicked_within),
             model=told.order(Path(self.storage.path("models"))),
             examples=told.examples,
         )

@@ -177,7 +177,7 @@ class VisitorSessions(VisitorBase):
         ctx.output(
             self.counts,
             VisitCount(
-                shard_of(ctx.key), ctx.event_time, session.campaign or "direct",
+                shard_of(ctx.key, self._rules.shards), ctx.event_time, session.campaign or "direct",
                 session.engaged(self._rules.sessions), session.converted, session.orders, session.views,
                 session.cents,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from typing import Final
+from zlib import crc32
 
 from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
 from apps.clickstream.consent import may_offer, may_stitch
@@ -36,8 +37,25 @@ _STAGE: Final = {"purchase": "bought"}
 _CARTS: Final = 3
 
 
+def search_term(query: str | None) -> str:
+    """Return what was searched for as boards count it: case and spaces make no difference.
+
+    >>> search_term("  Red   SHOES "), search_term(None)
+    ('red shoes', '')
+    """
+    return " ".join((query or "").lower().split())[:80]
+
+
+def search_of(shard: str, at: int, cause: str, term: str, visitor: str) -> ItemCount:
+    """Return what the shards are told of a search."""
+    return ItemCount(shard, at, cause, term, "", "search", 1, by=crc32(visitor.encode()))
+
+
 class VisitorTold(VisitorIdentity):
     """Tells others what concerns them."""
+
+    def _shard(self, name: str) -> str:
+        return shard_of(name, self._rules.shards)
 
     def _buys(self, event: Click, known: Known, ctx: Context) -> bool:
         """Tell of the order, and whether the event is the first in time that does; others are no purchase."""
@@ -50,7 +68,7 @@ class VisitorTold(VisitorIdentity):
         if before is not None:
             for item, category, pieces, cents in before.lines:
                 count = ItemCount(
-                    shard_of(item), before.at_ms, before.cause, item, category, "sold", -pieces, -cents
+                    self._shard(item), before.at_ms, before.cause, item, category, "sold", -pieces, -cents
                 )
                 ctx.output(self.counts, count)
             self._unbuy(before, known, ctx)
@@ -83,19 +101,22 @@ class VisitorTold(VisitorIdentity):
             ctx.output(
                 self.counts,
                 ItemCount(
-                    shard_of(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
+                    self._shard(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
                 ),
             )
         elif news:
             ctx.output(
-                self.counts, ItemCount(shard_of(ctx.key), at, cause, "", "", "view", 0, 0, device, low, high)
+                self.counts,
+                ItemCount(self._shard(ctx.key), at, cause, "", "", "view", 0, 0, device, low, high),
             )
         if kind == "add_to_cart" and item is not None:
-            added = ItemCount(shard_of(item), at, cause, item, event.category or "", "add", 1)
+            added = ItemCount(self._shard(item), at, cause, item, event.category or "", "add", 1)
             ctx.output(self.counts, added)
+        if kind == "search" and (term := search_term(event.query)):
+            ctx.output(self.counts, search_of(self._shard(term), at, cause, term, ctx.key))
         if kind == "purchase" and buys:
             for item, category, pieces, cents in self._sold(event, at):
-                count = ItemCount(shard_of(item), at, cause, item, category, "sold", pieces, cents)
+                count = ItemCount(self._shard(item), at, cause, item, category, "sold", pieces, cents)
                 ctx.output(self.counts, count)
 
     def _tell(
@@ -126,7 +147,11 @@ class VisitorTold(VisitorIdentity):
         if event.cart_id is not None and kind in _CART:
             worth = cents * quantity * _CART[kind]
             stage = step or _STAGE.get(kind, "cart")
-            change = CartChange(cart, at, cause, visitor, person, stage, worth, marketing, order)
+            pieces = quantity * _CART[kind]
+            change = CartChange(
+                cart, at, cause, visitor, person, stage, worth, marketing, order,
+                event.item_id or "" if pieces else "", pieces if event.item_id else 0,
+            )  # fmt: skip
             ctx.output(self.carts, change)
             if owner is None and may_stitch(consent):
                 self._filled(known, cart, kind == "purchase")

@@ -70,7 +70,7 @@ def serve(
             server = Server(
                 lambda: ahead.state,
                 token=token,
-                questions=questions_of(fraud),
+                questions=questions_of(fraud, settings),
                 actions={"v1/decide": decider.decide},
                 limit=RateLimit(rate_limit),
                 health=decider.health,

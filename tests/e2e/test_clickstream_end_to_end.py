@@ -39,6 +39,8 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "revenue": ("revenue", ("day", "currency")),
     "recommendations": ("Recommender.main", ()),
     "recommendation_quality": ("Recommender.quality", ()),
+    "recommendation_clicks": ("Recommender.clicks", ()),
+    "recommendation_click_through": ("Recommender.click_through", ()),
 }
 
 

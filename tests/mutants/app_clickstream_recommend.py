@@ -10,6 +10,7 @@ _PACKAGE: Final = "apps/clickstream/recommend"
 _SCORES: Final = ("tests/unit/apps/clickstream/test_recommend.py",)
 _EVALUATION: Final = ("tests/unit/apps/clickstream/test_recommend_evaluate.py",)
 
+_CLICKS: Final = "tests/unit/apps/clickstream/test_recommender.py"
 _LEARNED: Final = ("tests/unit/apps/clickstream/test_recommend_learned.py",)
 
 MUTANTS: Final = (
@@ -84,5 +85,75 @@ MUTANTS: Final = (
         "    if not tests:\n",
         "without --update the index is of training alone",
         _EVALUATION,
+    ),
+    Mutant(
+        "next item: a click is of the oldest list that has the item",
+        f"{_PACKAGE}/clicked.py",
+        "for one in reversed(lists):",
+        "for one in lists:",
+        "a click counts for the list that is on the page",
+        (f"{_CLICKS}::test_a_click_is_of_the_newest_list_that_has_the_item",),
+    ),
+    Mutant(
+        "next item: a list is clicked as often as anybody looks",
+        f"{_PACKAGE}/clicked.py",
+        "            if one.clicked:\n                return None\n",
+        "",
+        "a list is clicked once",
+        (f"{_CLICKS}::test_a_click_is_of_the_newest_list_that_has_the_item",),
+    ),
+    Mutant(
+        "next item: a click at the last moment is none",
+        f"{_PACKAGE}/process.py",
+        "if ctx.event_time - one.at <= self._r.horizon_ms]",
+        "if ctx.event_time - one.at < self._r.horizon_ms]",
+        "the end of the time to click",
+        (f"{_CLICKS}::test_a_click_at_the_end_of_the_time_counts_and_one_after_it_does_not",),
+    ),
+    Mutant(
+        "next item: a click counts when it is clicked, not when its list was shown",
+        f"{_PACKAGE}/process.py",
+        "self._windows().shows.get(one.at - one.at % size, {})",
+        "self._windows().shows.get(ctx.event_time - ctx.event_time % size, {})",
+        "lists and their clicks stand in one time",
+        (f"{_CLICKS}::test_a_click_at_the_end_of_the_time_counts_and_one_after_it_does_not",),
+    ),
+    Mutant(
+        "next item: the control arm of the learned order has it",
+        f"{_PACKAGE}/process.py",
+        "model = None if visit.arm == UNLEARNED else self._r.model",
+        "model = self._r.model",
+        "an arm without the learned order",
+        (
+            "tests/unit/apps/clickstream/test_recommend_serve.py"
+            "::test_the_learned_order_is_that_of_the_stream_in_the_arms_that_have_it",
+        ),
+    ),
+    Mutant(
+        "next item: serving orders by the model whatever the arm",
+        f"{_PACKAGE}/serve.py",
+        "asks = None if visit is None or visit.arm == UNLEARNED else model",
+        "asks = model",
+        "serving says what the app does",
+        (
+            "tests/unit/apps/clickstream/test_recommend_serve.py"
+            "::test_the_learned_order_is_that_of_the_stream_in_the_arms_that_have_it",
+        ),
+    ),
+    Mutant(
+        "next item: what follows a popular item, and is alike, is left out",
+        f"{_PACKAGE}/followers.py",
+        "        kept[places[places >= 0]] = True\n",
+        "",
+        "candidates have all that speaks for them",
+        ("tests/unit/apps/clickstream/test_recommend.py",),
+    ),
+    Mutant(
+        "next item: of what follows a popular item too little is asked",
+        f"{_PACKAGE}/scoring.py",
+        "most + len(set(visit))",
+        "most // 2",
+        "lists are those of all that ever followed",
+        ("tests/unit/apps/clickstream/test_recommend.py",),
     ),
 )

@@ -29,10 +29,8 @@ def sequential_rules(
 ) -> list[Hashable]:
     """Return what followed the current item, the most and the nearest first."""
     number = index.numbers.get(visit[-1])
-    rules = index.rules(number) if number is not None else {}
-    return _allowed(
-        [index.names[i] for i in sorted(rules, key=lambda i: (-rules[i], i))], visit, policy, most
-    )
+    best = index.rules(number).best(most + len(visit)) if number is not None else []
+    return _allowed([index.names[i] for i in best], visit, policy, most)
 
 
 def current_first(
@@ -44,7 +42,7 @@ def current_first(
 
 def vs_knn(index: SessionIndex, visit: Sequence[Hashable], policy: Policy, most: int) -> list[Hashable]:
     """Return what VS-kNN says: neighbours alone."""
-    best = ranked(index, visit, score(index, visit, VSKNN), policy, most)
+    best = ranked(index, visit, score(index, visit, VSKNN, most=most), policy, most)
     return [index.names[i] for i, _ in best]
 
 

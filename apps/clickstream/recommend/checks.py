@@ -15,12 +15,20 @@ from millrace.testing.world_ledger import WorldTruth
 Row = dict[str, Any]
 #: So many of a visit's clicks are remembered, the last ones; its counter goes no further.
 _COUNTED: Final = 100
+#: So many lists of a surface may be clicked in a visit, the last ones.
+_OPEN: Final = 8
+_HOUR_MS: Final = 3_600_000
 #: Fewer lists that were judged say nothing of how good they are; in a short run no hour is over.
 _ENOUGH: Final = 100
 
 
 def check_recommendations(
-    lists: Sequence[Row], quality: Iterable[Row], consents: Consents, *, most: int, until_ms: int
+    lists: Sequence[Row],
+    quality: Iterable[Row],
+    consents: Consents,
+    *,
+    most: int,
+    until_ms: int,
 ) -> list[Check]:
     """Compare the lists that were shown.
 
@@ -59,6 +67,67 @@ def check_recommendations(
             compared=judged if judged >= _ENOUGH else 0,
         ),
     ]
+
+
+def check_clicks(
+    lists: Sequence[Row],
+    clicks: Sequence[Row],
+    rates: Iterable[Row],
+    *,
+    within_ms: int,
+    until_ms: int,
+) -> list[Check]:
+    """Compare the clicks on lists, and the shares of lists that were clicked, with the lists themselves.
+
+    Args:
+        lists: The table ``recommendations``.
+        clicks: The table ``recommendation_clicks``.
+        rates: The table ``recommendation_click_through``.
+        within_ms: So soon after a list was shown a look is a click, ms.
+        until_ms: Up to when everything has been said, UTC ms.
+    """
+    wanted = _clicked(lists, within_ms)
+    known = {(c["list_cause"], c["surface"], c["cause"], c["item"], c["rank"]) for c in clicks}
+    told = [row for row in rates if row["end_ms"] + within_ms <= until_ms]
+    ours = {(row["surface"], row["arm"], row["start_ms"], row["lists"], row["clicked"]) for row in told}
+    counts: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+    clicked = {(cause, surface) for cause, surface, *_ in wanted}
+    for row in lists:
+        start = row["event_time_ms"] - row["event_time_ms"] % _HOUR_MS
+        if start + _HOUR_MS + within_ms <= until_ms:
+            count = counts[row["surface"], row["arm"], start]
+            count[0] += 1
+            count[1] += (row["cause"], row["surface"]) in clicked
+    theirs = {(*name, *count) for name, count in counts.items()}
+    return [
+        same("clicks on next items", wanted, known, "by list and click"),
+        same("lists that were clicked", theirs, ours, "by surface, arm and hour"),
+    ]
+
+
+def _clicked(lists: Sequence[Row], within_ms: int) -> set[tuple[str, str, str, str, int]]:
+    """Return list, surface, click, item and rank of each first click on a list, from the lists alone.
+
+    Of the lists of a surface that were shown in a visit before a click, the newest that has the item is the
+    clicked one; eight are remembered.
+    """
+    shown: dict[tuple[str, str], Row] = {(row["cause"], row["surface"]): row for row in lists}
+    surfaces = sorted({row["surface"] for row in lists})
+    found: dict[tuple[str, str], tuple[str, str, int]] = {}
+    for rows in _clicks(lists).values():
+        begins = [n for n, row in enumerate(rows) if row["visit"] == 1]
+        for n, click in enumerate(rows):
+            first = begins[bisect_left(begins, n + 1) - 1] if begins and begins[0] <= n else 0
+            for surface in surfaces:
+                before = [shown[r["cause"], surface] for r in rows[first:n] if (r["cause"], surface) in shown]
+                for row in before[-1 : -_OPEN - 1 : -1]:
+                    if click["event_time_ms"] - row["event_time_ms"] > within_ms:
+                        break
+                    if click["item"] in row["items"]:
+                        rank = row["items"].index(click["item"]) + 1
+                        found.setdefault((row["cause"], surface), (click["cause"], click["item"], rank))
+                        break
+    return {(*name, *click) for name, click in found.items()}
 
 
 def check_stock(lists: Iterable[Row], changes: Iterable[WorldTruth]) -> list[Check]:

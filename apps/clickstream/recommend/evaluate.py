@@ -77,7 +77,7 @@ def ask(
     found.cpu_s += time.process_time() - cpu
     lists[POLICIES[0]] = [s.item for s in first]
     for policy in POLICIES[1:]:
-        best = ranked(index, query.visit, score(index, query.visit, CHOSEN[policy]), policy, MOST)
+        best = ranked(index, query.visit, score(index, query.visit, CHOSEN[policy], most=MOST), policy, MOST)
         lists[policy] = [index.names[i] for i, _ in best]
     for policy, items in lists.items():
         found.ranks[policy].append(rank_of(query.target, items))

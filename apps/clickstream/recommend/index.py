@@ -10,6 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from apps.clickstream.recommend.followers import Followers
+
 Ints = NDArray[np.int64]
 
 #: A rule counts pairs of items at most so many clicks apart.
@@ -47,7 +49,7 @@ class SessionIndex:
         self._starts: array[int] = array("q", [0])
         self._in_sessions: array[int] = array("q")
         self._clicks: array[int] = array("q")
-        self._rules: list[dict[int, float]] = []
+        self._rules: list[Followers] = []
         self._popular: tuple[int, Ints] = (-1, np.empty(0, np.int64))
 
     @property
@@ -78,8 +80,7 @@ class SessionIndex:
             for back in range(1, min(RULE_STEPS, at) + 1):
                 before = clicked[at - back]
                 if before != item:
-                    rules = self._rules[before]
-                    rules[item] = rules.get(item, 0.0) + 1.0 / back
+                    self._rules[before].add(item, 1.0 / back)
 
     def _number(self, item: Hashable) -> int:
         number = self.numbers.get(item)
@@ -89,7 +90,7 @@ class SessionIndex:
             self._newest.append(array("q"))
             self._in_sessions.append(0)
             self._clicks.append(0)
-            self._rules.append({})
+            self._rules.append(Followers())
         return number
 
     def newest(self, item: int) -> Ints:
@@ -125,16 +126,22 @@ class SessionIndex:
         found: NDArray[np.float64] = np.log(self.sessions / np.frombuffer(self._in_sessions, np.int64)[items])
         return found
 
-    def rules(self, item: int) -> dict[int, float]:
+    def rules(self, item: int) -> Followers:
         """Return what followed an item: item to the sum of 1 / clicks between them."""
         return self._rules[item]
 
     def popular(self, most: int) -> Ints:
         """Return the items clicked most, by number; of equal ones the one seen first comes first."""
         if self._popular[0] != self.sessions or len(self._popular[1]) < min(most, len(self.names)):
-            clicks = np.array(self._clicks, np.int64)
-            self._popular = (self.sessions, np.argsort(-clicks, kind="stable")[: max(most, 200)])
+            self._popular = (self.sessions, self._most_clicked(max(most, 200)))
         return self._popular[1][:most]
+
+    def _most_clicked(self, most: int) -> Ints:
+        clicks = np.array(self._clicks, np.int64)
+        items = np.arange(len(clicks))
+        if len(clicks) > most:
+            items = np.flatnonzero(clicks >= np.partition(clicks, len(clicks) - most)[len(clicks) - most])
+        return items[np.argsort(-clicks[items], kind="stable")][:most]
 
 
 def build(sessions: Iterable[Sequence[Hashable]], m: int = 1000) -> SessionIndex:

@@ -53,7 +53,8 @@ class Ordered:
     Attributes:
         suggestions: The best first: those that were ordered, by the model's log-odds, then all others.
         model: Version of the model; empty: there was none, and they stand as sessions alike have them.
-        candidates: Names of those that were, or would have been, ordered, as sessions alike have them.
+        candidates: Names of those that were, or would have been, ordered, as sessions alike have them; none
+            where nobody wants to know.
         features: What is known of these, shape (candidates, 14).
     """
 
@@ -64,7 +65,13 @@ class Ordered:
 
 
 def ordered(
-    index: SessionIndex, visit: Sequence[Hashable], policy: Policy, most: int, model: NextModel | None
+    index: SessionIndex,
+    visit: Sequence[Hashable],
+    policy: Policy,
+    most: int,
+    model: NextModel | None,
+    *,
+    features: bool = True,
 ) -> Ordered:
     """Return suggestions for a visit; the first of more are those of fewer.
 
@@ -74,13 +81,17 @@ def ordered(
         policy: Which items the surface may show.
         most: How many.
         model: Asks a model; ``None``, or where there is none: as :func:`.scoring.recommend`.
+        features: Whether somebody wants to know what is known of the candidates; if not, it is told only
+            where a model asks for it.
     """
     with_ = CHOSEN[policy]
     told = alike(index, visit, with_)
-    scored = score(index, visit, with_, told)
-    best = ranked(index, visit, scored, policy, max(most, ORDERED))
+    wanted = max(most, ORDERED)
+    scored = score(index, visit, with_, told, wanted)
+    best = ranked(index, visit, scored, policy, wanted)
     first = best[:ORDERED]
-    rows = features_of(index, visit, told, first)
+    known = first if features or model is not None else []
+    rows = features_of(index, visit, told, known)
     found = model.score(with_surface(rows, policy)) if model is not None and first else None
     version = ""
     if found is not None:
@@ -89,4 +100,4 @@ def ordered(
         best = [*((first[n][0], float(odds[n])) for n in order), *best[ORDERED:]]
     why = reason_of(index, visit, scored)
     suggestions = [Suggestion(index.names[item], value, why(item)) for item, value in best[:most]]
-    return Ordered(suggestions, version, [str(index.names[item]) for item, _ in first], rows)
+    return Ordered(suggestions, version, [str(index.names[item]) for item, _ in known], rows)

@@ -9,6 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from apps.clickstream.messages import ItemFacts, Looked
+from apps.clickstream.recommend.clicked import (
+    UNLEARNED,
+    Shown,
+    Shows,
+    arms_of,
+    clicked_in,
+    shown_then,
+)
 from apps.clickstream.recommend.filters import (
     LANGUAGE,
     POPULAR,
@@ -19,7 +27,13 @@ from apps.clickstream.recommend.filters import (
 )
 from apps.clickstream.recommend.learned import NextModel, Ordered, ordered
 from apps.clickstream.recommend.log import SessionLog, index_of, let_in
-from apps.clickstream.recommend.records import ListExample, Recommendation, RecommendationQuality
+from apps.clickstream.recommend.records import (
+    ClickThrough,
+    ListExample,
+    Recommendation,
+    RecommendationQuality,
+    RecommendedClick,
+)
 from apps.clickstream.recommend.scoring import Policy
 from millrace import (
     BroadcastContext,
@@ -48,15 +62,13 @@ from millrace.rules import (
 #: Names of timers.
 SWEEP: Final = "sweep"
 CLOSE: Final = "close"
+CLICKS: Final = "clicks"
 #: Visits that nothing was clicked in for longer than the gap end at whole minutes.
 _SWEEP_MS: Final = 60_000
 #: The newest items of a visit that are looked at, and remembered.
 _LONGEST: Final = 100
-#: What the arms are dealt by.
-EXPERIMENT: Final = "recommendations"
 #: What browsers are drawn by whose lists are learned from.
 EXAMPLES: Final = "examples of recommendations"
-LEARNED: Final = "learned"
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,9 @@ class Recommending:
         newest: Newest sessions that an item keeps.
         keep: Newest sessions that are kept at all.
         control: Share of the persons to whom only what is popular is shown.
+        unlearned: Share of the persons whose candidates no model orders.
         window_ms: Quality is told of so long, ms.
+        horizon_ms: A look at an item of a list so long after it was shown, in the same visit, is a click, ms.
         detector: What finds a change of the hit rate from one time to the next.
         model: Asks a model in which order candidates are clicked; ``None``: they stay as they are.
         examples: Share of the browsers of whose lists is told what was known of the candidates.
@@ -82,7 +96,9 @@ class Recommending:
     newest: int = 1_000
     keep: int = 200_000
     control: float = 0.0
+    unlearned: float = 0.0
     window_ms: int = hours(1)
+    horizon_ms: int = minutes(10)
     detector: Cusum = field(default_factory=lambda: cusum(learn=24, threshold=5.0))
     model: NextModel | None = None
     examples: float = 0.0
@@ -98,6 +114,7 @@ class Visit(msgspec.Struct, array_like=True):
         shown: Surface → the list of the last click.
         popular: What was popular then.
         bought: What was bought in it.
+        lists: Surface → the lists that may still be clicked, oldest first.
     """
 
     items: list[str]
@@ -106,6 +123,7 @@ class Visit(msgspec.Struct, array_like=True):
     shown: dict[str, list[str]] = {}
     popular: list[str] = []
     bought: list[str] = []
+    lists: dict[str, list[Shown]] = {}
 
 
 class Tally(msgspec.Struct, array_like=True):
@@ -133,11 +151,13 @@ class Window(msgspec.Struct, array_like=True):
         start: Its begin, ms.
         tallies: Surface and arm → what is counted.
         watched: Surface and arm → what is known of its hit rate so far.
+        shows: Begin of a time → surface and arm → the lists that were shown in it.
     """
 
     start: int = -1
     tallies: dict[str, Tally] = {}
     watched: dict[str, CusumState] = {}
+    shows: dict[int, dict[str, Shows]] = {}
 
 
 class Recommender(KeyedProcess[Looked, Recommendation]):
@@ -156,6 +176,8 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
     control_type = PublishRule | SetRuleState | ApproveRule | RollbackRule
     quality = side_output(RecommendationQuality)
     examples = side_output(ListExample)
+    clicks = side_output(RecommendedClick)
+    click_through = side_output(ClickThrough)
 
     log = value_state(SessionLog)
     segments = map_state(int, list[list[str]], paged=True)
@@ -166,6 +188,7 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
 
     def __init__(self, recommending: Recommending | None = None) -> None:
         self._r = recommending or Recommending()
+        self._arms = arms_of(self._r.control, self._r.unlearned)
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on."""
@@ -192,10 +215,11 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
                 self.visits.put(event.visitor, visit)
             return
         if visit is None:
-            arm = POPULAR if share(event.person, EXPERIMENT) < self._r.control else LEARNED
-            visit = Visit([], at, arm)
-        elif visit.shown:
-            self._judge(visit, event.item, ctx)
+            visit = Visit([], at, self._arms.arm(event.person))
+        else:
+            if visit.shown:
+                self._judge(visit, event.item, ctx)
+            self._clicked(visit, event, ctx)
         visit.items = [*visit.items[1 - _LONGEST :], event.item]
         visit.at = max(visit.at, at)
         self._answer(event, visit, ctx)
@@ -221,6 +245,9 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
         if timer.name == CLOSE:
             self._close(ctx)
             return
+        if timer.name.startswith(CLICKS):
+            self._tell_clicks(int(timer.name.removeprefix(CLICKS)), ctx)
+            return
         gap, at = self._r.gap_ms, ctx.event_time
         ended = [(v.at, name, v.items) for name, v in self.visits.items() if v.at + gap < at]
         ended.sort()
@@ -232,7 +259,7 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
 
     def last_due(self, latest: int) -> int:
         """Return when the last visit has ended, and the last time is told."""
-        return latest + max(self._r.gap_ms, self._r.window_ms) + 2 * _SWEEP_MS
+        return latest + max(self._r.gap_ms, self._r.window_ms + self._r.horizon_ms) + 2 * _SWEEP_MS
 
     # -- lists -----------------------------------------------------------------------------------
 
@@ -261,13 +288,14 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
         popular, _ = popular_list(index, rules, asked, most)
         visit.popular = [str(s.item) for s in popular]
         visit.shown = {}
+        model = None if visit.arm == UNLEARNED else self._r.model
         learns = visit.arm != POPULAR and share(event.visitor, EXAMPLES) < self._r.examples
         for surface in self._r.surfaces:
             asked = Asked(visit.items, bought, surface, self.facts.get)
             made: list[Ordered] = []
 
             def suggest(number: int, surface: Policy = surface, made: list[Ordered] = made) -> Any:
-                made.append(ordered(index, visit.items, surface, number, self._r.model))
+                made.append(ordered(index, visit.items, surface, number, model, features=learns))
                 return made[-1].suggestions
 
             found, dropped = list_for(
@@ -276,6 +304,7 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
             if not found:
                 continue
             items = visit.shown[surface] = [str(s.item) for s in found]
+            self._show(visit, surface, event.cause, items, ctx)
             ctx.emit(
                 Recommendation(
                     event.cause, surface, event.visitor, event.person, event.at_ms, event.item, visit.arm,
@@ -294,9 +323,7 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
 
     def _judge(self, visit: Visit, item: str, ctx: Context) -> None:
         """Count the lists of a visit's last click, by what was looked at next."""
-        window, size = self.window.value, self._r.window_ms
-        if window is None:
-            window = self.window.value = Window()
+        window, size = self._windows(), self._r.window_ms
         if 0 <= window.start <= ctx.event_time - size:  # its timer is behind the clicks of its moment
             self._close(ctx)
         if window.start < 0:
@@ -310,6 +337,53 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
                 tally.reciprocal += 1.0 / (items.index(item) + 1)
             tally.popular += item in visit.popular
             tally.named.update(dict.fromkeys(items, True))
+
+    def _show(self, visit: Visit, surface: str, cause: str, items: list[str], ctx: Context) -> None:
+        """Count a list that is shown, and remember it until it is too late to click."""
+        window, size, at = self._windows(), self._r.window_ms, ctx.event_time
+        start = at - at % size
+        if start not in window.shows:
+            window.shows[start] = {}
+            ctx.timers.at(start + size + self._r.horizon_ms, f"{CLICKS}{start}")
+        window.shows[start].setdefault(f"{surface}/{visit.arm}", Shows()).lists += 1
+        visit.lists[surface] = shown_then(visit.lists.get(surface, []), Shown(cause, at, items))
+
+    def _clicked(self, visit: Visit, event: Looked, ctx: Context) -> None:
+        """Count what is looked at as a click on the newest list of each surface that has it."""
+        size = self._r.window_ms
+        for surface, lists in visit.lists.items():
+            lists[:] = [one for one in lists if ctx.event_time - one.at <= self._r.horizon_ms]
+            one = clicked_in(lists, event.item)
+            if one is None:
+                continue
+            rank = one.items.index(event.item) + 1
+            shows = self._windows().shows.get(one.at - one.at % size, {}).get(f"{surface}/{visit.arm}")
+            if shows is None:
+                continue  # told already: the settings were others when it was shown
+            shows.clicked += 1
+            shows.ranks += rank
+            row = RecommendedClick(
+                event.cause, surface, visit.arm, event.visitor, event.person, event.at_ms, event.item, rank,
+                one.cause, one.at,
+            )  # fmt: skip
+            ctx.output(self.clicks, row)
+
+    def _windows(self) -> Window:
+        window = self.window.value
+        if window is None:
+            window = self.window.value = Window()
+        return window
+
+    def _tell_clicks(self, start: int, ctx: Context) -> None:
+        """Tell of the lists of a time none of which can be clicked any more."""
+        for name, shows in sorted(self._windows().shows.pop(start, {}).items()):
+            surface, _, arm = name.partition("/")
+            rank = shows.ranks / shows.clicked if shows.clicked else None
+            row = ClickThrough(
+                surface, arm, start, start + self._r.window_ms, shows.lists, shows.clicked,
+                shows.clicked / shows.lists, rank,
+            )  # fmt: skip
+            ctx.output(self.click_through, row, identity=f"{name}/{start}")
 
     def _close(self, ctx: Context) -> None:
         """Tell of the time that is over."""

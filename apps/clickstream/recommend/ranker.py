@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from apps.clickstream.recommend.followers import Followers
 from apps.clickstream.recommend.index import SessionIndex
 from apps.clickstream.recommend.measures import MOST, paired_bootstrap, rank_of
 from apps.clickstream.recommend.scoring import (
@@ -69,7 +70,7 @@ def candidates(
     """
     with_ = CHOSEN[policy]
     told = alike(index, visit, with_)
-    best = ranked(index, visit, score(index, visit, with_, told), policy, most)
+    best = ranked(index, visit, score(index, visit, with_, told, most), policy, most)
     return [item for item, _ in best], features_of(index, visit, told, best)
 
 
@@ -90,9 +91,9 @@ def features_of(
         return rows
     current = index.numbers.get(visit[-1]) if visit else None
     before = index.numbers.get(visit[-2]) if len(visit) > 1 else None
-    rules = index.rules(current) if current is not None else {}
-    earlier = index.rules(before) if before is not None else {}
-    strongest = max(rules.values(), default=1.0)
+    rules = index.rules(current) if current is not None else Followers()
+    earlier = index.rules(before) if before is not None else Followers()
+    strongest = rules.strongest or 1.0
     seen = Counter(visit)
     numbers = np.array(items)
     if len(told.items):
@@ -102,10 +103,10 @@ def features_of(
         rows[:, 3] = np.where(near, told.counts[place], 0)
     rows[:, 0] = [value for _, value in best]
     rows[:, 1] = np.arange(len(items))
-    rows[:, 4] = [rules.get(item, 0.0) / strongest for item in items]
-    rows[:, 5] = [earlier.get(item, 0.0) for item in items]
+    rows[:, 4] = [rules.get(item) / strongest for item in items]
+    rows[:, 5] = [earlier.get(item) for item in items]
     if current is not None:
-        rows[:, 6] = [index.rules(item).get(current, 0.0) for item in items]
+        rows[:, 6] = [index.rules(item).get(current) for item in items]
     rows[:, 7] = [told.own.get(item, -1) for item in items]
     rows[:, 8] = [seen[index.names[item]] for item in items]
     clicks, inside, newest = index.counts(items)

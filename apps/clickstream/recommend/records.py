@@ -17,7 +17,8 @@ class Recommendation(msgspec.Struct, frozen=True, gc=False):
         person: Whom it is known to be.
         event_time_ms: When it was clicked, UTC ms.
         item: The item that is looked at.
-        arm: ``learned``, or ``popular``: to this person only what is popular is shown.
+        arm: ``learned``; ``unlearned``: no model orders this person's candidates; or ``popular``: to this
+            person only what is popular is shown.
         items: The items, the likeliest first.
         scores: Their scores; of what only fills the list 0.
         why: What spoke for each: ``visit``, ``sessions``, ``rule`` or ``popular``.
@@ -67,6 +68,58 @@ class ListExample(msgspec.Struct, frozen=True, gc=False):
     visit: int
     items: list[str]
     features: list[float]
+
+
+class RecommendedClick(msgspec.Struct, frozen=True, gc=False):
+    """An item of a list was looked at soon after it was shown, in the same visit.
+
+    Attributes:
+        cause: The click.
+        surface: Where the list was shown.
+        arm: What chose it.
+        visitor_id: The browser.
+        person: Whom it is known to be.
+        event_time_ms: When it was clicked, UTC ms.
+        item: The item.
+        rank: Its place in the list, from 1.
+        list_cause: The click that the list was made at.
+        shown_ms: When that was.
+    """
+
+    cause: str
+    surface: str
+    arm: str
+    visitor_id: str
+    person: str
+    event_time_ms: int
+    item: str
+    rank: int
+    list_cause: str
+    shown_ms: int
+
+
+class ClickThrough(msgspec.Struct, frozen=True, gc=False):
+    """How many of the lists that were shown in a time were clicked; told once it is too late for more.
+
+    Attributes:
+        surface: The surface.
+        arm: What chose the lists.
+        start_ms: Begin of the time in which they were shown, UTC ms.
+        end_ms: Its end.
+        lists: Lists that were shown.
+        clicked: Those of them of which an item was looked at soon after.
+        rate: Share of these.
+        rank: Mean place, from 1, of what was clicked; ``None`` where nothing was.
+    """
+
+    surface: str
+    arm: str
+    start_ms: int
+    end_ms: int
+    lists: int
+    clicked: int
+    rate: float
+    rank: float | None
 
 
 class RecommendationQuality(msgspec.Struct, frozen=True, gc=False):

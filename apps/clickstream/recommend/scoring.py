@@ -46,8 +46,7 @@ class Parameters:
 VSKNN: Final = Parameters(last=100, k=500, match_decay=0.0, idf=0.0, rules=0.0, own=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
+class Suggestion(NamedTuple):
     """An item that is suggested, its score, and what spoke for it.
 
     Args:
@@ -131,40 +130,44 @@ def alike(index: SessionIndex, visit: Sequence[Hashable], with_: Parameters) -> 
 
 
 def score(
-    index: SessionIndex, visit: Sequence[Hashable], with_: Parameters, told: Alike | None = None
+    index: SessionIndex,
+    visit: Sequence[Hashable],
+    with_: Parameters,
+    told: Alike | None = None,
+    most: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return candidates by number, and their scores.
+    """Return candidates by number, ascending, and their scores.
 
     Args:
         index: The sessions.
         visit: Items of the visit up to now, oldest first.
         with_: The parameters.
         told: What the sessions alike say, if that is known already.
+        most: So many candidates are asked for, the best that are not of the visit: of what follows a popular
+            item the rest is left out. ``None``: all.
     """
     own, _, found, scores, _ = told or alike(index, visit, with_)
     if len(found):
         scores = scores * (1.0 + with_.idf * index.idf(found))
         scores = scores / (scores.max() or 1.0)
-    more: dict[int, float] = {}
+    items, values = [found], [scores]
     current = index.numbers.get(visit[-1]) if visit else None
     if with_.rules and current is not None and (rules := index.rules(current)):
-        best = max(rules.values())
-        more = {item: with_.rules * value / best for item, value in rules.items()}
-    if with_.own:
-        for item, age in own.items():
-            more[item] = more.get(item, 0.0) + with_.own * with_.own_decay**age
-    return _added(found, scores, more)
-
-
-def _added(
-    found: NDArray[np.int64], scores: NDArray[np.float64], more: dict[int, float]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    if not more:
+        # What is a candidate already has all that speaks for it. Of the rest is left out what cannot be in a
+        # list: so many follow the item more often, each with at least as high a score, and of these not more
+        # than the visit's may be barred.
+        near = dict.fromkeys([*found.tolist(), *own])
+        followed, sums = rules.top(None if most is None else most + len(set(visit)), list(near))
+        items.append(followed)
+        values.append(with_.rules * sums / rules.strongest)
+    if with_.own and own:
+        ages = np.fromiter(own.values(), np.float64, len(own))
+        items.append(np.fromiter(own, np.int64, len(own)))
+        values.append(with_.own * with_.own_decay**ages)
+    if len(items) == 1:
         return found, scores
-    items = np.concatenate((found, np.fromiter(more, np.int64, len(more))))
-    values = np.concatenate((scores, np.fromiter(more.values(), np.float64, len(more))))
-    both, where = np.unique(items, return_inverse=True)
-    return both, np.bincount(where, values).astype(np.float64)
+    both, where = np.unique(np.concatenate(items), return_inverse=True)
+    return both, np.bincount(where, np.concatenate(values)).astype(np.float64)
 
 
 def ranked(
@@ -198,7 +201,8 @@ def _fill(index: SessionIndex, visit: Sequence[Hashable], barred: set[int], most
     found: dict[int, None] = {}
     for item in own_items(index, visit, 5):
         rules = index.rules(item)
-        found.update((i, None) for i in sorted(rules, key=lambda i: (-rules[i], i)) if i not in barred)
+        best = rules.best(most + len(barred) + len(found))
+        found.update((i, None) for i in best if i not in barred)
         if len(found) >= most:
             return list(found)[:most]
     for item in index.popular(most + len(barred) + len(found)).tolist():
@@ -215,7 +219,7 @@ def reason_of(
     """Return what tells of an item by number what spoke for it (see :class:`Suggestion`)."""
     visited, scores = set(visit), set(scored[0].tolist())
     current = index.numbers.get(visit[-1]) if visit else None
-    rules = index.rules(current) if current is not None else {}
+    rules = index.rules(current) if current is not None else ()
 
     def why(item: int) -> str:
         if index.names[item] in visited:
@@ -252,7 +256,7 @@ def recommend(
         [('shoe', 'popular'), ('sock', 'popular'), ('lace', 'popular')]
     """
     with_ = with_ or CHOSEN[policy]
-    scored = score(index, visit, with_)
+    scored = score(index, visit, with_, most=most)
     best = ranked(index, visit, scored, policy, most)
     why = reason_of(index, visit, scored)
     return [Suggestion(index.names[item], value, why(item)) for item, value in best]

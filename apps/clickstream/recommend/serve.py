@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, get_args
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from apps.clickstream.messages import SHOP, ItemFacts
+from apps.clickstream.recommend.clicked import UNLEARNED
 from apps.clickstream.recommend.filters import POPULAR, Asked, list_for, rules_of
 from apps.clickstream.recommend.index import SessionIndex
+from apps.clickstream.recommend.learned import NextModel, Ordered, ordered
 from apps.clickstream.recommend.log import SEGMENT, SessionLog
 from apps.clickstream.recommend.process import Recommender, Visit
 from apps.clickstream.recommend.scoring import Policy
@@ -19,9 +23,11 @@ from millrace.rules import RuleSet
 from millrace.serving.questions import NotFound, Question, Refused
 from millrace.state.broadcast import BroadcastLayout
 
+if TYPE_CHECKING:
+    from apps.clickstream.settings import ClickstreamSettings
+
 _PROCESS: Final = Recommender.name
 _BROADCAST: Final = BroadcastLayout(Recommender.states)
-_MOST: Final = 10
 _LONGEST: Final = 100
 #: Newest sessions that an item keeps: as the settings' default.
 _NEWEST: Final = 1_000
@@ -116,16 +122,21 @@ class Follower:
         self._count, self._token = log.sessions, log.token
 
 
-_follower = Follower()
-
-
-def next_items(state: CommittedState, told: Mapping[str, str], follower: Follower = _follower) -> Any:
+def next_items(
+    state: CommittedState,
+    told: Mapping[str, str],
+    follower: Follower,
+    model: NextModel | None = None,
+    longest: int = 10,
+) -> Any:
     """Return the next items for a browser's visit, as of the committed batch.
 
     Args:
         state: The state.
         told: ``visitor``; ``surface``; ``item``: looked at now, and not committed yet; ``most``.
         follower: The index.
+        model: Asks a model in which order candidates are clicked.
+        longest: Length of a list unless ``most`` says another one.
 
     Raises:
         Refused: A parameter is wrong.
@@ -134,7 +145,7 @@ def next_items(state: CommittedState, told: Mapping[str, str], follower: Followe
     surface = told.get("surface") or "resume"
     if surface not in get_args(Policy):
         raise Refused(f"surface is one of {', '.join(get_args(Policy))}")
-    most = told.get("most") or str(_MOST)
+    most = told.get("most") or str(longest)
     if not most.isascii() or not most.isdigit() or not 1 <= int(most) <= _LONGEST:
         raise Refused(f"most is a number from 1 to {_LONGEST}")
     with state.held():
@@ -147,8 +158,15 @@ def next_items(state: CommittedState, told: Mapping[str, str], follower: Followe
         catalogue = Catalogue(state)
         asked = Asked(items, bought, surface, catalogue.get)  # type: ignore[arg-type]
         unknown = visit is None or visit.arm == POPULAR
+        made: list[Ordered] = []
+        asks = None if visit is None or visit.arm == UNLEARNED else model
+
+        def suggest(number: int) -> Any:
+            made.append(ordered(index, items, surface, number, asks, features=False))  # type: ignore[arg-type]
+            return made[-1].suggestions
+
         found, dropped = list_for(
-            index, rules, asked, int(most), popular=unknown,
+            index, rules, asked, int(most), popular=unknown, suggest=suggest,
             reads=lambda names: catalogue.read([*names, *items[-1:]]),
         )  # fmt: skip
     return {
@@ -158,14 +176,28 @@ def next_items(state: CommittedState, told: Mapping[str, str], follower: Followe
         "sessions": index.sessions,
         "items": [{"item": s.item, "score": round(s.score, 6), "why": s.why} for s in found],
         "dropped": msgspec.to_builtins(dropped),
+        "model": made[-1].model if made else "",
     }
 
 
-QUESTIONS: Final = {
-    "next_items": Question(
-        "The next items for a browser's visit, the likeliest first; popular ones where nothing is known.",
+def questions(settings: ClickstreamSettings) -> dict[str, Question]:
+    """Return the questions, answered as an app of these settings does.
+
+    Args:
+        settings: Those that the app runs with.
+    """
+    told = settings.recommend
+    answer = partial(
         next_items,
-        parameters=("visitor",),
-        optional=("surface", "item", "most"),
+        follower=Follower(told.newest),
+        model=told.order(Path(settings.storage.path("models"))),
+        longest=told.most,
     )
-}
+    return {
+        "next_items": Question(
+            "The next items for a browser's visit, the likeliest first; popular ones where nothing is known.",
+            answer,
+            parameters=("visitor",),
+            optional=("surface", "item", "most"),
+        )
+    }

@@ -41,6 +41,9 @@ def serve(
     log_to_stderr()
     with keeping_up(following.look):
         server = Server(
-            lambda: following.state, token=token, questions=questions_of(found), limit=RateLimit(rate_limit)
+            lambda: following.state,
+            token=token,
+            questions=questions_of(found, settings),
+            limit=RateLimit(rate_limit),
         )
         run(server, token, host, port, typer.echo)

@@ -99,7 +99,7 @@ class App:
         rules: ``module:attribute`` of what ``millrace rules <name>`` goes by, if it has rules that change
             while it runs: an :class:`~millrace.operations.app_rules.AppRules`.
         serve: ``module:attribute`` of the questions that it adds to ``millrace serve <name>``, if any: name →
-            :class:`~millrace.serving.questions.Question`.
+            :class:`~millrace.serving.questions.Question`, or what makes them of the app's settings.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
         narrowed: Contract → why it refuses some of what the version before it allowed: its bounds are

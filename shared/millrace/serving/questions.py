@@ -6,11 +6,14 @@ import difflib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.errors import UserError
 from millrace.inspect.committed import CommittedState
 from millrace.runtime.apps import App
+
+if TYPE_CHECKING:
+    from millrace.runtime.settings import AppSettings
 
 
 class NotFound(UserError):
@@ -53,8 +56,12 @@ class Question:
         return self.answer(state, told)
 
 
-def questions_of(app: App) -> dict[str, Question]:
+def questions_of(app: App, settings: AppSettings) -> dict[str, Question]:
     """Return the questions that an app adds.
+
+    Args:
+        app: The app.
+        settings: Its settings: questions may be made of them.
 
     Raises:
         UserError: They cannot be loaded.
@@ -68,7 +75,7 @@ def questions_of(app: App) -> dict[str, Question]:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"the questions of {app.name} ({app.serve}) cannot be loaded: {error}") from error
-    return dict(found)
+    return dict(found(settings) if callable(found) else found)
 
 
 def about(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from apps.clickstream.caps import Caps
 from apps.clickstream.carts import CART_TIMEOUT_MS
 from apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
 from apps.clickstream.known import HOLDOUT, VisitorRules
@@ -131,12 +132,18 @@ def shop_chain(
     cart_timeout_ms: int = CART_TIMEOUT_MS,
     recommending: Recommending | None = None,
     orders: Orders | None = None,
+    merges_caps: bool = False,
 ) -> MemoryChain:
     """The app's processes, its first given events by their keys."""
     visited = Topology({}, (Link(visitors(rules or VisitorRules())),))
     if recommending is not None:
         visited = visited.key_by("shop", output="looks").process(Recommender(recommending))
-    wired = followed(visited, entities(cart_timeout_ms, orders), results(offers, holdout))
+    wired = followed(
+        visited,
+        entities(cart_timeout_ms, orders, merges_caps=merges_caps),
+        results(offers, holdout, merges_caps=merges_caps),
+        Caps(offers, holdout) if merges_caps else None,
+    )
     return MemoryChain(wired, out_of_orderness_ms=bound_ms)
 
 
@@ -224,9 +231,13 @@ def run_app(
     drain: bool = True,
     holdout: float = HOLDOUT,
     recommending: Recommending | None = None,
+    merges_caps: bool = False,
 ) -> Run:
     """Run the app's processes over events in the order that they come."""
-    chain = shop_chain(visitor_rules, offers, bound_ms=bound_ms, holdout=holdout, recommending=recommending)
+    chain = shop_chain(
+        visitor_rules, offers, bound_ms=bound_ms, holdout=holdout, recommending=recommending,
+        merges_caps=merges_caps,
+    )  # fmt: skip
     found: list[Any] = []
     for start in range(0, len(events), batch):
         found += chain.run_batch(events[start : start + batch])

@@ -15,7 +15,7 @@ from apps.clickstream.counters import ItemFeatures
 from apps.clickstream.funnels import PURCHASE, FunnelResult
 from apps.clickstream.offers import Offer, OfferOutcome
 from apps.clickstream.profiles import Profile
-from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
+from apps.clickstream.recommend.records import ClickThrough, Recommendation, RecommendationQuality
 from apps.clickstream.revenue import RevenueRow
 from apps.clickstream.rows import Erased, Identity, SessionRow
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
@@ -24,7 +24,7 @@ START_MS = 1_767_225_600_000
 MINUTE, HOUR = 60_000, 3_600_000
 #: Board, how often one ends, and how long it is, minutes.
 BOARDS = (("views/5m", 1, 5), ("views/1h", 5, 60), ("sold/1h", 5, 60), ("categories/1h", 5, 60),
-          ("revenue/1h", 5, 60), ("sold/24h", 60, 1_440))  # fmt: skip
+          ("revenue/1h", 5, 60), ("sold/24h", 60, 1_440), ("searches/1h", 5, 60))  # fmt: skip
 CAMPAIGNS = (None, "google / cpc / spring", "newsletter / email / (none)")
 #: An item whose name is what an attacker would wish it to be.
 EVIL = "<img src=x onerror=window.harmed=1>"
@@ -191,6 +191,18 @@ def next_quality() -> list[RecommendationQuality]:
     ]  # fmt: skip
 
 
+def next_clicks() -> list[ClickThrough]:
+    """Lists and clicks of three hours: of the arm ``learned`` twice as many are clicked."""
+    return [
+        ClickThrough(
+            "discover", arm, START_MS + n * HOUR, START_MS + (n + 1) * HOUR, 100, clicked, clicked / 100,
+            2.0 + n if clicked else None,
+        )
+        for n in range(3)
+        for arm, clicked in (("learned", 20), ("unlearned", 10), ("popular", 0))
+    ]  # fmt: skip
+
+
 def shop_folder(root: Path) -> ShopRecords:
     """Write everything that the page can show; return it."""
     random = Random(7)
@@ -198,7 +210,7 @@ def shop_folder(root: Path) -> ShopRecords:
     carts = [
         Abandonment(f"c{n}", START_MS + n * MINUTE, START_MS + (n + 30) * MINUTE,
                     random.choice(("cart", "address", "payment")), random.randrange(500, 9_000), f"v{n}",
-                    None, 1)
+                    None, 1, ["item-001", *([f"item-{n % 3 + 1:03}"] if n % 3 else [])])
         for n in range(60)
     ]  # fmt: skip
     found = ShopRecords(
@@ -219,6 +231,7 @@ def shop_folder(root: Path) -> ShopRecords:
         put_records(root, table, records, key=key)
     put_records(root, "recommendations", next_items())
     put_records(root, "recommendation_quality", next_quality())
+    put_records(root, "recommendation_click_through", next_clicks())
     for table, records in (
         ("offers", made[:half]), ("offers", made[half:]),
         ("abandonments", carts[:20]), ("abandonments", carts[20:]),

@@ -87,6 +87,8 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "outcomes": ("outcomes", ()),
     "recommendations": ("Recommender.main", ()),
     "recommendation_quality": ("Recommender.quality", ()),
+    "recommendation_clicks": ("Recommender.clicks", ()),
+    "recommendation_click_through": ("Recommender.click_through", ()),
 }
 Tables = dict[str, Rows]
 
@@ -563,6 +565,21 @@ DEMO = (
         "next items foreseen, more than by what is popular",
         never={"recommendation_quality": stuck("hit_rate", 0.0)},
         popular_alone={"recommendation_quality": stuck("popular_hit_rate", 1.0)},
+    ),
+    *breaks(
+        "clicks on next items",
+        dropped={"recommendation_clicks": less},
+        of_other_places={"recommendation_clicks": shifted("rank", 1)},
+        of_other_lists={"recommendations": backwards},
+    ),
+    *breaks(
+        "lists that were clicked",
+        dropped={"recommendation_click_through": less},
+        all_of_them={
+            "recommendation_click_through": lambda rows: [{**r, "clicked": r["lists"]} for r in rows]
+        },
+        too_many={"recommendation_click_through": shifted("lists", 1)},
+        shifted={"recommendation_click_through": shifted("start_ms", 1)},
     ),
     *breaks(
         "next items that were sold out",

@@ -185,6 +185,27 @@ def test_carts_are_counted_by_stage_with_what_was_in_them(own: World) -> None:
     assert sum(b.value for b in shown(data, "abandonment").bars) == len(rows) + 1
 
 
+def test_items_in_left_carts_are_counted_once_a_cart(own: World) -> None:
+    data, records, clock = own
+    table = shown(data, "left-items")
+    assert table.rows == [["item-001", 60, 1.0], ["item-002", 20, 20 / 60], ["item-003", 20, 20 / 60]]
+    again = [msgspec.structs.replace(records.carts[2], time=2, items=["item-009"])]
+    put_records(data.root, "abandonments", again)
+    clock.later()
+    assert [row[:2] for row in shown(data, "left-items").rows] == [
+        ["item-001", 59], ["item-002", 20], ["item-003", 19], ["item-009", 1],
+    ]  # fmt: skip
+
+
+def test_searches_are_those_of_the_newest_hour(world: World) -> None:
+    data, records, _ = world
+    newest = max(b.window_end_ms for b in records.boards if b.board == "searches/1h")
+    wanted = [
+        [b.item, b.value] for b in records.boards if (b.board, b.window_end_ms) == ("searches/1h", newest)
+    ]
+    assert shown(data, "searches").rows == wanted
+
+
 def test_uplift_counts_everybody_whom_an_offer_was_made_or_held_back_from(world: World) -> None:
     data, records, _ = world
     made = Counter((o.rule, o.arm) for o in records.offers)
@@ -228,6 +249,19 @@ def test_next_items_are_shown_with_their_quality_beside_what_is_popular(world: W
     newest = shown(data, "next-lists")
     assert (len(newest.rows), newest.more) == (20, 10)
     assert newest.rows[0][4:6] == ["item-014", f"item-015, {EVIL}"]
+
+
+def test_clicks_on_next_items_are_shares_of_the_lists_with_their_interval(world: World) -> None:
+    data, _, _ = world
+    lines = {series.name: series for series in shown(data, "next-click-through").series}
+    assert lines["discover, learned"].points == [(START_MS + (n + 1) * HOUR, 0.2) for n in range(3)]
+    assert [row[:5] + row[7:] for row in shown(data, "next-clicks").rows] == [
+        ["discover", "learned", 300, 60, 0.2, 3.0],
+        ["discover", "popular", 300, 0, 0.0, None],
+        ["discover", "unlearned", 300, 30, 0.1, 3.0],
+    ]
+    low, high = shown(data, "next-clicks").rows[0][5:7]
+    assert (round(low, 3), round(high, 3)) == (0.159, 0.249)
 
 
 def test_channels_have_visits_and_revenue_by_both_touches(world: World) -> None:

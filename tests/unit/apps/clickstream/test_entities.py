@@ -24,6 +24,7 @@ from apps.clickstream.messages import (
     shard_of,
 )
 from apps.clickstream.pipeline import entities
+from apps.clickstream.visitor_told import search_of
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from tests.unit.apps.clickstream.app_cases import (
@@ -256,6 +257,37 @@ def test_categories_and_revenue_are_added_up_over_the_shards() -> None:
     hour = {r["item"]: r["value"] for r in rows
             if r["board"] == "revenue/1h" and r["window_end_ms"] == START + HOUR}  # fmt: skip
     assert hour == {"c0": 1000, "c1": 1000, "c2": 1000}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_searched_for_is_counted_by_the_hour_but_not_what_few_have_searched_for(seed: int) -> None:
+    """In any order within the bound, against a count of all searches of each hour."""
+    rnd = random.Random(seed)
+    terms = [f"term {n}" for n in range(rnd.choice((3, 40)))]
+    found, visitors = [], rnd.choice((4, 200))
+    for n in range(300):
+        at, term = rnd.randrange(4 * HOUR), terms[min(rnd.randrange(len(terms)), rnd.randrange(len(terms)))]
+        found.append(search_of(shard_of(term), START + at, f"e{n}", term, f"v{rnd.randrange(visitors)}"))
+    found.sort(key=lambda one: one.at_ms + rnd.uniform(0, HOUR / 2))
+    rows = boards(found, batch=rnd.choice((3, 50)), bound=HOUR).table(
+        "boards", "board", "window_end_ms", "rank"
+    )
+    told = {}
+    for row in sorted(rows, key=lambda r: r["rank"]):
+        assert row["board"] == "searches/1h"  # and nothing else is counted by it
+        told.setdefault(row["window_end_ms"], []).append((row["item"], row["value"]))
+    wanted = {}
+    for end in range(START, START + 6 * HOUR, 5 * MINUTE):
+        inside = [one for one in found if end - HOUR <= one.at_ms < end]
+        counts, browsers = (
+            Counter(one.item for one in inside),
+            Counter(t for t, _ in {(o.item, o.by) for o in inside}),
+        )
+        told_of = [(t, n) for t, n in counts.items() if browsers[t] >= 3]
+        best = sorted(told_of, key=lambda pair: (-pair[1], pair[0]))
+        if best:
+            wanted[end] = best[:10]
+    assert told == wanted
 
 
 def test_c5_visits_of_a_source_are_added_up_over_the_shards_in_every_board_of_sources() -> None:

@@ -8,9 +8,19 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from apps.clickstream.recommend.followers import Followers
 from apps.clickstream.recommend.index import SessionIndex, build
 from apps.clickstream.recommend.measures import paired_bootstrap, quality, rank_of
-from apps.clickstream.recommend.scoring import POLICIES, Parameters, ranked, recommend, score
+from apps.clickstream.recommend.scoring import (
+    POLICIES,
+    Parameters,
+    Policy,
+    Suggestion,
+    ranked,
+    reason_of,
+    recommend,
+    score,
+)
 
 
 def expected_scores(
@@ -126,7 +136,64 @@ def test_each_suggestion_says_what_spoke_for_it() -> None:
 def test_a_session_counts_its_items_once_and_rules_count_their_distance() -> None:
     index = build([["a", "b", "a", "c"]])
     assert index.items_of(0) == [0, 1, 2]
-    assert index.rules(0) == {1: 1.0, 2: pytest.approx(1 + 1 / 3)}
+    rules = index.rules(0)
+    assert (len(rules), rules.get(1), rules.get(2)) == (2, 1.0, pytest.approx(1 + 1 / 3))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(15))
+def test_of_what_follows_a_popular_item_as_much_is_asked_as_can_be_in_a_list(
+    seed: int, policy: Policy
+) -> None:
+    """Lists are those of all that ever followed, though most of it is left out."""
+    of = random.Random(seed)
+    items = of.choice((60, 300, 1_500))
+    sessions = [
+        ["hot", *(f"i{of.randrange(items)}" for _ in range(of.randrange(1, 5)))] for _ in range(1_500)
+    ]
+    index, left_out = build(sessions, of.choice((3, 40))), 0
+    for _ in range(8):
+        visit = [f"i{of.randrange(items)}" for _ in range(of.randrange(3))] + ["hot"]
+        most, with_ = (
+            of.choice((1, 5, 20)),
+            Parameters(last=3, k=of.choice((2, 10)), rules=of.choice((0.3, 3.0))),
+        )
+        all_, some = score(index, visit, with_), score(index, visit, with_, most=most)
+        left_out += len(all_[0]) - len(some[0])
+        found = ranked(index, visit, all_, policy, most)
+        assert recommend(index, visit, policy=policy, most=most, with_=with_) == [
+            Suggestion(index.names[i], value, reason_of(index, visit, all_)(i)) for i, value in found
+        ]
+    assert left_out > 100 or items == 60
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_followers_are_asked_for_as_a_dictionary_would_be(seed: int) -> None:
+    of, followers, plain = random.Random(seed), Followers(), dict[int, float]()
+    for _ in range(of.randrange(1, 400)):
+        item, weight = of.randrange(90), 1.0 / of.randrange(1, 4)
+        followers.add(item, weight)
+        plain[item] = plain.get(item, 0.0) + weight
+    in_order = sorted(plain, key=lambda i: (-plain[i], i))
+    most = of.randrange(1, 100)
+    assert followers.best(most) == in_order[:most]
+    chosen = dict(zip(*(x.tolist() for x in followers.top(most)), strict=True))
+    assert set(in_order[:most]) <= set(chosen)
+    assert all(plain[i] == pytest.approx(v) for i, v in chosen.items())
+    assert (len(followers), followers.strongest) == (len(plain), max(plain.values()))
+    assert [followers.get(i) for i in range(100)] == [plain.get(i, 0.0) for i in range(100)]
+    assert [i in followers for i in range(100)] == [i in plain for i in range(100)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_clicked_most_is_in_order_and_of_equals_the_first(seed: int) -> None:
+    of = random.Random(seed)
+    sessions = [[f"i{of.randrange(700)}"] for _ in range(3_000)]
+    index, first = build(sessions), {name: n for n, name in enumerate(dict.fromkeys(s[0] for s in sessions))}
+    clicks = Counter(s[0] for s in sessions)
+    wanted = sorted(first, key=lambda name: (-clicks[name], first[name]))
+    for most in (5, 300, 2_000):
+        assert [index.names[i] for i in index.popular(most)] == wanted[:most]
 
 
 @pytest.mark.parametrize("m", [0, -1])

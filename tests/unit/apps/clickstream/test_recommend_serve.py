@@ -11,6 +11,7 @@ import pytest
 
 from apps.clickstream.app import app
 from apps.clickstream.recommend import process as recommending
+from apps.clickstream.recommend.learned import NextModel
 from apps.clickstream.recommend.log import SEGMENT
 from apps.clickstream.recommend.process import Recommender, Recommending
 from apps.clickstream.recommend.serve import Follower, next_items
@@ -20,8 +21,11 @@ from millrace.inspect.committed import CommittedState
 from millrace.runtime.settings import load_settings
 from millrace.serving.questions import NotFound, Refused, questions_of
 from millrace.topology import Input, read
+from tests.unit.apps.clickstream.test_recommend_learned import export, no_holders, trees
 from tests.unit.apps.clickstream.test_recommender import HOUR, MINUTE, Event, look, made
 from tests.unit.millrace.serving.memory_query import MemoryQuery
+
+assert no_holders
 
 
 def query_of(root: Path, **told: Any) -> MemoryQuery:
@@ -40,6 +44,29 @@ def run(query: MemoryQuery, events: list[Event]) -> list[dict[str, Any]]:
 def asked(state: CommittedState, follower: Follower, visitor: str, **more: str) -> dict[str, Any]:
     found: dict[str, Any] = next_items(state, {"visitor": visitor, **more}, follower)
     return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_learned_order_is_that_of_the_stream_in_the_arms_that_have_it(seed: int, tmp_path: Path) -> None:
+    export(tmp_path, 7, trees(seed))
+    model = NextModel(str(tmp_path))
+    query = query_of(tmp_path, most=5, model=model, control=0.2, unlearned=0.3)
+    events, rnd = [e for e in made(seed, number=180, visitors=12) if not e[2].bought], random.Random(seed)
+    state, follower, compared = None, Follower(), set()
+    while events:
+        part, events = events[: (n := rnd.randrange(1, 12))], events[n:]
+        told = {(r["visitor_id"], r["surface"]): r for r in run(query, part)}
+        if state is None:
+            state = CommittedState(query.writer.checkpoint)
+        state.move_to()
+        for (visitor, surface), row in told.items():
+            answer = next_items(state, {"visitor": visitor, "surface": surface}, follower, model, 5)
+            if (row["sessions"], row["visit"]) == (answer["sessions"], answer["visit"]):
+                compared.add(row["arm"])
+                found = [(one["item"], one["why"], one["score"]) for one in answer["items"]]
+                assert found == list(zip(row["items"], row["why"], row["scores"], strict=True))
+                assert answer["model"] == row["model"] == ("7" if row["arm"] == "learned" else "")
+    assert compared == {"learned", "unlearned", "popular"}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -128,4 +155,5 @@ def test_an_app_without_next_items_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_app_has_the_question() -> None:
-    assert set(questions_of(app)) == {"next_items"}
+    settings = load_settings(ClickstreamSettings, app="clickstream", overrides=(), env={})
+    assert set(questions_of(app, settings)) == {"next_items"}

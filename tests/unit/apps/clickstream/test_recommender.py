@@ -11,9 +11,11 @@ import pytest
 
 from apps.clickstream.messages import SHOP, Looked
 from apps.clickstream.recommend import log as logs
+from apps.clickstream.recommend.clicked import LEARNED, UNLEARNED, arms_of, compared
+from apps.clickstream.recommend.filters import POPULAR
 from apps.clickstream.recommend.index import build
 from apps.clickstream.recommend.log import SEGMENT, SessionLog, index_of, let_in, sessions_of
-from apps.clickstream.recommend.process import LEARNED, POPULAR, Recommender, Recommending
+from apps.clickstream.recommend.process import Recommender, Recommending
 from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
 from apps.clickstream.recommend.scoring import recommend
 from millrace.testing import TestDriver
@@ -155,12 +157,120 @@ def test_lists_hang_on_no_cut_order_or_restart(seed: int) -> None:
 class TestContract(ClickstreamWorld, AppInMemory):
     """The whole app with next items: whatever the cut, the order and the restarts."""
 
-    overrides = ("recommend.on=true", "recommend.control=0.3", "recommend.window=30 min")
+    overrides = (
+        "recommend.on=true", "recommend.control=0.3", "recommend.unlearned=0.3", "recommend.window=30 min",
+    )  # fmt: skip
 
     def test_lists_are_written_and_judged(self) -> None:
         found = {name: rows.total() for name, rows in self.standing.expected().items()}
         assert found["Recommender.main"] > 100
         assert found["Recommender.quality"] >= 4
+        assert found["Recommender.clicks"] > 20
+        assert found["Recommender.click_through"] >= 4
+
+
+# -- clicks on lists ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_a_click_is_of_the_newest_list_that_has_the_item(seed: int) -> None:
+    """Every look is compared with every list of before, one pair after the other."""
+    rnd = random.Random(seed)
+    events = [e for e in made(seed, visitors=3, items=6, number=rnd.randrange(30, 120)) if not e[2].bought]
+    within = rnd.choice((MINUTE, 10 * MINUTE, 40 * MINUTE))
+    target = driver(most=3, horizon_ms=within, control=0.3, unlearned=0.3)
+    send(target, events)
+    target.advance_watermark(events[-1][1] + 3 * HOUR)
+    visits: dict[str, int] = {}  # browser → when its visit began, by what was seen last
+    last: dict[str, int] = {}
+    wanted, clicked = [], set()
+    rows = answers(target)
+    for _, at, event in events:
+        name = event.visitor
+        if event.forget:
+            visits.pop(name, None)
+            continue
+        if name not in visits or at - last[name] > GAP:
+            visits[name] = at
+        last[name] = at
+        for surface in ("resume", "discover"):
+            own = [r for r in rows if (r.visitor_id, r.surface) == (name, surface)]
+            before = [r for r in own if visits[name] <= r.event_time_ms < at][-8:]
+            fits = [r for r in before if event.item in r.items and at - r.event_time_ms <= within]
+            if fits and (fits[-1].cause, surface) not in clicked:
+                clicked.add((fits[-1].cause, surface))
+                rank = fits[-1].items.index(event.item) + 1
+                wanted.append((event.cause, surface, fits[-1].arm, event.item, rank, fits[-1].cause))
+    found = [(c.cause, c.surface, c.arm, c.item, c.rank, c.list_cause) for c in target.values("clicks")]
+    assert sorted(found) == sorted(wanted)
+    told = {(r.surface, r.arm, r.start_ms): (r.lists, r.clicked) for r in target.values("click_through")}
+    counts: Counter[tuple[str, str, int]] = Counter()
+    hits: Counter[tuple[str, str, int]] = Counter()
+    for row in rows:
+        name_ = (row.surface, row.arm, row.event_time_ms - row.event_time_ms % HOUR)
+        counts[name_] += 1
+        hits[name_] += (row.cause, row.surface) in clicked
+    assert told == {name_: (number, hits[name_]) for name_, number in counts.items()}
+    for row in target.values("click_through"):
+        assert row.rate == row.clicked / row.lists
+        assert (row.rank is None) == (row.clicked == 0)
+
+
+def test_a_click_at_the_end_of_the_time_counts_and_one_after_it_does_not() -> None:
+    target = driver(most=2, surfaces=("discover",), horizon_ms=MINUTE)
+    send(target, [look(0, "a", "x"), look(1, "a", "y")])
+    for n, late in enumerate((0, 1)):
+        begin = (n + 2) * HOUR - 1  # its list is the last one of an hour
+        send(target, [look(begin, f"b{n}", "x"), look(begin + MINUTE + late, f"b{n}", "y")])
+    target.advance_watermark(START + 9 * HOUR)
+    assert [(c.visitor_id, c.rank) for c in target.values("clicks")] == [("b0", 1)]
+    rows = {(r.start_ms - START) // HOUR: (r.lists, r.clicked) for r in target.values("click_through")}
+    assert rows == {1: (1, 1), 2: (1, 0)}  # who has seen both has nothing to discover
+
+
+def test_what_is_forgotten_has_no_clicks_and_its_lists_still_count() -> None:
+    target = driver(most=2, surfaces=("discover",))
+    send(target, [look(0, "a", "x"), look(1, "a", "y"), look(HOUR, "b", "x")])
+    send(target, [look(HOUR + 1, "b", forget=True), look(HOUR + 2, "b", "y")])
+    target.advance_watermark(START + 4 * HOUR)
+    assert target.values("clicks") == []
+    assert [(r.lists, r.clicked) for r in target.values("click_through")] == [(2, 0)]
+
+
+def test_all_arms_are_dealt_and_those_of_what_is_popular_as_before() -> None:
+    both, one = arms_of(0.2, 0.3), arms_of(0.2, 0.0)
+    arms = Counter(both.arm(f"u:{n}") for n in range(4_000))
+    assert {name: round(number / 4_000, 1) for name, number in arms.items()} == {
+        POPULAR: 0.2, UNLEARNED: 0.3, LEARNED: 0.5,
+    }  # fmt: skip
+    assert all((one.arm(p) == POPULAR) == (both.arm(p) == POPULAR) for p in map(str, range(500)))
+
+
+def test_an_arm_with_better_lists_has_more_clicks_a_person() -> None:
+    """What the arms are worth is told by the core's experiments, from the rows of the tables."""
+    target, rnd = driver(most=1, control=0.5, surfaces=("discover",)), random.Random(3)
+    events: list[Event] = []
+    for n in range(400):
+        # Each item has one that follows it; what is popular is one of twenty.
+        item = rnd.randrange(20)
+        events += [look(n * 3 * MINUTE + k * 9_000, f"b{n}", f"{'xy'[k]}{item}") for k in (0, 1)]
+    send(target, sorted(events, key=lambda e: e[1]))
+    target.advance_watermark(START + 40 * HOUR)
+    lists = [{"surface": r.surface, "arm": r.arm, "person": r.person, "event_time_ms": r.event_time_ms}
+             for r in answers(target)]  # fmt: skip
+    clicks = [{"surface": c.surface, "person": c.person, "event_time_ms": c.event_time_ms}
+              for c in target.values("clicks")]  # fmt: skip
+    found = compared(lists, clicks, arms_of(0.5, 0.0), POPULAR, until_ms=START + 40 * HOUR, matures_ms=HOUR)[
+        "discover"
+    ]
+    (beside,) = [one for one in found.comparisons if one.arm == LEARNED]
+    assert found.sample_ratio.ok
+    assert beside.low is not None
+    assert beside.low > 0.5
+    assert found.arms[LEARNED].mean == pytest.approx(
+        sum(c.arm == LEARNED for c in target.values("clicks"))
+        / len({r.person for r in answers(target) if r.arm == LEARNED})
+    )
 
 
 def test_an_item_that_nobody_has_seen_gets_what_is_popular_and_says_so() -> None:

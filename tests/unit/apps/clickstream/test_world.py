@@ -7,11 +7,13 @@ from functools import cache
 from typing import Any, ClassVar
 
 import msgspec
+import pytest
 
 from apps.clickstream.app import app
 from apps.clickstream.consent import Answer, bits_of, may_stitch
 from apps.clickstream.events import Click, Consent
 from apps.clickstream.funnels import PURCHASE, step_of
+from apps.clickstream.known import VisitorRules
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
 from tests.unit.apps.clickstream.app_cases import (
@@ -200,6 +202,13 @@ def test_funnels_count_what_a_look_at_the_sessions_events_counts() -> None:
         assert (found["reached"] if found else 0) == done
         reached[done] += 1
     assert min(reached[n] for n in range(1, 6)) >= 1
+
+
+@pytest.mark.parametrize("shards", [5])
+def test_boards_are_the_same_whatever_the_shards(shards: int) -> None:
+    found = run_app(events(), visitor_rules=VisitorRules(shards=shards))
+    assert tables(found)["boards"] == tables(reference())["boards"]
+    assert tables(found)["Entities.items"] == tables(reference())["Entities.items"]
 
 
 def test_visitors_now_are_those_who_clicked_in_the_last_five_minutes() -> None:
