@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.ridesharing.events import (
@@ -18,7 +19,7 @@ from apps.ridesharing.events import (
     QuoteRequest,
     RideRequest,
 )
-from apps.ridesharing.records import Assignment, Offer, Release, Trip, Violation
+from apps.ridesharing.records import Arrival, Assignment, Offer, Release, Trip, Violation
 from apps.ridesharing.settings import RidesharingSettings
 from apps.ridesharing.surge.records import Fare, Multiplier, Quote
 from millrace.runtime.apps import App, Topic, Topics
@@ -32,6 +33,7 @@ def topics(settings: RidesharingSettings) -> Topics:
     names, partitions = settings.topics, settings.topics.partitions
     dispatched = (names.offers, names.assignments, names.releases, names.trips)
     priced = (names.quotes, names.fares, names.surge) if settings.surge.on else ()
+    told = (names.arrivals,) if settings.arrivals.on else ()
     return Topics(
         reads=(
             *(
@@ -41,7 +43,7 @@ def topics(settings: RidesharingSettings) -> Topics:
             Topic(names.control, 1),
         ),
         writes=(
-            *(Topic(name, partitions) for name in (*dispatched, *priced)),
+            *(Topic(name, partitions) for name in (*dispatched, *priced, *told)),
             Topic(names.violations, 1),
             Topic(names.dead_letters, 1),
         ),
@@ -56,6 +58,18 @@ def topology(settings: RidesharingSettings) -> Topology:
     return wired(settings)
 
 
+def begin(settings: RidesharingSettings) -> None:
+    """Let a job that begins find the models that a registry has and that were never exported."""
+    told = settings.arrivals
+    folder = told.folder(Path(settings.storage.path("models")))
+    if not told.on or not told.registry or not folder:
+        return
+    from millrace.models.beginning import export_first
+
+    for model, name in (("pickup", told.pickup), ("eta", told.trip)):
+        export_first("ridesharing", model, name, told.registry, Path(folder))
+
+
 app = App(
     name="ridesharing",
     summary="Riders and drivers matched in short windows, and nothing dispatched twice.",
@@ -64,6 +78,8 @@ app = App(
     topics=topics,
     demo="apps.ridesharing.demo:spec",
     dashboard="apps.ridesharing.dashboard:page",
+    begin=begin,
+    models="apps.ridesharing.eta.model_cli:app",
     evaluate="apps.ridesharing.evaluate_cli:app",
     contracts={
         "position.v1": Position,
@@ -75,13 +91,14 @@ app = App(
         "progress.v1": Progress,
         "command.v1": Command,
         "control.v3": Control,
-        "offer.v1": Offer,
+        "offer.v2": Offer,
         "assignment.v1": Assignment,
         "release.v1": Release,
         "trip.v1": Trip,
         "quote.v1": Quote,
         "fare.v1": Fare,
         "multiplier.v1": Multiplier,
+        "arrival.v1": Arrival,
         "handover.v3": Handover,
         "violation.v1": Violation,
     },

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from apps.ridesharing.arrivals import ArrivalConfig
 from apps.ridesharing.matching import Policy, Rules
 from apps.ridesharing.regions import Regions
 
@@ -46,6 +47,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         believe_ms: Positions too far from the last are believed once they have agreed for so long.
         overdue_ms: So long after three times its drive a silent trip is lost; 0: only after ``trip_ms``.
         places_ms: In each such time it is written once where a car is; 0: never.
+        arrivals: How arrival times are learned and told; ``None``: they are not.
         free_ms: At the end of each such time it is told which cells have free cars; 0: never.
     """
 
@@ -79,6 +81,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     overdue_ms: int = 1_800_000
     places_ms: int = 30_000
     free_ms: int = 30_000
+    arrivals: ArrivalConfig | None = None
 
     @property
     def asks_everywhere(self) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from apps.ridesharing.audit import audit
 from apps.ridesharing.cli import read_table
+from apps.ridesharing.demo_arrivals import ARRIVALS, check_arrivals
 from apps.ridesharing.demo_prices import PRICES, Prices, check_prices
 from apps.ridesharing.records import Trip
 from apps.ridesharing.settings import RidesharingSettings
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _TOPICS = (
     "locations", "status", "requests", "answers", "cancellations", "progress", "commands", "handovers",
     "control", "offers", "assignments", "releases", "trips", "violations", "dead_letters",
-    "quote_requests", "quotes", "fares", "surge",
+    "quote_requests", "quotes", "fares", "surge", "arrivals",
 )  # fmt: skip
 #: Seconds of event time in a second.
 _SPEED = 8
@@ -52,7 +53,7 @@ def settings(run_id: str) -> list[str]:
     # Batches take a second, in which half a minute of event time passes: offers must live longer.
     slower = ["stream.out_of_orderness=10s", "dispatch.window=10s", "dispatch.offer_timeout=4m"]
     # In a short evening few ask in each cell: prices follow sooner.
-    return [*own, *slower, "surge.on=true", "surge.cap=1.8", "surge.balance=0.8"]
+    return [*own, *slower, "surge.on=true", "surge.cap=1.8", "surge.balance=0.8", "arrivals.on=true"]
 
 
 def generate(run: DemoRun) -> Sequence[str]:
@@ -124,8 +125,14 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
         equal("no step twice", 0, len(steps) - len(told), of=len(steps)),
         *_letters(read_table(run.folder, "dead_letters"), ledger),
         *price_checks(run, ledger, last_ms),
+        *check_arrivals(*_arrivals(run), steps),
         _by_topics(run),
     ]
+
+
+def _arrivals(run: DemoRun) -> tuple[pd.DataFrame, pd.DataFrame]:
+    arrivals, drives = (read_table(run.folder, name) for name in ARRIVALS)
+    return arrivals, drives
 
 
 def price_checks(run: DemoRun, ledger: ReadLedger, last_ms: int) -> list[Check]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from apps.ridesharing.arrivals import Arrivals
 from apps.ridesharing.book import Book, Car, Closed, Due, Ride
 from apps.ridesharing.config import HOLD_MS, DispatchConfig
 from apps.ridesharing.events import Handover
@@ -51,11 +52,21 @@ class Desk:
         region: Its name.
         now: The moment, ms.
         say: Where records go.
+        arrivals: What ways take; ``None``: that is not learned.
     """
 
-    __slots__ = ("book", "config", "now", "region", "say")
+    __slots__ = ("arrivals", "book", "config", "now", "region", "say")
 
-    def __init__(self, book: Book, config: DispatchConfig, region: str, now: int, say: Sink) -> None:
+    def __init__(
+        self,
+        book: Book,
+        config: DispatchConfig,
+        region: str,
+        now: int,
+        say: Sink,
+        arrivals: Arrivals | None = None,
+    ) -> None:
+        self.arrivals = arrivals
         self.book = book
         self.config = config
         self.region = region
@@ -167,6 +178,8 @@ class Desk:
                 ride.wait_ms,
             ),
         )
+        if self.arrivals is not None:
+            self.arrivals.moved(self, ride, ride.driver_id, before, cause)
         self._note(f"r:{ride.request_id}", "state", ride, state=state, before=before)
         if state in TERMINAL:
             del self.book.rides[ride.request_id]
@@ -244,6 +257,9 @@ class Desk:
             radius_m=self.config.rules.radius_m,
             fits=self.book.cars[driver_id].vehicle_class == ride.vehicle_class,
         )
+        expected = None
+        if self.arrivals is not None:
+            expected = self.arrivals.expect(ride, driver_id, self.book.cars[driver_id], self.now)
         self.say(
             "offers",
             Offer(
@@ -257,6 +273,7 @@ class Desk:
                 ride.lat,
                 ride.lon,
                 round(metres, 1),
+                *(() if expected is None else (expected.seconds, expected.low_s, expected.high_s)),
             ),
         )
 
@@ -274,10 +291,12 @@ class Desk:
     def _accepted(self, ride: Ride, cause: str) -> None:
         car = self.book.cars[ride.driver_id]
         metres = distance_m(car.lat, car.lon, ride.lat, ride.lon)
-        takes = travel_ms(metres)
+        straight = takes = travel_ms(metres)
+        if self.arrivals is not None:
+            takes = round(self.arrivals.set_off(self, ride, car).seconds * 1_000)
         ride.accepted_ms = self.now
         ride.approach_m, ride.approach_ms = metres, self.now
-        ride.limit_ms = self.now + 3 * takes + 8 * self.config.approach_ms
+        ride.limit_ms = self.now + 3 * max(takes, straight) + 8 * self.config.approach_ms
         self._note(f"d:{ride.driver_id}", "accepted", ride)
         self.move(ride, "accepted", cause)
         self.book.remind(self.now + self.config.approach_ms, Due.APPROACH, ride.request_id, ride.revision)

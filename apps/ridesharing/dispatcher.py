@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from apps.ridesharing.arrivals import Arrivals, Way
 from apps.ridesharing.book import Book, Car, Due, Ride
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.desk import Desk
 from apps.ridesharing.earlier import DISPATCHER
+from apps.ridesharing.eta.features import Driver, Sum
+from apps.ridesharing.eta.interval import Width
 from apps.ridesharing.events import (
     INPUTS,
     LAST_ATTEMPT,
@@ -45,8 +49,10 @@ from apps.ridesharing.reconcile import (
     start_trip,
 )
 from apps.ridesharing.records import (
+    Arrival,
     Assignment,
     Attempt,
+    Drive,
     DriverChange,
     Ignored,
     Journal,
@@ -70,12 +76,15 @@ from millrace import (
     KeyedProcess,
     Timer,
     broadcast_state,
+    days,
+    hours,
+    map_state,
     side_output,
     value_state,
 )
 
 #: Timers, in the order in which they fire at one time.
-_DUE, _FREE, _MINUTE, _PLACES, _WINDOW = "due", "free", "minute", "places", "window"
+_ARRIVALS, _DUE, _FREE, _MINUTE, _PLACES, _WINDOW = "arrivals", "due", "free", "minute", "places", "window"
 _MINUTE_MS = 60_000
 #: So long it is remembered when a driver came on line or went off, ms: longer than anything is on its way.
 _SAID_MS = 3_600_000
@@ -107,6 +116,12 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     #: What operators have switched in all regions, and the newest of it that this one has told.
     switches = broadcast_state(str, Switch)
     told = value_state(str, default="", ttl=TELL_MS * 2)
+    #: Arrival times: what ways took, for good and of late, by drivers; how wide intervals are; ways now.
+    took = map_state(str, Sum, ttl=days(60), paged=True)
+    took_late = map_state(str, Sum, ttl=hours(12), paged=True)
+    paces = map_state(str, Driver, ttl=days(60), paged=True)
+    widths = map_state(str, Width, ttl=days(60))
+    ways = map_state(str, Way, ttl=hours(12), paged=True)
 
     offers = side_output(Offer)
     assignments = side_output(Assignment)
@@ -123,10 +138,14 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     places = side_output(Place)
     journeys = side_output(Journey)
     free = side_output(FreeCars)
+    arrivals = side_output(Arrival)
+    drives = side_output(Drive)
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
         self._one_region = self.config.regions.is_one
+        if self.config.arrivals is not None:
+            self._zone, self._models = ZoneInfo(self.config.arrivals.zone), self.config.arrivals.models()
         if self.config.asks_everywhere:  # requests come by way of their riders
             self.inputs = type(self).inputs | {"requests": Asked}  # type: ignore[misc]
         self._handlers: dict[type[Any], Callable[[Desk, Any], None]] = {
@@ -199,6 +218,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         elif timer.name == _PLACES:
             places_of_cars(desk)
             after = now
+        elif timer.name == _ARRIVALS:
+            if desk.arrivals is not None:
+                desk.arrivals.tell_riders(desk)
+            after = now
         elif timer.name == _FREE:
             free_by_cell(desk)
             after = now
@@ -207,7 +230,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             named = self.config.shadows if shadows is None else tuple(filter(None, shadows.split(",")))
             close_window(desk, self.policies.view(_latest_first), self.decide, named)
             after = now
-        if timer.name != _DUE and (newest := tell_switches(desk, self.switches.items(), self.told.value)):
+        if timer.name not in (_ARRIVALS, _DUE) and (
+            newest := tell_switches(desk, self.switches.items(), self.told.value)
+        ):
             self.told.value = newest
         self._settle(book, ctx, after)
 
@@ -230,12 +255,17 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             else:
                 ctx.output(getattr(self, output), record)
 
-        return Desk(book, self.config, ctx.key, now, say)
+        arrivals = None
+        if self.config.arrivals is not None:
+            kept = (self.took, self.took_late, self.paces, self.widths, self.ways)
+            arrivals = Arrivals(*kept, self._zone, self._models)
+        return Desk(book, self.config, ctx.key, now, say, arrivals)
 
     def _settle(self, book: Book, ctx: Context, after: int) -> None:
         """Set the timers for what comes next, windows after a time; close the book when all is over."""
         if book.is_over:
             self.book.clear()
+            ctx.timers.delete(_ARRIVALS)
             ctx.timers.delete(_DUE)
             ctx.timers.delete(_FREE)
             ctx.timers.delete(_MINUTE)
@@ -249,6 +279,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             ctx.timers.at((after // length + 1) * length, _WINDOW)
         if book.cars and ctx.timers.pending(_MINUTE) is None:
             ctx.timers.at((after // _MINUTE_MS + 1) * _MINUTE_MS, _MINUTE)
+        told = self.config.arrivals
+        if told is not None and book.rides and ctx.timers.pending(_ARRIVALS) is None:
+            ctx.timers.at((after // told.every_ms + 1) * told.every_ms, _ARRIVALS)
         for name, length in ((_FREE, self.config.free_ms), (_PLACES, self.config.places_ms)):
             if length and book.cars and ctx.timers.pending(name) is None:
                 ctx.timers.at((after // length + 1) * length, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,12 +53,26 @@ def replay(
     audit_topics: Annotated[
         bool, typer.Option("--audit-topics", help="Hold what was said against all that came in, too.")
     ] = False,
+    arrival_times: Annotated[
+        bool,
+        typer.Option("--arrival-times", help="Go by learned arrival times, and say waits without them, too."),
+    ] = False,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Cars are as slow as recorded trips were there, at that hour.")
+    ] = False,
+    car_value: Annotated[
+        str, typer.Option(help="What a car is worth where more riders come than there are cars.")
+    ] = "400s",
+    drop_value: Annotated[
+        str, typer.Option(help="What it costs that a ride ends where nobody asks.")
+    ] = "300s",
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:
     """Replay recorded requests in a closed loop with cars that accept at once and wait where they end."""
     from apps.ridesharing.recorded import cut, parse_time, read_requests
     from apps.ridesharing.replay import Faults
-    from apps.ridesharing.replay_report import Plan, carry_out
+    from apps.ridesharing.replay_report import WAITS, Plan, carry_out
+    from millrace.time.durations import to_ms
 
     start_ms, end_ms = parse_time(start), parse_time(end)
     if end_ms <= start_ms:
@@ -76,8 +91,15 @@ def replay(
         region_count=regions,
         faults=Faults(duplicates, late, restarts, seed),
         audit_topics=audit_topics,
+        arrival_times=arrival_times,
+        traffic=traffic,
+        car_value_ms=to_ms(car_value),
+        drop_value_ms=to_ms(drop_value),
     )
     report = carry_out(plan, requests, assignments, quiet=quiet)
+    if arrival_times:
+        before = carry_out(dataclasses.replace(plan, arrival_times=False), requests, None, quiet=quiet)
+        report["without"] = {name: before[name] for name in WAITS}
     write(out, report)
     if not quiet:
         show(report, f"{len(requests):,} requests, {fleet} cars, {policy.value}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
@@ -10,6 +12,7 @@ from typing import Final
 import h3
 import numpy as np
 
+from apps.ridesharing.eta.features import unknown_s
 from apps.ridesharing.events import Answer, DriverState, Event, Position, Progress, RideRequest, Stage
 from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
 from apps.ridesharing.records import Assignment, Offer, Release
@@ -96,6 +99,58 @@ class Served:
     dropoff_ms: int
 
 
+class Traffic:
+    """How much slower, or faster, streets are than usual: as recorded trips were there, at that hour.
+
+    A place and an hour of the day have a factor each: the mean logarithm of what trips that began or ended
+    there, or began then, took over what trips of their length usually take. A way has those of its two ends
+    and of its hour, and one of its own, drawn by its request.
+
+    Args:
+        requests: Recorded trips.
+        spread: Standard deviation of the logarithm of a way's own factor.
+    """
+
+    def __init__(self, requests: Sequence[Request], spread: float = 0.2) -> None:
+        self._spread = spread
+        rows = [
+            (r, math.log(r.duration_ms / 1_000 / unknown_s(_km(r)))) for r in requests if r.duration_ms > 0
+        ]
+        self._all = sum(value for _, value in rows) / max(1, len(rows))
+        places: dict[str, list[float]] = {}
+        hours: dict[int, list[float]] = {}
+        for r, value in rows:
+            hours.setdefault(r.at_ms // 3_600_000 % 24, []).append(value - self._all)
+            for lat, lon in ((r.lat, r.lon), (r.to_lat, r.to_lon)):
+                places.setdefault(_street(lat, lon), []).append(value - self._all)
+        self._places = {name: sum(values) / (len(values) + 10.0) for name, values in places.items()}
+        self._hours = {hour: sum(values) / (len(values) + 10.0) for hour, values in hours.items()}
+
+    def factor(self, lat: float, lon: float, request: Request, at_ms: int) -> float:
+        """Return by how much longer a way to a pick-up takes.
+
+        Args:
+            lat: Where it begins, degrees.
+            lon: Where it begins, degrees.
+            request: Where it goes.
+            at_ms: When, UTC ms.
+        """
+        begins, ends = (
+            self._places.get(_street(*at), 0.0) for at in ((lat, lon), (request.lat, request.lon))
+        )
+        seed = [zlib.crc32(request.request_id.encode()), at_ms & 0xFFFFFFFF]
+        own = float(np.random.default_rng(seed).normal(0.0, self._spread)) if self._spread else 0.0
+        return math.exp(begins + ends + self._hours.get(at_ms // 3_600_000 % 24, 0.0) + own)
+
+
+def _km(request: Request) -> float:
+    return distance_m(request.lat, request.lon, request.to_lat, request.to_lon) / 1_000
+
+
+def _street(lat: float, lon: float) -> str:
+    return str(h3.latlng_to_cell(lat, lon, 8))
+
+
 @dataclass
 class Fleet:
     """Drivers who accept at once, drive at 25 km/h over 1.4 times the straight line, and wait where they end.
@@ -106,6 +161,7 @@ class Fleet:
         seed: Where they start: at pick-ups, drawn at random.
         start_ms: When they come on line, UTC ms.
         until_ms: Until when idle time counts, UTC ms.
+        traffic: How much longer a way to a pick-up takes than at that speed; ``None``: as long.
     """
 
     requests: list[Request]
@@ -113,6 +169,7 @@ class Fleet:
     seed: int
     start_ms: int
     until_ms: int
+    traffic: Traffic | None = None
     drivers: dict[str, Driver] = field(default_factory=dict)
     served: dict[str, Served] = field(default_factory=dict)
 
@@ -202,7 +259,10 @@ class Fleet:
             return
         lat, lon = driver.leg.at(now)
         metres = distance_m(lat, lon, request.lat, request.lon)
-        arrives = now + max(1, math.ceil(metres * CIRCUITY / SPEED_M_PER_MS))
+        takes = metres * CIRCUITY / SPEED_M_PER_MS
+        if self.traffic is not None:
+            takes *= self.traffic.factor(lat, lon, request, now)
+        arrives = now + max(1, math.ceil(takes))
         driver.state, driver.leg = "approaching", Leg(lat, lon, request.lat, request.lon, now, arrives)
         offer = self._offers[message.request_id]
         self.served[request.request_id] = Served(

@@ -1,7 +1,8 @@
 """One dispatch window: riders and cars in, pairs out, by a policy that can be switched.
 
 The cost of a pair is the expected drive to the pick-up, and what the car is worth where it stands: a car
-that is alone where riders come is dearer than one of ten. Leaving a rider unmatched costs a penalty that
+that is alone where riders come is dearer than one of ten; and what it costs that the ride leaves the car
+where nobody asks. Leaving a rider unmatched costs a penalty that
 grows with the wait (the age bonus), so that nobody far out starves. All are whole milliseconds.
 """
 
@@ -30,6 +31,13 @@ Policy = Literal["fifo", "nearest", "optimal"]
 POLICIES: Final[tuple[Policy, ...]] = ("fifo", "nearest", "optimal")
 
 Ints = npt.NDArray[np.int64]
+#: Says what drives take: numbers of riders, of cars, and metres, each of shape (pairs,) → ms.
+Drives = Callable[[Ints, Ints, npt.NDArray[np.float64]], Ints]
+
+
+#: Within so many rings of a drop-off so many requests a minute are enough for a car.
+_DROP_RINGS: Final = 3
+_ENOUGH_A_MINUTE: Final = 1.0
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         unmatched_ms: What it costs to leave a rider unmatched who has just asked, ms.
         age_weight: What each ms of waiting adds to that.
         car_value_ms: What a car is worth that more riders are expected for than there are cars, ms.
+        drop_value_ms: What it costs that a ride ends where nobody asks, ms; 0: nothing.
         half_life_ms: Demand of so long ago counts half, ms.
         most_candidates: Of each rider so many of the nearest cars are looked at.
     """
@@ -48,6 +57,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     unmatched_ms: int = 900_000
     age_weight: float = 0.5
     car_value_ms: int = 400_000
+    drop_value_ms: int = 300_000
     half_life_ms: int = 600_000
     most_candidates: int = 64
 
@@ -62,6 +72,8 @@ class Rider(msgspec.Struct, frozen=True, gc=False):
         vehicle_class: The class asked for.
         waiting_ms: How long the rider has waited, ms.
         excluded: Drivers who are not to be asked.
+        to_lat: Drop-off, degrees; ``None``: not known.
+        to_lon: Drop-off, degrees.
     """
 
     request_id: str
@@ -70,6 +82,8 @@ class Rider(msgspec.Struct, frozen=True, gc=False):
     vehicle_class: str
     waiting_ms: int
     excluded: frozenset[str] = frozenset()
+    to_lat: float | None = None
+    to_lon: float | None = None
 
 
 class FreeCar(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +116,11 @@ class Problem:
 
 
 def problem(
-    riders: Sequence[Rider], cars: Sequence[FreeCar], rules: Rules, demand: Mapping[int, float]
+    riders: Sequence[Rider],
+    cars: Sequence[FreeCar],
+    rules: Rules,
+    demand: Mapping[int, float],
+    drives: Drives | None = None,
 ) -> Problem:
     """Return the pairs within the radius and of the right class, with their costs.
 
@@ -111,6 +129,7 @@ def problem(
         cars: Who is free.
         rules: The costs.
         demand: Cell (resolution 8) → requests a minute of late.
+        drives: Says what drives take; ``None``: the same speed everywhere.
     """
     penalty = np.array([rules.unmatched_ms + int(rules.age_weight * r.waiting_ms) for r in riders], np.int64)
     resolution = search_resolution(rules.radius_m)
@@ -133,7 +152,11 @@ def problem(
     order = np.argsort(code, kind="stable")
     order = order[~np.isin(code[order], asked)] if len(asked) else order
     rider, car, metres = rider[order], car[order], metres[order]
-    cost = (metres * (CIRCUITY / SPEED_M_PER_MS)).astype(np.int64) + worth[car]
+    if drives is None:
+        takes = (metres * (CIRCUITY / SPEED_M_PER_MS)).astype(np.int64)
+    else:
+        takes = drives(rider, car, metres)
+    cost = takes + worth[car] + drop_costs(riders, rules, demand)[rider]
     return Problem(Pairs(len(riders), size, rider, car, cost, penalty), metres)
 
 
@@ -170,6 +193,28 @@ def car_values(cars: Sequence[FreeCar], rules: Rules, demand: Mapping[int, float
             cars_around = sum([there[c] for c in around if c in there])
             value[cell] = int(rules.car_value_ms * min(1.0, riders / cars_around))
     return np.array([value[cell] for cell in cells], np.int64)
+
+
+def drop_costs(riders: Sequence[Rider], rules: Rules, demand: Mapping[int, float]) -> Ints:
+    """Return what it costs that each ride leaves a car where few ask, ms.
+
+    A car that ends where nobody is within reach of it waits, and is missed where it was: with the demand
+    around the drop-off the cost falls to nothing.
+
+    Args:
+        riders: Who waits.
+        rules: The costs.
+        demand: Cell → requests a minute.
+    """
+    costs = np.zeros(len(riders), np.int64)
+    if not rules.drop_value_ms or not demand:
+        return costs
+    for n, rider in enumerate(riders):
+        if rider.to_lat is not None and rider.to_lon is not None:
+            around = disk(cell_of(rider.to_lat, rider.to_lon, DEMAND_RESOLUTION), _DROP_RINGS)
+            asked = sum([demand[c] for c in around if c in demand])
+            costs[n] = int(rules.drop_value_ms * (1.0 - min(1.0, asked / _ENOUGH_A_MINUTE)))
+    return costs
 
 
 def fifo(given: Problem) -> Ints:

@@ -81,6 +81,11 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
                 "Surge.multipliers": topics.surge,
             },
         )
+    if told.arrivals is not None:
+        wired = wired.write(
+            tables={"Dispatcher.arrivals": "arrivals", "Dispatcher.drives": "drives"},
+            topics={"Dispatcher.arrivals": topics.arrivals},
+        )
     return wired.write(
         tables={
             "main": "violations",

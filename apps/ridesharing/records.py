@@ -55,7 +55,7 @@ MismatchAction = Literal["started", "ended", "told", "refused", "searched_again"
 OPEN_ATTEMPTS: Final = frozenset({"offered", "accepted"})
 
 
-class Offer(msgspec.Struct, frozen=True, gc=False):
+class Offer(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A driver is asked to take a request.
 
     Attributes:
@@ -69,6 +69,9 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         pickup_lat: Pick-up, degrees north.
         pickup_lon: Pick-up, degrees east.
         distance_m: Straight line to the pick-up, metres.
+        expected_s: What the way to it should take, seconds; ``None``: arrival times are not learned.
+        low_s: So long at least; nine of ten ways are between the two.
+        high_s: So long at most.
     """
 
     offer_id: str
@@ -81,6 +84,9 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     pickup_lat: float
     pickup_lon: float
     distance_m: float
+    expected_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
@@ -428,6 +434,82 @@ class Journey(msgspec.Struct, frozen=True, gc=False):
     pickup_lon: float
     dropoff_lat: float
     dropoff_lon: float
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """A rider is told when the car arrives: when it sets off, and anew while it moves.
+
+    Attributes:
+        request_id: The request.
+        driver_id: The driver.
+        region: Who has it.
+        way: To the pick-up, or the trip.
+        at_ms: When this is told, UTC ms.
+        arrives_ms: When the car arrives, UTC ms.
+        low_ms: Not before then; nine of ten arrive between the two.
+        high_ms: Not after then.
+        left_m: What is left of the way, straight line, metres.
+        by: Version of the model, or ``table``.
+    """
+
+    request_id: str
+    driver_id: str
+    region: str
+    way: Literal["pickup", "trip"]
+    at_ms: int
+    arrives_ms: int
+    low_ms: int
+    high_ms: int
+    left_m: float
+    by: str
+
+
+class Drive(msgspec.Struct, frozen=True, gc=False):
+    """A way has ended: what it took, and how wrong it was what was told of it.
+
+    Attributes:
+        request_id: The request.
+        driver_id: The driver.
+        region: Who has it.
+        way: To the pick-up, or the trip.
+        began_ms: When it began, UTC ms.
+        ended_ms: When the car was there, UTC ms.
+        took_s: What it took, seconds.
+        expected_s: What it should take when it began.
+        low_s: So long at least.
+        high_s: So long at most.
+        held: Whether it took between the two.
+        straight_s: What it should take by the straight line.
+        table_s: By the table.
+        model_s: By the model; ``None``: there was none.
+        by: Version of the model, or ``table``: what ``expected_s`` is from.
+        told: How often the rider was told when the car arrives.
+        told_wrong_s: By how much that was wrong, mean, seconds.
+        last_wrong_s: By how much the last of it was.
+        learned: Whether it is learned from: of a ride that was booked for later nobody hurries.
+        features: What was known of it when it began, as models learn from it.
+    """
+
+    request_id: str
+    driver_id: str
+    region: str
+    way: Literal["pickup", "trip"]
+    began_ms: int
+    ended_ms: int
+    took_s: float
+    expected_s: float
+    low_s: float
+    high_s: float
+    held: bool
+    straight_s: float
+    table_s: float
+    model_s: float | None
+    by: str
+    told: int
+    told_wrong_s: float
+    last_wrong_s: float
+    learned: bool
+    features: list[float]
 
 
 class Journal(msgspec.Struct, frozen=True, gc=False):

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 
+from apps.ridesharing.arrivals import ArrivalConfig
 from apps.ridesharing.audit import Findings, audit
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.fleet import Fleet, Request
+from apps.ridesharing.fleet import Fleet, Request, Traffic
 from apps.ridesharing.matching import Policy, Rules
 from apps.ridesharing.regions import Regions
 from apps.ridesharing.replay import Faults, Replay, run_replay
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from millrace.runtime.replay import Record
+
+
+#: What a replay without arrival times is told of beside one with them.
+WAITS: Final = ("served_share", "mean_wait_s", "p95_wait_s", "max_wait_s", "mean_pickup_km", "by_hour")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,10 @@ class Plan:
     region_count: int = 1
     faults: Faults = field(default_factory=Faults)
     audit_topics: bool = False
+    arrival_times: bool = False
+    traffic: bool = False
+    car_value_ms: int = Rules().car_value_ms
+    drop_value_ms: int = Rules().drop_value_ms
 
     @property
     def config(self) -> DispatchConfig:
@@ -51,10 +60,15 @@ class Plan:
         return DispatchConfig(
             regions=self.regions,
             policy=self.policy,
-            rules=Rules(radius_m=self.radius_m),
+            rules=Rules(
+                radius_m=self.radius_m,
+                car_value_ms=self.car_value_ms,
+                drop_value_ms=self.drop_value_ms,
+            ),
             window_ms=self.window_ms,
             patience_ms=300_000,
             refresh_ms=30_000,
+            arrivals=ArrivalConfig() if self.arrival_times else None,
         )
 
 
@@ -72,7 +86,8 @@ def carry_out(
     Returns:
         The report.
     """
-    fleet = Fleet(requests, plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
+    traffic = Traffic(requests) if plan.traffic else None
+    fleet = Fleet(requests, plan.fleet, plan.seed, plan.start_ms, plan.end_ms, traffic=traffic)
     with _progress(quiet) as advance:
         done = run_replay(
             fleet,
@@ -83,6 +98,8 @@ def carry_out(
             progress=advance,
         )
     report = measure(plan, done)
+    if plan.arrival_times:
+        report["arrival_times"] = arrivals_of(done)
     if done.evidence is not None:
         audited = audit_topics(done.evidence)
         report |= {"topic_violations": audited.count, "topic_audit": audited.to_json()}
@@ -133,6 +150,27 @@ def measure(plan: Plan, done: Replay) -> dict[str, Any]:
         "seed": plan.seed,
         "wall_s": done.wall_s,
     }
+
+
+def arrivals_of(done: Replay) -> dict[str, dict[str, float]]:
+    """Return how wrong it was what was told of ways that ended: to the pick-up and with the rider.
+
+    Returns:
+        ``pickup`` and ``trip`` → number of ways, mean errors in seconds of what was expected when they began,
+        of the straight line, and of all that riders were told; share of ways within their interval.
+    """
+    rows = pd.DataFrame(done.records.get("drives", []))
+    found = {}
+    for way, of in rows.groupby("way") if len(rows) else ():
+        found[str(way)] = {
+            "ways": len(of),
+            "mae_s": float((of["expected_s"] - of["took_s"]).abs().mean()),
+            "straight_mae_s": float((of["straight_s"] - of["took_s"]).abs().mean()),
+            "told_mae_s": float(np.average(of["told_wrong_s"], weights=of["told"])),
+            "last_mae_s": float(of["last_wrong_s"].mean()),
+            "coverage_90": float(of["held"].mean()),
+        }
+    return found
 
 
 def audit_replay(plan: Plan, done: Replay) -> Findings:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
+from zoneinfo import available_timezones
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from apps.ridesharing.arrivals import ArrivalConfig
 from apps.ridesharing.config import DispatchConfig
+from apps.ridesharing.eta.times import MODEL_NAME, PICKUP_NAME
 from apps.ridesharing.events import MOST_ATTEMPTS
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.regions import Regions
@@ -36,6 +40,7 @@ class RidesTopics(Section):
     quotes: str = "ridesharing.quotes"
     fares: str = "ridesharing.fares"
     surge: str = "ridesharing.surge"
+    arrivals: str = "ridesharing.arrivals"
     violations: str = "ridesharing.violations"
     dead_letters: str = "ridesharing.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
@@ -84,6 +89,9 @@ class DispatchSettings(Section):
     car_value: Duration = Field(
         default=timedelta(seconds=400),
         description="what a car is worth where more riders are expected than cars",
+    )
+    drop_value: Duration = Field(
+        default=timedelta(seconds=300), description="what it costs that a ride ends where nobody asks"
     )
     region_resolution: int = Field(
         default=-1, ge=-1, le=7, description="H3 cells of this resolution are the regions; -1: one region"
@@ -143,6 +151,50 @@ class SurgeSettings(Section):
     valid: Duration = Field(default=timedelta(minutes=5), description="how long a quote holds, 1 s to 1 h")
 
 
+class ArrivalSettings(Section):
+    """How it is learned and told when cars arrive; all times are event time."""
+
+    on: bool = Field(
+        default=False, description="matcher, offers and riders go by what ways took; off: by one speed"
+    )
+    every: Duration = Field(
+        default=timedelta(seconds=15), description="riders are told anew so often while their car moves"
+    )
+    zone: str = Field(default="UTC", description="time zone of the city, for hours of the week")
+    learned: bool = Field(
+        default=False, description="offers and riders are told what the champions of the models say"
+    )
+    pickup: str = Field(default=PICKUP_NAME, description="name of the model of ways to the pick-up")
+    trip: str = Field(default=MODEL_NAME, description="name of the model of trips")
+    registry: str = Field(default="", description="MLflow registry of both; default: under storage.root")
+    exports: str = Field(
+        default="",
+        description="folder of the exported models, which all workers must see under this path; default: the "
+        "folder exported beside a registry in SQLite, or models/exported under storage.root",
+    )
+
+    @field_validator("zone")
+    @classmethod
+    def _is_a_zone(cls, value: str) -> str:
+        if value not in available_timezones():
+            raise ValueError(f"{value} is no time zone; write for example America/Los_Angeles")
+        return value
+
+    def folder(self, models: Path) -> str:
+        """Return the folder of the exported models; empty: no model is asked.
+
+        Args:
+            models: Folder of the app's models.
+        """
+        if not self.learned:
+            return ""
+        if self.exports:
+            return str(Path(self.exports).expanduser().absolute())
+        from millrace.models.places import default_exports, default_uri
+
+        return str(default_exports(self.registry or default_uri(models), models).absolute())
+
+
 class RidesharingSettings(AppSettings):
     """What the ridesharing app can be told."""
 
@@ -156,6 +208,7 @@ class RidesharingSettings(AppSettings):
     topics: RidesTopics = RidesTopics()
     dispatch: DispatchSettings = DispatchSettings()
     surge: SurgeSettings = SurgeSettings()
+    arrivals: ArrivalSettings = ArrivalSettings()
 
     def dispatch_config(self) -> DispatchConfig:
         """Return what the processes are told."""
@@ -169,6 +222,7 @@ class RidesharingSettings(AppSettings):
                 unmatched_ms=ms(d.unmatched),
                 age_weight=d.age_weight,
                 car_value_ms=ms(d.car_value),
+                drop_value_ms=ms(d.drop_value),
             ),
             window_ms=max(1_000, ms(d.window)),
             most_riders=d.most_riders,
@@ -191,6 +245,20 @@ class RidesharingSettings(AppSettings):
             overdue_ms=ms(d.overdue),
             places_ms=max(1_000, ms(d.places)) if d.places else 0,
             free_ms=SurgeConfig().epoch_ms if self.surge.on else 0,
+            arrivals=self.arrival_config(),
+        )
+
+    def arrival_config(self) -> ArrivalConfig | None:
+        """Return how arrival times are learned and told; ``None``: they are not."""
+        told = self.arrivals
+        if not told.on:
+            return None
+        return ArrivalConfig(
+            every_ms=max(1_000, ms(told.every)),
+            zone=told.zone,
+            exports=told.folder(Path(self.storage.path("models"))),
+            pickup=told.pickup,
+            trip=told.trip,
         )
 
     def surge_config(self) -> SurgeConfig:

@@ -42,7 +42,9 @@ def close_window(
     if rides:
         free = free_cars(book, now, config.ttl_ms)
         riders = [_rider(ride, now) for ride in rides]
-        given = problem(riders, free, config.rules, demand_per_minute(book, config.rules.half_life_ms))
+        demand = demand_per_minute(book, config.rules.half_life_ms)
+        drives = None if desk.arrivals is None else desk.arrivals.drives(riders, free, now)
+        given = problem(riders, free, config.rules, demand, drives)
         policy = next((policy for start, policy in switches if start <= now), config.policy)
         match = decide(given, policy)
         desk.say("windows", _report(desk, len(waiting), rides, free, given, policy, match, shadows))
@@ -132,7 +134,16 @@ def _state_of(book: Book, driver_id: str, car: Car, now: int) -> str:
 
 def _rider(ride: Ride, now: int) -> Rider:
     excluded = frozenset(d for d, until in ride.excluded.items() if until > now)
-    return Rider(ride.request_id, ride.lat, ride.lon, ride.vehicle_class, now - ride.searching_ms, excluded)
+    return Rider(
+        ride.request_id,
+        ride.lat,
+        ride.lon,
+        ride.vehicle_class,
+        now - ride.searching_ms,
+        excluded,
+        ride.to_lat,
+        ride.to_lon,
+    )
 
 
 def _report(

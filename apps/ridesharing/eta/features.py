@@ -5,8 +5,9 @@ Every feature is made of the leg itself and of legs that had ended by then.
 
 from __future__ import annotations
 
-from math import asinh, atan2, cos, exp, hypot, log, pi, radians, sin, tan
-from typing import Final, Protocol
+from collections.abc import Sequence
+from math import asinh, atan2, cos, exp, hypot, pi, radians, sin, tan
+from typing import Final, NamedTuple, Protocol
 
 import h3
 import msgspec
@@ -171,6 +172,53 @@ class Driver(msgspec.Struct, array_like=True):
 _NOTHING: Final = Sum()
 
 
+class Means(NamedTuple):
+    """What the table says of a leg, as logarithms over what it takes where nothing is known.
+
+    Attributes:
+        pairs: Of its pair of cells, by :data:`LEVELS`: each is drawn towards the one before.
+        begins: Of where it begins.
+        ends: Of where it goes.
+        of_hour: Of the hour of the week.
+        everywhere: Of all legs.
+    """
+
+    pairs: list[float]
+    begins: float
+    ends: float
+    of_hour: float
+    everywhere: float
+
+    @property
+    def value(self) -> float:
+        """What it should take by the table: the pair of cells of the middle level, at this hour."""
+        return self.pairs[1] + self.of_hour - self.everywhere
+
+
+def means_of(pairs: Sequence[str], begins: str, ends: str, hour: int, table: Table) -> Means:
+    """Return what the table says of a leg.
+
+    Args:
+        pairs: Names of its pairs of cells, by :data:`LEVELS`; the last may be left out.
+        begins: Name of where it begins.
+        ends: Name of where it goes.
+        hour: Local hour of the week.
+        table: Sums by name.
+    """
+
+    def of(name: str) -> Sum:
+        return table.get(name) or _NOTHING
+
+    everywhere = of("all").mean(0.0, 1.0)
+    begun = of(begins).mean(everywhere, 10.0)
+    ended = of(ends).mean(everywhere, 10.0)
+    value, found = begun + ended - everywhere, []
+    for key, (_, weight) in zip(pairs, LEVELS, strict=False):
+        value = of(key).mean(value, weight)
+        found.append(value)
+    return Means(found, begun, ended, of(f"hour:{hour}").mean(everywhere, 20.0), everywhere)
+
+
 def features_of(
     place: Place, at_ms: int, local_ms: int, begun_15: float, table: Table, now: Table, driver: Driver
 ) -> Told:
@@ -188,20 +236,11 @@ def features_of(
     keys = place.keys()
     hour = local_ms // _HOUR_MS % 168
 
-    def of(name: str) -> Sum:
-        return table.get(name) or _NOTHING
-
     def late(name: str, scale_ms: int, weight: float) -> float:
         return (now.get(name) or _NOTHING).recent(at_ms, scale_ms).mean(0.0, weight)
 
-    everywhere = of("all").mean(0.0, 1.0)
-    begins = of(keys[len(LEVELS)]).mean(everywhere, 10.0)
-    ends = of(keys[len(LEVELS) + 1]).mean(everywhere, 10.0)
-    value, pairs = begins + ends - everywhere, []
-    for key, (_, weight) in zip(keys, LEVELS, strict=False):
-        value = of(key).mean(value, weight)
-        pairs.append(value)
-    of_hour = of(f"hour:{hour}").mean(everywhere, 20.0)
+    of_places = means_of(keys[: len(LEVELS)], keys[len(LEVELS)], keys[len(LEVELS) + 1], hour, table)
+    pairs = of_places.pairs
     dx, dy = place.offset()
     x, y = mercator(place.from_lat, place.from_lon)
     to_x, to_y = mercator(place.to_lat, place.to_lon)
@@ -215,29 +254,28 @@ def features_of(
         hypot(dx, dy), atan2(dy, dx) / pi, *(along for along, _ in turned),
         *(abs(along) + abs(across) for along, across in turned),
         local_ms % (24 * _HOUR_MS) / _HOUR_MS, float((local_ms // (24 * _HOUR_MS) + 3) % 7), begun_15,
-        pairs[0], pairs[1], pairs[2], begins, ends, of_hour,
+        pairs[0], pairs[1], pairs[2], of_places.begins, of_places.ends, of_places.of_hour,
         driver.slow.mean(0.0, 20.0), driver.slow.weight, driver.now.recent(at_ms, _DRIVER_MS).mean(0.0, 3.0),
         late("city_15", _CITY["city_15"], 10.0), late("city_60", _CITY["city_60"], 10.0),
         late(keys[-2], _PLACE_MS, 5.0), late(keys[-1], _PLACE_MS, 5.0), min(idle, 600.0), moved,
     ]  # fmt: skip
-    return Told(features, pairs[1] + of_hour - everywhere, keys, hour)
+    return Told(features, of_places.value, keys, hour)
 
 
 def learned(
-    told: Told, place: Place, took_s: float, at_ms: int, table: Table, now: Table, driver: Driver
+    told: Told, place: Place, value: float, at_ms: int, table: Table, now: Table, driver: Driver
 ) -> tuple[dict[str, Sum], dict[str, Sum], Driver]:
     """Return what a leg that has ended changes: sums of the table, sums of late, and its driver.
 
     Args:
         told: What was known when it began.
         place: Its ends.
-        took_s: How long it took, seconds.
+        value: Logarithm of what it took over what it takes where nothing is known.
         at_ms: When it ended, UTC ms.
         table: As it is.
         now: As it is.
         driver: As they are.
     """
-    value = log(took_s / unknown_s(place.km))
     pair_keys = told.keys[: len(LEVELS) + 2]
     changed = {
         key: (table.get(key) or _NOTHING).add(value) for key in (*pair_keys, "all", f"hour:{told.hour}")
@@ -253,8 +291,3 @@ def learned(
         place.to_lon,
     )
     return changed, late, one
-
-
-def table_s(place: Place, told: Told) -> float:
-    """Return what a leg should take by the table alone, seconds."""
-    return unknown_s(place.km) * exp(told.table)

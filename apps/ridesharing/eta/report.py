@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from apps.ridesharing.eta.times import Model
 from apps.ridesharing.eta.training import columns_of, export, train
-from apps.ridesharing.eta.travel import Estimate, Leg, Model, TravelTimes
+from apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
 from apps.ridesharing.in_memory import REGION, chain_of, run
 from apps.ridesharing.recorded import read_requests
 from millrace.errors import UserError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,7 @@ def profile(seed: int) -> RidesProfile:
 
 def evening(
     seed: int, *, steps: int = 200, faults: Faults | None = None, operators: float = 0.0,
-    config: DispatchConfig | None = None,
+    config: DispatchConfig | None = None, topics: Callable[[DispatchConfig], Topics] = Topics,
 ) -> Topics:  # fmt: skip
     """Let agents, operators and the app talk in steps of five seconds.
 
@@ -92,6 +92,7 @@ def evening(
         faults: What goes wrong on the way to the app.
         operators: Share of the steps in which an operator does something.
         config: How to dispatch.
+        topics: What keeps the topics.
     """
     config = config or DispatchConfig()
     faults = faults or Faults()
@@ -99,7 +100,7 @@ def evening(
     world, app, mail = World(profile(seed)), Whole(config), Mailbag(APP_TOPICS)
     courier, desk = Courier(draws, faults, STEP_MS), Operators(draws)
     stops = set(draws.sample(range(1, steps), faults.restarts))
-    topics = Topics(config)
+    kept = topics(config)
     again: list[Event] = []
     for number in range(steps):
         now = world.now_ms + STEP_MS
@@ -109,9 +110,9 @@ def evening(
             happened += desk.act(now)
         brought = courier.carry([*again, *happened], now)
         again = []
-        topics.bring(((stream, event) for _, _, event, stream in brought), now - 1)
+        kept.bring(((stream, event) for _, _, event, stream in brought), now - 1)
         found = app.chain.run(brought, now - 1)
-        topics.say(found, now - 1)
+        kept.say(found, now - 1)
         for e in found:
             if e.output == "handovers":
                 again.append(msgspec.json.decode(e.payload, type=Handover))
@@ -121,7 +122,7 @@ def evening(
                 world.receive(message)
         if number in stops:
             app.chain.restart()
-    return topics
+    return kept
 
 
 class Operators:

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from apps.ridesharing import demo
+from apps.ridesharing.arrivals import ArrivalConfig
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import Event, key_of, stream_of
 from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.settings import RidesharingSettings, SurgeSettings
+from apps.ridesharing.settings import ArrivalSettings, RidesharingSettings, SurgeSettings
 from generators.engine.loop import Mailbag
 from generators.ridesharing import RidesProfile, World
 from generators.ridesharing.loop import APP_TOPICS
@@ -62,7 +63,9 @@ PROFILE = RidesProfile(
     stale_quotes=0.2,
 )
 #: Few ask in each cell: prices follow sooner.
-SETTINGS = RidesharingSettings(surge=SurgeSettings(on=True, cap=1.8, balance=0.8))
+SETTINGS = RidesharingSettings(
+    surge=SurgeSettings(on=True, cap=1.8, balance=0.8), arrivals=ArrivalSettings(on=True)
+)
 #: Output of the chain → table.
 OUTPUTS = {
     "attempts": "assignments",
@@ -75,6 +78,8 @@ OUTPUTS = {
     "Surge.fares": "fares",
     "Surge.multipliers": "surge",
     "Surge.counts": "scarcity",
+    "arrivals": "arrivals",
+    "drives": "drives",
 }
 Tables = dict[str, Rows]
 
@@ -82,7 +87,7 @@ Tables = dict[str, Rows]
 def run_app(steps: int) -> tuple[Tables, ReadLedger]:
     """Let agents and app talk in steps; return what stands in tables and on topics, and what happened."""
     world, mail = World(PROFILE), Mailbag(APP_TOPICS)
-    app = Whole(DispatchConfig(), SETTINGS.surge_config())
+    app = Whole(DispatchConfig(arrivals=ArrivalConfig()), SETTINGS.surge_config())
     topics = Topics(DispatchConfig())
     truths: dict[str, WorldTruth] = {}
     sent, faults = Counter[str](), list[WorldFault]()
@@ -334,6 +339,26 @@ BREAKS = (
         cells={"surge": stuck("multiplier", 1.9)},
     ),
     *breaks("turns of a cell's multiplier in an hour", to_and_fro={"surge": to_and_fro}),
+    *breaks(
+        "ways that ended = those that the trips tell",
+        dropped={"drives": dropped},
+        one_dropped={"drives": less},
+        later={"drives": shifted("ended_ms", 1)},
+        of_other_drivers={"drives": renamed("driver_id")},
+    ),
+    *breaks("no way twice", doubled={"drives": doubled}),
+    *breaks(
+        "ways that began and no rider was told of",
+        dropped={"arrivals": dropped},
+        later={"arrivals": shifted("at_ms", 1)},
+    ),
+    *breaks(
+        "ways whose riders were told otherwise",
+        later={"arrivals": shifted("arrives_ms", 5_000)},
+        one_told={"arrivals": doubled},
+        never_wrong={"drives": stuck("told_wrong_s", 0.0)},
+    ),
+    *breaks("ways within their interval", no_interval={"drives": shifted("low_s", 100_000.0)}),
     *breaks("other dead letters", one_that_failed={"dead_letters": added({"reason": "process_error"})}),
 )
 

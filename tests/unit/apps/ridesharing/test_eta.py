@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from apps.ridesharing.eta.features import NAMES, mercator
 from apps.ridesharing.eta.interval import RATE, Spread, Width, spread_of
 from apps.ridesharing.eta.report import carry_out
+from apps.ridesharing.eta.times import Model
 from apps.ridesharing.eta.training import columns_of, export, train
-from apps.ridesharing.eta.travel import Estimate, Leg, Model, TravelTimes
+from apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
 from apps.ridesharing.evaluate_cli import app as evaluate
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain

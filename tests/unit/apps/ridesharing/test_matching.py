@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 
+import h3
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from apps.ridesharing.matching import (
     Rider,
     Rules,
     car_values,
+    drop_costs,
     fifo,
     nearest,
     optimal,
@@ -221,6 +223,42 @@ def test_a_car_alone_where_riders_come_is_spared() -> None:
         chosen[value] = int(found.pairs.car[optimal(found)[0]])
     assert chosen[0] == 0
     assert chosen[400_000] > 0
+
+
+def test_of_two_riders_the_one_who_leaves_the_car_where_others_ask_has_it() -> None:
+    """The other's ride is a little nearer, and ends where nobody asks: with one car it has to wait."""
+    cars = [FreeCar("d1", LAT, LON, "standard")]
+    out = Rider("out", LAT + 0.001, LON, "standard", 0, to_lat=LAT + 0.5, to_lon=LON)
+    into = Rider("into", LAT + 0.002, LON, "standard", 0, to_lat=LAT, to_lon=LON)
+    unknown = Rider("unknown", LAT + 0.002, LON, "standard", 0)
+    demand = {cell_of(LAT, LON): 0.25}
+    told = [drop_costs([out, into, unknown], Rules(drop_value_ms=value), demand) for value in (0, 400_000)]
+    assert [one.tolist() for one in told] == [[0, 0, 0], [400_000, 300_000, 0]]
+    matches = [
+        optimal(problem([out, into], cars, Rules(car_value_ms=0, drop_value_ms=value), demand)).tolist()
+        for value in (0, 400_000)
+    ]
+    assert matches == [[0, -1], [-1, 1]]
+
+
+def test_where_nothing_is_known_of_demand_all_drop_offs_are_alike() -> None:
+    far = Rider("out", LAT, LON, "standard", 0, to_lat=LAT + 0.5, to_lon=LON)
+    assert drop_costs([far], Rules(), {}).tolist() == [0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_cost_of_a_drop_off_falls_with_the_demand_around_it(seed: int) -> None:
+    draws = random.Random(seed)
+    riders = [
+        Rider(f"r{n}", LAT, LON, "standard", 0, to_lat=LAT + draws.uniform(-0.05, 0.05), to_lon=LON)
+        for n in range(20)
+    ]
+    demand = {cell_of(LAT + draws.uniform(-0.05, 0.05), LON): draws.uniform(0, 0.5) for _ in range(6)}
+    cells = {h3.int_to_str(cell): asked for cell, asked in demand.items()}
+    for rider, cost in zip(riders, drop_costs(riders, Rules(drop_value_ms=300_000), demand), strict=True):
+        home = h3.latlng_to_cell(rider.to_lat, rider.to_lon, 8)
+        near = sum(asked for cell, asked in cells.items() if h3.grid_distance(home, cell) <= 3)
+        assert cost == pytest.approx(300_000 * max(0.0, 1 - near), abs=1)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "nearest", "optimal"])
