@@ -1,4 +1,4 @@
-"""Runs ``docs/walk.ipynb`` in Jupyter, and brings its outputs and ``docs/walk.md`` up to date: the same as a page.
+"""Runs ``docs/walk.ipynb`` in Jupyter, and writes its outputs and ``docs/walk.md``, which is the same as a page.
 
 ``python -m recipes.kit.notebook`` writes both; a test says when that is to be done. Jupyter comes with the
 development environment only.
@@ -23,7 +23,7 @@ _MOST_S: Final = 300
 
 def read(path: Path = NOTEBOOK) -> Any:
     """Return a notebook as it stands."""
-    return nbformat.read(path, as_version=4)
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def executed(notebook: Any, folder: Path) -> Any:
@@ -36,7 +36,7 @@ def executed(notebook: Any, folder: Path) -> Any:
     Raises:
         nbclient.exceptions.CellExecutionError: A cell fails.
     """
-    fresh = nbformat.from_dict(notebook)
+    fresh = nbformat.from_dict(notebook)  # type: ignore[no-untyped-call]
     NotebookClient(fresh, timeout=_MOST_S, resources={"metadata": {"path": str(folder)}}).execute()
     for cell in fresh.cells:
         cell.metadata = {}
@@ -80,7 +80,7 @@ def page(notebook: Any) -> str:
 def main() -> None:
     """Run the notebook and write what has changed."""
     notebook = executed(read(), DOCS.parent)
-    nbformat.write(notebook, NOTEBOOK)
+    nbformat.write(notebook, NOTEBOOK)  # type: ignore[no-untyped-call]
     PAGE.write_text(page(notebook), "utf-8")
     print(f"written: {NOTEBOOK.name}, {PAGE.name}")
 

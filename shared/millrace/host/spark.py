@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from millrace.dead_letters import VERSION_HEADER
-from millrace.host import struct_pickling
+from millrace.host import spark_structs
 from millrace.host.chunks import WATERMARK
 from millrace.host.groups import group_labels
 from millrace.host.intake import JsonEvents
@@ -528,9 +528,9 @@ def _check(process: KeyedProcess[Any, Any], streams: Sequence[KeyedStream]) -> N
 def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
     """Refuse types that do not come to Spark's workers as they are.
 
-    What is defined in a script or notebook is pickled by value, structs by :mod:`struct_pickling`.
+    What is defined in a script or notebook is pickled by value, structs by :mod:`spark_structs`.
     """
-    takes_structs = struct_pickling.install()
+    takes_structs = spark_structs.install()
     declared = [*(process.inputs.values() or [process.event_type]), process.output_type, process.control_type]
     declared += [tag.type for tag in process.side_outputs] + [state.type for state in process.states]
     for tp in declared:
@@ -538,7 +538,7 @@ def _refuse_local_types(process: KeyedProcess[Any, Any]) -> None:
             if struct.__module__ != "__main__":
                 continue
             if takes_structs:
-                struct_pickling.check_struct(struct)
+                spark_structs.check_struct(struct)
             else:
                 raise KeyingError(
                     f"{struct.__name__} is defined in the script or notebook itself, where Spark's workers "

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from pyspark import cloudpickle
 
-from millrace.host import struct_pickling
-from millrace.host.struct_pickling import SelfReference, check_struct
+from millrace.host import spark_structs
+from millrace.host.spark_structs import SelfReference, check_struct
 
-struct_pickling.install()
+spark_structs.install()
 
 #: Run where none of this is known: reads structs with texts, and writes what becomes of the texts.
 _ELSEWHERE = """
