@@ -1,4 +1,4 @@
-"""Runs ``docs/walk.ipynb`` in Jupyter, and writes its outputs and ``docs/walk.md``, which is the same as a page.
+"""Runs ``docs/walk.ipynb`` in Jupyter; writes its outputs, and ``docs/walk.md``, the same as a page.
 
 ``python -m recipes.kit.notebook`` writes both; a test says when that is to be done. Jupyter comes with the
 development environment only.
