@@ -35,6 +35,7 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
         "Fetch, verify and list the locked jars of Spark's connectors and the broker.",
     ),
     "kafka": ("millrace.cli.kafka:app", "Start, stop and inspect an embedded Apache Kafka broker."),
+    "completion": ("millrace.cli.completion:app", "What lets a shell complete commands and options."),
     "commands": ("millrace.cli.commands:app", "List all commands with what they do."),
     "config": ("millrace.cli.config:app", "Show and validate the settings of an app."),
     "topology": ("millrace.cli.topology:app", "Show how an app is wired: inputs, processes, outputs."),
@@ -151,6 +152,10 @@ def main() -> None:
         from typer.exceptions import TyperException
     except ModuleNotFoundError:
         sys.exit("millrace: the command line needs the apps extra: pip install 'millrace[apps]'")
+    if "_MILLRACE_COMPLETE" in os.environ:  # a shell asks; `millrace completion` told it how
+        from typer import completion
+
+        completion.completion_init()  # type: ignore[attr-defined]
     try:
         keep_private()
         code = build()(standalone_mode=False)

@@ -36,7 +36,7 @@ from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ti
 from millrace.runtime.contract import check_contract, owned, refuse_older
 from millrace.runtime.monitor import QueryMonitor, listener
 from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
-from millrace.runtime.session import spark_session
+from millrace.runtime.session import spark_metrics, spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.wiring import outputs_of
 from millrace.state.keyring import KEY_FILE_CONF, configured_keys
@@ -313,7 +313,9 @@ class Job:
             driver_memory=spark.driver_memory,
             quick_start=is_short(self.settings, self._waiting, until_end=self._until_end),
             log_file=self._log_file,
-            conf=state_conf(self.settings) | dict(spark.conf),
+            conf=spark_metrics(self.settings.metrics.host, self.settings.metrics.spark_port)
+            | state_conf(self.settings)
+            | dict(spark.conf),
             is_typical=lambda: self._ran,
             preload=(self.app.topology.__module__,),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -96,6 +97,41 @@ def session_conf(
         merged["spark.driver.bindAddress"] = "127.0.0.1"
         merged["spark.driver.host"] = "127.0.0.1"
     return merged | dict(conf or {})
+
+
+def spark_metrics(host: str, port: int | None) -> dict[str, str]:
+    """Return the settings by which Spark shows its own page and its own metrics for Prometheus.
+
+    Args:
+        host: The address to listen on.
+        port: The port; ``None``: neither is shown.
+
+    Raises:
+        UserError: The address cannot be had.
+
+    >>> spark_metrics("127.0.0.1", None)
+    {}
+    """
+    if port is None:
+        return {}
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:  # better said than by the JVM
+        raise UserError(
+            f"metrics: Spark cannot listen on {host}:{port} ({error}): set another metrics.spark_port"
+        ) from error
+    sink = "spark.metrics.conf.*.sink.prometheusServlet"
+    return {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": str(port),
+        "spark.ui.prometheus.enabled": "true",
+        "spark.port.maxRetries": "0",  # another port would not be found
+        f"{sink}.class": "org.apache.spark.metrics.sink.PrometheusServlet",
+        f"{sink}.path": "/metrics/prometheus",
+        "spark.metrics.namespace": "millrace",
+        "spark.sql.streaming.metricsEnabled": "true",
+        "spark.driver.bindAddress": host,
+    }
 
 
 def local_cores(master: str) -> int | None:

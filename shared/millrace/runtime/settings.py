@@ -348,6 +348,13 @@ class MetricsSettings(Section):
         description="after so long without such a sign a job is not healthy; no less than ten times "
         "stream.trigger_interval",
     )
+    spark_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="where Spark's own page and its own metrics for Prometheus answer (/metrics/prometheus, "
+        "/metrics/executors/prometheus), at metrics.host; unset: nowhere",
+    )
 
 
 class AppSettings(BaseSettings):

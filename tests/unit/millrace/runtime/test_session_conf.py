@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace.errors import UserError
 from millrace.runtime import session
 from millrace.runtime.defaults import QUICK_START, STEADY_RUN
+from millrace.runtime.session import spark_metrics
 
 ARCHIVE = "-XX:SharedArchiveFile=/cache/spark.jsa"
 
@@ -56,3 +59,13 @@ def test_the_driver_of_a_cluster_takes_none(asked: list[Path | None]) -> None:
     assert ARCHIVE not in found
     assert not set(found) & set(STEADY_RUN)
     assert asked == []
+
+
+def test_spark_shows_its_metrics_where_it_is_told_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{taken} .*metrics.spark_port"):
+            spark_metrics("127.0.0.1", taken)
+    conf = spark_metrics("127.0.0.1", taken)
+    assert (conf["spark.ui.enabled"], conf["spark.ui.port"]) == ("true", str(taken))
+    assert spark_metrics("127.0.0.1", None) == {}
