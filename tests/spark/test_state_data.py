@@ -109,6 +109,11 @@ def test_the_commands_tell_what_is_kept_and_reshape_it(
     data = json.loads(command("state", "list", root, "-f", "json"))
     assert [(p["entries"], p["states"]) for p in data["processes"]] == [(8, {"total": 8})]
     assert all(b["changelog_bytes"] > 0 for b in data["batches"][:3])
+    (health,) = json.loads(command("state", "health", root, "-f", "json"))
+    assert (health["process"], health["entries"], health["timers"]) == ("Balances", 8, 8)
+    assert (health["from_batch"], health["more_entries"], health["findings"]) == (0, 0, [])
+    assert "Balances: batch" in command("state", "health", root, "--strict")
+    assert command.code == 0
     text = command("state", "show", root, "-k", "u5")
     assert (command.code, "total (value): 45" in text, '"name":"idle"' in text) == (0, True, True)
     assert json.loads(command("state", "show", root, "-k", "u5", "-f", "json"))["states"] == {"total": 45}

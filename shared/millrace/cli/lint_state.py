@@ -47,6 +47,22 @@ def lint_state(
         raise typer.Exit(1)
 
 
+def unbounded_states(target: str) -> dict[str, list[str]]:
+    """Return the states without a time to live of an app, by process as a checkpoint names it.
+
+    Args:
+        target: An app; of anything else nothing is known.
+    """
+    from millrace.runtime.installed import list_apps
+
+    if target not in list_apps():
+        return {}
+    return {
+        process.name: [s.name for s in process.states if s.kind != "broadcast" and not s.expires]
+        for process in _processes(target)
+    }
+
+
 def _states(target: str) -> list[dict[str, Any]]:
     """Return every keyed state of the processes of a target."""
     from millrace.state.specs import type_name

@@ -1,4 +1,4 @@
-"""`millrace state list|show|export|diff`: what a checkpoint holds, as tables, JSON or Parquet."""
+"""`millrace state list|health|show|export|diff`: what a checkpoint holds, as tables, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from millrace.inspect.checkpoint import Checkpoint
     from millrace.inspect.figures import Figures
+    from millrace.inspect.health import Health
 
 app = typer.Typer(
     help="Look into the state of a checkpoint, also while its query runs.", no_args_is_help=True
@@ -83,6 +84,64 @@ def list_(
     for stage, at, figures in found:
         typer.echo(f"\n{stage.process}: {stage.key_groups} key groups by {', '.join(stage.key)}, batch {at}")
         _print_figures(figures)
+
+
+@app.command(epilog="Example: millrace state health fraud --strict")
+def health(
+    target: Target,
+    from_batch: Annotated[
+        int | None, typer.Option(help="Batch to compare with; default the first that is kept.")
+    ] = None,
+    process: Process = None,
+    key_file: KeyFile = None,
+    shape: Shape = Format.table,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if something wants a look.")] = False,
+) -> None:
+    """How state grows, the largest keys, states without a bound, and what wants a look.
+
+    It compares the last batch with the first one that the checkpoint still keeps. Of an app, states without
+    a time to live are known from its code, of a folder they are not.
+
+    Exit codes: 0 done, 1 a finding and --strict, 2 something you can put right.
+    """
+    from dataclasses import asdict
+
+    from millrace.cli.lint_state import unbounded_states
+    from millrace.errors import UserError
+    from millrace.inspect.checkpoint import locate
+
+    if shape is Format.parquet:
+        raise UserError("state health gives a table or JSON")
+    checkpoint = locate(target)
+
+    from millrace.inspect.figures import batch_sizes, figures_of
+    from millrace.inspect.health import health_of
+    from millrace.inspect.reading import view_of
+    from millrace.inspect.session import tool_session
+    from millrace.inspect.stages import stages_of
+
+    kept = checkpoint.batches()
+    earlier = from_batch if from_batch is not None else kept[0] if kept else None
+    unbounded = unbounded_states(target)
+    watermarks = {size.batch: size.watermark_ms for size in batch_sizes(checkpoint)}
+    found = []
+    with tool_session() as spark:
+        for stage in [s for s in stages_of(checkpoint, checkpoint.last()) if process in (None, s.process)]:
+            at = []
+            for batch in (earlier, None):
+                with view_of(
+                    spark, checkpoint, batch=batch, process=stage.process, key_file=key_file
+                ) as view:
+                    at.append((view.batch, figures_of(view, top=3)))
+            names = unbounded.get(stage.process, ())
+            found.append(health_of(stage.process, at[0], at[1], watermarks, names))
+    if shape is Format.json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        for one in found:
+            _print_health(one)
+    if strict and any(one.findings for one in found):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: millrace state show fraud --process Cards --key card-17")
@@ -265,6 +324,22 @@ def _print_batches(checkpoint: Checkpoint, sizes: list[Any]) -> None:
         mark = "-" if size.watermark_ms is None else f"{size.watermark_ms}"
         held = f", held back by {size.held_by}" if size.held_by else ""
         typer.echo(f"  batch {size.batch}: {size.changelog_bytes:,} bytes changed, watermark {mark}{held}")
+
+
+def _print_health(found: Health) -> None:
+    span = "" if not found.hours else f", {found.hours:,.1f} h of event time"
+    typer.echo(f"{found.process}: batch {found.from_batch} → {found.to_batch}{span}")
+    hourly = "" if not found.hours else f" ({found.more_bytes / found.hours:+,.0f} bytes an hour)"
+    lines = [
+        ("keys", f"{found.entries:,} ({found.more_entries:+,})"),
+        ("bytes", f"{found.stored_bytes:,} ({found.more_bytes:+,}){hourly}"),
+        ("timers", f"{found.timers:,}; {found.waiting:,} events wait"),
+        *(("largest", f"{size:,} bytes: {key}") for size, key in found.largest_keys),
+        *(("no ttl", f"{name}, held by {keys:,} keys") for name, keys in found.unbounded.items()),
+        *(("look", finding) for finding in found.findings),
+    ]
+    for name, text in lines:
+        typer.echo(f"  {name:<8} {text}")
 
 
 def _print_figures(found: Figures) -> None:
