@@ -197,22 +197,26 @@ def regions(data: AppData) -> View | None:
 
 
 def policies(data: AppData) -> View | None:
-    """Return the policy in force, and what the others would have cost."""
+    """Return the policy in force, and whom the others would have given a car, and how soon."""
     dispatched = windows(data)
     if dispatched is None:
         return None
     columns = (
         Column("policy"), Column("now"), Column("windows in force", "count"),
-        Column("windows beside", "count"), Column("cost per rider", "duration"),
-        Column("against what was done", "share"),
+        Column("windows beside", "count"), Column("given a car", "share"),
+        Column("wait until it is there", "duration"), Column("rides against what was done", "share"),
+        Column("waits against what was done", "share"),
     )  # fmt: skip
     now = [row["policy"] for row in dispatched.newest.values()]
     rows: list[list[Cell]] = []
     for policy, c in dispatched.policies.items():
         here = now.count(policy)
         state = f"in force in {here} of {len(now)} regions" if here else "shadow"
-        against = ratio(c.shadow_ms - c.done_ms, c.done_ms)
-        rows.append([policy, state, c.in_force, c.shadowed, ratio(c.cost_ms, c.riders), against])
+        rides = ratio(c.shadow_matched - c.done_matched, c.done_matched)
+        would, did = ratio(c.shadow_wait_ms, c.shadow_matched), ratio(c.done_wait_ms, c.done_matched)
+        waits = None if would is None or not did else would / did - 1
+        wait = ratio(c.wait_ms, c.matched)
+        rows.append([policy, state, c.in_force, c.shadowed, ratio(c.matched, c.riders), wait, rides, waits])
     tones: list[Tone] = ["good" if row[0] in now else "plain" for row in rows]
     return bounded(columns, rows, tones)
 

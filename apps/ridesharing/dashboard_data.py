@@ -131,23 +131,29 @@ class Windows(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What a policy cost in the windows in which it was in force, or was computed beside it.
+    """What a policy did in the windows in which it was in force, or would have, computed beside it.
 
     Attributes:
         in_force: Windows in which it was in force.
         shadowed: Windows in which it was computed beside another.
-        cost_ms: Its costs in all of these, ms.
         riders: Riders in all of these.
-        shadow_ms: Its costs where it was a shadow, ms.
-        done_ms: Costs of what was done there, ms.
+        matched: Riders that it gave a car in all of these.
+        wait_ms: How long those will have waited when the car is there, ms, summed.
+        shadow_matched: Riders that it would have given a car where it was a shadow.
+        shadow_wait_ms: How long those would have waited, ms, summed.
+        done_matched: Riders that were given a car there.
+        done_wait_ms: How long those will have waited, ms, summed.
     """
 
     in_force: int
     shadowed: int
-    cost_ms: int
     riders: int
-    shadow_ms: int
-    done_ms: int
+    matched: int
+    wait_ms: int
+    shadow_matched: int
+    shadow_wait_ms: int
+    done_matched: int
+    done_wait_ms: int
 
 
 def windows(data: AppData) -> Windows | None:
@@ -180,19 +186,22 @@ def _windows(rows: Sequence[Row]) -> Windows:
 
 
 def _compared(rows: Sequence[Row], policy: str) -> Compared | None:
-    own = [row for row in rows if row["policy"] == policy]
-    shadow = f"shadow_{policy}_ms"
-    beside = [row for row in rows if row["policy"] != policy and row[shadow] >= 0]
+    known = [row for row in rows if row.get("wait_ms") is not None]  # windows of before said no waits
+    own = [row for row in known if row["policy"] == policy]
+    matched, waits = f"shadow_{policy}_matched", f"shadow_{policy}_wait_ms"
+    beside = [row for row in known if row["policy"] != policy and row[matched] >= 0]
     if not own and not beside:
         return None
-    shadow_ms = sum(row[shadow] for row in beside)
+    shadow = sum(row[matched] for row in beside), sum(row[waits] for row in beside)
     return Compared(
         len(own),
         len(beside),
-        sum(row["objective_ms"] for row in own) + shadow_ms,
         sum(row["riders"] for row in (*own, *beside)),
-        shadow_ms,
-        sum(row["objective_ms"] for row in beside),
+        sum(row["matched"] for row in own) + shadow[0],
+        sum(row["wait_ms"] for row in own) + shadow[1],
+        *shadow,
+        sum(row["matched"] for row in beside),
+        sum(row["wait_ms"] for row in beside),
     )
 
 

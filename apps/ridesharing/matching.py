@@ -109,10 +109,12 @@ class Problem:
     Attributes:
         pairs: Who may be given whom, at what cost.
         metres: Of each pair the straight-line distance, metres.
+        takes: Of each pair how long the car needs to the rider, ms.
     """
 
     pairs: Pairs
     metres: npt.NDArray[np.float64]
+    takes: Ints
 
 
 def problem(
@@ -145,7 +147,7 @@ def problem(
             parts.append((of[asker], to[place], away))
     if not parts:
         none = np.zeros(0, np.int64)
-        return Problem(Pairs(len(riders), size, none, none, none, penalty), np.zeros(0))
+        return Problem(Pairs(len(riders), size, none, none, none, penalty), np.zeros(0), none)
     rider, car, metres = (np.concatenate(part) for part in zip(*parts, strict=True))
     asked = _asked_before(riders, cars)
     code = rider * size + car
@@ -157,7 +159,7 @@ def problem(
     else:
         takes = drives(rider, car, metres)
     cost = takes + worth[car] + drop_costs(riders, rules, demand)[rider]
-    return Problem(Pairs(len(riders), size, rider, car, cost, penalty), metres)
+    return Problem(Pairs(len(riders), size, rider, car, cost, penalty), metres, takes)
 
 
 def _asked_before(riders: Sequence[Rider], cars: Sequence[FreeCar]) -> Ints:

@@ -224,6 +224,13 @@ class WindowReport(msgspec.Struct, frozen=True, gc=False):
         shadow_nearest_ms: The same of ``nearest``.
         shadow_optimal_ms: The same of ``optimal``.
         longest_wait_ms: How long the rider has waited who waits longest, ms.
+        wait_ms: Of the pairs made how long their riders will have waited when the car is there, ms, summed.
+        shadow_fifo_matched: Pairs that ``fifo`` would have made; -1: not computed.
+        shadow_nearest_matched: The same of ``nearest``.
+        shadow_optimal_matched: The same of ``optimal``.
+        shadow_fifo_wait_ms: What ``wait_ms`` would have been with ``fifo``, ms; -1: not computed.
+        shadow_nearest_wait_ms: The same of ``nearest``.
+        shadow_optimal_wait_ms: The same of ``optimal``.
     """
 
     region: str
@@ -243,6 +250,13 @@ class WindowReport(msgspec.Struct, frozen=True, gc=False):
     shadow_nearest_ms: int
     shadow_optimal_ms: int
     longest_wait_ms: int
+    wait_ms: int
+    shadow_fifo_matched: int = -1
+    shadow_nearest_matched: int = -1
+    shadow_optimal_matched: int = -1
+    shadow_fifo_wait_ms: int = -1
+    shadow_nearest_wait_ms: int = -1
+    shadow_optimal_wait_ms: int = -1
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

@@ -157,26 +157,37 @@ def _report(
     shadows: Sequence[str],
 ) -> WindowReport:
     book, now = desk.book, desk.now
-    shadow = {name: given.pairs.value(SOLVERS[name](given)) for name in SOLVERS if name in shadows}
+    waited = np.array([now - ride.searching_ms for ride in rides], np.int64)
+    beside: dict[str, int] = {}
+    for name in (name for name in SOLVERS if name in shadows):
+        other = SOLVERS[name](given)
+        beside[f"shadow_{name}_ms"] = given.pairs.value(other)
+        beside[f"shadow_{name}_matched"] = int((other >= 0).sum())
+        beside[f"shadow_{name}_wait_ms"] = _waits(given, other, waited)
     states = [book.rides[c.request_id].state for c in book.cars.values() if c.request_id in book.rides]
     offered = states.count("offered")
     made = match[match >= 0]
     return WindowReport(
-        desk.region,
-        now,
-        policy,
-        len(rides),
-        waiting - len(rides),
-        sum(now - car.seen_ms <= desk.config.ttl_ms for car in book.cars.values()),
-        len(free),
-        offered,
-        len(states) - offered,
-        len(given.metres),
-        len(made),
-        given.pairs.value(match),
-        round(float(given.metres[made].sum()), 1),
-        shadow.get("fifo", -1),
-        shadow.get("nearest", -1),
-        shadow.get("optimal", -1),
-        max(now - ride.searching_ms for ride in rides),
+        region=desk.region,
+        window_end_ms=now,
+        policy=policy,
+        riders=len(rides),
+        deferred=waiting - len(rides),
+        drivers_online=sum(now - car.seen_ms <= desk.config.ttl_ms for car in book.cars.values()),
+        drivers_free=len(free),
+        drivers_offered=offered,
+        drivers_busy=len(states) - offered,
+        candidates=len(given.metres),
+        matched=len(made),
+        objective_ms=given.pairs.value(match),
+        pickup_m=round(float(given.metres[made].sum()), 1),
+        longest_wait_ms=int(waited.max()),
+        wait_ms=_waits(given, match, waited),
+        **{"shadow_fifo_ms": -1, "shadow_nearest_ms": -1, "shadow_optimal_ms": -1} | beside,
     )
+
+
+def _waits(given: Problem, match: npt.NDArray[np.int64], waited: npt.NDArray[np.int64]) -> int:
+    """Return how long the riders of pairs will have waited when the car is there, ms, summed."""
+    served = match >= 0
+    return int(waited[served].sum() + given.takes[match[served]].sum())

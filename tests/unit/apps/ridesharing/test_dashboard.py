@@ -215,14 +215,16 @@ def test_policies_are_compared_with_what_was_done_in_the_same_windows(world: Wor
     assert found["optimal"][1] == "in force in 2 of 2 regions"
     assert found["fifo"][1] == "shadow"
     for policy in found:
-        beside = rows[(rows.policy != policy) & (rows[f"shadow_{policy}_ms"] >= 0)]
+        beside = rows[(rows.policy != policy) & (rows[f"shadow_{policy}_matched"] >= 0)]
         own = rows[rows.policy == policy]
         assert (found[policy][2], found[policy][3]) == (len(own), len(beside))
-        shadow = beside[f"shadow_{policy}_ms"].sum()
-        cost = (own.objective_ms.sum() + shadow) / (own.riders.sum() + beside.riders.sum())
-        assert found[policy][4] == pytest.approx(cost)
-        assert found[policy][5] == pytest.approx(shadow / beside.objective_ms.sum() - 1)
-    assert found["optimal"][5] < 0 < found["fifo"][5]
+        would, waits = beside[f"shadow_{policy}_matched"].sum(), beside[f"shadow_{policy}_wait_ms"].sum()
+        given = own.matched.sum() + would
+        assert found[policy][4] == pytest.approx(given / (own.riders.sum() + beside.riders.sum()))
+        assert found[policy][5] == pytest.approx((own.wait_ms.sum() + waits) / given)
+        assert found[policy][6] == pytest.approx(would / beside.matched.sum() - 1)
+        done = beside.wait_ms.sum() / beside.matched.sum()
+        assert found[policy][7] == pytest.approx(waits / would / done - 1)
 
 
 def test_windows_attempts_drivers_and_ignored_events_are_counted(world: World) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.events import LAST_ATTEMPT, Event, SetPolicy, SetShadows
+from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS
 from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from apps.ridesharing.matching import Rules
 from apps.ridesharing.records import Trip
@@ -522,9 +523,16 @@ def test_the_policy_is_switched_from_a_time_on_and_shadows_say_what_the_other_wo
         bring(driver, *cars, *asks, until=start + 9)
     reports = driver.values("windows")
     assert [r.policy for r in reports] == ["optimal", "fifo"]
-    for r in reports:
+    for r, start in zip(reports, (1, 11), strict=True):
         assert r.shadow_optimal_ms <= min(r.shadow_fifo_ms, r.shadow_nearest_ms)
         assert r.objective_ms == (r.shadow_optimal_ms if r.policy == "optimal" else r.shadow_fifo_ms)
+        own = "optimal" if r.policy == "optimal" else "fifo"
+        assert r.matched == getattr(r, f"shadow_{own}_matched") == 2
+        assert r.wait_ms == getattr(r, f"shadow_{own}_wait_ms")
+        # By hand: two riders who asked one and two seconds after the cars came, and the ways to them.
+        waited = 2 * r.window_end_ms - ms(start + 1) - ms(start + 2)
+        assert r.wait_ms == pytest.approx(waited + r.pickup_m * CIRCUITY / SPEED_M_PER_MS, abs=2)
+        assert r.shadow_optimal_wait_ms <= r.shadow_fifo_wait_ms
 
 
 def test_under_overload_those_go_first_who_have_waited_longest() -> None:
