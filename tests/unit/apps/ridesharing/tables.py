@@ -98,12 +98,13 @@ def windows(random: Random) -> list[WindowReport]:
             first = best + random.randrange(1, 90_000)
             done, shadow = (first, best) if policy == "fifo" else (best, first)
             given, other = riders - 1, random.randrange(riders + 1)
+            waits = random.randrange(99_000), random.randrange(99_000)
             beside = "optimal" if policy == "fifo" else "fifo"
             found.append(WindowReport(
                 region, START_MS + n * 10 * SECOND, policy, riders, int(n == 9), 40, 20, 3, 17, riders * 9,
                 given, done, 700.0 * given, -1 if policy == "fifo" else shadow, -1,
-                shadow if policy == "fifo" else -1, random.randrange(90_000), given * random.randrange(99_000),
-                **{f"shadow_{beside}_matched": other, f"shadow_{beside}_wait_ms": other * random.randrange(99_000)},
+                shadow if policy == "fifo" else -1, random.randrange(90_000), given * waits[0],
+                **{f"shadow_{beside}_matched": other, f"shadow_{beside}_wait_ms": other * waits[1]},
             ))  # fmt: skip
     return found
 
