@@ -37,6 +37,7 @@ from tests.mutants import (
     roster,
     security,
     serving,
+    upgrading,
 )
 from tests.mutants.mutant import Mutant
 
@@ -74,4 +75,5 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "roster": roster.MUTANTS,
     "security": security.MUTANTS,
     "serving": serving.MUTANTS,
+    "upgrading": upgrading.MUTANTS,
 }

@@ -43,6 +43,8 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("millrace.cli.status:app", "All jobs: which run, how fast, how far behind."),
     "top": ("millrace.cli.top:app", "The same, live."),
     "stop": ("millrace.cli.stop:app", "End a job after its running batch."),
+    "upgrade": ("millrace.cli.upgrade:app", "The installed version in place of the one that runs."),
+    "bluegreen": ("millrace.cli.bluegreen:app", "Two versions beside each other, compared, then switched."),
     "logs": ("millrace.cli.logs:app", "What a job has logged."),
     "keygen": ("millrace.cli.keygen:app", "Make keys that state is encrypted with, and replace them."),
     "lint-state": ("millrace.cli.lint_state:app", "List the states of a process that grow without a bound."),

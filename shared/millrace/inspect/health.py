@@ -69,7 +69,7 @@ def health_of(
         watermarks: Batch → the watermark after it, ms.
         unbounded: States that have no time to live.
 
-    >>> found = health_of("Cards", (3, Figures(entries=10, stored_bytes=1_000)),
+    >>> found = health_of("Cards", (3, Figures(entries=10, stored_bytes=1_000, states={"seen": 10})),
     ...                   (9, Figures(entries=30, stored_bytes=3_000, states={"seen": 30})),
     ...                   {3: 0, 9: 7_200_000}, ["seen"])
     >>> found.more_entries, found.hours

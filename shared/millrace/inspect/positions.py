@@ -184,6 +184,22 @@ def _files_after(table: Path, kept: TablePosition) -> list[Path]:
     return [file for file in files if file.exists()]
 
 
+def files_appended(table: Path, since: TablePosition | None) -> list[Path]:
+    """Return the files that brought new rows into a Delta table, also those that were compacted since.
+
+    Args:
+        table: Its folder.
+        since: From which version on; ``None``: all.
+    """
+    files: list[Path] = []
+    for path in _commits_backwards(table):
+        if since is not None and int(path.stem) <= since.version:
+            break
+        actions = [json.loads(line) for line in path.read_text().splitlines() if line.startswith('{"add"')]
+        files += [table / unquote(a["add"]["path"]) for a in actions if a["add"]["dataChange"]]
+    return files
+
+
 def keep_ids(root: Path, written: Mapping[Path, Iterable[str]]) -> None:
     """Keep, beside a restored checkpoint, which records tables have already."""
     import pyarrow as pa

@@ -348,7 +348,7 @@ def restore(savepoint: Savepoint, to: Path, *, tables: Tables = "refuse", replac
             raise SavepointError(
                 f"{to} has a checkpoint already: choose another folder, or take its place with --replace"
             )
-        moved = _moved(savepoint)
+        moved = written_since(savepoint)
         if moved and tables == "refuse":
             raise SavepointError(
                 f"after this savepoint something was written to {_some(moved)}, and a query from it would "
@@ -390,7 +390,8 @@ def _known(savepoint: Savepoint) -> dict[Path, frozenset[str]]:
     return {table: positions.read_ids(file) for table, file in files.items()}
 
 
-def _moved(savepoint: Savepoint) -> list[Path]:
+def written_since(savepoint: Savepoint) -> list[Path]:
+    """Return the tables that something was written to since a savepoint."""
     return [path for path, at in savepoint.tables.items() if positions.has_moved(path, at)]
 
 

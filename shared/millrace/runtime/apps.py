@@ -70,6 +70,15 @@ class Topics:
         return tuple(t.name for t in self.reads if t.clock and t.name != self.control)
 
 
+def with_output_suffix(topics: Topics, suffix: str) -> Topics:
+    """Return the topics of a job whose outputs go to topics of its own.
+
+    >>> with_output_suffix(Topics((Topic("in"),), (Topic("out"),)), ".green").writes[0].name
+    'out.green'
+    """
+    return replace(topics, writes=tuple(replace(t, name=f"{t.name}{suffix}") for t in topics.writes))
+
+
 @dataclass(frozen=True)
 class App:
     """An application.

@@ -30,7 +30,7 @@ from millrace.observing.exposition import Bounds
 from millrace.observing.joblog import logging_to
 from millrace.observing.jobs import JobRecord, announced_job, jobs_folder, this_process
 from millrace.observing.observer import Observer
-from millrace.runtime.apps import App, Topic, app_version
+from millrace.runtime.apps import App, Topic, app_version, with_output_suffix
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
@@ -111,7 +111,7 @@ class Job:
         self.app = app
         self.settings = settings
         self.root = root
-        self._topics = app.topics(settings)
+        self._topics = with_output_suffix(app.topics(settings), settings.kafka.output_suffix)
         self._until_end = until_end
         self._drain = drain
         self._monitor = monitor or QueryMonitor()
@@ -364,6 +364,8 @@ class Job:
     def _ticking(self, query: StreamingQuery) -> contextlib.AbstractContextManager[object]:
         """Return what sends ticks while the query runs, if any are wanted."""
         stream, control = self.settings.stream, self._topics.control
+        if self.settings.kafka.output_suffix:
+            return contextlib.nullcontext()  # the job beside which it runs sends them, to both
         if self._until_end or control is None or not (stream.tick_interval or stream.idle_after):
             return contextlib.nullcontext()
         silence = None

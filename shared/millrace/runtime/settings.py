@@ -124,6 +124,13 @@ class KafkaSettings(Section):
         description="passed to every Kafka client, for example security.protocol; without the prefix kafka.",
     )
 
+    output_suffix: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="what the names of output topics end with, of a second version beside the one that runs; "
+        "a job that has one sends no ticks",
+    )
+
     @field_validator("bootstrap")
     @classmethod
     def _addresses(cls, value: str | None) -> str | None:

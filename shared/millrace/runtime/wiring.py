@@ -42,7 +42,9 @@ def outputs_of(
     versions = input_versions(app, topology)
     masking = app.masking(settings) if app.masking else None
     stream = stream_of(topology, records, settings, plan, stations, versions=versions, masking=masking)
-    return Outputs(stream, topology.tables, topology.topics)
+    suffix = settings.kafka.output_suffix
+    topics = {output: f"{topic}{suffix}" for output, topic in topology.topics.items()}
+    return Outputs(stream, topology.tables, topics)
 
 
 def _check_clocks(app: App, topology: Topology, settings: AppSettings) -> None:
