@@ -167,7 +167,7 @@ def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
         _refuse(name, f"every is no longer than the window, and at most {MAX_OVERLAP} windows overlap")
     if windows.kind == "session" and aggregation.allowed_lateness_ms:
         _refuse(name, "sessions take no allowed_lateness: a refined one would stand beside what it replaces")
-    overlap = windows.size_ms // (windows.every_ms or windows.size_ms)
+    overlap = -(-windows.size_ms // (windows.every_ms or windows.size_ms))
     if overlap > aggregation.max_windows:
         _refuse(name, f"each event is in {overlap} windows, and max_windows is {aggregation.max_windows}")
     if aggregation.where:

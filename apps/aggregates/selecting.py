@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
-from apps.aggregates.definition import columns_of
+from apps.aggregates.definition import AggregationError, check, columns_of
 from apps.aggregates.life import AggregateEvent, Version, Versions, change
 from millrace import Context, KeyedProcess, arrival, broadcast_state, map_state
 from millrace.defined import class_for
@@ -118,7 +118,10 @@ class Selecting(KeyedProcess[Any, Picked]):
     def _is_repeat(self, event: Any, source: Source) -> bool:
         if not source.identity:
             return False
-        identity = f"{source.topic} {getattr(event, source.identity)}"
+        told = getattr(event, source.identity)
+        if told is None:
+            return False
+        identity = f"{source.topic} {told}"
         if self.seen.get(identity) is not None:  # type: ignore[attr-defined] # by the class that is made
             return True
         self.seen.put(identity, True)  # type: ignore[attr-defined]
@@ -161,8 +164,10 @@ def _ready(types: Mapping[str, Any], entries: list[tuple[str, Versions]]) -> dic
     for _, versions in sorted(entries):
         for version in versions:
             aggregation = version.aggregation
-            if aggregation.source not in types:
-                continue  # the job was begun again without that topic
+            try:
+                check(aggregation, types)
+            except AggregationError:
+                continue  # the job was begun again without that topic, or its events have that field no more
             there = columns_of(types[aggregation.source])
             where, kind = aggregation.where, aggregation.windows.assigner()
             ranges = kind.ranges if isinstance(kind, Ranges) else None

@@ -27,7 +27,8 @@ class AggregateSettings(AppSettings):
         "checkpoint",
     )
     identities: str = Field(
-        default="event_id,transaction_id,reading_id",
+        default="event_id,label_id,authorisation_id,refund_id,consent_id,change_id,error_id,maintenance_id,"
+        "status_id,heartbeat_id,action_id,count_id,reading_id,transaction_id",
         description="fields that say which event one is, with commas; of each topic the first that its "
         "events have",
     )

@@ -56,8 +56,8 @@ MUTANTS: Final = (
     Mutant(
         "jobs: a record of another version is believed",
         f"{_IN}/jobs.py",
-        "    if record.form != FORM or record.pid <= 0:\n",
-        "    if record.pid <= 0:\n",
+        "    if record.form != FORM or record.pid <= 0 or ",
+        "    if record.pid <= 0 or ",
         "records of other versions are unreadable",
         (_JOBS,),
     ),

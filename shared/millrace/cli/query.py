@@ -154,10 +154,17 @@ def _list(found: Found, shape: Shown, streaming: Apps) -> None:
 
     from millrace.cli.query_stream import topics_known
     from millrace.query.shown import as_table, write_csv, write_json
+    from millrace.query.tables import QueryError, readable
 
     rows: list[dict[str, object]] = []
     for table, _ in found:
-        for field in DeltaTable(str(table.folder)).schema().fields:
+        try:
+            with readable(table):
+                fields = DeltaTable(str(table.folder)).schema().fields
+        except QueryError as error:  # the others are there all the same
+            typer.echo(f"millrace: {error}", err=True)
+            continue
+        for field in fields:
             kind = field.type.type if hasattr(field.type, "type") else str(field.type)
             rows.append({"table": table.full_name, "column": field.name, "type": kind})
     for topic in topics_known(streaming):

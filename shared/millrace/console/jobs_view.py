@@ -139,12 +139,19 @@ def job_details(status: JobStatus, now_ms: int, *, ascii_only: bool = False) -> 
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in _facts(status, now_ms):
-        grid.add_row(name, Text(clean(value, ascii_only=ascii_only)))
+        grid.add_row(*(Text(clean(text, ascii_only=ascii_only)) for text in (name, value)))
     head = Text(clean(status.app, ascii_only=ascii_only), "bold")
     head.append("  " + status.state, _STYLES.get(status.state, "dim"))
     if status.since_ms is not None:
         head.append(f" for {ago(status.since_ms, now_ms)}", "dim")
     return Group(head, grid)
+
+
+def _at(time_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError):  # of events whose clock is beyond all years
+        return f"{time_ms:,} ms"
 
 
 def _facts(status: JobStatus, now_ms: int) -> list[tuple[str, str]]:
@@ -165,10 +172,9 @@ def _facts(status: JobStatus, now_ms: int) -> list[tuple[str, str]]:
         return found
     found.append(("rows", f"{f.rows:,} read, {f.input_rate:,.0f}/s in, {f.processed_rate:,.0f}/s possible"))
     if f.watermark_ms is not None:
-        at = datetime.fromtimestamp(f.watermark_ms / 1000, UTC)
         held = f", held back by {f.held_by}" if f.held_by else ""
         found.append(
-            ("watermark", f"{at:%Y-%m-%d %H:%M:%S}, {took(f.watermark_gap_ms or 0)} behind the newest{held}")
+            ("watermark", f"{_at(f.watermark_ms)}, {took(f.watermark_gap_ms or 0)} behind the newest{held}")
         )
     slowest = [(s.newest_ms, place) for place, s in f.sources.items() if s.newest_ms is not None]
     if len(slowest) > 1 and f.newest_ms is not None:

@@ -8,7 +8,9 @@ with their types and defaults, and is made anew from them; in one process only o
 from __future__ import annotations
 
 import copyreg
+import dataclasses
 import inspect
+import sys
 import typing
 import uuid
 import weakref
@@ -29,6 +31,9 @@ _CONFIG: Final = (
     "frozen", "order", "eq", "array_like", "gc", "forbid_unknown_fields", "omit_defaults",
     "repr_omit_defaults", "weakref", "dict", "cache_hash", "tag",
 )  # fmt: skip
+#: What msgspec keeps of an enum, dataclass, NamedTuple or TypedDict that it has seen: nothing can pickle
+#: it, and it is made anew where it is missed.
+_CACHE: Final = "__msgspec_cache__"
 _OF_THE_CLASS: Final = ("__annotations__", "__dict__", "__slots__", "__weakref__")
 
 
@@ -86,6 +91,14 @@ def make_meta(said: dict[str, Any]) -> msgspec.Meta:
 def _reduce_meta(meta: msgspec.Meta) -> tuple[Callable[..., msgspec.Meta], tuple[Any, ...]]:
     said = {name: getattr(meta, name) for name in _OF_META}
     return make_meta, ({name: value for name, value in said.items() if value is not None},)
+
+
+def _reduce_new_type(kind: Any) -> str | tuple[Callable[..., Any], tuple[str, Any]]:
+    name: str = kind.__name__
+    module = sys.modules.get(kind.__module__)
+    if kind.__module__ != "__main__" and getattr(module, name, None) is kind:
+        return name
+    return typing.NewType, (name, kind.__supertype__)
 
 
 def check_struct(cls: type[msgspec.Struct]) -> None:
@@ -153,9 +166,13 @@ def install() -> bool:
         def reduce(obj: Any) -> Any:
             if isinstance(obj, _StructMeta) and not by_reference(obj):
                 return reduce_struct(obj)
+            if _CACHE in vars(obj) and not by_reference(obj):
+                type.__delattr__(obj, _CACHE)
             return before(obj)
 
         copyreg.pickle(msgspec.Meta, _reduce_meta)
+        copyreg.pickle(typing.NewType, _reduce_new_type)
+        copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")  # else a worker has another one
         reduce.takes_structs = True  # type: ignore[attr-defined]
         cloudpickle._class_reduce = reduce  # noqa: SLF001 - it has no other place for it
     return True

@@ -150,7 +150,7 @@ def read_job(path: Path) -> FoundJob | None:
         record = msgspec.json.decode(data, type=JobRecord)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return FoundJob(path, "unreadable", None)
-    if record.form != FORM or record.pid <= 0:
+    if record.form != FORM or record.pid <= 0 or "\0" in record.root:
         return FoundJob(path, "unreadable", None)
     return FoundJob(path, state_of(record), record)
 

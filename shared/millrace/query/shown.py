@@ -21,13 +21,42 @@ _NULL: Final = "-"
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield rows as dictionaries; times are in UTC, maps are dictionaries."""
+    """Yield rows as dictionaries; times are in UTC, maps are dictionaries.
+
+    A time before the year 1 or behind 9999, as wrong clocks give it, is a text.
+
+    Raises:
+        UserError: There is such a time within a value, or a date.
+    """
     for batch in batches:
-        for row in batch.to_pylist(maps_as_pydicts="lossy"):
+        try:
+            rows = batch.to_pylist(maps_as_pydicts="lossy")
+        except (OverflowError, ValueError):
+            columns = [[_plain(name, value) for value in batch[name]] for name in batch.schema.names]
+            rows = [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+        for row in rows:
             yield {name: _utc(value) for name, value in row.items()}
 
 
+def _plain(name: str, value: pa.Scalar) -> Any:
+    import pyarrow as pa
+
+    try:
+        return value.as_py(maps_as_pydicts="lossy")
+    except (OverflowError, ValueError):
+        if not pa.types.is_timestamp(value.type):
+            raise UserError(
+                f"{name} has a date or time outside the years 1 to 9999: cast it to text or leave it out"
+            ) from None
+        text: str = value.cast(pa.timestamp(value.type.unit, "UTC")).cast(pa.string()).as_py()
+        return text.replace(" ", "T").removesuffix("Z" if value.type.tz is None else "")
+
+
 def _utc(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_utc(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _utc(one) for name, one in value.items()}
     if not isinstance(value, datetime):
         return value
     plain = value.to_pydatetime(warn=False) if hasattr(value, "to_pydatetime") else value  # of nanoseconds
@@ -118,6 +147,7 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     Raises:
         UserError: It cannot be written.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     written, count = path.with_name(f".{path.name}.tmp"), 0
@@ -129,6 +159,8 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
         written.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    except pa.ArrowNotImplementedError as error:  # such as an interval
+        raise UserError(f"Parquet cannot have these columns: {error}") from None
     finally:
         written.unlink(missing_ok=True)
     return count

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UserError
@@ -28,6 +30,8 @@ _WRAPPED: Final = re.compile(
 )
 #: Schemas of what is asked through views.
 _AS_KEPT, _WAITING = "as_kept", "waiting"
+#: How often it is looked whether a query is to end, seconds.
+_LOOK_S: Final = 0.1
 
 
 class QueryError(UserError):
@@ -59,7 +63,7 @@ class Answer:
         left = limit
         while left is None or left > 0:
             try:
-                batch = self._reader.read_next_batch()
+                batch = interruptible(self._reader.read_next_batch)
             except StopIteration:
                 return
             except Exception as error:  # of the engine: a division by zero, a text that is no number
@@ -68,6 +72,28 @@ class Answer:
             if left is not None:
                 left -= part.num_rows
             yield part
+
+
+def interruptible(call: Callable[[], Any]) -> Any:
+    """Return what a call of the engine gives, or raise what it raises; Ctrl-C is heard while it works."""
+    done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((call(), None))
+        except BaseException as error:  # raised again below
+            done.put((None, error))
+
+    Thread(target=run, name="millrace-query", daemon=True).start()
+    while True:
+        try:
+            # A signal may reach another thread than this one: it is heard when this one looks.
+            found, error = done.get(timeout=_LOOK_S)
+        except Empty:
+            continue
+        if error is not None:
+            raise error
+        return found
 
 
 @contextmanager
@@ -106,6 +132,21 @@ def asking(
         yield Answer(_do(engine, _one(text), known, app))
 
 
+@contextmanager
+def readable(table: AppTable) -> Iterator[None]:
+    """Say which table it is that cannot be opened in the block.
+
+    Raises:
+        QueryError: It cannot: its first commit is not there yet, or its log is damaged.
+    """
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except DeltaError as error:
+        raise QueryError(f"table {table.full_name} cannot be read: {said(error)}") from None
+
+
 def _one(text: str) -> str:
     return text.strip().removesuffix(";").strip()
 
@@ -117,7 +158,8 @@ def _register(engine: Any, table: AppTable, upsert: Upsert | None, folder: Path)
     from millrace.connectors.merging import as_columns, last_versions, open_with_waiting
 
     name = f'"{table.app}"."{table.name}"'
-    opened, waits = open_with_waiting(table.folder)
+    with readable(table):
+        opened, waits = open_with_waiting(table.folder)
     if upsert is None or not waits:
         engine.register(name, opened)
         return
@@ -177,7 +219,7 @@ def said(error: Exception) -> str:
     if found is not None:
         line = f"line {int(found[2]) - 1}, column {found[3]}: " if found[2] else ""
         return f"{line}{found[1].replace(_ESCAPED, _QUOTE)}"
-    text = str(error).partition(", errors:")[0].partition("\n\n")[0]
+    text = str(error).partition(", errors:")[0].partition("\n\n")[0].partition("\n   0: ")[0]
     while head := _WRAPPED.match(text):
         text = text[head.end() :]
     return " ".join(text.split())

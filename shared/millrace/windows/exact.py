@@ -94,7 +94,8 @@ def spread(n: int, total: list[float], squares: list[float], ddof: int) -> float
 
     Returns:
         The variance, ``None`` for fewer than ``ddof + 1`` values. The two sums are exact, so nothing
-        cancels out, however large the values are beside their spread.
+        cancels out, however large the values are beside their spread. NaN where it, or a square on the way
+        to it, is beyond the floats.
     """
     if n <= ddof:
         return None
@@ -103,4 +104,7 @@ def spread(n: int, total: list[float], squares: list[float], ddof: int) -> float
     first = sum(map(Fraction, total), Fraction(0))
     second = sum(map(Fraction, squares), Fraction(0))
     # Squares below the smallest floats are rounded: their difference may be less than nothing.
-    return float(max((second - first * first / n) / (n - ddof), Fraction(0)))
+    try:
+        return float(max((second - first * first / n) / (n - ddof), Fraction(0)))
+    except OverflowError:
+        return math.nan

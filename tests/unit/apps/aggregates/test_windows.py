@@ -21,7 +21,7 @@ from apps.aggregates.files import read as read_file
 from apps.aggregates.life import MAX_VERSIONS, PublishAggregation, RemoveAggregation, change
 from apps.aggregates.selecting import SHARDS, Source, selecting
 from apps.aggregates.settings import AggregateSettings
-from apps.aggregates.sources import inputs_of
+from apps.aggregates.sources import inputs_of, source_of
 from apps.aggregates.windowing import Windowing, keys_per_shard
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
@@ -61,13 +61,13 @@ def there(values: list[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def chain(types: dict[str, Any] | None = None) -> MemoryChain:
-    sources = {"sales": Source("sales", Sale, "event_id")}
+def chain(of: Any = Sale) -> MemoryChain:
+    sources = {"sales": Source("sales", of, "event_id")}
     topology = (
         read({"sales": Input("sales", "event_id")}, control="control")
         .process(selecting(sources, 10 * SPAN))
         .key_by(("name", "shard"))
-        .process(Windowing(types or TYPES))
+        .process(Windowing({"sales": of}))
         .write(tables={"main": "results", "limits": "limits", "late": "late"})
     )
     return MemoryChain(topology, out_of_orderness_ms=BOUND)
@@ -320,6 +320,69 @@ def test_of_versions_that_both_have_seen_a_window_one_speaks() -> None:
     assert made.is_empty()
 
 
+def test_each_function_gives_what_its_name_says() -> None:
+    made = chain()
+    functions = ("sum", "mean", "min", "max", "stddev", "variance", "first", "last", "count")
+    one = msgspec.structs.replace(BY_CARD, aggregates={name: f"{name}(amount)" for name in functions})
+    made.broadcast(published(one))
+    run(made, [sale(1, 2_000, amount=4.0), sale(2, 1_000, amount=8.0), sale(3, 3_000, amount=3.0)])
+    run(made, [Sale("e4", "c", "s", None, 500), Sale("e5", "c", "s", None, 4_000)])
+    assert [r["values"] for r in said(made.drain())] == [
+        {"sum": 15.0, "mean": 5.0, "min": 3.0, "max": 8.0, "stddev": math.sqrt(7.0), "variance": 7.0,
+         "first": 8.0, "last": 3.0, "count": 3.0}
+    ]  # fmt: skip
+
+
+def test_a_window_whose_variance_is_beyond_the_floats_is_told_all_the_same() -> None:
+    made = chain()
+    made.broadcast(
+        published(msgspec.structs.replace(BY_CARD, aggregates={"v": "variance(amount)", "n": "count"}))
+    )
+    run(made, [sale(1, 1_000, amount=1e154), sale(2, 1_001, amount=-1e154)])
+    assert [r["values"] for r in said(made.drain())] == [{"v": None, "n": 2.0}]
+
+
+class Anonymous(msgspec.Struct, frozen=True):
+    event_id: str | None
+    shop: str
+    event_time_ms: int
+
+
+def test_where_a_field_is_gone_from_the_events_the_other_aggregations_go_on() -> None:
+    before = chain()
+    for name, field, where in [("gone", "card", ""), ("asks", "shop", "card == 'c'"), ("stays", "shop", "")]:
+        one = msgspec.structs.replace(BY_CARD, name=name, key=(field,), where=where)
+        before.broadcast(published(one))
+    run(before, [sale(1, 1_000)])
+    after = chain(Anonymous)
+    after.restore(before.snapshot())
+    out = after.run_batch([("e2", 1_500, Anonymous("e2", "s", 1_500), "sales")]) + after.drain()
+    assert {r["name"]: r["values"]["n"] for r in said(out)} == {"gone": 1.0, "asks": 1.0, "stays": 2.0}
+    assert {e.output for e in out} == {"main"}
+
+
+def test_events_without_an_identity_are_no_repeats_of_each_other() -> None:
+    made = chain(Anonymous)
+    made.broadcast(published(msgspec.structs.replace(BY_CARD, key=("shop",))))
+    events = [Anonymous(None, "s", 1_000 + n) for n in range(3)]
+    made.run_batch([("k", event.event_time_ms, event, "sales") for event in events])
+    assert [r["values"] for r in said(made.drain())] == [{"n": 3.0}]
+
+
+@pytest.mark.parametrize(
+    ("topic", "identity"),
+    [
+        ("fraud.labels", "label_id"), ("fraud.authorisations", "authorisation_id"),
+        ("fraud.transactions", "transaction_id"), ("iot.readings", "reading_id"), ("iot.counts", "count_id"),
+        ("clickstream.clicks", "event_id"), ("ridesharing.requests", ""),
+    ],
+)  # fmt: skip
+def test_an_event_is_known_again_by_what_names_it_not_by_what_it_is_about(topic: str, identity: str) -> None:
+    settings = load_settings(AggregateSettings, app="aggregates", overrides=[f"sources={topic}"], env={})
+    (known,) = inputs_of(settings).values()
+    assert source_of(topic, known, settings).identity == identity
+
+
 def test_versions_with_open_windows_are_bounded() -> None:
     kept: dict[str, Any] = {}
     for number in range(1, MAX_VERSIONS + 1):
@@ -345,6 +408,7 @@ def test_versions_with_open_windows_are_bounded() -> None:
         ({"windows": Windows("hopping", 5_000, 6_000)}, "no longer than the window"),
         ({"windows": Windows("hopping", 300_000, 1_000)}, "at most 288"),
         ({"windows": Windows("hopping", 200_000, 1_000), "max_windows": 100}, "max_windows is 100"),
+        ({"windows": Windows("hopping", 5_000, 2_000), "max_windows": 2}, "each event is in 3 windows"),
         (
             {"windows": Windows("session", 5_000), "allowed_lateness_ms": 5},
             "sessions take no allowed_lateness",

@@ -143,6 +143,47 @@ class Payment(Base, tag="payment"):
     ]  # fmt: skip
 
 
+def test_what_fields_are_made_of_comes_along_though_it_was_read_here_before(tmp_path: Path) -> None:
+    source = """
+import dataclasses, enum, typing
+import msgspec
+
+class Colour(enum.Enum):
+    RED = "r"
+
+@dataclasses.dataclass
+class Line:
+    item: int
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+class Place(typing.NamedTuple):
+    x: int
+    y: int = 2
+
+class Said(typing.TypedDict, total=False):
+    why: str
+
+Cents = typing.NewType("Cents", int)
+
+class Sale(msgspec.Struct):
+    colour: Colour
+    lines: list[Line]
+    place: Place
+    said: Said
+    cents: Cents = Cents(5)
+"""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, "cell", "exec", dont_inherit=True), names)  # noqa: S102 - as a notebook does
+    sale, text = names["Sale"], b'{"colour":"r","lines":[{"item":1}],"place":[1],"said":{"why":"so"}}'
+    cases = [(sale, [text, text.replace(b'"so"', b"7"), text.replace(b'"r"', b'"x"')])]
+    told = what_becomes(*cases[0])[:3]
+    assert told[0] == (
+        '{"colour":"r","lines":[{"item":1,"tags":[]}],"place":[1,2],"said":{"why":"so"},"cents":5}'
+    )
+    assert elsewhere(cases, tmp_path)[:3] == told
+    assert what_becomes(*cases[0])[:3] == told
+
+
 def test_here_it_stays_the_class_it_is() -> None:
     payment = in_main("Payment", [("amount", float)])
     other = in_main("Payment", [("amount", float)])

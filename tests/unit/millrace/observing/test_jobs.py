@@ -53,7 +53,8 @@ def test_a_job_of_another_machine_is_neither_running_nor_dead(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b'{"app": 3}', b"[]", b"\xff\xfe", msgspec.json.encode(record(form=99)),
-     msgspec.json.encode(record(pid=0)), msgspec.json.encode(record(pid=-5))],
+     msgspec.json.encode(record(pid=0)), msgspec.json.encode(record(pid=-5)),
+     msgspec.json.encode(record(root="/a\0b"))],
 )  # fmt: skip
 def test_what_is_no_record_is_said_to_be_unreadable(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "fraud-0.json").write_bytes(data)

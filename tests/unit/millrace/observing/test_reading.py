@@ -12,7 +12,7 @@ import pytest
 
 from millrace.console.jobs_view import jobs_table
 from millrace.errors import UserError
-from millrace.observing.figures import write_figures
+from millrace.observing.figures import ModelFigures, write_figures
 from millrace.observing.jobs import record_path, write_atomically
 from millrace.observing.reading import Jobs, JobStatus, chosen
 from tests.unit.millrace.cli.test_commands import run
@@ -118,6 +118,19 @@ def test_status_and_top_say_the_same(home: Path, tmp_path: Path) -> None:
     for said in ("running", "in:1", "card-7", "malformed 4", "version 3", "100/s in"):
         assert said in out
     assert "running" in run("top", "--once")[1]
+
+
+def test_names_and_times_of_any_kind_are_shown_as_they_are(home: Path, tmp_path: Path) -> None:
+    odd = msgspec.structs.replace(
+        figures(tmp_path / "a"), watermark_ms=10**17, newest_ms=10**17 + 5,
+        models={"[/z]/champion": ModelFigures("[/v]", NOW, NOW)},
+    )  # fmt: skip
+    keep(home, tmp_path / "a")
+    write_figures(tmp_path / "a", odd)
+    code, out, _ = run("status", "fraud")
+    assert code == 0
+    assert "model [/z]/champion" in out
+    assert "100,000,000,000,000,000 ms" in out
 
 
 def test_two_folders_of_one_app_have_to_be_named(home: Path, tmp_path: Path) -> None:

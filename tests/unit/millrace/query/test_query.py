@@ -7,10 +7,15 @@ import doctest
 import importlib
 import io
 import json
+import os
 import random
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,7 +28,7 @@ from millrace.errors import MillraceError, UserError
 from millrace.inspect.positions import WAITING
 from millrace.query.catalog import AppTable, asked_for
 from millrace.query.shown import rows_of
-from millrace.query.tables import asking
+from millrace.query.tables import asking, interruptible
 from millrace.query.topics import topics_of
 from millrace.runtime.apps import load_app
 from millrace.runtime.settings import load_settings
@@ -223,6 +228,67 @@ def test_a_users_mistake_is_a_line_and_exit_code_2(
     assert code == 2
     assert said in shown
     assert "\n" not in shown.strip()
+
+
+def test_times_of_wrong_clocks_and_within_values_come_as_text(shop: Path) -> None:
+    text = (
+        "SELECT to_timestamp_millis(253402300800000) a, to_timestamp_millis(0) b, "
+        "make_array(to_timestamp_nanos(1000)) c, {t: to_timestamp_nanos(0)} d, "
+        "arrow_cast(253402300800000, 'Timestamp(Millisecond, None)') e"
+    )
+    (row,) = ask(text, shop)
+    assert json.loads(msgspec.json.encode(row)) == {
+        "a": "10000-01-01T00:00:00.000Z", "b": "1970-01-01T00:00:00Z", "e": "10000-01-01T00:00:00.000",
+        "c": ["1970-01-01T00:00:00.000001Z"], "d": {"t": "1970-01-01T00:00:00Z"},
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"^d has a date or time outside the years"):
+        ask("SELECT make_array(to_timestamp_millis(253402300800000)) d", shop)
+
+
+def test_what_parquet_cannot_have_is_said_and_leaves_no_file(fraud: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found" / "x.parquet"
+    out.parent.mkdir()
+    code, said = command("SELECT interval '1 month' m", "--out", str(out))
+    assert (code, "Parquet cannot have these columns" in said) == (2, True), said
+    assert list(out.parent.iterdir()) == []
+
+
+def test_a_table_that_is_being_made_or_is_damaged_is_named_and_hides_no_other(fraud: Path) -> None:
+    tables, where = fraud / "tables", ["--app", "fraud", "--root", str(fraud)]
+    (tables / "making" / "_delta_log").mkdir(parents=True)
+    log = tables / "damaged" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text('{"x')
+    for name in ("making", "damaged"):
+        code, said = command(f"SELECT * FROM fraud.{name}", *where)  # noqa: S608
+        assert code == 2
+        assert said.startswith(f"table fraud.{name} cannot be read: ")
+        assert len(said.splitlines()) == 1
+    code, said = command("--tables", *where)
+    assert code == 0
+    assert "fraud.making cannot be read" in said
+    assert "fraud.alerts " in said
+
+
+def test_ctrl_c_is_heard_while_the_engine_works() -> None:
+    began, ends = threading.Event(), threading.Event()
+
+    def works() -> None:
+        began.set()
+        ends.wait(60)
+
+    def ctrl_c() -> None:
+        began.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    teller = threading.Thread(target=ctrl_c)
+    teller.start()
+    since = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(works)
+    assert time.monotonic() - since < 30
+    teller.join()
+    ends.set()
 
 
 def test_a_merge_that_is_cut_off_is_asked_as_well(tmp_path: Path) -> None:
