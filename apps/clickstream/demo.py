@@ -122,6 +122,7 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
             cart_timeout_ms=_CART_TIMEOUT_MS,
             rules=run.settings.offer_rules(),
             holdout=run.settings.offers.control,
+            merges_caps=run.settings.offers.merge_caps,
         ),
         *check_recommendations(
             rows("recommendations"),

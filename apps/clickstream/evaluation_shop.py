@@ -117,6 +117,7 @@ def evaluate_shop(
                 cart_timeout_ms=ms(settings.cart_timeout),
                 rules=settings.offer_rules(),
                 holdout=settings.offers.control,
+                merges_caps=settings.offers.merge_caps,
             )
         report = {
             "messages": done.rows,

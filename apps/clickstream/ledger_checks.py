@@ -40,6 +40,7 @@ def check_ledger(
     cart_timeout_ms: int,
     rules: Sequence[OfferRule] = DEFAULT_RULES,
     holdout: float = HOLDOUT,
+    merges_caps: bool = False,
 ) -> list[Check]:
     """Compare tables with a ledger.
 
@@ -53,6 +54,7 @@ def check_ledger(
         cart_timeout_ms: After which time a cart is left, ms; 15 minutes or more.
         rules: Rules of offers that were in force.
         holdout: Share of the persons who are offered nothing by any of them.
+        merges_caps: Whether caps hold over all browsers of a person.
     """
     truths: dict[str, list[WorldTruth]] = defaultdict(list)
     for truth in ledger.truths:
@@ -84,6 +86,7 @@ def check_ledger(
             until_ms=end_ms,
             erased=erased,
             orders=truths["attribution"],
+            changes=rows("cap_changes") if merges_caps else (),
         ),
         *check_outcomes(
             rows("outcomes"), offers, truths["attribution"], truths["identity"], consents, until_ms=end_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from apps.clickstream.offer_rules import OfferRule, duration_ms
 from apps.clickstream.offers import OUTCOME_MS, experiment_of
@@ -43,6 +43,71 @@ class Consents:
         return any(since_ms < at <= until_ms for at, _ in self._by.get(visitor, []))
 
 
+class Brought(NamedTuple):
+    """What was offered in a browser before a login counts for the account.
+
+    Attributes:
+        browser: ``v:`` and the browser.
+        since_ms: Offers from this moment on, UTC ms: those before went with an earlier login.
+        from_ms: The login, UTC ms: offers before it, which count from then on.
+        until_ms: Until when they count, UTC ms: the browser is another's then; ``None``: for good.
+    """
+
+    browser: str
+    since_ms: int
+    from_ms: int
+    until_ms: int | None = None
+
+
+def brought_along(changes: Iterable[Row]) -> dict[str, list[Brought]]:
+    """Return by account what browsers have brought along.
+
+    Args:
+        changes: The table ``cap_changes``.
+    """
+    found: dict[str, list[Brought]] = defaultdict(list)
+    since: dict[str, int] = {}
+    for row in sorted(changes, key=lambda r: (r["at_ms"], r["change"])):
+        browser, at, theirs = f"v:{row['visitor_id']}", row["at_ms"], found[row["person"]]
+        if row["change"] == "merged":
+            theirs.append(Brought(browser, since.get(browser, 0), at))
+            since[browser] = at
+            continue
+        theirs[:] = [
+            one._replace(until_ms=at) if one.browser == browser and one.until_ms is None else one
+            for one in theirs
+        ]
+    return dict(found)
+
+
+class Made:
+    """When persons were offered something, and by which rule.
+
+    Args:
+        brought: What browsers have brought along.
+    """
+
+    def __init__(self, brought: Mapping[str, Sequence[Brought]]) -> None:
+        self._brought = brought
+        self._by: dict[str, list[tuple[int, str]]] = defaultdict(list)
+
+    def add(self, person: str, at_ms: int, rule: str) -> None:
+        """Take down an offer."""
+        self._by[person].append((at_ms, rule))
+
+    def forbids(self, rule: OfferRule, person: str, at_ms: int) -> bool:
+        """Tell whether the cap or the cool-down of a rule forbids an offer, by those made up to then."""
+        theirs = list(self._by.get(person, ()))
+        for one in self._brought.get(person, ()):
+            if one.from_ms <= at_ms and (one.until_ms is None or at_ms < one.until_ms):
+                made = self._by.get(one.browser, ())
+                theirs += [offer for offer in made if one.since_ms <= offer[0] < one.from_ms]
+        cool, cap = duration_ms(rule.cool_down), duration_ms(rule.cap_within)
+        before = [(at_ms - at, name) for at, name in theirs if at <= at_ms]
+        recent = sum(name == rule.name and ago < cap for ago, name in before)
+        return recent >= rule.cap or any(ago < cool for ago, _ in before)
+
+
 def check_offers(
     offers: Sequence[Row],
     abandonments: Sequence[Row],
@@ -53,6 +118,7 @@ def check_offers(
     until_ms: int,
     erased: frozenset[str] = frozenset(),
     orders: Iterable[WorldTruth] = (),
+    changes: Sequence[Row] = (),
 ) -> list[Check]:
     """Compare offers with the carts that were left, with consent, and with the caps and arms of their rules.
 
@@ -66,7 +132,11 @@ def check_offers(
         erased: Persons who have been forgotten since: whether they were offered something is not compared.
         orders: What was bought. To who buys something else before their cart is said to be left nothing is
             offered for it; whether they were known as one person then is not compared.
+        changes: The table ``cap_changes``: what was offered in a browser counts for its account, too.
     """
+    # What was offered to who is forgotten is not compared, and so not what it forbids others, either.
+    erased |= {row["person"] for row in changes if f"v:{row['visitor_id']}" in erased}
+    brought = brought_along(changes)
     bought = _bought(orders)
     open_to = {
         (row["cart_id"], row["noticed_ms"])
@@ -77,7 +147,7 @@ def check_offers(
     ids = [o["offer_id"] for o in offers]
     known = [o for o in offers if o["rule"] in named and o["at_ms"] <= until_ms and o["person"] not in erased]
     left = [rule for rule in rules if rule.counts == (_LEFT,)]
-    owed = [_due(rule, abandonments, known, consents, until_ms, erased, open_to) for rule in left]
+    owed = [_due(rule, abandonments, known, consents, until_ms, erased, open_to, brought) for rule in left]
     due = {one for found, _ in owed for one in found}
     refused = sum(number for _, number in owed)
     made = {
@@ -94,7 +164,13 @@ def check_offers(
         same("offers for carts that were left", due, made, "rule, person, cart and time"),
         equal("offers without what their rule asks for", 0, unproven, of=len(offers)),
         equal("offers without consent", 0, forbidden, of=len(offers)),
-        equal("offers above caps and cool-downs", 0, _above(known, named), "of those refused", of=refused),
+        equal(
+            "offers above caps and cool-downs",
+            0,
+            _above(known, named, brought),
+            "of those refused",
+            of=refused,
+        ),
         same("arms of offers", dealt, arms),
     ]
 
@@ -120,20 +196,16 @@ def _due(
     until_ms: int,
     erased: frozenset[str],
     open_to: Container[tuple[str, int]],
+    brought: Mapping[str, Sequence[Brought]],
 ) -> tuple[set[tuple[Any, ...]], int]:
     """Return the offers that a rule owes for the carts that were left, and how many its caps forbid.
 
     Of those that it may owe or not, the ones that were made count for caps and cool-downs.
     """
-    cool, cap = duration_ms(rule.cool_down), duration_ms(rule.cap_within)
-    moments: list[tuple[int, str, str | None]] = []
-    times: dict[str, list[int]] = defaultdict(list)
+    made, moments = Made(brought), []
     for o in offers:
-        mine = o["rule"] == rule.name
-        if not mine or (o["cart_id"], o["at_ms"]) in open_to:
-            moments.append((o["at_ms"], o["person"], None))
-            if mine:
-                times[o["person"]].append(o["at_ms"])
+        if o["rule"] != rule.name or (o["cart_id"], o["at_ms"]) in open_to:
+            made.add(o["person"], o["at_ms"], o["rule"])
     for row in abandonments:
         visitor, since, at = row["visitor_id"], row["since_ms"], row["noticed_ms"]
         person = f"v:{visitor}" if row["user_id"] is None else f"u:{row['user_id']}"
@@ -142,30 +214,23 @@ def _due(
         if consents.allow(visitor, at) and (row["cart_id"], at) not in open_to:
             moments.append((at, person, row["cart_id"]))
     found, refused = set(), 0
-    last: dict[str, int] = {}
-    for at, person, cart in sorted(moments, key=lambda m: (m[0], m[1], m[2] or "")):
-        if cart is not None:
-            recent = [t for t in times[person] if 0 <= at - t < cap]
-            if (person in last and at - last[person] < cool) or len(recent) >= rule.cap:
-                refused += 1
-                continue
-            found.add((rule.name, person, cart, at))
-            times[person].append(at)
-        last[person] = at
+    for at, person, cart in sorted(moments):
+        if made.forbids(rule, person, at):
+            refused += 1
+            continue
+        found.add((rule.name, person, cart, at))
+        made.add(person, at, rule.name)
     return found, refused
 
 
-def _above(offers: Iterable[Row], rules: Mapping[str, OfferRule]) -> int:
+def _above(
+    offers: Iterable[Row], rules: Mapping[str, OfferRule], brought: Mapping[str, Sequence[Brought]]
+) -> int:
     """Return how many offers their rule's cap or the cool-down forbids."""
-    wrong = 0
-    before: dict[str, list[Row]] = defaultdict(list)
+    wrong, made = 0, Made(brought)
     for offer in sorted(offers, key=lambda o: o["at_ms"]):
-        rule, at = rules[offer["rule"]], offer["at_ms"]
-        made = before[offer["person"]]
-        cool, cap = duration_ms(rule.cool_down), duration_ms(rule.cap_within)
-        recent = sum(o["rule"] == rule.name and at - o["at_ms"] < cap for o in made)
-        wrong += recent >= rule.cap or any(at - o["at_ms"] < cool for o in made)
-        made.append(offer)
+        wrong += made.forbids(rules[offer["rule"]], offer["person"], offer["at_ms"])
+        made.add(offer["person"], offer["at_ms"], offer["rule"])
     return wrong
 
 

@@ -93,9 +93,10 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
             self._erase(event, person, ctx)
         else:
             if isinstance(event, Link):
+                if event.visitor not in person.visitors:  # who is linked has been told
+                    self._tell(event.visitor, "", person, ctx)
                 person.visitors.setdefault(event.visitor, event.at_ms)
                 person.touched(event)
-                self._tell(event.visitor, "", person, ctx)
             elif isinstance(event, Unlink):
                 for kept in (person.visitors, person.firsts, person.lasts, person.touched_by):
                     kept.pop(event.visitor, None)
@@ -250,10 +251,11 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
             ctx.output(self.placed, OrderPlaced(bought.order_id, bought.at_ms, bought.cents, first, last))
         if not event.withdrawn:
             self.erased.value = Suppressed(event.at_ms, event.request_id).after(self.erased.value)
-        for visitor in sorted(person.visitors):
-            ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
-        for cart in person.carts:
-            ctx.output(self.forget, Forget(event.request_id, f"c:{cart}", event.at_ms))
+            # Of who takes back consent carts are still counted, as of who never gave it.
+            for visitor in sorted(person.visitors):
+                ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
+            for cart in person.carts:
+                ctx.output(self.forget, Forget(event.request_id, f"c:{cart}", event.at_ms))
         self.person.clear()
         ctx.timers.delete(_BOUGHT)
         ctx.timers.delete(_STALE)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 #: What a way is learned from: what a driver has said, and nothing that the book found out later.
 _SAID: Final = ("driver arrived", "rider aboard", "trip finished")
-#: So often at most it is kept what a rider was told, for how wrong that was.
-_MOST_TOLD: Final = 240
+#: So often at most it is kept what a rider was told, for how wrong that was: the first times, and the last.
+MOST_TOLD: Final = 240
 _MOVING: Final = ("accepted", "in_progress")
 _CELLS: Final = (7, 8)
 
@@ -237,8 +237,7 @@ class Arrivals:
         arrives, not_before, not_after = (
             max(desk.now, way.seen_ms + round(s * share * 1_000)) for s in (one.seconds, low, high)
         )
-        if len(way.said) < _MOST_TOLD:
-            way.said.append(arrives)
+        way.said[MOST_TOLD - 1 :] = [arrives]
         about, by = (ride.request_id, way.driver_id, desk.region, way.kind, desk.now), one.version or "table"
         desk.say("arrivals", Arrival(*about, arrives, not_before, not_after, round(left_m, 1), by))
 

@@ -1063,6 +1063,22 @@ MUTANTS: Final = (
         (f"{_TESTS}/test_caps.py",),
     ),
     Mutant(
+        "clickstream: a withdrawal of consent forgets carts",
+        f"{_APP}/persons.py",
+        "            for cart in person.carts:\n                ctx.output(self.forget",
+        "        for cart in person.carts:\n            if True:\n                ctx.output(self.forget",
+        "carts are counted without consent",
+        (f"{_TESTS}/test_consent.py",),
+    ),
+    Mutant(
+        "clickstream's checks: what a browser has brought along counts before the login",
+        f"{_APP}/offer_checks.py",
+        "if one.from_ms <= at_ms and (",
+        "if (",
+        "caps over all browsers",
+        (f"{_TESTS}/test_caps.py",),
+    ),
+    Mutant(
         "clickstream: what somebody alone has searched for is told",
         f"{_APP}/counters.py",
         "if len(by[term]) >= LEAST_SEARCHING",

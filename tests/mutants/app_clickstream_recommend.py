@@ -87,6 +87,14 @@ MUTANTS: Final = (
         _EVALUATION,
     ),
     Mutant(
+        "next item: what is served goes on with the sessions of another log",
+        f"{_PACKAGE}/serve.py",
+        "            if reduce(token_after, new, self._token) != log.token:\n                new = None\n",
+        "",
+        "an app that was restored says other sessions",
+        ("tests/unit/apps/clickstream/test_recommend_serve.py",),
+    ),
+    Mutant(
         "next item: a click is of the oldest list that has the item",
         f"{_PACKAGE}/clicked.py",
         "for one in reversed(lists):",

@@ -11,11 +11,36 @@ _ARRIVALS: Final = f"{_APP}/arrivals.py"
 _TIMES: Final = f"{_APP}/eta/times.py"
 _TESTS: Final = "tests/unit/apps/ridesharing/test_arrivals.py"
 _EVENINGS: Final = (f"{_TESTS}::test_ways_of_any_evening_are_those_that_the_trips_tell_and_the_audit_holds",)
+_EXPLAINED: Final = ("tests/unit/apps/ridesharing/test_arrivals_explained.py",)
 _COSTS: Final = (f"{_TESTS}::test_the_matcher_costs_a_pair_as_its_way_is_told",)
 _MOVES: Final = (f"{_TESTS}::test_while_the_car_moves_its_rider_is_told_by_what_is_left",)
 _MATCHING: Final = ("tests/unit/apps/ridesharing/test_matching.py",)
 
 MUTANTS: Final = (
+    Mutant(
+        "arrivals: offers are told the way back",
+        _ARRIVALS,
+        "Place(car.lat, car.lon, ride.lat, ride.lon), now, driver_id)",
+        "Place(ride.lat, ride.lon, car.lat, car.lon), now, driver_id)",
+        "every offer is explained",
+        _EXPLAINED,
+    ),
+    Mutant(
+        "arrivals: nobody counts ways that begin",
+        _ARRIVALS,
+        "        times.begin(now)\n",
+        "",
+        "how busy it is",
+        _EXPLAINED,
+    ),
+    Mutant(
+        "arrivals: of a rider who is told very often the first times count",
+        _ARRIVALS,
+        "        way.said[MOST_TOLD - 1 :] = [arrives]\n",
+        "        way.said += [arrives][: MOST_TOLD - len(way.said)]\n",
+        "the last time is the last",
+        (f"{_TESTS}::test_of_a_rider_who_is_told_very_often_the_last_time_counts_as_the_last",),
+    ),
     Mutant(
         "arrivals: what the book ended is learned from",
         _ARRIVALS,

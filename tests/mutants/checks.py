@@ -85,8 +85,8 @@ MUTANTS: Final = (
     Mutant(
         "checks: caps are not looked at",
         _OFFERS,
-        '        wrong += recent >= rule.cap or any(at - o["at_ms"] < cool for o in made)\n',
-        "        wrong += recent < 0\n",
+        '        wrong += made.forbids(rules[offer["rule"]], offer["person"], offer["at_ms"])\n',
+        "        wrong += 0\n",
         "the demo sees offers above their cap",
         (_SHOP_FAILS,),
     ),

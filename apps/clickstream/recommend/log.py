@@ -61,6 +61,16 @@ class Segments(Protocol):
 _indexes: OrderedDict[tuple[str, int], SessionIndex] = OrderedDict()
 
 
+def token_after(token: str, session: Sequence[str]) -> str:
+    """Return the token of a log once a session is let in.
+
+    Args:
+        token: Of the log before.
+        session: Its items.
+    """
+    return blake2b(token.encode() + _encode(list(session)), digest_size=12).hexdigest()
+
+
 def sessions_of(log: SessionLog, segments: Segments) -> Iterator[list[str]]:
     """Yield the sessions of a log, the oldest first."""
     for number in range(log.first, log.last):
@@ -113,7 +123,7 @@ def let_in(log: SessionLog, segments: Segments, ended: Sequence[Sequence[str]], 
     for session in ended:
         items = list(session)
         index.add(items)
-        log.token = blake2b(log.token.encode() + _encode(items), digest_size=12).hexdigest()
+        log.token = token_after(log.token, items)
         log.open.append(items)
         if len(log.open) == SEGMENT:
             segments.put(log.last, log.open)

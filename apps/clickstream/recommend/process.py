@@ -160,6 +160,11 @@ class Window(msgspec.Struct, array_like=True):
     shows: dict[int, dict[str, Shows]] = {}
 
 
+def looked_at(items: Sequence[str], item: str) -> list[str]:
+    """Return the items of a visit, the newest of them, once another one is looked at."""
+    return [*items[1 - _LONGEST :], item]
+
+
 class Recommender(KeyedProcess[Looked, Recommendation]):
     """Answers each click of a shop with next items, and learns from each visit once it has ended.
 
@@ -220,7 +225,7 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
             if visit.shown:
                 self._judge(visit, event.item, ctx)
             self._clicked(visit, event, ctx)
-        visit.items = [*visit.items[1 - _LONGEST :], event.item]
+        visit.items = looked_at(visit.items, event.item)
         visit.at = max(visit.at, at)
         self._answer(event, visit, ctx)
         self.visits.put(event.visitor, visit)

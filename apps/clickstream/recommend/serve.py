@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -15,8 +15,8 @@ from apps.clickstream.recommend.clicked import UNLEARNED
 from apps.clickstream.recommend.filters import POPULAR, Asked, list_for, rules_of
 from apps.clickstream.recommend.index import SessionIndex
 from apps.clickstream.recommend.learned import NextModel, Ordered, ordered
-from apps.clickstream.recommend.log import SEGMENT, SessionLog
-from apps.clickstream.recommend.process import Recommender, Visit
+from apps.clickstream.recommend.log import SEGMENT, SessionLog, token_after
+from apps.clickstream.recommend.process import Recommender, Visit, looked_at
 from apps.clickstream.recommend.scoring import Policy
 from millrace.inspect.committed import CommittedState
 from millrace.rules import RuleSet
@@ -106,20 +106,31 @@ class Follower:
             return self._index, visit, rules_of(published.items()).at(now)
 
     def _follow(self, state: CommittedState, log: SessionLog) -> None:
-        """Let in the sessions that the index has not; where the log was cut, begin anew."""
-        if log.first != self._first or log.sessions < self._count or not self._token:
-            self._index, self._first, self._count = SessionIndex(self._newest), log.first, 0
-        sealed, inside = divmod(self._count, SEGMENT)
-        numbers = list(range(log.first + sealed, log.last))
-        segments = states_of(state, {"segments": numbers}).get("segments") or {} if numbers else {}
-        kept = {int(number): sessions for number, sessions in segments.items()}
-        for number in numbers:
-            for items in kept[number][inside:]:
-                self._index.add(items)
-            inside = 0
-        for items in log.open[inside:]:
+        """Let in the sessions that the index has not; where the log is another one, begin anew.
+
+        It was cut, or the app went on from a savepoint: as long as it may be, it says other sessions then.
+        """
+        new = None
+        if self._token and log.first == self._first and log.sessions >= self._count:
+            new = _sessions_from(state, log, self._count)
+            if reduce(token_after, new, self._token) != log.token:
+                new = None
+        if new is None:
+            self._index, self._first = SessionIndex(self._newest), log.first
+            new = _sessions_from(state, log, 0)
+        for items in new:
             self._index.add(items)
         self._count, self._token = log.sessions, log.token
+
+
+def _sessions_from(state: CommittedState, log: SessionLog, count: int) -> list[list[str]]:
+    """Return the sessions of a log behind so many."""
+    sealed, inside = divmod(count, SEGMENT)
+    numbers = list(range(log.first + sealed, log.last))
+    segments = states_of(state, {"segments": numbers}).get("segments") or {} if numbers else {}
+    kept = {int(number): sessions for number, sessions in segments.items()}
+    behind = [items for number in numbers for items in kept[number]]
+    return [*behind, *log.open][inside:]
 
 
 def next_items(
@@ -154,7 +165,7 @@ def next_items(
         bought = frozenset(() if visit is None else visit.bought)
         # Whose visits may not be kept has none, and what is looked at now is not used for them either.
         if told.get("item") and visit is not None:
-            items.append(told["item"])
+            items = looked_at(items, told["item"])
         catalogue = Catalogue(state)
         asked = Asked(items, bought, surface, catalogue.get)  # type: ignore[arg-type]
         unknown = visit is None or visit.arm == POPULAR

@@ -204,7 +204,8 @@ class Times:
         table_s = nothing_s * exp(told.table)
         seconds, version, spread, model_s = table_s, "", self._untried, None
         if self._model is not None and (found := self._model.estimate(told.features, nothing_s)) is not None:
-            seconds, version, spread = found
+            seconds, version, own = found
+            spread = own or spread  # a model that does not say how wrong it is
             model_s = self._less(seconds)
         low = high = None
         if spread is not None:

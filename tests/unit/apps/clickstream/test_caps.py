@@ -14,6 +14,7 @@ import pytest
 from apps.clickstream.app import app
 from apps.clickstream.caps import MOST_BROWSERS, CapChange, Caps, OfferMatches
 from apps.clickstream.messages import CapsBack, CapsGo, ErasePerson, Shopping
+from apps.clickstream.offer_checks import Brought, Consents, Made, brought_along, check_offers
 from apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
 from apps.clickstream.offers import OUTCOME_MS
 from apps.clickstream.settings import ClickstreamSettings
@@ -171,6 +172,62 @@ def test_what_is_merged_and_parted_is_audited(seed: int) -> None:
         reading.take(event)
     found = [msgspec.convert(r, CapChange) for r in rows(took(chain(), events, batch=4), "cap_changes")]
     assert [(c.person, c.visitor_id, c.change, c.offers) for c in found] == reading.changes
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLRACE_CASES", "40"))))
+def test_the_checks_of_the_demo_know_from_the_table_what_counts_for_whom(seed: int) -> None:
+    """Which offers there are follows from the events and the table of changes."""
+    rnd = random.Random(seed)
+    events = [e for e in history(rnd) if not isinstance(e, ErasePerson)]
+    found = took(chain(), events, batch=rnd.choice((1, 5)))
+    reading, wanted = Made(brought_along(rows(found, "cap_changes"))), []
+    for event in (e for e in events if isinstance(e, Shopping)):
+        for one in RULES:
+            if one.counts == (event.kind,) and not reading.forbids(one, event.person, event.at_ms):
+                reading.add(event.person, event.at_ms, one.name)
+                wanted.append((event.at_ms - START, event.person, one.name))
+                break
+    assert made(found) == sorted(wanted)
+
+
+def test_what_a_browser_has_brought_along_counts_from_the_login_until_it_parts() -> None:
+    changes = [("u:a", "b", 5, "merged"), ("u:a", "b", 9, "unmerged"), ("u:c", "b", 12, "merged")]
+    names = ("person", "visitor_id", "at_ms", "change")
+    assert brought_along(dict(zip(names, row, strict=True)) for row in changes) == {
+        "u:a": [Brought("v:b", 0, 5, 9)], "u:c": [Brought("v:b", 5, 12)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "erased", "holds"),
+    [
+        ([], set(), False),
+        ([(3, "merged")], set(), True),
+        ([(3, "merged"), (4, "unmerged")], set(), False),
+        ([(6, "merged")], set(), False),
+        ([(3, "merged")], {"v:b"}, True),
+    ],
+    ids=["never merged", "merged", "parted", "merged later", "the browser is forgotten"],
+)
+def test_the_check_of_left_carts_owes_an_account_what_its_browsers_left_over(
+    changes: list[tuple[int, str]], erased: set[str], holds: bool
+) -> None:
+    """One offer in seven days: that of the browser was made, that of the account was not."""
+    left = rule("left", "abandoned", cap=1, cap_within="7d", cool_down="0m")
+    told = [{"visitor_id": "b", "at_ms": 0, "in_force": ["personalisation", "marketing"]}]
+    carts = [
+        {"cart_id": f"c{at}", "visitor_id": "b", "user_id": user, "since_ms": at, "noticed_ms": at}
+        for at, user in ((2, None), (5, "a"))
+    ]
+    made = {"offer_id": "o", "rule": "left", "person": "v:b", "visitor_id": "b", "cart_id": "c2", "at_ms": 2,
+            "arm": "offer", "why": {"it": "abandoned at 2"}}  # fmt: skip
+    rows = [{"person": "u:a", "visitor_id": "b", "at_ms": at, "change": what} for at, what in changes]
+    checks = check_offers(
+        [made], carts, Consents(told), (left,), holdout=0.0, until_ms=9, erased=frozenset(erased),
+        changes=rows,
+    )  # fmt: skip
+    (check,) = [one for one in checks if one.name == "offers for carts that were left"]
+    assert check.ok == holds
 
 
 def test_an_account_is_not_offered_again_what_its_browser_was_and_is_after_it_is_parted() -> None:

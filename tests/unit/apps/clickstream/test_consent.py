@@ -13,7 +13,7 @@ from apps.clickstream.evaluation_consent import evaluate_consent, run, wrong
 from apps.clickstream.events import Consent
 from apps.clickstream.offers import KeptOffers
 from apps.clickstream.registers import MOST_ANSWERS, Register
-from tests.unit.apps.clickstream.app_cases import keyed, shop_chain
+from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, keyed, run_app, shop_chain
 from tests.unit.apps.clickstream.test_visitor import START, click, consent, driver, send
 
 CASES = 10_000
@@ -101,6 +101,29 @@ def test_a_withdrawal_with_the_id_of_a_click_counts() -> None:
     send(target, click(1, id="consent-v1-3"))
     send(target, consent(3, ("marketing",), granted=False))
     assert [row.withdrawn for row in target.values("consents")] == [False, True]
+
+
+def test_who_takes_back_consent_has_asked_to_be_forgotten_for_nothing_and_the_cart_is_counted() -> None:
+    """No account is named by it; only who asks for it is forgotten, cart and all."""
+    fills = click(1, "add_to_cart", item_id="a", cart_id="c1", price=5.0, quantity=1, page_type="item")
+    run = run_app(
+        keyed(consent(0), fills, consent(MINUTE, granted=False), click(3 * HOUR, visitor="v2")), batch=1
+    )
+    assert run.rows("Entities.forget") == run.rows("Visitors.erasures") == []
+    assert [(r["cart_id"], r["user_id"]) for r in run.rows("Entities.abandonments")] == [("c1", None)]
+    assert run.rows("offers") == []
+
+
+def test_a_browser_that_is_linked_again_is_not_told_again_what_was_said_elsewhere() -> None:
+    """Twice told it is a repeat, and stands among the dead letters, though nobody has sent anything twice."""
+    said = consent(0, visitor="v2", user="u1")
+    clicks = [
+        click(n * MINUTE, visitor="v1", user_id="u1", page_url=f"https://shop.example/x?utm_source=s{n}")
+        for n in range(1, 4)
+    ]
+    run = run_app(keyed(said, consent(1), *clicks), batch=1)
+    told = [r for r in run.rows("Entities.consents") if r["visitor_id"] == "v1"]
+    assert len(told) == len({r["consent_id"] for r in told}) == 3
 
 
 def test_a_register_says_what_was_said_last_in_whichever_order_and_however_often() -> None:

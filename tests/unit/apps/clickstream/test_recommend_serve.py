@@ -120,6 +120,34 @@ def test_segments_and_a_log_that_was_cut_are_followed(tmp_path: Path) -> None:
     assert sizes[-1] < max(sizes)
 
 
+def test_a_log_that_goes_on_otherwise_from_a_savepoint_is_not_taken_for_the_same(tmp_path: Path) -> None:
+    """Up to the third visit both say the same; then the one is as long as the other, or longer."""
+    follower = Follower()
+    for number, (last, count) in enumerate((("y", 5), ("z", 5), ("y", 7))):
+        query = query_of(tmp_path / str(number), most=3)
+        visits = [(f"a{n}", "x" if n < 3 else last) for n in range(count)]
+        run(query, [look(n * 1000, name, item) for n, (name, item) in enumerate(visits)])
+        run(query, [look(2 * HOUR, "b", "x")])
+        state = CommittedState(query.writer.checkpoint)
+        answer = asked(state, follower, "b")
+        assert answer["sessions"] == count
+        assert answer == asked(state, Follower(), "b")
+        assert {one["item"] for one in answer["items"]} == {"x", last}
+
+
+def test_of_a_long_visit_the_newest_items_count_as_in_the_stream(tmp_path: Path) -> None:
+    query = query_of(tmp_path, most=3)
+    run(query, [look(n * 1000, f"a{n}", item) for n, item in enumerate("xxyyz")])
+    looks = ["x", *(f"i{n}" for n in range(99)), "y"]
+    run(query, [look(HOUR + n * 1000, "b", item) for n, item in enumerate(looks[:-1])])
+    run(query, [look(HOUR + 99_500, "c", "x")])  # time goes on, so that all before it is known
+    answer = asked(CommittedState(query.writer.checkpoint), Follower(), "b", item="y", surface="discover")
+    rows = run(query, [look(HOUR + 100_000, "b", "y"), look(HOUR + 101_000, "c", "x")])
+    row = next(r for r in rows if (r["item"], r["surface"], r["visit"]) == ("y", "discover", 100))
+    assert (answer["visit"], [one["item"] for one in answer["items"]]) == (100, row["items"])
+    assert "x" in row["items"]
+
+
 def test_who_is_not_known_gets_what_is_popular_and_the_item_is_not_used(tmp_path: Path) -> None:
     query = query_of(tmp_path)
     run(query, [look(n * 1000, f"a{n}", item) for n, item in enumerate("xxyxz")])

@@ -183,7 +183,9 @@ def test_with_an_outbox_a_server_that_begins_anew_decides_as_if_it_had_not_ended
 
     What is answered is what the stream decides in the end, though it has none of it for a long time.
     """
-    rng, world = Random(seed), World(tmp_path, stack, safe="outbox", when_down="answer")
+    rng = Random(seed)
+    # A disk on which others write, too, takes its time: what is written in the end is handed on.
+    world = World(tmp_path, stack, safe="outbox", when_down="answer", ack_s=10.0)
     world.batch()
     world.ahead.follow()
     payments = [event for event in some_payments(rng) if isinstance(event, Transaction)]
@@ -224,12 +226,12 @@ def _until(condition: Callable[[], bool]) -> None:
 def test_with_an_outbox_a_broker_that_is_away_for_long_refuses_payments_until_it_is_back(
     tmp_path: Path, stack: ExitStack
 ) -> None:
-    world = World(tmp_path, stack, safe="outbox")
+    world = World(tmp_path, stack, safe="outbox", ack_s=0.5)  # also how long the broker may take nothing
     world.batch()
     world.ahead.follow()
     world.topic.is_down = True
     first = world.ask(transaction(5 * SECOND, 10, id="t1"))
-    time.sleep(0.1)
+    time.sleep(0.6)
     second = world.ask(transaction(6 * SECOND, 10, id="t2"))
     assert (first[0], second[0]) == (200, 503)
     assert "taken nothing for" in second[1]["error"]

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import h3
 import msgspec
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 
 from apps.ridesharing.arrivals import ArrivalConfig, Arrivals
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.demo_arrivals import ways_of
+from apps.ridesharing.demo_arrivals import check_arrivals, ways_of
 from apps.ridesharing.dispatcher import Dispatcher
 from apps.ridesharing.eta.features import NAMES, Place
 from apps.ridesharing.eta.times import PICKUP, PICKUP_NAME, READER, TRIP, UNTRIED, Times
@@ -137,6 +138,34 @@ def test_while_the_car_moves_its_rider_is_told_by_what_is_left() -> None:
     off = [abs(a.arrives_ms - way.ended_ms) / 1_000 for a in told]
     assert (way.told, way.told_wrong_s) == (4, pytest.approx(sum(off) / 4, abs=0.001))
     assert way.last_wrong_s == pytest.approx(off[-1])
+
+
+def test_of_a_rider_who_is_told_very_often_the_last_time_counts_as_the_last() -> None:
+    driver = dispatcher(msgspec.structs.replace(WITH, arrivals=ArrivalConfig(every_ms=1_000)))
+    moving = [position("d", s, 1.0 - s / 500, state="approaching") for s in range(13, 411)]
+    events = [*trip_of("r", 0.0, (400.0, 300.0), heard=False), *moving]
+    bring(driver, *sorted(events, key=lambda e: e.event_time_ms), until=900)
+    told = [a for a in driver.values("arrivals") if a.way == "pickup"]
+    way = next(d for d in driver.values("drives") if d.way == "pickup")
+    off = [abs(a.arrives_ms - way.ended_ms) / 1_000 for a in told]
+    assert len(off) > 350
+    assert (way.told, way.last_wrong_s) == (240, pytest.approx(off[-1]))
+    assert way.told_wrong_s == pytest.approx(sum([*off[:239], off[-1]]) / 240, abs=0.001)
+    tables = [driver.values(name) for name in ("arrivals", "drives", "trips")]
+    frames = [pd.DataFrame([msgspec.to_builtins(row) for row in rows]) for rows in tables]
+    assert all(check.ok for check in check_arrivals(*frames)[:4])
+
+
+def test_a_model_that_does_not_say_how_wrong_it_is_has_the_interval_of_what_is_untried() -> None:
+    class Silent:
+        def estimate(self, features: list[float], nothing_s: float) -> tuple[float, str, None]:
+            return 100.0, "7", None
+
+    times = Times(PICKUP, *(Kept() for _ in range(4)), ZONE, Silent(), UNTRIED)  # type: ignore[arg-type]
+    expected = times.tell(Place(LAT, LON, LAT + KM, LON), ms(0), "d")[1]
+    assert (expected.seconds, expected.version) == (70.0, "7")
+    assert expected.low_s == pytest.approx(100 * exp(-0.7) - 30)
+    assert expected.high_s == pytest.approx(100 * exp(0.7) - 30)
 
 
 @pytest.mark.parametrize(

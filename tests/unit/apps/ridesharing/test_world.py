@@ -63,3 +63,15 @@ class TestContract(RidesWorld, AppInMemory):
         states = {msgspec.json.decode(trip)[0]["state"] for trip in found["Dispatcher.trips"]}
         assert states >= {"accepted", "in_progress", "completed", "rider_cancelled", "no_show", "booked"}
         assert "main" not in found, "an alarm of the auditor"
+
+
+class TestContractWithArrivalTimes(RidesWorld, AppInMemory):
+    """The whole app with arrival times and prices: whatever the cut, the order and the restarts."""
+
+    overrides = ("arrivals.on=true", "arrivals.every=5s", "surge.on=true")
+    seeds = range(2)
+
+    def test_ways_are_told(self) -> None:
+        found = {name: rows.total() for name, rows in self.standing.expected().items()}
+        assert found["Dispatcher.drives"] > 5
+        assert found["Dispatcher.arrivals"] > 20
