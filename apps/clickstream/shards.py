@@ -47,7 +47,10 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             due = (event.at_ms // MINUTE_MS + 1) * MINUTE_MS - 1
         else:
             less = isinstance(event, ItemCount) and event.quantity < 0
-            self._correct(shard, event.at_ms // MINUTE_MS, ctx, also_empty=less)
+            search = isinstance(event, ItemCount) and event.what == "search"
+            self._correct(
+                shard, event.at_ms // MINUTE_MS, ctx, also_empty=less, only="searches/1h" if search else ""
+            )
             later = shard.next_end((ctx.watermark + 1) // MINUTE_MS)
             due = ctx.watermark + _DROP_MS if later is None else later * MINUTE_MS - 1
         ctx.timers.bring_forward(due, _WINDOW)
@@ -82,8 +85,16 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         """Return what is later than the end of any window."""
         return latest + _END_MS + self._lateness_ms
 
-    def _correct(self, shard: Shard, minute: int, ctx: Context, *, also_empty: bool) -> None:
-        """Tell the windows again that are over and have changed, if they may still change."""
+    def _correct(self, shard: Shard, minute: int, ctx: Context, *, also_empty: bool, only: str = "") -> None:
+        """Tell the windows again that are over and have changed, if they may still change.
+
+        Args:
+            shard: What was counted, with what came late.
+            minute: When that was, minutes since the epoch.
+            ctx: Where it is told.
+            also_empty: Something was taken off: boards on which nothing is are told, too.
+            only: The board that what came late can change; empty: any.
+        """
         oldest = (ctx.watermark - self._lateness_ms) // MINUTE_MS
         ends: set[int] = set()
         over = (ctx.watermark + 1) // MINUTE_MS
@@ -92,4 +103,5 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             ends.update(range(first, min(minute + length, over) + 1, every))
         for end in sorted(e for e in ends if e > oldest):
             for told in tell(shard, ctx.key, end, also_empty=also_empty):
-                ctx.emit(told, on_time=True, revision=1)
+                if only in ("", told.board):
+                    ctx.emit(told, on_time=True, revision=1)

@@ -20,7 +20,7 @@ from millrace.host.spark_readers import numbered, readers_of
 from millrace.runtime.clock_files import keep_settings, read_settings
 from millrace.testing.partitions import Partition, Reader, Record, Row, reports
 from millrace.time import NO_WATERMARK
-from millrace.time.clock import ClockSettings, ClockState, ClockStatus, advance
+from millrace.time.clock import ClockSettings, ClockState, ClockStatus, SourceReport, advance
 from millrace.topology import KeyingError
 
 SCHEMA = "topic string, partition int, offset long, timestamp timestamp, value string"
@@ -88,6 +88,11 @@ def to_row(row: Row) -> dict[str, Any]:
     }
 
 
+def newest_of(said: Sequence[SourceReport]) -> dict[str, int]:
+    """Return the newest time of each source that has an event in a batch."""
+    return {r.source: r.newest for r in said if r.is_clock and r.newest is not None}
+
+
 def _text(ms: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
 
@@ -153,6 +158,7 @@ def test_the_clock_says_on_spark_what_its_rule_says(spark: SparkSession, tmp_pat
     reader = Reader(world(rng), 20)
     settings = ClockSettings(BOUND, (20,), skews=(0,))
     watched, state, expected, late = Watched(spark, tmp_path), ClockState(), [], []
+    newest: list[dict[str, int]] = []
     for run in range(3):
         for _ in range(5):
             rows = reader.batch()
@@ -161,12 +167,15 @@ def test_the_clock_says_on_spark_what_its_rule_says(spark: SparkSession, tmp_pat
                 late.append(sum(r.record.time <= state.watermark for r in rows if r.record.kind == "event"))
                 state, status = advance(state, reports(rows, skew_ms=settings.skews[0]), settings)
                 expected.append(status)
+                newest.append(newest_of(reports(rows, skew_ms=settings.skews[0])))
         watched.run(settings)
         reader.limit = (50, 7, 20)[run]
         settings = msgspec.structs.replace(
             settings, limits=(reader.limit,), skews=((-3, None, 0)[run],), bound_ms=(20, 80, 50)[run]
         )
-    assert [watched.said[batch] for batch in sorted(watched.said)] == expected
+    said = [watched.said[batch] for batch in sorted(watched.said)]
+    assert [msgspec.structs.replace(status, sources={}) for status in said] == expected
+    assert [status.sources for status in said] == newest
     assert [watched.late[batch] for batch in sorted(watched.late)] == late
     if seed == 1:  # a world with both
         assert {status.is_full for status in expected} == {True, False}

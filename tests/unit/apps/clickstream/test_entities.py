@@ -290,6 +290,20 @@ def test_what_is_searched_for_is_counted_by_the_hour_but_not_what_few_have_searc
     assert told == wanted
 
 
+def test_a_search_that_comes_late_corrects_no_board_but_its_own() -> None:
+    shard = shard_of("lamp")
+    views = [view(minute * MINUTE, "lamp") for minute in (1, 2, 3, 40)]
+    searches = [
+        msgspec.structs.replace(search_of(shard, START + 2 * MINUTE, f"s{n}", "lamp", f"v{n}"), shard=shard)
+        for n in range(4)  # what three have searched for is told
+    ]
+    told = boards([*views, *searches], batch=1).rows("boards")
+    assert {row["board"] for row in told if row["revision"]} == {"searches/1h"}
+    assert {row["board"] for row in told if not row["revision"]} >= {"views/5m", "categories/5m"}
+    late = boards([*views, view(2 * MINUTE, "lamp")], batch=1).rows("boards")
+    assert "views/5m" in {row["board"] for row in late if row["revision"]}  # what is seen late corrects it
+
+
 def test_c5_visits_of_a_source_are_added_up_over_the_shards_in_every_board_of_sources() -> None:
     """200 visits by one source: they are told by the shards of their browsers, most of which have some."""
     visits = [

@@ -281,11 +281,15 @@ def test_ctrl_c_is_heard_while_the_engine_works() -> None:
         began.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is not heard
     teller = threading.Thread(target=ctrl_c)
     teller.start()
     since = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        interruptible(works)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(works)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - since < 30
     teller.join()
     ends.set()
