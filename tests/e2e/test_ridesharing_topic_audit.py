@@ -48,7 +48,7 @@ class Spoken:
         # Of one step of the evening, five seconds, all was read at once; its newest event may be some seconds
         # older than the end of the step, to which the evening's clock is moved.
         sets = [
-            "stream.out_of_orderness=2s",
+            "stream.out_of_orderness=3s",
             *(f"topics.{name}={topic}" for name, topic in self.names.items()),
         ]
         options = ["--bootstrap", self.bootstrap, "--out", str(report), *(f"--set={item}" for item in sets)]
