@@ -9,16 +9,15 @@ import msgspec
 
 from apps.aggregates.definition import MAX_TIME_MS
 from apps.aggregates.life import AggregateEvent, Versions, change
-from millrace.errors import UserError
 from millrace.operations.app_rules import AppRules
-from millrace.operations.control_topic import ControlTopic, Said
+from millrace.operations.control_topic import ControlReader, ControlTopic, Said
 from millrace.rules import Language
 
 if TYPE_CHECKING:
     from apps.aggregates.settings import AggregateSettings
 
 
-class Book:
+class Book(ControlReader):
     """What a control topic says of aggregations.
 
     Args:
@@ -31,19 +30,6 @@ class Book:
         self.aggregations: dict[str, Versions] = {}
         self.said: list[Said] = []
         self._numbers: dict[str, int] = {}
-
-    def take(self, value: bytes, offset: int = -1) -> None:
-        """Take a message of the topic; the engine's own ones mean nothing here."""
-        try:
-            event = self._decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return
-        try:
-            self.apply(event)
-        except UserError as error:
-            self.said.append(Said(event, str(error), offset))
-        else:
-            self.said.append(Said(event, offset=offset))
 
     def apply(self, event: Any) -> None:
         """Do what an event says.

@@ -74,6 +74,23 @@ def found_jobs(
     ]
 
 
+def record_of(name: str, status: JobStatus) -> JobRecord | None:
+    """Return what a job says of itself, where it can be told.
+
+    Args:
+        name: Its app.
+        status: How it does.
+    """
+    from millrace.observing.jobs import jobs_folder, read_job, record_path
+
+    job = read_job(record_path(jobs_folder(), name, status.root))
+    if job is not None and job.record is not None:
+        return job.record
+    if status.figures is not None and status.state in ("running", "starting", "died"):
+        return status.figures.job  # it was started with another MILLRACE_HOME
+    return None
+
+
 def _installed() -> list[str]:
     from millrace.runtime.installed import list_apps
 

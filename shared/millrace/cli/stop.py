@@ -30,8 +30,8 @@ def stop(
     """
     from pathlib import Path
 
-    from millrace.cli.jobs_shown import found_jobs, jobs_of
-    from millrace.observing.jobs import JobRecord, jobs_folder, read_job, record_path
+    from millrace.cli.jobs_shown import found_jobs, jobs_of, record_of
+    from millrace.observing.jobs import jobs_folder
     from millrace.observing.reading import chosen
     from millrace.observing.stopping import Stopped, stop_job
     from millrace.time.durations import to_ms
@@ -43,10 +43,7 @@ def stop(
     def say(text: str) -> None:
         typer.echo(text, err=shape is Format.json)
 
-    job = read_job(record_path(jobs_folder(), name, status.root))
-    record: JobRecord | None = None if job is None else job.record
-    if record is None and status.figures is not None and status.state in ("running", "starting", "died"):
-        record = status.figures.job  # it was started with another MILLRACE_HOME
+    record = record_of(name, status)
     if record is None or status.state in ("stopped", "failed", "never run"):
         done = Stopped(name, status.root, "not running", batch=status.batch)
     else:

@@ -26,8 +26,7 @@ def job_of(
     Raises:
         UserError: There are several, it is of another machine, or nothing has run.
     """
-    from millrace.cli.jobs_shown import found_jobs, jobs_of
-    from millrace.observing.jobs import jobs_folder, read_job, record_path
+    from millrace.cli.jobs_shown import found_jobs, jobs_of, record_of
     from millrace.observing.reading import chosen
 
     found = [
@@ -38,11 +37,9 @@ def job_of(
         raise UserError(f"{name} in {status.root} runs {status.note}: upgrade it there")
     if status.state not in ("running", "starting"):
         return None, Path(status.root)
-    job = read_job(record_path(jobs_folder(), name, status.root))
-    if job is not None and job.record is not None:
-        return job.record, Path(status.root)
-    if status.figures is not None:  # it was started with another MILLRACE_HOME
-        return status.figures.job, Path(status.root)
+    record = record_of(name, status)
+    if record is not None:
+        return record, Path(status.root)
     raise UserError(f"{name} in {status.root} runs, and left no record: stop it by hand, and upgrade then")
 
 

@@ -25,7 +25,7 @@ from millrace.rules import (
 )
 from millrace.runtime.settings import AppSettings
 
-__all__ = ["AUDIT", "KEY", "Book", "ControlTopic", "Said", "append_audit", "audit_row"]
+__all__ = ["AUDIT", "KEY", "Book", "ControlReader", "ControlTopic", "Said", "append_audit", "audit_row"]
 
 #: Delta table with a row per control event that a command has sent.
 AUDIT: Final = "rule_audit"
@@ -53,8 +53,40 @@ class _Lists(dict[str, dict[str, int]]):
         self[key] = value
 
 
+class ControlReader:
+    """Takes the messages of a control topic and notes what became of each; how one is applied is its own.
+
+    Attributes:
+        said: The events, in order.
+    """
+
+    said: list[Said]
+    _decode: Callable[[bytes], Any]
+
+    def take(self, value: bytes, offset: int = -1) -> None:
+        """Take a message of the topic; the engine's own ones mean nothing here."""
+        try:
+            event = self._decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
+        try:
+            self.apply(event)
+        except UserError as error:
+            self.said.append(Said(event, str(error), offset))
+        else:
+            self.said.append(Said(event, offset=offset))
+
+    def apply(self, event: Any) -> None:
+        """Do what an event says.
+
+        Raises:
+            UserError: It is refused.
+        """
+        raise NotImplementedError
+
+
 @dataclass
-class Book:
+class Book(ControlReader):
     """What a control topic says, read with the code that the stream reads it with.
 
     Attributes:
@@ -79,25 +111,12 @@ class Book:
     said: list[Said] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self.control).decode
+        self._decode = msgspec.json.Decoder(self.control).decode
 
     @property
     def refused(self) -> list[str]:
         """Return why events changed nothing, in order."""
         return [one.refused for one in self.said if one.refused]
-
-    def take(self, value: bytes, offset: int = -1) -> None:
-        """Take a message of the topic; the engine's own ones mean nothing here."""
-        try:
-            event = self._decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return
-        try:
-            self.apply(event)
-        except UserError as error:
-            self.said.append(Said(event, str(error), offset))
-        else:
-            self.said.append(Said(event, offset=offset))
 
     def apply(self, event: Any) -> None:
         """Do what an event says; one that is of neither rules nor lists changes nothing here.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -25,6 +24,7 @@ from millrace.host.spark_input import Plan
 from millrace.host.spark_partitions import PARTITIONS_CONF
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
 from millrace.inspect.positions import kept_ids
+from millrace.local.stopping import stop_signals
 from millrace.observing.endpoint import Endpoint
 from millrace.observing.exposition import Bounds
 from millrace.observing.joblog import logging_to
@@ -606,21 +606,13 @@ def ship_project(spark: SparkSession, folder: Path) -> None:
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into a graceful stop; a second SIGINT interrupts at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def handle(number: int, _frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        log.info("%s: finishing the running batch", signal.Signals(number).name)
+    def told(name: str) -> None:
+        log.info("%s: finishing the running batch", name)
         stop()
 
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with stop_signals(told):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _ended(query: StreamingQuery, seconds: float) -> bool:
