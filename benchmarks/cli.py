@@ -787,6 +787,38 @@ def paged_state(
     report.write("paged-state", bench.paged_state(sizes), bench.configuration(sizes), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench region --drivers 50000 --positions 10000")
+def region(
+    drivers: Annotated[
+        int | None, typer.Option(min=100, help="Drivers of the region.", show_default=False)
+    ] = None,
+    positions: Annotated[
+        int | None, typer.Option(min=10, help="Positions of a batch.", show_default=False)
+    ] = None,
+    riders: Annotated[
+        int | None, typer.Option(min=0, help="Requests of a batch.", show_default=False)
+    ] = None,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="Batches of each size.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Positions of a ridesharing region, its book in parts and in one entry by turns, without Spark."""
+    from benchmarks import region as bench
+    from benchmarks import report
+
+    sizes = _sized(
+        bench.QUICK if quick else bench.Sizes(),
+        drivers=drivers,
+        positions=positions,
+        riders=riders,
+        batches=batches,
+    )
+    report.write("region", bench.region(sizes), bench.configuration(sizes), out, markdown)
+
+
 @app.command(epilog="Example: millrace bench parts --out parts.json")
 def parts(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> None:
     """State logic that apps keep of their own beside the parts that could take its place, without Spark."""

@@ -81,6 +81,7 @@ app = App(
     begin=begin,
     models="apps.ridesharing.eta.model_cli:app",
     evaluate="apps.ridesharing.evaluate_cli:app",
+    rekeying="apps.ridesharing.rekeying:by_settings",
     contracts={
         "position.v1": Position,
         "driver_status.v1": DriverStatus,

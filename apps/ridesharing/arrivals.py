@@ -35,7 +35,8 @@ from apps.ridesharing.records import Arrival, Drive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from apps.ridesharing.book import Book, Car, Ride
+    from apps.ridesharing.book import Book
+    from apps.ridesharing.entries import Car, Ride
     from apps.ridesharing.matching import Drives, FreeCar, Rider
 
 #: What a way is learned from: what a driver has said, and nothing that the book found out later.

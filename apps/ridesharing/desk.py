@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from apps.ridesharing.arrivals import Arrivals
-from apps.ridesharing.book import Book, Car, Closed, Due, Ride
+from apps.ridesharing.book import Book
 from apps.ridesharing.config import HOLD_MS, DispatchConfig
+from apps.ridesharing.entries import Car, Closed, Due, Ride
 from apps.ridesharing.events import Handover
 from apps.ridesharing.geo import distance_m, travel_ms
 from apps.ridesharing.lifecycle import TERMINAL, may_follow
@@ -151,8 +152,8 @@ class Desk:
             raise ForbiddenTransition(
                 f"request {ride.request_id}: {state} cannot follow {before or 'nothing'}"
             )
-        self.book.searching += (state == "processing") - (before == "processing")
         ride.state = state
+        self.book.moved(ride, before)
         ride.revision += 1
         ride.odd, ride.odd_ms = "", 0
         self.book.mark_rider(ride, before, is_over=state in TERMINAL)
@@ -327,7 +328,7 @@ class Desk:
             return
         car.request_id, car.free_since_ms = "", self.now
         if not car.online:
-            self.forget(driver_id, car, "offline")
+            self.forget(driver_id, "offline")
 
     def _attempt(self, ride: Ride, state: AttemptState, closed_ms: int) -> None:
         ride.attempt_revision += 1
@@ -357,10 +358,15 @@ class Desk:
 
     # -- drivers ---------------------------------------------------------------------------------
 
-    def forget(self, driver_id: str, car: Car, change: str) -> None:
+    def forget(self, driver_id: str, change: str) -> None:
         """Strike a free driver off the book."""
-        del self.book.cars[driver_id]
+        car = self.book.leave(driver_id)
         self.change(driver_id, change, max(0, self.now - car.free_since_ms))
+
+    def take_in(self, driver_id: str, car: Car) -> None:
+        """Write a driver into the book."""
+        self.book.enter(driver_id, car, self.config.ttl_ms, self.now)
+        self.change(driver_id, "entered")
 
     def change(self, driver_id: str, change: Any, idle_ms: int = 0) -> None:
         """Say what has become of a driver."""
@@ -399,12 +405,11 @@ class Desk:
     def _note(
         self, subject: str, step: str, ride: Ride, *, state: str = "", before: str = "", **of_offer: Any
     ) -> None:
-        self.book.seq += 1
         self.say(
             "main",
             Journal(
                 subject,
-                1_000_000_000 + self.book.seq,
+                1_000_000_000 + self.book.next_seq(),
                 step,
                 ride.request_id,
                 ride.driver_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from apps.ridesharing.arrivals import Arrivals, Way
-from apps.ridesharing.book import Book, Car, Due, Ride
+from apps.ridesharing.book import Book
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.desk import Desk
-from apps.ridesharing.earlier import DISPATCHER
+from apps.ridesharing.earlier import DISPATCHER, EarlierBook, adopt
+from apps.ridesharing.entries import Car, Closed, Deadline, Due, Head, Ride, kind_of
 from apps.ridesharing.eta.features import Driver, Sum
 from apps.ridesharing.eta.interval import Width
 from apps.ridesharing.events import (
@@ -82,6 +83,7 @@ from millrace import (
     side_output,
     value_state,
 )
+from millrace.time import NEVER
 
 #: Timers, in the order in which they fire at one time.
 _ARRIVALS, _DUE, _FREE, _MINUTE, _PLACES, _WINDOW = "arrivals", "due", "free", "minute", "places", "window"
@@ -111,7 +113,16 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     converts: ClassVar = {1: DISPATCHER}
     control_type: ClassVar[object] = Control
 
-    book = value_state(Book)
+    #: The book: how much there is and what is near; drivers and requests, each in parts.
+    head = value_state(Head)
+    cars = map_state(str, Car, paged=True)
+    rides = map_state(str, Ride, paged=True)
+    closed = map_state(str, Closed, paged=True)
+    riders = map_state(str, str, paged=True)
+    notes = map_state(str, int, paged=True)
+    far = map_state(int, list[Deadline], paged=True)
+    #: All of it in one entry, as it was kept before.
+    book = value_state(EarlierBook)
     policies = broadcast_state(str, str)
     #: What operators have switched in all regions, and the newest of it that this one has told.
     switches = broadcast_state(str, Switch)
@@ -143,6 +154,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
+        self._book: Book | None = None
         self._one_region = self.config.regions.is_one
         if self.config.arrivals is not None:
             self._zone, self._models = ZoneInfo(self.config.arrivals.zone), self.config.arrivals.models()
@@ -168,6 +180,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         """Return the match of a window: of each rider the number of the pair, or -1."""
         return SOLVERS[policy](given)
 
+    def look_ahead(self, events: Sequence[Event]) -> None:
+        """Have the drivers at hand of whom there is a position: mostly all that comes."""
+        self.cars.fetch([event.driver_id for event in events if isinstance(event, Position)])
+
     def process(self, event: Event, ctx: Context) -> None:
         """Handle one event."""
         if not isinstance(event, Position) or not self._is_only_a_place(event):
@@ -180,12 +196,11 @@ class Dispatcher(KeyedProcess[Event, Journal]):
 
     def _is_only_a_place(self, event: Position) -> bool:
         """Take the position of a car on the book where there is no border to cross: nearly all events."""
-        book = self.book.value
-        car = book.cars.get(event.driver_id) if book is not None and self._one_region else None
-        if car is None or book is None:
+        car = self.cars.get(event.driver_id) if self._one_region else None
+        if car is None:
             return False
         if car.request_id:
-            ride = book.rides.get(car.request_id)
+            ride = self.rides.get(car.request_id)
             if ride is not None and is_odd(ride, event.state):
                 return False
         at = event.event_time_ms
@@ -194,23 +209,21 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         return True
 
     def _handle(self, event: Event, ctx: Context, now: int) -> None:
-        book = self.book.value
-        if book is None:
-            book = self.book.value = Book()
+        book = self._kept(now) or self._begun(now)
         self._handlers[type(event)](self._desk(book, ctx, now), event)
         # A window has everything in (end − length, end]; for what comes late, the one that ends now is over.
         self._settle(book, ctx, now - 1 if now == ctx.event_time else now)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Do what is due; close a dispatch window."""
-        book = self.book.value
+        now = timer.at
+        book = self._kept(now)
         if book is None:
             return
-        now = timer.at
         after = now - 1
         desk = self._desk(book, ctx, now)
         if timer.name == _DUE:
-            while (found := book.next_due(now, self.config.ttl_ms)) is not None:
+            for found in book.all_due(now, self.config.ttl_ms):
                 _run_out(desk, *found)
         elif timer.name == _MINUTE:
             supply_of_zones(desk)
@@ -248,6 +261,35 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         elif isinstance(control, SetPolicy):
             self.policies.put(f"{max(control.from_ms, ctx.watermark, 0):020d}", control.policy)
 
+    def _kept(self, now: int) -> Book | None:
+        """Return the book of the region that is at hand; ``None``: there is none."""
+        head = self.head.value
+        if head is None:
+            if self.book.value is None:
+                return None
+            book = self._begun(now)
+            adopt(self.book.value, book, self.config.ttl_ms)
+            self.book.clear()
+            return book
+        book = self._of(head)
+        book.draw_near(now)
+        return book
+
+    def _begun(self, now: int) -> Book:
+        """Begin a book."""
+        self.head.value = Head()
+        book = self._of(self.head.value)
+        book.draw_near(now)
+        return book
+
+    def _of(self, head: Head) -> Book:
+        book = self._book
+        if book is None or not book.stands_in(self.cars):
+            maps = (self.cars, self.rides, self.closed, self.riders, self.notes, self.far)
+            book = self._book = Book(*maps)
+        book.head = head
+        return book
+
     def _desk(self, book: Book, ctx: Context, now: int) -> Desk:
         def say(output: str, record: Any) -> None:
             if output == "main":
@@ -264,7 +306,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     def _settle(self, book: Book, ctx: Context, after: int) -> None:
         """Set the timers for what comes next, windows after a time; close the book when all is over."""
         if book.is_over:
-            self.book.clear()
+            book.clear()
+            self.head.clear()
             ctx.timers.delete(_ARRIVALS)
             ctx.timers.delete(_DUE)
             ctx.timers.delete(_FREE)
@@ -272,8 +315,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             ctx.timers.delete(_PLACES)
             ctx.timers.delete(_WINDOW)
             return
-        if book.deadlines and ctx.timers.pending(_DUE) != book.deadlines[0][0]:
-            ctx.timers.at(book.deadlines[0][0], _DUE)
+        if (due := book.next_ms) < NEVER and ctx.timers.pending(_DUE) != due:
+            ctx.timers.at(due, _DUE)
         if ctx.timers.pending(_WINDOW) is None and (book.wishes or book.searching):
             length = self.config.window_ms
             ctx.timers.at((after // length + 1) * length, _WINDOW)
@@ -321,9 +364,7 @@ def _hear_of(
     if car is None:
         if driver_id in book.departed:
             return  # sent here before the gate knew of the handover; the new owner will hear the next one
-        car = book.cars[driver_id] = Car(lat, lon, at, kind, "", desk.now, idle, True, 0, desk.now)
-        book.watch(driver_id, car, desk.config.ttl_ms, desk.now)
-        desk.change(driver_id, "entered")
+        desk.take_in(driver_id, Car(lat, lon, at, kind_of(kind), idle, desk.now))
     elif at > car.seen_ms:
         car.lat, car.lon, car.seen_ms, car.idle = lat, lon, at, idle
     cross_border(desk, driver_id)
@@ -452,7 +493,7 @@ def _on_progress(desk: Desk, event: Progress) -> None:
 def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
     book = desk.book
     if due == Due.STALE:
-        _check_stale(desk, about, mark)
+        _check_stale(desk, about)
     elif due == Due.FORGET:
         if about.startswith("d:"):
             if book.departed.get(about[2:]) == mark:
@@ -489,11 +530,13 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
             desk.release(ride.request_id, "", "no_driver")
 
 
-def _check_stale(desk: Desk, driver_id: str, mark: int) -> None:
-    car = desk.book.cars.get(driver_id)
-    if car is None or car.entered_ms != mark:
+def _check_stale(desk: Desk, driver_id: str) -> None:
+    book = desk.book
+    car = book.cars.get(driver_id)
+    if car is None:
         return
-    if car.request_id in desk.book.rides and desk.book.rides[car.request_id].state in COMMITTED:
-        desk.book.remind(desk.now + desk.config.ttl_ms, Due.STALE, driver_id, mark)
+    ride = book.rides.get(car.request_id) if car.request_id else None
+    if ride is not None and ride.state in COMMITTED:
+        book.watch_again(driver_id, desk.now + desk.config.ttl_ms)
     else:
-        desk.forget(driver_id, car, "stale")
+        desk.forget(driver_id, "stale")

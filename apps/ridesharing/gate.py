@@ -126,6 +126,9 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
             if event.rider_id:
                 ctx.output(self.notices, event)
             else:
+                if not self.config.regions.has(event.region):  # as it was said, regions were others
+                    here = self.config.regions.of_place(event.lat, event.lon)
+                    event = msgspec.structs.replace(event, region=here)
                 ctx.output(self.handovers, self._hand_over(event) if event.driver_id else event)
         else:
             self._send(event, ctx)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from apps.ridesharing.book import Book, Car, Due, Ride, Wish
+from apps.ridesharing.book import Book
 from apps.ridesharing.desk import Desk
+from apps.ridesharing.entries import Car, Due, Ride, Wish, kind_of
 from apps.ridesharing.events import Handover
 from apps.ridesharing.geo import distance_m
 from apps.ridesharing.matching import FreeCar
@@ -28,10 +29,10 @@ _RING_M = 1_900.0
 def cross_border(desk: Desk, driver_id: str) -> None:
     """Hand a driver over who is free and in another region."""
     car = desk.book.cars.get(driver_id)
-    if car is None or car.request_id or desk.now < car.stay_ms or not car.online:
+    if car is None or car.request_id or not car.online:
         return
     region = desk.config.regions.of_place(car.lat, car.lon)
-    if region != desk.region:
+    if region != desk.region and desk.now >= car.stay_ms:
         _hand_over(desk, driver_id, car, region, 0, "")
 
 
@@ -61,12 +62,9 @@ def take_handover(desk: Desk, event: Handover) -> None:
         desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver is off line")
         return
     book.off_line.pop(event.driver_id, None)
-    since, now = event.free_since_ms or desk.now, desk.now
-    lat, lon, kind = event.lat, event.lon, event.vehicle_class
-    car = Car(lat, lon, event.seen_ms, kind, "", since, event.idle, True, event.until_ms, now)
-    book.cars[event.driver_id] = car
-    book.watch(event.driver_id, car, desk.config.ttl_ms, now)
-    desk.change(event.driver_id, "entered")
+    since, kind = event.free_since_ms or desk.now, kind_of(event.vehicle_class)
+    car = Car(event.lat, event.lon, event.seen_ms, kind, event.idle, since, event.until_ms)
+    desk.take_in(event.driver_id, car)
 
 
 def _is_off_line(book: Book, event: Handover) -> bool:
@@ -76,8 +74,9 @@ def _is_off_line(book: Book, event: Handover) -> bool:
     been handled first: a handover is often behind the watermark.
     """
     driver_id = event.driver_id
-    went_off_here = abs(book.off_line.get(driver_id, -1)) >= event.event_time_ms - 1
-    return went_off_here or event.off_line_ms > book.said.get(driver_id, 0)
+    went_off_here: bool = abs(book.off_line.get(driver_id, -1)) >= event.event_time_ms - 1
+    said: int = book.said.get(driver_id, 0)
+    return went_off_here or event.off_line_ms > said
 
 
 def _take_block(desk: Desk, event: Handover) -> None:
@@ -112,9 +111,7 @@ def ask_neighbours(desk: Desk, unmatched: Sequence[Ride]) -> None:
 def grant_wishes(desk: Desk, free: Sequence[FreeCar]) -> None:
     """Lend each neighbour's rider the nearest car that this region has left, if one is within reach."""
     book, left = desk.book, list(free)
-    wishes = sorted(book.wishes.items())
-    book.wishes = {}
-    for request_id, wish in wishes:
+    for request_id, wish in book.take_wishes():
         if wish.until_ms < desk.now:
             continue
         near = [
@@ -143,7 +140,7 @@ def _hand_over(desk: Desk, driver_id: str, car: Car, region: str, stay_ms: int, 
         "block_said_ms": book.ordered.get(f"d:{driver_id}", 0),
     }
     _say(desk, region, driver_id, car.vehicle_class, car.lat, car.lon, given)
-    desk.forget(driver_id, car, "left")
+    desk.forget(driver_id, "left")
     book.departed[driver_id] = desk.now
     book.remind(desk.now + _DEPARTED_MS, Due.FORGET, f"d:{driver_id}", desk.now)
 
@@ -151,7 +148,7 @@ def _hand_over(desk: Desk, driver_id: str, car: Car, region: str, stay_ms: int, 
 def _say(
     desk: Desk, region: str, about: str, vehicle_class: str, lat: float, lon: float, given: dict[str, Any]
 ) -> None:
-    desk.book.seq += 1
+    desk.book.next_seq()
     said: dict[str, Any] = {
         "event_id": f"{desk.region}-{region}-{about}-{desk.now}",
         "from_region": desk.region,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.ridesharing.book import Due
 from apps.ridesharing.desk import Desk
+from apps.ridesharing.entries import Due
 from apps.ridesharing.events import LAST_ATTEMPT, Command
 from apps.ridesharing.geo import distance_m
 from apps.ridesharing.neighbours import cross_border

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.ridesharing.book import OFF_LINE_MS, Car, Due, Ride
+from apps.ridesharing.book import OFF_LINE_MS
 from apps.ridesharing.desk import Desk
+from apps.ridesharing.entries import Car, Due, Ride
 from apps.ridesharing.events import Cancellation, DriverState, Progress
 from apps.ridesharing.geo import distance_m, travel_ms
 from apps.ridesharing.records import Mismatch, MismatchAction, MismatchReason
@@ -59,7 +60,7 @@ def sign_off(desk: Desk, driver_id: str) -> None:
         return
     ride = book.rides.get(car.request_id)
     if ride is None:
-        desk.forget(driver_id, car, "offline")
+        desk.forget(driver_id, "offline")
         return
     car.online = False
     if _ends_by_going(desk, ride):

@@ -40,6 +40,18 @@ class Regions(msgspec.Struct, frozen=True):
         """Whether there is no more than one region."""
         return self.parent < 0 and not self.lat_cuts
 
+    def has(self, name: str) -> bool:
+        """Return whether there is, or may be, a region of this name."""
+        if self.is_one:
+            return name == EVERYWHERE
+        if self.parent < 0:
+            return name in {f"r{n}-{m}" for n, cuts in enumerate(self.lat_cuts) for m in range(len(cuts) + 1)}
+        try:
+            cell = int(h3i.str_to_int(name))
+            return bool(h3i.is_valid_cell(cell)) and h3i.get_resolution(cell) == self.parent
+        except (ValueError, OverflowError):
+            return False
+
     def of_place(self, lat: float, lon: float) -> str:
         """Return the region of a place."""
         if self.is_one:
@@ -55,7 +67,7 @@ class Regions(msgspec.Struct, frozen=True):
         try:
             cell = int(h3i.str_to_int(zone))
             known = h3i.is_valid_cell(cell)
-        except OverflowError:  # it does not fit 64 bits
+        except (OverflowError, ValueError):  # it does not fit 64 bits, or is no number
             known = False
         if not known or h3i.get_resolution(cell) < ZONE_RESOLUTION:
             raise ValueError(f"{zone!r} is no H3 cell of resolution {ZONE_RESOLUTION}")

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.book import Book, Car, Ride
+from apps.ridesharing.book import Book
 from apps.ridesharing.desk import Desk
+from apps.ridesharing.entries import Car, Ride
 from apps.ridesharing.geo import cell_of
 from apps.ridesharing.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
 from apps.ridesharing.neighbours import ask_neighbours, grant_wishes
@@ -59,11 +60,7 @@ def close_window(
 
 def waiting_rides(book: Book, now: int) -> list[Ride]:
     """Return the rides that look for a driver, those first who have waited longest."""
-    waiting = [
-        ride
-        for ride in book.rides.values()
-        if ride.state == "processing" and book.blackouts.get(ride.zone, 0) <= now
-    ]
+    waiting = [ride for ride in book.waiting() if book.blackouts.get(ride.zone, 0) <= now]
     return sorted(waiting, key=lambda ride: (ride.searching_ms, ride.request_id))
 
 
@@ -125,7 +122,7 @@ def places_of_cars(desk: Desk) -> None:
 
 
 def _state_of(book: Book, driver_id: str, car: Car, now: int) -> str:
-    ride = book.rides.get(car.request_id)
+    ride: Ride | None = book.rides.get(car.request_id) if car.request_id else None
     if ride is not None:
         return ride.state
     can_be_asked = car.idle and car.online and book.blocked.get(driver_id, 0) <= now
@@ -164,8 +161,12 @@ def _report(
         beside[f"shadow_{name}_ms"] = given.pairs.value(other)
         beside[f"shadow_{name}_matched"] = int((other >= 0).sum())
         beside[f"shadow_{name}_wait_ms"] = _waits(given, other, waited)
-    states = [book.rides[c.request_id].state for c in book.cars.values() if c.request_id in book.rides]
-    offered = states.count("offered")
+    online = bound = offered = 0
+    for car in book.cars.values():
+        online += now - car.seen_ms <= desk.config.ttl_ms
+        if car.request_id:
+            bound += 1
+            offered += book.is_offered(car.request_id)
     made = match[match >= 0]
     return WindowReport(
         region=desk.region,
@@ -173,10 +174,10 @@ def _report(
         policy=policy,
         riders=len(rides),
         deferred=waiting - len(rides),
-        drivers_online=sum(now - car.seen_ms <= desk.config.ttl_ms for car in book.cars.values()),
+        drivers_online=online,
         drivers_free=len(free),
         drivers_offered=offered,
-        drivers_busy=len(states) - offered,
+        drivers_busy=bound - offered,
         candidates=len(given.metres),
         matched=len(made),
         objective_ms=given.pairs.value(match),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import typing
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
@@ -612,6 +612,32 @@ class KeyedProcess(Generic[E, O]):
         """
         for event in events:
             self.process(event, ctx)
+
+    def look_ahead(self, events: Sequence[E]) -> None:
+        """Have at hand what some events of one key will ask for; optional, for maps that are paged.
+
+        It is called before the first of them is handled, and changes nothing: it asks for items
+        (:meth:`MapState.fetch`), whose parts are then read at once instead of one by one.
+
+        Args:
+            events: The on-time events of the current key that are handled next, in their order.
+
+        Example:
+            >>> from millrace import KeyedProcess, arrival, map_state
+            >>> from millrace.testing import TestDriver
+            >>> class Visits(KeyedProcess[str, int]):
+            ...     order = arrival(commutes=True)
+            ...     visits = map_state(str, int, paged=True)
+            ...     def look_ahead(self, events):
+            ...         self.visits.fetch(events)
+            ...     def process(self, event, ctx):
+            ...         self.visits.put(event, self.visits.get(event, 0) + 1)
+            ...         ctx.emit(self.visits.get(event))
+            >>> driver = TestDriver(Visits())
+            >>> driver.send_batch([("north", n, who) for n, who in enumerate(["ann", "bob", "ann"])])
+            >>> driver.values()
+            [1, 1, 2]
+        """
 
     def process_batch(self, batch: Batch[E]) -> None:
         """Handle the on-time events of many keys together; optional, for hot numeric work.

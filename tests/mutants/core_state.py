@@ -176,6 +176,25 @@ MUTANTS: Final = (
         (f"{_TESTS}/state/test_paged.py::test_random_operations_give_what_plain_states_give",),
     ),
     Mutant(
+        "paged: a place is looked for in the parts of a round later",
+        f"{_STATE}/paged.py",
+        "        bits -= 1  # it has not been split in this round\n",
+        "        pass\n",
+        "each entry of a map stands at one place",
+        (f"{_TESTS}/state/test_paged.py::test_every_entry_stands_at_one_place_whatever_the_map_holds",),
+    ),
+    Mutant(
+        "paged: nobody looks ahead",
+        _RUNNER,
+        "            self._look_ahead([row.event for row in rows])\n        except",
+        "            pass\n        except",
+        "what is asked for ahead is read at once",
+        (
+            f"{_TESTS}/state/test_paged.py"
+            "::test_a_place_costs_what_its_parts_hold_and_what_is_asked_for_ahead_is_read_at_once",
+        ),
+    ),
+    Mutant(
         "paged: a read that renews an item lets the list of parts go",
         f"{_STATE}/paged.py",
         "        if key in self._inner:\n            self._was_read()\n",

@@ -11,7 +11,7 @@ import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from apps.ridesharing.lifecycle import TERMINAL
+from apps.ridesharing.rekeying import by_settings
 from millrace.inspect import savepoints
 from millrace.inspect.checkpoint import Checkpoint, relocate
-from millrace.inspect.conversion import convert
+from millrace.inspect.conversion import convert, regroup
 from millrace.inspect.reading import view_of
 from millrace.inspect.rescale import RescaleError, rekey, repartition
 from millrace.inspect.tables import entries_of
@@ -324,6 +326,51 @@ def test_an_app_goes_on_from_a_checkpoint_of_before_to_the_same_end(
         assert ids(left.expected[table]), table
     for table in case.in_time:
         assert left.expected[table], table
+
+
+def test_regions_of_a_stopped_app_become_others_and_no_ride_is_lost_or_told_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    left = unpacked("ridesharing", tmp_path / "app")
+    with pytest.raises(RescaleError, match="of an earlier version: `millrace convert` it first"):
+        regroup(spark, left.checkpoint, left.topology, by_settings(left.settings))  # type: ignore[arg-type]
+    convert(spark, left.checkpoint, topology=left.topology)
+    before = {row["request_id"] for row in left.rows("trips")}
+    everywhere = ["dispatch.region_resolution=7"]
+    for more, why in (
+        (everywhere, "by these settings the processes are Gate, Riders, Dispatcher, Auditor"),
+        ([], "has these keys already"),
+    ):
+        other = replace(left, settings=ridesharing(*more))
+        with pytest.raises(RescaleError, match=why):
+            regroup(spark, other.checkpoint, other.topology, by_settings(other.settings))  # type: ignore[arg-type]
+    cut = replace(left, settings=ridesharing(*everywhere, "dispatch.one_open_everywhere=false"))
+    with pytest.raises(ContractMismatch):
+        cut.go_on(spark)
+    regroup(spark, cut.checkpoint, cut.topology, by_settings(cut.settings))  # type: ignore[arg-type]
+    with view_of(spark, cut.checkpoint, process="Dispatcher") as view:
+        regions = [row.key for row in entries_of(view).collect()]
+    assert len(regions) > 3
+    cut.go_on(spark)
+    assert not cut.rows("violations")
+    trips = cut.rows("trips")
+    wanted = {row["request_id"] for row in left.expected["trips"]}
+    assert {row["request_id"] for row in trips} == before | wanted
+    ended = Counter(row["request_id"] for row in trips if row["state"] in TERMINAL)
+    # The last rides are under way when the input ends, which is the end of all timers.
+    assert ended.keys() == before | wanted
+    assert max(ended.values()) == 1
+    assert {row["region"] for row in trips if row["region"] != "all"} & {*map(_region_of, regions)}
+
+
+def _region_of(key: Any) -> str:
+    return str(key[0] if isinstance(key, list | tuple) else key)
+
+
+def ridesharing(*more: str) -> AppSettings:
+    """Settings of the archive's app, and others."""
+    overrides = [*make.COMMON, *make.SETTINGS["ridesharing"], *AS_THEN["ridesharing"], *more]
+    return load_settings(load_app("ridesharing").settings, app="ridesharing", overrides=overrides, env={})
 
 
 def test_of_a_plant_no_window_is_told_twice_though_one_was_open(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,6 +47,14 @@ def rescale(
     stations: Annotated[
         int | None, typer.Option(min=1, max=64, help="How many stations share the state, by its locality.")
     ] = None,
+    rekey: Annotated[
+        bool, typer.Option("--rekey", help="Give an app's state the keys of its settings: new regions, say.")
+    ] = False,
+    config: Annotated[Path | None, typer.Option(help="With --rekey: settings file.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="With --rekey: a setting, as `millrace run` has it."),
+    ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
 ) -> None:
     """Change the shape of a checkpoint; nothing is lost, and it stays as it was unless all goes well.
@@ -58,8 +67,17 @@ def rescale(
     from millrace.inspect.checkpoint import locate
 
     anew = reseal or any(given is not None for given in (key_groups, plan, stations))
-    if partitions is None and not anew:
-        raise UserError("say what is to change: --plan, --stations, --partitions, --key-groups or --reseal")
+    if partitions is None and not anew and not rekey:
+        raise UserError(
+            "say what is to change: --plan, --stations, --partitions, --key-groups, --rekey or --reseal"
+        )
+    if rekey:
+        if anew or partitions is not None:
+            raise UserError("--rekey changes the keys alone: other shapes are another step")
+        _rekey(target, config, overrides or [], key_file, memory)
+        return
+    if config is not None or overrides:
+        raise UserError("--config and --set are for --rekey")
     checkpoint = locate(target)
 
     from millrace.inspect import rescale as shape
@@ -87,3 +105,30 @@ def rescale(
     groups = ", ".join(f"{name} {n} key groups" for name, n in done.key_groups.items())
     seconds = time.monotonic() - began
     typer.echo(f"{checkpoint.folder}: {done.partitions} partitions, {groups}; {seconds:.1f} s")
+
+
+def _rekey(target: str, config: Path | None, sets: list[str], key_file: str | None, memory: str) -> None:
+    """Give the state of an app the keys of its settings."""
+    import importlib
+
+    from millrace.errors import UserError
+    from millrace.inspect.checkpoint import locate
+    from millrace.inspect.conversion import regroup
+    from millrace.inspect.session import tool_session
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.plans import settled
+    from millrace.runtime.settings import load_settings
+
+    found = load_app(target)
+    if found.rekeying is None:
+        raise UserError(f"the keys of {target} do not hang on its settings: there is nothing to change")
+    settings = load_settings(found.settings, app=target, config=config, overrides=sets)
+    checkpoint = locate(str(settings.storage.path()))
+    module, _, attribute = found.rekeying.partition(":")
+    by = getattr(importlib.import_module(module), attribute)(settings)
+    topology = found.topology(settled(found, settings, root=checkpoint.root))
+    began = time.monotonic()
+    with tool_session(memory=memory) as spark:
+        done = regroup(spark, checkpoint, topology, by, key_file=key_file)
+    names = ", ".join(name for name in done.key_groups if name in by.processes)
+    typer.echo(f"{checkpoint.folder}: {names} have other keys; {time.monotonic() - began:.1f} s")

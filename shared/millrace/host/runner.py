@@ -156,6 +156,8 @@ class Runner:
         #: What takes a key's events together, and what may expire between them.
         by_key = type(process).process_key is not KeyedProcess.process_key
         self._process_key = self.process.process_key if by_key else None
+        looks = type(process).look_ahead is not KeyedProcess.look_ahead
+        self._look_ahead = self.process.look_ahead if looks else None
         self._all_lives = Lives(process.states, all_kinds=True)
         self._paged = any(spec.paged for spec in process.states)
         self._name, self._stored = process.name, process.stored_as
@@ -509,6 +511,7 @@ class Runner:
         due = max(watermark, self._stream_now) if self._streams else watermark
         if cursor.soonest <= due and from_source:
             self._fire(guard, watermark)
+        self._have_at_hand(rows)
         if self._process_key is not None and len(rows) > 1 and _on_time(rows, watermark):
             rows = self._run_of_key(guard, rows, due)
         for row in rows:
@@ -592,6 +595,17 @@ class Runner:
             return False
         return self._in_order and any(t.on_key_time and t.at < event_time for t in cursor.entry.timers_)
 
+    def _have_at_hand(self, rows: Sequence[Row]) -> None:
+        """Let the process ask ahead for what some rows of its key will want."""
+        if self._look_ahead is None or len(rows) < 2:
+            return
+        try:
+            self._look_ahead([row.event for row in rows])
+        except (StateCorrupted, ProcessDefinitionError):
+            raise
+        except Exception as error:
+            self._fell_back("look_ahead", error)
+
     def _fell_back(self, hook: str, error: BaseException) -> None:
         """Count and tell once that a hook failed: its events are handled one by one."""
         self.fallbacks += 1
@@ -666,6 +680,7 @@ class Runner:
             ready = in_order(ready)
         due = max(watermark, self._stream_now) if self._streams else watermark
         left_over: Sequence[Row] = ready
+        self._have_at_hand(ready)
         if self._process_key is not None and len(ready) > 1:
             left_over = self._run_of_key(guard, ready, due)
         for row in left_over:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.inspect.rescale import Rescaled, RescaleError, rekey_owned
+from millrace.inspect.rescale import Regroup, Rescaled, RescaleError, rekey_owned
 from millrace.runtime.contract import (
     EARLIER,
     ENCRYPTION,
@@ -25,7 +25,7 @@ from millrace.runtime.contract import (
 )
 from millrace.state.evolution import state_differences
 from millrace.state.layout import ENCODING_VERSION
-from millrace.topology.contract import contract_of, contract_of_process, led_states
+from millrace.topology.contract import STATION, contract_of, contract_of_process, led_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +73,56 @@ def convert(
             raise RescaleError(f"{checkpoint.folder} is of this version already: there is nothing to convert")
         becomes = converted(contract, processes, topology)
         return rekey_owned(spark, checkpoint, processes=processes, key_file=key_file, becomes=becomes)
+
+
+def regroup(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    topology: Topology,
+    by: Regroup,
+    *,
+    key_file: str | None = None,
+) -> Rescaled:
+    """Give the entries of a stopped query the keys that its settings of now give them.
+
+    Args:
+        spark: A session.
+        checkpoint: The checkpoint; it stays what it is unless all goes well.
+        topology: The topology by the settings of now: the same processes, by other definitions.
+        by: What gives entries other keys.
+        key_file: The file of keys that opens the state, if it is encrypted.
+
+    Raises:
+        RescaleError: The topology differs by more than definitions, or there is nothing to change.
+        UserError: Something has no place among the new keys.
+        CheckpointInUse: The query runs.
+    """
+    processes = [link.process for link in topology.links]
+    with owned(checkpoint.root):
+        contract = checkpoint.contract()
+        if needs_conversion(contract, processes):
+            raise RescaleError(f"{checkpoint.folder} is of an earlier version: `millrace convert` it first")
+        kept = [link["process"] for link in links_of(contract)]
+        if kept != (now := [process.stored_as for process in processes]):
+            raise RescaleError(
+                f"by these settings the processes are {', '.join(now)}, and the checkpoint is of "
+                f"{', '.join(kept)}: only keys can change"
+            )
+        made = _of_topology(contract, topology)
+        if STATION in contract:
+            made[STATION] = contract[STATION]
+        if contract_differences(contract, made) == []:
+            raise RescaleError(f"{checkpoint.folder} has these keys already")
+        links = [
+            _with(link, after, ("definition",))
+            for link, after in zip(links_of(contract), links_of(made), strict=True)
+        ]
+        as_if = {**contract, "links": links} if "links" in contract else links[0]
+        if differences := contract_differences(as_if, made):
+            raise RescaleError(f"the checkpoint cannot be given other keys: {'; '.join(differences)}")
+        return rekey_owned(
+            spark, checkpoint, processes=processes, key_file=key_file, becomes=made, regroup=by
+        )
 
 
 def needs_conversion(contract: Mapping[str, Any], processes: Sequence[KeyedProcess[Any, Any]]) -> bool:

@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,6 +21,7 @@ from millrace.errors import UserError
 from millrace.host.spark_input import Plan
 from millrace.inspect import positions
 from millrace.inspect.checkpoint import Checkpoint, relocate
+from millrace.inspect.gathering import Entries, gathered, scattered
 from millrace.inspect.groups import StoredGroup
 from millrace.inspect.reading import StateView, opened, view_of
 from millrace.inspect.reshape import (
@@ -28,6 +30,7 @@ from millrace.inspect.reshape import (
     GroupPacker,
     GroupShape,
     Shared,
+    new_cell,
     shared_rows,
     with_every_group,
 )
@@ -52,7 +55,7 @@ from millrace.runtime.contract import (
     with_own_clock,
 )
 from millrace.state.broadcast import renamed_maps
-from millrace.state.cells import SCHEMA_PAGE
+from millrace.state.cells import SCHEMA_PAGE, Cell
 from millrace.state.keyring import CIPHER, KeyReference
 from millrace.state.layout import EntryLayout
 from millrace.time.clock import ClockState, from_watermark
@@ -60,6 +63,25 @@ from millrace.topology.contract import STATION, station_contract, stations_of
 
 if TYPE_CHECKING:
     from millrace.process import KeyedProcess
+
+
+class Regroup(Protocol):
+    """Gives entries of processes other keys.
+
+    Attributes:
+        processes: Names of the processes whose entries it changes.
+    """
+
+    @property
+    def processes(self) -> Sequence[str]:
+        """Names of the processes whose entries it changes."""
+
+    def __call__(self, entries: dict[str, Entries]) -> None:
+        """Give entries (process → key → entry) other keys, in place.
+
+        Raises:
+            UserError: Something has no place among the new keys; nothing is written then.
+        """
 
 
 class RescaleError(UserError):
@@ -205,11 +227,12 @@ def rekey_owned(
     plan: Plan | None = None,
     stations: int | None = None,
     becomes: Mapping[str, Any] | None = None,
+    regroup: Regroup | None = None,
 ) -> Rescaled:
     """Do what :func:`rekey` does with a checkpoint that the caller owns already.
 
     One of before becomes one of now. ``becomes`` is the contract that it has then, unless what it has with
-    the core's own clock.
+    the core's own clock. ``regroup`` gives entries other keys; its processes are among ``processes``.
     """
     batch = _last_settled(checkpoint)
     contract = checkpoint.contract()
@@ -225,6 +248,9 @@ def rekey_owned(
     ticks: list[int | None] = []
     with tempfile.TemporaryDirectory(prefix="rescale-", dir=checkpoint.root) as work:
         written: dict[int, Written] = {}
+        regrouped: dict[str, list[tuple[str, Any]]] = {}
+        if regroup is not None:
+            regrouped = _regrouped(spark, checkpoint, batch, stages, regroup, newest, key_file)
         for place, stage in enumerate(stages):
             with view_of(spark, checkpoint, batch=batch, process=stage.process, key_file=key_file) as view:
                 shape = GroupShape(
@@ -236,7 +262,7 @@ def rekey_owned(
                     now,
                     conversions.get(stage.process),
                 )
-                rows, shared = _reshaped(view, shape)
+                rows, shared = _reshaped(view, shape, regrouped.get(stage.process))
                 groups[stage.process] = shape.key_groups
                 if now:
                     keep_link(rows, shared_rows(shape, shared), Path(work), place)
@@ -326,8 +352,47 @@ def _with_plan(contract: dict[str, Any], stages: list[Stage], stations: int) -> 
     return made
 
 
-def _reshaped(view: StateView, shape: GroupShape) -> tuple[DataFrame, Shared]:
-    """Return the rows of the new key groups, and what is the same for all of them."""
+def _regrouped(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    batch: int,
+    stages: Sequence[Stage],
+    regroup: Regroup,
+    newest: Mapping[str, KeyedProcess[Any, Any]],
+    key_file: str | None,
+) -> dict[str, list[tuple[str, Any]]]:
+    """Return the entries that have other keys now, text and entry by process; all are in memory here."""
+    entries: dict[str, Entries] = {}
+    layouts = {
+        name: EntryLayout(kept_states(newest[name]), owner=name)
+        for name in regroup.processes
+        if name in newest
+    }
+    for stage in stages:
+        if stage.process not in layouts:
+            continue
+        with view_of(spark, checkpoint, batch=batch, process=stage.process, key_file=key_file) as view:
+            clock = next(iter(view.clocks().values()), None)
+            shape = GroupShape(stage.process, stage.key_groups, view.keys, clock, newest[stage.process])
+            shared = view.shared(_headers(view))
+            rows = view.by_group(CellRows(shape, shared.processing_time), CELLS_SCHEMA).collect()
+        decode = msgspec.msgpack.Decoder(Cell).decode
+        cells = ((row.key, decode(bytes(row.cell)).body) for row in rows)
+        entries[stage.process] = gathered(layouts[stage.process], cells)
+    regroup(entries)
+    return {name: list(scattered(layouts[name], found)) for name, found in entries.items()}
+
+
+def _reshaped(
+    view: StateView, shape: GroupShape, entries: Sequence[tuple[str, Any]] | None = None
+) -> tuple[DataFrame, Shared]:
+    """Return the rows of the new key groups, and what is the same for all of them.
+
+    Args:
+        view: The state.
+        shape: What it is to be.
+        entries: In place of the entries that there are: texts of keys and entries.
+    """
     headers = _headers(view)
     found = {schema for group in headers.values() for schema in group.schemas()}
     if len(found) > 1 and shape.newest is None:
@@ -339,7 +404,14 @@ def _reshaped(view: StateView, shape: GroupShape) -> tuple[DataFrame, Shared]:
     if shape.conversion is not None and shared.broadcast is not None:
         shared = replace(shared, broadcast=renamed_maps(shared.broadcast, shape.conversion.states))
     layout = None if shape.newest is None else EntryLayout(kept_states(shape.newest), owner=shape.process)
-    cells = view.by_group(CellRows(shape, shared.processing_time), CELLS_SCHEMA)
+    if entries is None or layout is None:
+        cells = view.by_group(CellRows(shape, shared.processing_time), CELLS_SCHEMA)
+    else:
+        packed = [(text, cell) for text, entry in entries if (cell := new_cell(layout, entry)) is not None]
+        rows_of = [
+            (*shape.place(text), text, layout.schema, msgspec.msgpack.encode(cell)) for text, cell in packed
+        ]
+        cells = view.spark.createDataFrame(rows_of, CELLS_SCHEMA)
     # What a group keeps beside its keys every group has, also those without keys.
     beside = shared.processing_time is not None or shared.broadcast is not None or shape.clock is not None
     if beside and not shape.stations:

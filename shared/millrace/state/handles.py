@@ -7,7 +7,8 @@ to live has passed is never returned, whether or not the sweep has removed it ye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -253,6 +254,25 @@ class MapState(Generic[K, V]):
                     kept[key] = (life.longer(expiry), value)
                 yield key, value
 
+    def fetch(self, keys: Iterable[K]) -> None:
+        """Have at hand what stands at some keys; of a map that is paged their parts are read at once."""
+
+    def some(self, place: int, of: int) -> list[tuple[K, V]]:
+        """Return the entries that are visible now and stand at one of ``of`` places.
+
+        An entry's place is a hash of its key, whatever else the map holds. Going through one place after the
+        other is going through the map, at any pace; of a map that is paged about one part in ``of`` is read.
+
+        Args:
+            place: 0 to ``of`` - 1.
+            of: How many places there are: a power of two.
+
+        Raises:
+            ValueError: ``of`` is no power of two, or there is no such place.
+        """
+        check_place(place, of)
+        return [item for item in self.items() if hash_of(item[0]) & (of - 1) == place]
+
     def keys(self) -> Iterator[K]:
         """Iterate over the keys that are visible now."""
         return (key for key, _ in self.items())
@@ -275,6 +295,17 @@ class MapState(Generic[K, V]):
             return len(self._kept())
         now = self._life.now()
         return sum(1 for expiry, _ in self._kept().values() if expiry > now)
+
+
+def hash_of(key: object) -> int:
+    """Return a hash of a map's key that is the same everywhere."""
+    return zlib.crc32(key.encode() if isinstance(key, str) else f"{key}".encode())
+
+
+def check_place(place: int, of: int) -> None:
+    """Refuse a place that is none of 1, 2, 4, … places."""
+    if of < 1 or of & (of - 1) or not 0 <= place < of:
+        raise ValueError(f"place {place} of {of}: there must be 1, 2, 4, … places, counted from 0")
 
 
 class BroadcastState(Generic[K, V]):

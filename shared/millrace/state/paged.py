@@ -13,7 +13,6 @@ list's parts are filled one after the other.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -21,7 +20,7 @@ from typing import Any, Final, TypeVar
 from millrace.state.accumulate import ListState
 from millrace.state.cursor import Cursor, Life
 from millrace.state.entry_store import EntryStore
-from millrace.state.handles import MapState
+from millrace.state.handles import MapState, check_place, hash_of
 from millrace.state.page import OpenEntry
 from millrace.state.slots import UNSTARTED, started
 from millrace.state.specs import StateSpec
@@ -118,11 +117,12 @@ class Parts:
         key: The key's text.
     """
 
-    __slots__ = ("_key", "_open", "_store")
+    __slots__ = ("_key", "_numbered", "_open", "_store")
 
     def __init__(self, store: EntryStore, key: str) -> None:
         self._store, self._key = store, key
         self._open: dict[str, _Part] = {}
+        self._numbered: dict[tuple[str, int], OpenEntry] = {}
 
     def open(self, state: str, number: int) -> OpenEntry:
         """Return a part, new where there is none."""
@@ -131,6 +131,13 @@ class Parts:
         if part is None:
             part = self._open[text] = _Part(self._store.open(text))
         return part.opened
+
+    def slot(self, state: str, number: int, name: str) -> Any:
+        """Return the slot ``name`` of a part: what :meth:`open` comes to, sooner where it has been opened."""
+        opened = self._numbered.get((state, number))
+        if opened is None:
+            opened = self._numbered[state, number] = self.open(state, number)
+        return getattr(opened.entry, name)
 
     def fetch(self, state: str, numbers: Iterable[int]) -> None:
         """Have some parts at hand, read at once."""
@@ -290,9 +297,13 @@ class PagedMapState(_Paged, MapState[K, V]):
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value at ``key``, or ``default`` where there is none or it has expired."""
-        _, count, name = self.extent()
+        extent = getattr(self._outer.entry, self._beside) if self._time is None else None
+        _, count, name = extent or self.extent()
         if not count:
             return default
+        if extent is not None:  # nothing expires: nobody has to look at the time
+            kept: dict[K, V] = self._outer.parts.slot(name, part_of(key, count), self._spec.name)
+            return kept.get(key, default)
         opened = self._at(name, part_of(key, count))
         found: V | None = self._inner.get(key, default)
         self._done(opened)
@@ -338,6 +349,26 @@ class PagedMapState(_Paged, MapState[K, V]):
             self._was_read()
         yield from found
 
+    def fetch(self, keys: Iterable[K]) -> None:
+        """Have at hand what stands at some keys: their parts are read at once."""
+        _, count, name = self.extent()
+        if count > 1:
+            self._outer.parts.fetch(name, {part_of(key, count) for key in keys})
+
+    def some(self, place: int, of: int) -> list[tuple[K, V]]:
+        """Return the entries at one of ``of`` places, whose parts are read; see :meth:`MapState.some`."""
+        check_place(place, of)
+        _, count, name = self.extent()
+        wanted = [number for number in range(count) if _may_hold(number, count, place, of)]
+        if len(wanted) > 1:
+            self._outer.parts.fetch(name, wanted)
+        found: list[tuple[K, V]] = []
+        for number in wanted:
+            opened = self._at(name, number)
+            found += [item for item in self._inner.items() if hash_of(item[0]) & (of - 1) == place]
+            self._done(opened)
+        return found
+
     def __contains__(self, key: object) -> bool:
         _, count, name = self.extent()
         if not count:
@@ -360,7 +391,7 @@ class PagedMapState(_Paged, MapState[K, V]):
         mask = (1 << count.bit_length()) - 1
         items, moved = self._slot(source), self._slot(target)
         moved.clear()
-        for key in [key for key in items if _hash(key) & mask == count]:
+        for key in [key for key in items if hash_of(key) & mask == count]:
             moved[key] = items.pop(key)
         _earlier(target, source)
         self._resized((0, count + 1, name))
@@ -453,16 +484,23 @@ def _earlier(target: OpenEntry, source: OpenEntry) -> None:
     target.processing_expiry = min(target.processing_expiry, source.processing_expiry)
 
 
-def _hash(key: object) -> int:
-    """Return a hash of a map's key that is the same everywhere."""
-    return zlib.crc32(f"{key}".encode())
-
-
 def part_of(key: object, count: int) -> int:
     """Return the part of ``count`` that an item is in."""
-    bits = _hash(key)
+    bits = hash_of(key)
     number = bits & ((1 << count.bit_length()) - 1)
     return number if number < count else bits & ((1 << (count.bit_length() - 1)) - 1)
+
+
+def _may_hold(number: int, count: int, place: int, of: int) -> bool:
+    """Return whether a part of ``count`` may hold what stands at a place.
+
+    A part's items agree in the bits of its number: as many as those that have been split go by, or one less.
+    """
+    bits = count.bit_length()
+    if number ^ (1 << (bits - 1)) >= count and number < 1 << (bits - 1):
+        bits -= 1  # it has not been split in this round
+    mask = min(1 << bits, of) - 1
+    return number & mask == place & mask
 
 
 def map_handle(cursor: Cursor, spec: StateSpec) -> MapState[Any, Any]:

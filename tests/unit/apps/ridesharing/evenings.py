@@ -11,7 +11,7 @@ import msgspec
 
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.events import INPUTS, Command, Event, Handover, RideRequest
-from apps.ridesharing.replay import Courier, Faults
+from apps.ridesharing.replay import Chain, Courier, Faults
 from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from apps.ridesharing.topic_audit.report import Audited, audit_topics
 from generators.engine.loop import Mailbag
@@ -83,6 +83,7 @@ def profile(seed: int) -> RidesProfile:
 def evening(
     seed: int, *, steps: int = 200, faults: Faults | None = None, operators: float = 0.0,
     config: DispatchConfig | None = None, topics: Callable[[DispatchConfig], Topics] = Topics,
+    between: Callable[[int, Chain], Chain] = lambda step, chain: chain,
 ) -> Topics:  # fmt: skip
     """Let agents, operators and the app talk in steps of five seconds.
 
@@ -93,6 +94,7 @@ def evening(
         operators: Share of the steps in which an operator does something.
         config: How to dispatch.
         topics: What keeps the topics.
+        between: Number of a step that has ended, and the processes → those that go on.
     """
     config = config or DispatchConfig()
     faults = faults or Faults()
@@ -122,6 +124,7 @@ def evening(
                 world.receive(message)
         if number in stops:
             app.chain.restart()
+        app.chain = between(number, app.chain)
     return kept
 
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.ridesharing.book import Book, Ride
+from apps.ridesharing.book import Book
 from apps.ridesharing.dispatcher import Dispatcher
+from apps.ridesharing.earlier import EarlierBook, adopt
+from apps.ridesharing.entries import Ride
 from apps.ridesharing.events import Event
 from apps.ridesharing.records import MismatchReason
 from millrace.testing import TestDriver
@@ -255,9 +257,11 @@ def test_an_operator_cannot_give_a_rider_a_second_car() -> None:
 
 def test_riders_of_a_book_of_before_are_found_by_its_rides() -> None:
     first, second = twice(request("r1", 3), request("r2", 20))
-    old = Book(rides={"r1": Ride("r1", first.rider_id, "standard", ZONE, 0, 0, 0, 0, "processing")})  # type: ignore[union-attr]
+    old = EarlierBook(rides={"r1": Ride("r1", first.rider_id, "standard", ZONE, 0, 0, 0, 0, "processing")})  # type: ignore[union-attr]
     assert old.riders is None
-    assert old.open_request_of(second.rider_id) == "r1"  # type: ignore[union-attr]
+    book = Book()
+    adopt(old, book, 1_000)
+    assert book.open_request_of(second.rider_id) == "r1"  # type: ignore[union-attr]
 
 
 def evening(seed: int) -> list[tuple[str, int, Event]]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from apps.ridesharing.book import Book, Car
+from apps.ridesharing.book import Book
+from apps.ridesharing.entries import Car
 from apps.ridesharing.window import free_cars
 from tests.unit.apps.ridesharing.cases import LAT, LON, START
 
@@ -14,9 +15,15 @@ TTL_MS = 120_000
 
 
 def car(**more: Any) -> Car:
-    fields = {"lat": LAT, "lon": LON, "seen_ms": START, "vehicle_class": "standard", "request_id": ""}
-    fields |= {"free_since_ms": START, "idle": True, "online": True, "stay_ms": 0, "entered_ms": START}
+    fields = {"lat": LAT, "lon": LON, "seen_ms": START, "kind": 0, "idle": True, "free_since_ms": START}
     return Car(**(fields | more))
+
+
+def book_with(found: Car, **blocked: int) -> Book:
+    book = Book()
+    book.cars["d1"] = found
+    book.blocked.update(blocked)
+    return book
 
 
 @pytest.mark.parametrize(
@@ -34,11 +41,11 @@ def car(**more: Any) -> Car:
 def test_a_car_is_free_if_it_has_no_ride_and_says_so_and_was_heard_of(
     more: dict[str, Any], now: int, free: bool
 ) -> None:
-    book = Book(cars={"d1": car(**more)})
+    book = book_with(car(**more))
     assert [found.driver_id for found in free_cars(book, now, TTL_MS)] == ["d1"] * free
 
 
 def test_a_blocked_driver_is_free_again_when_the_block_is_over() -> None:
-    book = Book(cars={"d1": car()}, blocked={"d1": START + 1_000})
+    book = book_with(car(), d1=START + 1_000)
     assert free_cars(book, START + 999, TTL_MS) == []
     assert len(free_cars(book, START + 1_000, TTL_MS)) == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import random
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 
 from millrace import Context, KeyedProcess, arrival, list_state, map_state, side_output
 from millrace.host.memory import LiveStore, MemoryHost
+from millrace.host.rows import Row
 from millrace.host.runner import Runner
 from millrace.process import kept_states
 from millrace.state.backend import CommitMetrics
@@ -204,7 +207,7 @@ class Bytes:
     def __init__(self) -> None:
         self.header: bytes | None = None
         self.pages: dict[int, bytes] = {}
-        self.read = 0
+        self.read = self.requests = 0
 
     def get_header(self) -> bytes | None:
         return self.header
@@ -217,6 +220,7 @@ class Bytes:
 
     def get_pages(self, pages: Any) -> list[bytes]:
         found = [self.pages[page] for page in pages]
+        self.requests += 1
         self.read += sum(map(len, found))
         return found
 
@@ -234,8 +238,6 @@ def one_batch(backend: Bytes, *events: Do) -> tuple[CommitMetrics, list[str]]:
     """Run a batch over a store that is opened for it, as on Spark."""
     runner = Runner(Both(), encode=msgspec.json.encode, decode=msgspec.json.Decoder(Do).decode)
     store = PagedStore(backend, runner.layout)
-    from millrace.host.rows import Row
-
     rows = [Row(n, msgspec.json.encode(e), f"m:0:{n}", e) for n, e in enumerate(events)]
     runner.run_batch(store, {"1:k": rows}, -(2**62))
     store.commit(-(2**62))
@@ -261,8 +263,6 @@ def test_one_entry_of_many_costs_what_its_part_holds() -> None:
 
     only = Runner(Only(), encode=msgspec.json.encode, decode=msgspec.json.Decoder(Do).decode)
     store = PagedStore(backend, only.layout)
-    from millrace.host.rows import Row
-
     only.run_batch(store, {"1:k": [Row(1, b"{}", None, Do("put", "x77", 5))]}, -(2**62))
     store.commit(-(2**62))
     assert backend.read < 60_000
@@ -291,6 +291,103 @@ def test_parts_grow_with_what_they_hold_and_shrink_again() -> None:
     assert parts("plain") <= 3
     host.run_batch([("k", 3, Do("few", value=0))])
     assert parts("plain") == 0
+
+
+class Sliced(KeyedProcess[Do, str]):
+    """Goes through a map by places, and asks ahead for what it needs."""
+
+    order = arrival(commutes=True)
+    items = map_state(str, int, paged=True)
+
+    def look_ahead(self, events: Sequence[Do]) -> None:
+        self.items.fetch([e.key for e in events])
+
+    def process(self, event: Do, ctx: Context) -> None:
+        if event.what == "put":
+            self.items.put(event.key, event.value)
+        elif event.what == "remove":
+            self.items.remove(event.key)
+        elif event.what == "get":
+            ctx.emit(f"{self.items.get(event.key)}")
+        else:
+            ctx.emit(f"{sorted(self.items.some(event.value, int(event.key)))}")
+
+
+class SlicedPlain(Sliced):
+    name = "Sliced"
+    items = map_state(str, int)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_entry_stands_at_one_place_whatever_the_map_holds(seed: int) -> None:
+    rng = random.Random(seed)
+    paged, plain = MemoryHost(Sliced()), MemoryHost(SlicedPlain())
+    there: dict[str, int] = {}
+    at = 0
+    for _ in range(8):
+        grown = rng.choice([0, 3, 60, 700])
+        there = dict(rng.sample(sorted(there.items()), min(len(there), rng.choice([0, 5, 10**6]))))
+        left = {f"i{rng.randrange(2_000)}": rng.randrange(9) for _ in range(grown)}
+        events = [Do("remove", f"i{n}") for n in range(2_000) if f"i{n}" not in there]
+        events += [Do("put", key, value) for key, value in left.items()]
+        there |= left
+        of = 1 << rng.randrange(8)
+        events += [Do("some", f"{of}", place) for place in range(of)]
+        rows = [("k", at + n, e) for n, e in enumerate(events)]
+        at += len(events)
+        found = [msgspec.json.decode(e.payload) for e in paged.run_batch(rows)]
+        assert found == [msgspec.json.decode(e.payload) for e in plain.run_batch(rows)]
+        assert sorted(item for text in found for item in ast.literal_eval(text)) == sorted(there.items())
+
+
+@pytest.mark.parametrize(("place", "of"), [(0, 0), (0, 3), (4, 4), (-1, 2)])
+def test_places_are_a_power_of_two_counted_from_nothing(place: int, of: int) -> None:
+    driver = TestDriver(Sliced())
+    driver.send_batch([("k", 1, Do("put", "x", 1)), ("k", 2, Do("some", f"{of}", place))])
+    assert [letter["error"] for letter in driver.values("dead_letters")] == [
+        f"ValueError: place {place} of {of}: there must be 1, 2, 4, … places, counted from 0"
+    ]
+
+
+def sliced_batch(backend: Bytes, process: type[Sliced], *events: Do) -> list[str]:
+    runner = Runner(process(), encode=msgspec.json.encode, decode=msgspec.json.Decoder(Do).decode)
+    store = PagedStore(backend, runner.layout)
+    rows = [Row(n, msgspec.json.encode(e), f"m:0:{n}", e) for n, e in enumerate(events)]
+    runner.run_batch(store, {"1:k": rows}, -(2**62))
+    store.commit(-(2**62))
+    return [msgspec.json.decode(e.payload) for e in runner.emissions]
+
+
+def test_a_place_costs_what_its_parts_hold_and_what_is_asked_for_ahead_is_read_at_once() -> None:
+    class Blind(Sliced):
+        name = "Sliced"
+        look_ahead = KeyedProcess.look_ahead
+
+    backend = Bytes()
+    sliced_batch(backend, Sliced, *(Do("put", f"i{n}", n) for n in range(20_000)))
+    stored = sum(map(len, backend.pages.values()))
+    backend.read = 0
+    sliced_batch(backend, Sliced, Do("some", "64", 7))
+    assert 0 < backend.read < stored / 4  # seven parts of 400, each in a page of its own
+    asked = [Do("get", f"i{n * 61}") for n in range(300)]
+    for process, most in ((Sliced, 6), (Blind, 10**6)):
+        backend.requests = 0
+        assert sliced_batch(backend, process, *asked) == [f"{n * 61}" for n in range(300)]
+        assert backend.requests <= most
+    assert backend.requests > 20
+
+
+def test_who_fails_to_ask_ahead_is_answered_all_the_same() -> None:
+    class Clumsy(Sliced):
+        name = "Sliced"
+
+        def look_ahead(self, events: Sequence[Do]) -> None:
+            raise ValueError("no idea")
+
+    driver = TestDriver(Clumsy())
+    driver.send_batch([("k", 1, Do("put", "x", 5)), ("k", 2, Do("get", "x"))])
+    assert driver.values() == ["5"]
+    assert driver.values("dead_letters") == []
 
 
 class Short(KeyedProcess[Do, str]):
