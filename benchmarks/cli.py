@@ -471,6 +471,27 @@ def w8(
     report.write("w8", bench.absent(sizes), bench.configuration(sizes), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench matching --windows 100 --out matching.json")
+def matching(
+    windows: Annotated[int, typer.Option(min=1, max=10_000, help="Windows of each size.")] = 100,
+    seed: Annotated[int, typer.Option(help="Where everybody is.")] = 1,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """How long a dispatch window takes to decide: 300 riders and 1,000 cars, and 1,000 and 5,000.
+
+    How likely each driver is to say yes is in the cost, from 40 answers of each and 5,000 of the fleet.
+    """
+    from apps.ridesharing.matcher_report import carry_out
+    from benchmarks import report
+
+    found = {
+        f"{riders}_x_{cars}": carry_out(riders, cars, windows, seed, acceptance=True)
+        for riders, cars in ((300, 1_000), (1_000, 5_000))
+    }
+    report.write("matching", found, {"windows": windows, "seed": seed}, out, markdown)
+
+
 @app.command(epilog="Example: millrace bench w7 --quick")
 def w7(
     rows: Rows = None,

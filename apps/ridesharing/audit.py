@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from apps.ridesharing.lifecycle import TERMINAL, may_follow
+from apps.ridesharing.matching import Rules
 
 #: The invariants and what they say.
 INVARIANTS: Final = {
@@ -60,19 +61,20 @@ def _brief(row: Mapping[Any, Any]) -> str:
     return ", ".join(f"{n} {row[n]}" for n in names if n in row)
 
 
-def audit(tables: Mapping[str, pd.DataFrame], *, patience_ms: int) -> Findings:
+def audit(tables: Mapping[str, pd.DataFrame], *, patience_ms: int, rules: Rules | None = None) -> Findings:
     """Check the tables against the invariants.
 
     Args:
         tables: ``assignments`` and ``trips`` (all revisions of a row, or the last), ``offers``, ``windows``.
         patience_ms: How long a driver is searched for, ms.
+        rules: Which classes serve which others; ``None``: each serves its own alone.
     """
     found = Findings(checked={name: len(frame) for name, frame in tables.items()})
     found.by_invariant = dict.fromkeys(INVARIANTS, 0)
     attempts = _newest(tables["assignments"], ["request_id", "attempt"], found)
     if len(attempts):
         _commitments(attempts, found)
-        _eligible(attempts, found)
+        _eligible(attempts, rules or Rules(), found)
         _numbers(attempts, found)
     if len(tables["trips"]):
         _states(tables["trips"], found)
@@ -116,12 +118,14 @@ def _one_region(wrong: pd.DataFrame) -> int:
     return 9 if len(wrong) and wrong["region"].nunique() > 1 else 1
 
 
-def _eligible(attempts: pd.DataFrame, found: Findings) -> None:
+def _eligible(attempts: pd.DataFrame, rules: Rules, found: Findings) -> None:
     made = attempts[attempts["policy"] != "manual"]
     found.add(2, made[made["location_age_ms"] > made["ttl_ms"]], "the position was too old")
     found.add(2, made[made["distance_m"] > made["radius_m"] + 0.1], "beyond the radius")
-    other = (made["vehicle_class"] != made["wanted_class"]) & (made["vehicle_class"] != "")
-    found.add(2, made[other], "another class")
+    serving = {(one.vehicle_class, one.wanted) for one in rules.serves}
+    classes = zip(made["vehicle_class"], made["wanted_class"], strict=True)
+    other = [car not in ("", wanted) and (car, wanted) not in serving for car, wanted in classes]
+    found.add(2, made[other], "a class that does not serve the one asked for")
 
 
 def _numbers(attempts: pd.DataFrame, found: Findings) -> None:

@@ -86,6 +86,8 @@ class Auditor(KeyedProcess[Journal, Violation]):
                 self._alarm(ctx, event, 2, f"{event.distance_m:.0f} m away, {event.radius_m:.0f} are allowed")
             if not event.fits:
                 self._alarm(ctx, event, 2, "the car is of another class")
+            if event.apart:
+                self._alarm(ctx, event, 2, "rider and driver are never to meet")
             account.open = commitment
             if event.deadline_ms:
                 ctx.timers.at(event.deadline_ms + 1, _OFFER)

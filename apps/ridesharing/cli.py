@@ -60,12 +60,12 @@ def audit(
     from apps.ridesharing.audit import INVARIANTS
     from apps.ridesharing.audit import audit as check
     from millrace.operations.report import write
-    from millrace.time import ms
 
     settings = _settings(overrides)
     folder = _folder(root, settings)
     tables = {name: read_table(folder, name) for name in _TABLES}
-    found = check(tables, patience_ms=ms(settings.dispatch.patience))
+    told = settings.dispatch_config()
+    found = check(tables, patience_ms=told.patience_ms, rules=told.rules)
     streaming = len(read_table(folder, "violations"))
     console = Console()
     table = Table("invariant", "what it says", "violations", title=f"audit of {folder}")
@@ -164,6 +164,77 @@ def shadows(
     who(by, settings)
     send_control(settings, SetShadows(chosen))
     typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
+
+
+@app.command(epilog="Example: millrace ridesharing switchback -s experiment.name=matching --out report.json")
+def switchback(
+    root: Root = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The comparison, as JSON.")] = None,
+) -> None:
+    """Compare the two policies that take turns in each region (settings experiment.*), block by block.
+
+    Intervals are those of differences between blocks, with 95 %, made for one look. Settings must be those
+    that the app runs with.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from apps.ridesharing.switchbacks import compare_trips
+    from millrace.operations.report import write
+
+    settings = _settings(overrides)
+    plan = settings.experiment.plan()
+    if plan is None:
+        raise UserError("no policies take turns: set experiment.name, as for the app")
+    folder = _folder(root, settings)
+    trips, windows = (read_table(folder, name).to_dict("records") for name in ("trips", "windows"))
+    found = compare_trips(plan, trips, windows)  # type: ignore[arg-type]
+    title = f"{plan.name}: {plan.arms[1]} beside {plan.arms[0]}"
+    table = Table("", *plan.arms, "difference", "95 %", "pairs", title=title)
+    for name in ("wait_s", "served_share"):
+        of = found[name]
+        ends = "too few blocks" if of["low"] is None else f"{of['low']:.4g} to {of['high']:.4g}"
+        means = [_figure(of["arms"][arm]["mean"]) for arm in plan.arms]
+        table.add_row(name, *means, _figure(of["difference"]), ends, str(of["pairs"]))
+    Console().print(table)
+    write(out, found)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+class Stands(StrEnum):
+    """What a rider and a driver are to each other."""
+
+    favourite = "favourite"
+    block = "block"
+    none = "none"
+
+
+@app.command(epilog='Example: millrace ridesharing pair block rider-7 d-0042 --reason "complaint" --by ann')
+def pair(
+    stands: Annotated[Stands, typer.Argument(help="block: never to meet; none: takes it back.")],
+    rider_id: str,
+    driver_id: str,
+    reason: Why,
+    start: From = None,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Make a rider and a driver favourites, or see that they never meet again, in all regions.
+
+    What they are on the way to together goes on. Who did it stands in the table operations.
+    """
+    from apps.ridesharing.commanding import pair_of, send_control
+
+    settings = _settings(overrides, bootstrap)
+    operator, from_ms = who(by, settings), _time(start) if start else 0
+    event = pair_of(stands.value, rider_id, driver_id, operator, reason, from_ms)
+    send_control(settings, event)
+    typer.echo(f"command {event.command_id} sent; it will stand in the table operations")
 
 
 @surge_app.command("cap", epilog='Example: millrace ridesharing surge cap 1.5 --reason "storm" --by ann')

@@ -9,8 +9,9 @@ from apps.ridesharing.events import (
     Action,
     Command,
     Control,
+    PairKind,
+    SetPair,
     SetPolicy,
-    SetShadows,
     SetSurgeCap,
     key_of,
     too_far_ahead,
@@ -88,11 +89,30 @@ def cap_of(cap: float, operator: str, reason: str, from_ms: int = 0) -> SetSurge
     return SetSurgeCap(cap, _identity(), operator, reason, from_ms)
 
 
+def pair_of(
+    stands: PairKind, rider_id: str, driver_id: str, operator: str, reason: str, from_ms: int = 0
+) -> SetPair:
+    """Return what a rider and a driver are to each other, with an identity of its own.
+
+    Args:
+        stands: What they are.
+        rider_id: The rider.
+        driver_id: The driver.
+        operator: Who wants it.
+        reason: Why.
+        from_ms: From when on, event time, UTC ms; 0: from when it is read.
+
+    >>> pair_of("block", "rider-7", "d1", "ann", "complaint").stands
+    'block'
+    """
+    return SetPair(rider_id, driver_id, stands, _identity(), operator, reason, from_ms)
+
+
 def _identity() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def send_control(settings: RidesharingSettings, event: SetPolicy | SetShadows | SetSurgeCap) -> None:
+def send_control(settings: RidesharingSettings, event: Control) -> None:
     """Send what holds in all regions, to the only partition of its topic.
 
     Raises:

@@ -6,9 +6,12 @@ from typing import Final
 
 import msgspec
 
+from apps.ridesharing.acceptance import AcceptanceConfig
 from apps.ridesharing.arrivals import ArrivalConfig
+from apps.ridesharing.income import IncomeConfig
 from apps.ridesharing.matching import Policy, Rules
 from apps.ridesharing.regions import Regions
+from millrace.experiments.switchback import Switchback
 
 #: So long a request waits for word of the end of its rider's open one in another region, ms.
 HOLD_MS: Final = 20_000
@@ -49,6 +52,9 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         places_ms: In each such time it is written once where a car is; 0: never.
         arrivals: How arrival times are learned and told; ``None``: they are not.
         free_ms: At the end of each such time it is told which cells have free cars; 0: never.
+        acceptance: How it is learned which drivers take what, and what a no costs; ``None``: it is not.
+        income: How much it counts who has been idle for long; ``None``: it does not.
+        switchback: The experiment by which policies take turns in each region; ``None``: they do not.
     """
 
     regions: Regions = Regions()
@@ -82,6 +88,9 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     places_ms: int = 30_000
     free_ms: int = 30_000
     arrivals: ArrivalConfig | None = None
+    acceptance: AcceptanceConfig | None = None
+    income: IncomeConfig | None = None
+    switchback: Switchback | None = None
 
     @property
     def asks_everywhere(self) -> bool:

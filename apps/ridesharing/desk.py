@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
+from apps.ridesharing.acceptance import Acceptance, Chance
 from apps.ridesharing.arrivals import Arrivals
 from apps.ridesharing.book import Book
 from apps.ridesharing.config import HOLD_MS, DispatchConfig
 from apps.ridesharing.entries import Car, Closed, Due, Ride
 from apps.ridesharing.events import Handover
 from apps.ridesharing.geo import distance_m, travel_ms
+from apps.ridesharing.income import Income
 from apps.ridesharing.lifecycle import TERMINAL, may_follow
+from apps.ridesharing.pairs import Known, Named, named
 from apps.ridesharing.records import (
     Assignment,
     Attempt,
@@ -25,6 +28,8 @@ from apps.ridesharing.records import (
     Trip,
 )
 
+#: Why an offer is refused by who is not free: that says nothing of what a driver likes.
+BUSY: Final = "driver busy"
 #: A driver this near counts as arrived on the approach, metres.
 _THERE_M = 200.0
 #: A driver must have come nearer by this share of the way since the last look.
@@ -54,9 +59,12 @@ class Desk:
         now: The moment, ms.
         say: Where records go.
         arrivals: What ways take; ``None``: that is not learned.
+        pairs: Riders and drivers who are something to each other.
+        acceptance: What drivers are likely to take; ``None``: that is not learned.
+        income: How long drivers have been idle; ``None``: that does not count.
     """
 
-    __slots__ = ("arrivals", "book", "config", "now", "region", "say")
+    __slots__ = ("acceptance", "arrivals", "book", "config", "income", "now", "pairs", "region", "say")
 
     def __init__(
         self,
@@ -66,13 +74,23 @@ class Desk:
         now: int,
         say: Sink,
         arrivals: Arrivals | None = None,
+        pairs: Known | None = None,
+        acceptance: Acceptance | None = None,
+        income: Income | None = None,
     ) -> None:
+        self.acceptance = acceptance
+        self.income = income
         self.arrivals = arrivals
+        self.pairs: Known = pairs or {}
         self.book = book
         self.config = config
         self.region = region
         self.now = now
         self.say = say
+
+    def named(self, rider_id: str) -> Named:
+        """Return the drivers who are something to a rider now."""
+        return named(self.pairs, rider_id, self.now) if self.pairs else Named()
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -227,6 +245,10 @@ class Desk:
     ) -> None:
         """Take a ride from its driver and look for another, unless there have been enough attempts."""
         driver_id = ride.driver_id
+        if attempt == "expired":
+            self._learn(ride, "ignore")
+        elif attempt == "rejected" and cause != BUSY:
+            self._learn(ride, "reject")
         self.free(ride, attempt)
         if reason is not None:
             self.release(ride.request_id, driver_id, reason)
@@ -256,7 +278,8 @@ class Desk:
             ttl_ms=self.config.ttl_ms,
             distance_m=metres,
             radius_m=self.config.rules.radius_m,
-            fits=self.book.cars[driver_id].vehicle_class == ride.vehicle_class,
+            fits=self.config.rules.fits(self.book.cars[driver_id].vehicle_class, ride.vehicle_class),
+            apart=driver_id in self.named(ride.rider_id).blocked,
         )
         expected = None
         if self.arrivals is not None:
@@ -287,7 +310,16 @@ class Desk:
     def accept(self, ride: Ride) -> None:
         """Take a driver's yes to the open offer."""
         ride.answered |= 1 << ride.attempt
+        self._learn(ride, "accept")
         self._accepted(ride, "accepted")
+
+    def _learn(self, ride: Ride, answer: Literal["accept", "reject", "ignore"]) -> None:
+        """Learn from what a driver made of an offer, and say what was expected."""
+        if self.acceptance is None:
+            return
+        expected = self.acceptance.hear(ride.driver_id, ride.distance_m, yes=answer == "accept")
+        about = (ride.request_id, ride.driver_id, ride.attempt, self.region, round(ride.distance_m, 1))
+        self.say("chances", Chance(*about, round(expected, 4), answer, self.now))
 
     def _accepted(self, ride: Ride, cause: str) -> None:
         car = self.book.cars[ride.driver_id]
@@ -315,6 +347,8 @@ class Desk:
         ride.offered_ms, ride.accepted_ms = self.now, 0
         ride.distance_m, ride.age_ms = metres, max(0, self.now - car.seen_ms)
         ride.idle_ms = max(0, self.now - car.free_since_ms)
+        if self.income is not None:
+            self.income.took(driver_id, ride.idle_ms)
 
     def free(self, ride: Ride, attempt: AttemptState) -> None:
         """End the commitment of a ride's driver, exactly once."""

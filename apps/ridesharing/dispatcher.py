@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from apps.ridesharing.acceptance import Acceptance, Chance, Tally
 from apps.ridesharing.arrivals import Arrivals, Way
 from apps.ridesharing.book import Book
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.desk import Desk
+from apps.ridesharing.desk import BUSY, Desk
 from apps.ridesharing.earlier import DISPATCHER, EarlierBook, adopt
 from apps.ridesharing.entries import Car, Closed, Deadline, Due, Head, Ride, kind_of
 from apps.ridesharing.eta.features import Driver, Sum
@@ -31,14 +32,17 @@ from apps.ridesharing.events import (
     Position,
     Progress,
     RideRequest,
+    SetPair,
     SetPolicy,
     SetShadows,
     VehicleClass,
 )
+from apps.ridesharing.income import Idle, Income
 from apps.ridesharing.lifecycle import COMMITTED
 from apps.ridesharing.matching import SOLVERS, Policy, Problem
 from apps.ridesharing.neighbours import cross_border, take_handover
 from apps.ridesharing.operations import carry_out, lift
+from apps.ridesharing.pairs import Pair, by_rider, keep_pair
 from apps.ridesharing.reconcile import (
     check_trip,
     finish_trip,
@@ -127,12 +131,17 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     #: What operators have switched in all regions, and the newest of it that this one has told.
     switches = broadcast_state(str, Switch)
     told = value_state(str, default="", ttl=TELL_MS * 2)
+    #: Riders and drivers who are favourites, or never to meet, in whatever region.
+    pairs = broadcast_state(str, Pair)
     #: Arrival times: what ways took, for good and of late, by drivers; how wide intervals are; ways now.
     took = map_state(str, Sum, ttl=days(60), paged=True)
     took_late = map_state(str, Sum, ttl=hours(12), paged=True)
     paces = map_state(str, Driver, ttl=days(60), paged=True)
     widths = map_state(str, Width, ttl=days(60))
     ways = map_state(str, Way, ttl=hours(12), paged=True)
+    #: What drivers, and the fleet by distance, have answered; how long drivers have been idle of late.
+    answered = map_state(str, Tally, ttl=days(30), paged=True)
+    idled = map_state(str, Idle, ttl=days(1), paged=True)
 
     offers = side_output(Offer)
     assignments = side_output(Assignment)
@@ -151,6 +160,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     free = side_output(FreeCars)
     arrivals = side_output(Arrival)
     drives = side_output(Drive)
+    chances = side_output(Chance)
 
     def __init__(self, config: DispatchConfig | None = None) -> None:
         self.config = config or DispatchConfig()
@@ -254,8 +264,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         return latest + _END_MS
 
     def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
-        """Switch the policy, or which policies are computed beside it, for all regions; keep who did."""
-        switch_of(control, ctx.watermark, self.switches)
+        """Switch the policy, or what is computed beside it, for all regions, or keep a pair; keep who did."""
+        refused = keep_pair(control, ctx.watermark, self.pairs) if isinstance(control, SetPair) else ""
+        switch_of(control, ctx.watermark, self.switches, refused)
         if isinstance(control, SetShadows):
             self.policies.put("shadows", ",".join(control.policies))
         elif isinstance(control, SetPolicy):
@@ -301,7 +312,12 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         if self.config.arrivals is not None:
             kept = (self.took, self.took_late, self.paces, self.widths, self.ways)
             arrivals = Arrivals(*kept, self._zone, self._models)
-        return Desk(book, self.config, ctx.key, now, say, arrivals)
+        accepts, fair = self.config.acceptance, self.config.income
+        return Desk(
+            book, self.config, ctx.key, now, say, arrivals, self.pairs.view(by_rider),
+            None if accepts is None else Acceptance(self.answered, accepts, now),
+            None if fair is None else Income(self.idled, fair, now),
+        )  # fmt: skip
 
     def _settle(self, book: Book, ctx: Context, after: int) -> None:
         """Set the timers for what comes next, windows after a time; close the book when all is over."""
@@ -423,7 +439,13 @@ def _on_answer(desk: Desk, event: Answer) -> None:
     else:
         if event.reason == "busy" and car is not None:
             car.idle = False  # until the phone says otherwise
-        desk.again(ride, f"driver {event.reason or 'declined'}", None, "rejected", anew=False)
+        desk.again(
+            ride,
+            BUSY if event.reason == "busy" else f"driver {event.reason or 'declined'}",
+            None,
+            "rejected",
+            anew=False,
+        )
 
 
 def _answer_to_nothing(desk: Desk, event: Answer) -> None:

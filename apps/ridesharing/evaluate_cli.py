@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millrace.errors import UserError
 from millrace.operations.report import write
+
+if TYPE_CHECKING:
+    from millrace.experiments import Switchback
 
 app = typer.Typer(help="Replay recorded requests and positions.", no_args_is_help=True, add_completion=False)
 
@@ -60,6 +63,24 @@ def replay(
     traffic: Annotated[
         bool, typer.Option("--traffic", help="Cars are as slow as recorded trips were there, at that hour.")
     ] = False,
+    declines: Annotated[
+        bool, typer.Option("--declines", help="Drivers say no, or nothing, each as often as drawn.")
+    ] = False,
+    acceptance: Annotated[
+        bool, typer.Option("--acceptance", help="Go by who is likely to say yes; waits without it, too.")
+    ] = False,
+    miss: Annotated[str, typer.Option(help="What an offer costs that is not taken, as a drive.")] = "30s",
+    fairness: Annotated[
+        str, typer.Option(help="So much longer a drive may be to who has been idle; and figures without.")
+    ] = "0s",
+    switchback: Annotated[
+        str, typer.Option(help="Two policies that take turns, e.g. fifo,optimal, and their comparison.")
+    ] = "",
+    block: Annotated[str, typer.Option(help="How long each of them holds.")] = "30m",
+    guard: Annotated[str, typer.Option(help="Who asks so early in a block is not judged.")] = "10m",
+    beside_policy: Annotated[
+        PolicyName | None, typer.Option("--beside", help="Replay by this policy, too, and compare by hour.")
+    ] = None,
     car_value: Annotated[
         str, typer.Option(help="What a car is worth where more riders come than there are cars.")
     ] = "400s",
@@ -71,7 +92,7 @@ def replay(
     """Replay recorded requests in a closed loop with cars that accept at once and wait where they end."""
     from apps.ridesharing.recorded import cut, parse_time, read_requests
     from apps.ridesharing.replay import Faults
-    from apps.ridesharing.replay_report import WAITS, Plan, carry_out
+    from apps.ridesharing.replay_report import Plan, beside, carry_out
     from millrace.time.durations import to_ms
 
     start_ms, end_ms = parse_time(start), parse_time(end)
@@ -93,13 +114,19 @@ def replay(
         audit_topics=audit_topics,
         arrival_times=arrival_times,
         traffic=traffic,
+        declines=declines,
+        acceptance=acceptance,
+        miss_ms=to_ms(miss),
+        fairness_ms=to_ms(fairness),
+        switchback=_turns(switchback, block, guard),
+        beside=None if beside_policy is None else beside_policy.value,
         car_value_ms=to_ms(car_value),
         drop_value_ms=to_ms(drop_value),
     )
     report = carry_out(plan, requests, assignments, quiet=quiet)
-    if arrival_times:
-        before = carry_out(dataclasses.replace(plan, arrival_times=False), requests, None, quiet=quiet)
-        report["without"] = {name: before[name] for name in WAITS}
+    if arrival_times or acceptance or plan.fairness_ms:
+        usual = dataclasses.replace(plan, arrival_times=False, acceptance=False, fairness_ms=0)
+        beside(plan, report, carry_out(usual, requests, None, quiet=quiet))
     write(out, report)
     if not quiet:
         show(report, f"{len(requests):,} requests, {fleet} cars, {policy.value}")
@@ -131,12 +158,15 @@ def matcher(
     cars: Annotated[int, typer.Option(min=1, max=50_000, help="Free cars.")] = 1_000,
     windows: Annotated[int, typer.Option(min=1, max=10_000, help="Windows that are measured.")] = 100,
     seed: Annotated[int, typer.Option(help="Where everybody is.")] = 1,
+    acceptance: Annotated[
+        bool, typer.Option("--acceptance", help="It counts who is likely to say yes, too.")
+    ] = False,
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:
     """Measure how long the optimal policy takes for a window of scattered riders and cars."""
     from apps.ridesharing.matcher_report import carry_out
 
-    report = carry_out(riders, cars, windows, seed)
+    report = carry_out(riders, cars, windows, seed, acceptance=acceptance)
     write(out, report)
     if not quiet:
         show(report, f"{riders:,} riders, {cars:,} cars")
@@ -343,6 +373,18 @@ def parse_radius(text: str) -> float:
     if not 100 <= metres <= 50_000:
         raise UserError(f"--radius is between 100m and 50km, not {text}")
     return metres
+
+
+def _turns(arms: str, block: str, guard: str) -> Switchback | None:
+    from millrace.experiments import Switchback
+    from millrace.time.durations import to_ms
+
+    if not arms:
+        return None
+    first, _, second = arms.partition(",")
+    if not {first, second} <= {one.value for one in PolicyName}:
+        raise UserError(f"--switchback names two of {', '.join(PolicyName)}, e.g. fifo,optimal; not {arms}")
+    return Switchback("replay", (first, second), to_ms(block), to_ms(guard))
 
 
 def _window_ms(text: str) -> int:

@@ -15,7 +15,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-VehicleClass = Literal["standard", "xl", "premium"]
+VehicleClass = Literal["standard", "xl", "premium", "accessible"]
+#: How a rider and a driver stand to each other; ``none``: as anybody.
+PairKind = Literal["favourite", "block", "none"]
 DriverState = Literal["idle", "approaching", "waiting", "on_trip"]
 Stage = Literal["arrived", "started", "finished"]
 Action = Literal["assign", "cancel", "block", "unblock", "blackout", "lift", "end_trip"]
@@ -425,4 +427,26 @@ class SetSurgeCap(msgspec.Struct, frozen=True, tag_field="kind", tag="set_surge_
     from_ms: TimeMs = 0
 
 
-Control = SetPolicy | SetShadows | SetSurgeCap
+class SetPair(msgspec.Struct, frozen=True, tag_field="kind", tag="set_pair"):
+    """A control event: a rider and a driver have each other for a favourite, or are never to meet again.
+
+    Attributes:
+        rider_id: The rider.
+        driver_id: The driver.
+        stands: What they are to each other from now on; ``none`` takes back what was said before.
+        command_id: Its identity.
+        operator: Who wants it: somebody at a desk, or the service that takes ratings.
+        reason: Why.
+        from_ms: From when on, UTC milliseconds; 0: from when it arrives.
+    """
+
+    rider_id: Identifier
+    driver_id: Identifier
+    stands: PairKind
+    command_id: Identifier
+    operator: Identifier
+    reason: Identifier
+    from_ms: TimeMs = 0
+
+
+Control = SetPolicy | SetShadows | SetSurgeCap | SetPair

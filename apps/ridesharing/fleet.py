@@ -17,6 +17,7 @@ from apps.ridesharing.events import Answer, DriverState, Event, Position, Progre
 from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
 from apps.ridesharing.records import Assignment, Offer, Release
 from apps.ridesharing.regions import ZONE_RESOLUTION
+from apps.ridesharing.willing import NO_AFTER_MS, Willing
 
 #: A driver sends a position so often, ms.
 HEARTBEAT_MS: Final = 100_000
@@ -162,6 +163,7 @@ class Fleet:
         start_ms: When they come on line, UTC ms.
         until_ms: Until when idle time counts, UTC ms.
         traffic: How much longer a way to a pick-up takes than at that speed; ``None``: as long.
+        willing: Which rides they take; ``None``: all.
     """
 
     requests: list[Request]
@@ -170,6 +172,7 @@ class Fleet:
     start_ms: int
     until_ms: int
     traffic: Traffic | None = None
+    willing: Willing | None = None
     drivers: dict[str, Driver] = field(default_factory=dict)
     served: dict[str, Served] = field(default_factory=dict)
 
@@ -237,21 +240,27 @@ class Fleet:
         driver = self.drivers[offer.driver_id]
         self._offers[offer.request_id] = offer
         free = not driver.request_id
-        if free:
+        said = "accept" if free else "reject"
+        if free and self.willing is not None:
+            said = self.willing.says(driver.driver_id, offer.offer_id, offer.distance_m)
+            if said == "ignore":
+                return
+        if said == "accept":
             driver.request_id = offer.request_id
             driver.idle_ms += max(0, min(now, self.until_ms) - driver.free_since_ms)
+        at = now + NO_AFTER_MS if free and said == "reject" else now + 1
         answer = Answer(
-            event_time_ms=now + 1,
+            event_time_ms=at,
             event_id=f"{offer.offer_id}-{offer.driver_id}-{now}",
             request_id=offer.request_id,
             driver_id=offer.driver_id,
             zone=_zone(self._by_id[offer.request_id]),
             offer_id=offer.offer_id,
             attempt=offer.attempt,
-            answer="accept" if free else "reject",
+            answer="accept" if said == "accept" else "reject",
             reason="" if free else "busy",
         )
-        self._send(now + 1, answer)
+        self._send(at, answer)
 
     def _assigned(self, message: Assignment, now: int) -> None:
         driver, request = self.drivers[message.driver_id], self._by_id[message.request_id]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from apps.ridesharing.acceptance import STEPS_M, Acceptance, AcceptanceConfig, Tally
 from apps.ridesharing.geo import cell_of
 from apps.ridesharing.matching import FreeCar, Rider, Rules, fifo, optimal, problem
 from apps.ridesharing.replay import Optimum
@@ -16,9 +17,17 @@ from apps.ridesharing.replay import Optimum
 _LAT, _LON, _SPAN = 37.76, -122.45, 0.05
 #: The first windows warm caches up and do not count.
 _WARM: Final = 2
+#: A day after the answers, ms.
+_NOW: Final = 86_400_000
 
 
-def carry_out(riders: int, cars: int, windows: int, seed: int) -> dict[str, Any]:
+class _Kept(dict[str, Any]):
+    """What a map state keeps, unpacked."""
+
+    put = dict.__setitem__
+
+
+def carry_out(riders: int, cars: int, windows: int, seed: int, *, acceptance: bool = False) -> dict[str, Any]:
     """Decide windows and measure each from its riders and cars to the match.
 
     Args:
@@ -26,14 +35,21 @@ def carry_out(riders: int, cars: int, windows: int, seed: int) -> dict[str, Any]
         cars: Who is free.
         windows: How many are measured.
         seed: Where everybody is.
+        acceptance: Whether it counts who is likely to say yes, by answers of each driver and of the fleet.
     """
+    tallies = _answers(cars, seed) if acceptance else _Kept()
     took, cpu, optimum, saved = [], [], Optimum(), []
     for number in range(windows + _WARM):
         draws = random.Random(f"{seed}-{number}")  # noqa: S311
         asking, free = _window(draws, riders, cars)
         demand = {cell_of(r.lat, r.lon): 1.0 for r in asking}
         began, worked = time.perf_counter(), time.process_time()
-        given = problem(asking, free, Rules(), demand)
+        doubts = (
+            Acceptance(tallies, AcceptanceConfig(), _NOW).doubts([car.driver_id for car in free])
+            if acceptance
+            else None
+        )
+        given = problem(asking, free, Rules(), demand, doubts=doubts)
         match = optimal(given)
         if number >= _WARM:
             took.append((time.perf_counter() - began) * 1_000)
@@ -45,6 +61,7 @@ def carry_out(riders: int, cars: int, windows: int, seed: int) -> dict[str, Any]
         "riders": riders,
         "cars": cars,
         "windows": windows,
+        "acceptance": acceptance,
         "p50_ms": float(np.percentile(took, 50)),
         "p99_ms": float(np.percentile(took, 99)),
         "max_ms": float(max(took)),
@@ -52,6 +69,17 @@ def carry_out(riders: int, cars: int, windows: int, seed: int) -> dict[str, Any]
         "optimality_ratio": optimum.ratio,
         "saved_over_fifo": float(np.mean(saved)),
     }
+
+
+def _answers(cars: int, seed: int) -> _Kept:
+    """Return what drivers have answered before: some dozens each, of which they took some."""
+    draws, kept = random.Random(f"{seed}-answers"), _Kept()  # noqa: S311
+    for step in range(len(STEPS_M) + 1):
+        kept[f"m:{step}"] = Tally(900.0 - 100 * step, 1_000.0, 0)
+    kept["all"] = Tally(4_000.0, 5_000.0, 0)
+    for n in range(cars):
+        kept[f"d:d{n:05}"] = Tally(draws.uniform(5, 40), 40.0, draws.randrange(_NOW))
+    return kept
 
 
 def _window(draws: random.Random, riders: int, cars: int) -> tuple[list[Rider], list[FreeCar]]:

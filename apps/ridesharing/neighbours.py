@@ -14,7 +14,7 @@ from apps.ridesharing.book import Book
 from apps.ridesharing.desk import Desk
 from apps.ridesharing.entries import Car, Due, Ride, Wish, kind_of
 from apps.ridesharing.events import Handover
-from apps.ridesharing.geo import distance_m
+from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
 from apps.ridesharing.matching import FreeCar
 from apps.ridesharing.reconcile import sign_off
 
@@ -24,6 +24,7 @@ _ASK_AGAIN_MS = 20_000
 _DEPARTED_MS = 600_000
 #: Edges of two zones, metres: so far a disk of zones is counted on for each ring.
 _RING_M = 1_900.0
+_MS_PER_M = CIRCUITY / SPEED_M_PER_MS
 
 
 def cross_border(desk: Desk, driver_id: str) -> None:
@@ -114,13 +115,15 @@ def grant_wishes(desk: Desk, free: Sequence[FreeCar]) -> None:
     for request_id, wish in book.take_wishes():
         if wish.until_ms < desk.now:
             continue
+        classes = desk.config.rules.classes_for(wish.vehicle_class)
         near = [
-            (distance_m(car.lat, car.lon, wish.lat, wish.lon), car.driver_id, car)
+            (classes[car.vehicle_class] + metres * _MS_PER_M, car.driver_id, car)
             for car in left
-            if car.vehicle_class == wish.vehicle_class
+            if car.vehicle_class in classes
+            and (metres := distance_m(car.lat, car.lon, wish.lat, wish.lon)) <= desk.config.rules.radius_m
         ]
-        metres, driver_id, chosen = min(near, key=lambda x: x[:2], default=(0.0, "", None))
-        if chosen is None or metres > desk.config.rules.radius_m:
+        _, driver_id, chosen = min(near, key=lambda x: x[:2], default=(0, "", None))
+        if chosen is None:
             continue
         left.remove(chosen)
         stay = desk.now + desk.config.stay_ms

@@ -71,6 +71,8 @@ def _assign(desk: Desk, event: Command) -> str:
         return f"the driver has request {car.request_id}"
     if book.blocked.get(event.driver_id, 0) > desk.now:
         return "the driver is blocked"
+    if event.driver_id in desk.named(ride.rider_id).blocked:
+        return "the rider and the driver are not to meet"
     if ride.state == "offered":
         offered_to = ride.driver_id
         desk.free(ride, "withdrawn")

@@ -86,6 +86,8 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
             tables={"Dispatcher.arrivals": "arrivals", "Dispatcher.drives": "drives"},
             topics={"Dispatcher.arrivals": topics.arrivals},
         )
+    if told.acceptance is not None:
+        wired = wired.write(tables={"Dispatcher.chances": "chances"})
     return wired.write(
         tables={
             "main": "violations",

@@ -545,7 +545,8 @@ class Journal(msgspec.Struct, frozen=True, gc=False):
         ttl_ms: How old it may be, ms.
         distance_m: Of an offer: straight line to the pick-up, metres.
         radius_m: How long it may be, metres.
-        fits: Of an offer: whether the class of the car is the one asked for.
+        fits: Of an offer: whether the class of the car serves the one asked for.
+        apart: Of an offer: whether rider and driver are never to meet.
     """
 
     subject: str
@@ -564,6 +565,7 @@ class Journal(msgspec.Struct, frozen=True, gc=False):
     distance_m: float = 0.0
     radius_m: float = 0.0
     fits: bool = True
+    apart: bool = False
 
 
 class Violation(msgspec.Struct, frozen=True, gc=False):

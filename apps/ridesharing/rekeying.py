@@ -30,6 +30,8 @@ from millrace.time import NEVER
 
 #: Tables of arrival times: of regions that become one, that of the one that has learned most stays.
 _LEARNED: Final = ("took", "took_late", "paces", "widths")
+#: What is kept by driver: of regions that become one all of it stays.
+_OF_DRIVERS: Final = ("answered", "idled")
 #: Deadlines that hang on a ride.
 _OF_RIDES: Final = frozenset({Due.BOOKED, Due.OFFER, Due.APPROACH, Due.NO_SHOW, Due.TRIP, Due.GIVE_UP})
 
@@ -223,6 +225,9 @@ class Rekeying:
                 for name in _LEARNED:
                     if getattr(old, name):
                         setattr(new, name, dict(getattr(old, name)))
+                for name in _OF_DRIVERS:
+                    if getattr(old, name):
+                        setattr(new, name, {**(getattr(new, name) or {}), **getattr(old, name)})
                 new.told = max(new.told or (0, ""), old.told or (0, ""), key=lambda kept: kept[1])
                 if new.told == (0, ""):
                     new.told = None

@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from apps.ridesharing.auditor import Auditor
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Event, Handover, Position, key_of, stream_of
+from apps.ridesharing.events import Control, Event, Handover, Position, key_of, stream_of
 from apps.ridesharing.fleet import Fleet
 from apps.ridesharing.matching import Policy, Problem
 from apps.ridesharing.pipeline import processes
@@ -142,6 +142,11 @@ class Chain:
             host.watermark = max(host.watermark, until)
         found = self._chain.run_batch(events) if events else []
         found += self._chain.advance_watermark(until)
+        return [e._replace(output=e.output.removeprefix("Dispatcher.")) for e in found]
+
+    def switch(self, *controls: Control) -> list[Emission]:
+        """Bring what operators say to all regions."""
+        found = self._chain.broadcast(*controls)
         return [e._replace(output=e.output.removeprefix("Dispatcher.")) for e in found]
 
     def drain(self) -> list[Emission]:

@@ -6,22 +6,27 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 
+from apps.ridesharing.acceptance import AcceptanceConfig
 from apps.ridesharing.arrivals import ArrivalConfig
 from apps.ridesharing.audit import Findings, audit
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.fleet import Fleet, Request, Traffic
+from apps.ridesharing.income import IncomeConfig
 from apps.ridesharing.matching import Policy, Rules
 from apps.ridesharing.regions import Regions
 from apps.ridesharing.replay import Faults, Replay, run_replay
+from apps.ridesharing.switchbacks import compare_trips
 from apps.ridesharing.topic_audit.fairness import gini
 from apps.ridesharing.topic_audit.report import audit_topics
+from apps.ridesharing.willing import Willing
+from millrace.experiments import Switchback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +34,17 @@ if TYPE_CHECKING:
     from millrace.runtime.replay import Record
 
 
-#: What a replay without arrival times is told of beside one with them.
-WAITS: Final = ("served_share", "mean_wait_s", "p95_wait_s", "max_wait_s", "mean_pickup_km", "by_hour")
+#: What a replay without something is told of beside one with it.
+WAITS: Final = (
+    "served_share",
+    "mean_wait_s",
+    "p95_wait_s",
+    "max_wait_s",
+    "mean_pickup_km",
+    "idle_gini",
+    "attempts",
+    "by_hour",
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,12 @@ class Plan:
     audit_topics: bool = False
     arrival_times: bool = False
     traffic: bool = False
+    declines: bool = False
+    acceptance: bool = False
+    miss_ms: int = AcceptanceConfig().miss_ms
+    fairness_ms: int = 0
+    switchback: Switchback | None = None
+    beside: Policy | None = None
     car_value_ms: int = Rules().car_value_ms
     drop_value_ms: int = Rules().drop_value_ms
 
@@ -69,6 +89,9 @@ class Plan:
             patience_ms=300_000,
             refresh_ms=30_000,
             arrivals=ArrivalConfig() if self.arrival_times else None,
+            acceptance=AcceptanceConfig(miss_ms=self.miss_ms) if self.acceptance else None,
+            income=IncomeConfig(worth_ms=self.fairness_ms) if self.fairness_ms else None,
+            switchback=self.switchback,
         )
 
 
@@ -86,20 +109,19 @@ def carry_out(
     Returns:
         The report.
     """
-    traffic = Traffic(requests) if plan.traffic else None
-    fleet = Fleet(requests, plan.fleet, plan.seed, plan.start_ms, plan.end_ms, traffic=traffic)
-    with _progress(quiet) as advance:
-        done = run_replay(
-            fleet,
-            plan.config,
-            faults=plan.faults,
-            keep_log=plan.host == "spark",
-            keep_evidence=plan.audit_topics,
-            progress=advance,
-        )
+    done = _replayed(plan, requests, quiet=quiet)
     report = measure(plan, done)
     if plan.arrival_times:
         report["arrival_times"] = arrivals_of(done)
+    if plan.acceptance:
+        report["acceptance"] = acceptance_of(done)
+    if plan.beside is not None:
+        other = _replayed(
+            replace(plan, policy=plan.beside, host="memory", beside=None), requests, quiet=quiet
+        )
+        report["beside"] = {"policy": plan.beside, **paired(done, other)}
+    if plan.switchback is not None:
+        report["switchback"] = compare_trips(plan.switchback, done.records.get("trips", []))
     if done.evidence is not None:
         audited = audit_topics(done.evidence)
         report |= {"topic_violations": audited.count, "topic_audit": audited.to_json()}
@@ -108,6 +130,22 @@ def carry_out(
     if assignments is not None:
         served_table(done).to_parquet(assignments, index=False)
     return report
+
+
+def _replayed(plan: Plan, requests: list[Request], *, quiet: bool) -> Replay:
+    traffic = Traffic(requests) if plan.traffic else None
+    willing = Willing(plan.seed) if plan.declines else None
+    about = (requests, plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
+    fleet = Fleet(*about, traffic=traffic, willing=willing)
+    with _progress(quiet) as advance:
+        return run_replay(
+            fleet,
+            plan.config,
+            faults=plan.faults,
+            keep_log=plan.host == "spark",
+            keep_evidence=plan.audit_topics,
+            progress=advance,
+        )
 
 
 def measure(plan: Plan, done: Replay) -> dict[str, Any]:
@@ -173,11 +211,48 @@ def arrivals_of(done: Replay) -> dict[str, dict[str, float]]:
     return found
 
 
+def acceptance_of(done: Replay) -> dict[str, float]:
+    """Return how well it was foreseen who takes what.
+
+    Returns:
+        Number of offers that were answered or ignored, share of them taken, mean of what was expected, and
+        Brier scores (mean square error of a probability) of that and of the share taken so far.
+    """
+    rows = pd.DataFrame(done.records.get("chances", []), columns=["expected", "answer"])
+    said = (rows["answer"] == "accept").to_numpy(float)
+    if not len(said):
+        return {"offers": 0}
+    before = np.concatenate([[0.9], (np.cumsum(said)[:-1] + 9.0) / (np.arange(1, len(said)) + 10.0)])
+    return {
+        "offers": len(said),
+        "taken_share": float(said.mean()),
+        "expected_share": float(rows["expected"].mean()),
+        "brier": float(((rows["expected"] - said) ** 2).mean()),
+        "brier_of_fleet": float(((before - said) ** 2).mean()),
+    }
+
+
+def beside(plan: Plan, report: dict[str, Any], before: dict[str, Any]) -> None:
+    """Put the figures of a replay without what is tried beside those of one with it.
+
+    Args:
+        plan: What was tried.
+        report: The report of the replay with it, which is written to.
+        before: That of the replay without.
+    """
+    report["without"] = {name: before[name] for name in WAITS}
+    if plan.fairness_ms:
+        report["gini_lower"] = 1 - report["idle_gini"] / before["idle_gini"] if before["idle_gini"] else 0.0
+        report["wait_more"] = (
+            report["mean_wait_s"] / before["mean_wait_s"] - 1 if before["mean_wait_s"] else 0.0
+        )
+
+
 def audit_replay(plan: Plan, done: Replay) -> Findings:
     """Check the records of a replay as the tables are checked."""
     names = {"assignments": "attempts", "trips": "trips", "offers": "offers", "windows": "windows"}
     tables = {table: pd.DataFrame(done.records.get(output, [])) for table, output in names.items()}
-    return audit(tables, patience_ms=plan.config.patience_ms)
+    return audit(tables, patience_ms=plan.config.patience_ms, rules=plan.config.rules)
 
 
 def by_hour(done: Replay) -> dict[str, dict[str, float]]:
@@ -205,6 +280,40 @@ def by_hour(done: Replay) -> dict[str, dict[str, float]]:
     return found
 
 
+def paired(done: Replay, other: Replay) -> dict[str, Any]:
+    """Return two replays of the same requests side by side: shares served, and waits of whom both serve.
+
+    Args:
+        done: A replay.
+        other: The other, by another policy.
+
+    Returns:
+        ``all``, and ``by_hour`` → hour (UTC) → requests, shares that each served, riders whom both did, and
+        mean waits of those, seconds.
+    """
+    frame = pd.DataFrame([(r.request_id, r.at_ms) for r in done.fleet.requests], columns=["name", "at_ms"])
+    for column, of in (("wait", done), ("other", other)):
+        pickups = frame["name"].map({name: s.pickup_ms for name, s in of.fleet.served.items()})
+        frame[column] = (pickups - frame["at_ms"]) / 1_000
+    hours = pd.to_datetime(frame["at_ms"], unit="ms").dt.strftime("%Y-%m-%dT%H")
+
+    def figures(rows: pd.DataFrame) -> dict[str, float]:
+        both = rows.dropna()
+        return {
+            "requests": len(rows),
+            "served_share": float(rows["wait"].notna().mean()),
+            "other_served_share": float(rows["other"].notna().mean()),
+            "both": len(both),
+            "paired_wait_s": float(both["wait"].mean()) if len(both) else 0.0,
+            "other_paired_wait_s": float(both["other"].mean()) if len(both) else 0.0,
+        }
+
+    return {
+        "all": figures(frame),
+        "by_hour": {str(hour): figures(rows) for hour, rows in frame.groupby(hours)},
+    }
+
+
 def served_table(done: Replay) -> pd.DataFrame:
     """Return a row per served request, by request."""
     rows = [
@@ -230,8 +339,6 @@ def through_spark(plan: Plan, done: Replay) -> dict[str, Any]:
         plan: What was replayed.
         done: The replay in memory, with its log.
     """
-    from dataclasses import replace
-
     from apps.ridesharing.app import app
     from apps.ridesharing.pipeline import topology
     from apps.ridesharing.settings import RidesharingSettings

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self, get_args
 from zoneinfo import available_timezones
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from apps.ridesharing.acceptance import AcceptanceConfig
 from apps.ridesharing.arrivals import ArrivalConfig
 from apps.ridesharing.config import DispatchConfig
 from apps.ridesharing.eta.times import MODEL_NAME, PICKUP_NAME
-from apps.ridesharing.events import MOST_ATTEMPTS
-from apps.ridesharing.matching import Rules
+from apps.ridesharing.events import MOST_ATTEMPTS, VehicleClass
+from apps.ridesharing.income import IncomeConfig
+from apps.ridesharing.matching import Rules, Serves
 from apps.ridesharing.regions import Regions
 from apps.ridesharing.surge.config import REMEMBER_MS, SurgeConfig
+from millrace.experiments import ExperimentError, Switchback
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
+from millrace.time.durations import to_ms
 
 
 class RidesTopics(Section):
@@ -93,6 +97,19 @@ class DispatchSettings(Section):
     drop_value: Duration = Field(
         default=timedelta(seconds=300), description="what it costs that a ride ends where nobody asks"
     )
+    serves: tuple[str, ...] = Field(
+        default=(),
+        description="which classes serve which others and what that costs, e.g. xl:standard:60s; "
+        "default: each its own alone",
+    )
+    favourite: Duration = Field(
+        default=timedelta(minutes=2), description="so much longer a drive may be to have a favourite"
+    )
+    fairness: Duration = Field(
+        default=timedelta(0),
+        description="so much longer a drive may be to a driver who has been idle twice as long as others; "
+        "0: nobody's turn counts",
+    )
     region_resolution: int = Field(
         default=-1, ge=-1, le=7, description="H3 cells of this resolution are the regions; -1: one region"
     )
@@ -123,6 +140,41 @@ class DispatchSettings(Section):
     places: Duration = Field(
         default=timedelta(seconds=30), description="it is written so often where each car is; 0: never"
     )
+
+    @field_validator("serves")
+    @classmethod
+    def _are_classes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        serving(value)
+        return value
+
+
+def serving(texts: tuple[str, ...]) -> tuple[Serves, ...]:
+    """Return which classes serve which others.
+
+    Args:
+        texts: Each the class of the car, the class that is asked for, and what that costs, as a drive.
+
+    Raises:
+        ValueError: It is none of that; or others would serve who needs an accessible car.
+
+    >>> serving(("xl:standard:60s",))
+    (Serves(vehicle_class='xl', wanted='standard', cost_ms=60000),)
+    """
+    classes, found = get_args(VehicleClass), dict[tuple[str, str], Serves]()
+    for text in texts:
+        car, _, rest = text.partition(":")
+        wanted, _, cost = rest.partition(":")
+        if car not in classes or wanted not in classes or car == wanted:
+            raise ValueError(f"{text} names no two of the classes {', '.join(classes)}; e.g. xl:standard:60s")
+        if wanted == "accessible":
+            raise ValueError(f"{text}: who needs an accessible car is served by no other")
+        if (car, wanted) in found:
+            raise ValueError(f"{text}: {car} for {wanted} is there twice")
+        cost_ms = to_ms(cost)
+        if not 0 <= cost_ms <= 3_600_000:
+            raise ValueError(f"{text}: it costs 0s to 1h")
+        found[car, wanted] = Serves(car, wanted, cost_ms)
+    return tuple(found[pair] for pair in sorted(found))
 
 
 class SurgeSettings(Section):
@@ -195,6 +247,47 @@ class ArrivalSettings(Section):
         return str(default_exports(self.registry or default_uri(models), models).absolute())
 
 
+class AcceptanceSettings(Section):
+    """How it is learned which drivers take what; all times are event time."""
+
+    on: bool = Field(default=False, description="the matcher goes by how likely a driver is to say yes")
+    miss: Duration = Field(
+        default=timedelta(seconds=30), description="what an offer costs that is not taken, as a drive"
+    )
+    half_life: Duration = Field(default=timedelta(days=7), description="answers of so long ago count half")
+    shrink: float = Field(
+        default=3.0, ge=0.1, le=1_000, description="so many yeses count as much as what is usual in the fleet"
+    )
+
+
+class ExperimentSettings(Section):
+    """Two policies that take turns in each region, by blocks of event time."""
+
+    name: str = Field(default="", description="its name, which deals the blocks; empty: there is none")
+    arms: tuple[Literal["fifo", "nearest", "optimal"], Literal["fifo", "nearest", "optimal"]] = Field(
+        default=("fifo", "optimal"), description="the policy that the other is compared with, and the other"
+    )
+    block: Duration = Field(default=timedelta(minutes=30), description="how long an arm holds")
+    guard: Duration = Field(
+        default=timedelta(minutes=10), description="who asks so early in a block is not judged"
+    )
+    salt: str = Field(default="", description="deals the blocks anew")
+
+    @model_validator(mode="after")
+    def _means_something(self) -> Self:
+        try:
+            self.plan()
+        except ExperimentError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def plan(self) -> Switchback | None:
+        """Return the experiment; ``None``: there is none."""
+        if not self.name:
+            return None
+        return Switchback(self.name, self.arms, ms(self.block), ms(self.guard), self.salt)
+
+
 class RidesharingSettings(AppSettings):
     """What the ridesharing app can be told."""
 
@@ -209,6 +302,8 @@ class RidesharingSettings(AppSettings):
     dispatch: DispatchSettings = DispatchSettings()
     surge: SurgeSettings = SurgeSettings()
     arrivals: ArrivalSettings = ArrivalSettings()
+    acceptance: AcceptanceSettings = AcceptanceSettings()
+    experiment: ExperimentSettings = ExperimentSettings()
 
     def dispatch_config(self) -> DispatchConfig:
         """Return what the processes are told."""
@@ -223,6 +318,8 @@ class RidesharingSettings(AppSettings):
                 age_weight=d.age_weight,
                 car_value_ms=ms(d.car_value),
                 drop_value_ms=ms(d.drop_value),
+                serves=serving(d.serves),
+                favourite_ms=ms(d.favourite),
             ),
             window_ms=max(1_000, ms(d.window)),
             most_riders=d.most_riders,
@@ -246,6 +343,18 @@ class RidesharingSettings(AppSettings):
             places_ms=max(1_000, ms(d.places)) if d.places else 0,
             free_ms=SurgeConfig().epoch_ms if self.surge.on else 0,
             arrivals=self.arrival_config(),
+            acceptance=self.acceptance_config(),
+            income=IncomeConfig(worth_ms=ms(d.fairness)) if d.fairness else None,
+            switchback=self.experiment.plan(),
+        )
+
+    def acceptance_config(self) -> AcceptanceConfig | None:
+        """Return how it is learned which drivers take what; ``None``: it is not."""
+        told = self.acceptance
+        if not told.on:
+            return None
+        return AcceptanceConfig(
+            miss_ms=ms(told.miss), half_life_ms=max(60_000, ms(told.half_life)), shrink=told.shrink
         )
 
     def arrival_config(self) -> ArrivalConfig | None:

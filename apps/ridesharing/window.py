@@ -42,11 +42,13 @@ def close_window(
     rides = waiting[: config.most_riders]
     if rides:
         free = free_cars(book, now, config.ttl_ms)
-        riders = [_rider(ride, now) for ride in rides]
+        riders = [_rider(desk, ride) for ride in rides]
         demand = demand_per_minute(book, config.rules.half_life_ms)
         drives = None if desk.arrivals is None else desk.arrivals.drives(riders, free, now)
-        given = problem(riders, free, config.rules, demand, drives)
-        policy = next((policy for start, policy in switches if start <= now), config.policy)
+        doubts = None if desk.acceptance is None else desk.acceptance.doubts([car.driver_id for car in free])
+        turns = None if desk.income is None else desk.income.costs(free, book.cars)
+        given = problem(riders, free, config.rules, demand, drives, doubts, turns)
+        policy = next((policy for start, policy in switches if start <= now), _usual(desk))
         match = decide(given, policy)
         desk.say("windows", _report(desk, len(waiting), rides, free, given, policy, match, shadows))
         for number in np.flatnonzero(match >= 0).tolist():
@@ -56,6 +58,16 @@ def close_window(
         ask_neighbours(desk, [ride for ride in rides if ride.state == "processing"])
     if book.wishes:
         grant_wishes(desk, free_cars(book, now, config.ttl_ms))
+
+
+def _usual(desk: Desk) -> Policy:
+    """Return the policy that holds where no operator has switched: an experiment's, else the configured."""
+    plan = desk.config.switchback
+    if plan is None:
+        return desk.config.policy
+    # A window has everything in (end − length, end]: one that ends with a block is that block's.
+    arm: Any = plan.arm(desk.region, desk.now - 1)
+    return arm  # type: ignore[no-any-return]
 
 
 def waiting_rides(book: Book, now: int) -> list[Ride]:
@@ -129,8 +141,9 @@ def _state_of(book: Book, driver_id: str, car: Car, now: int) -> str:
     return "free" if can_be_asked else "away"
 
 
-def _rider(ride: Ride, now: int) -> Rider:
-    excluded = frozenset(d for d, until in ride.excluded.items() if until > now)
+def _rider(desk: Desk, ride: Ride) -> Rider:
+    now, named = desk.now, desk.named(ride.rider_id)
+    excluded = named.blocked.union(d for d, until in ride.excluded.items() if until > now)
     return Rider(
         ride.request_id,
         ride.lat,
@@ -140,6 +153,7 @@ def _rider(ride: Ride, now: int) -> Rider:
         excluded,
         ride.to_lat,
         ride.to_lon,
+        named.favourites,
     )
 
 

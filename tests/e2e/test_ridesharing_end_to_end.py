@@ -17,6 +17,8 @@ from apps.ridesharing.fleet import Fleet
 from apps.ridesharing.replay import Faults, Replay, run_replay
 from apps.ridesharing.replay_report import Plan
 from apps.ridesharing.settings import RidesTopics
+from apps.ridesharing.willing import Willing
+from millrace.experiments import Switchback
 from millrace.testing.kafka import TopicFactory, consume_all
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table
 from tests.unit.apps.ridesharing.test_audit import START, line_of_requests
@@ -51,6 +53,8 @@ class Town:
     def sets(self) -> list[str]:
         own = [f"topics.{name}={topic}" for name, topic in self.names.items()]
         same = ["dispatch.window=10s", "dispatch.radius_km=3", "dispatch.refresh=30s"]
+        same += ["acceptance.on=true", "dispatch.fairness=30s"]
+        same += ["experiment.name=turns", "experiment.block=4m", "experiment.guard=0s"]
         return [*own, *same, f"stream.out_of_orderness={self.bound}", "spark.quick_start=true"]
 
     def arguments(self, root: Path, *more: str) -> list[str]:
@@ -74,8 +78,12 @@ def build_town(
     kafka_bootstrap: str, topic_factory: TopicFactory, faults: Faults | None = None, bound: str = "5m"
 ) -> Town:
     """Send a quarter of an hour of events to topics of their own."""
-    plan = Plan(START, START + 600_000, 10, "optimal", 10_000, 3_000.0, 3)
-    fleet = Fleet(line_of_requests(36, 15), plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
+    plan = Plan(
+        START, START + 600_000, 10, "optimal", 10_000, 3_000.0, 3, acceptance=True, fairness_ms=30_000,
+        switchback=Switchback("turns", ("fifo", "optimal"), 240_000),
+    )  # fmt: skip
+    about = (plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
+    fleet = Fleet(line_of_requests(36, 15), *about, willing=Willing(plan.seed))
     replay = run_replay(fleet, plan.config, faults=faults, keep_log=True)
     names = {name: topic_factory(1) for name in (*GATE_INPUTS, *OUT)}
     assert set(names) == set(RidesTopics.model_fields) - {"partitions"}
@@ -101,6 +109,8 @@ def check(town: Town, root: Path, *, repeats: bool) -> None:
     for name, place in {
         "places": ("driver_id", "at_ms", "lat", "lon", "state"),
         "journeys": ("request_id",),
+        "chances": ("request_id", "attempt", "driver_id", "answer", "expected"),
+        "windows": ("window_end_ms", "policy", "objective_ms"),
     }.items():
         written, wanted = table(root, name), town.replay.records[name]
         assert {tuple(r[c] for c in place) for r in written} == {tuple(r[c] for c in place) for r in wanted}

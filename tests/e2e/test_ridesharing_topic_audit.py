@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.ridesharing.events import INPUTS, key_of
+from apps.ridesharing.events import INPUTS, SetPair, key_of
 from apps.ridesharing.replay import Faults
 from apps.ridesharing.settings import RidesharingSettings
 from apps.ridesharing.topic_audit.evidence import OUTPUTS
@@ -65,7 +65,7 @@ def spoken(kafka_bootstrap: str, topic_factory: TopicFactory) -> Spoken:
     topics = evening(
         6, steps=120, operators=0.3, faults=faults, config=RidesharingSettings().dispatch_config()
     )
-    names = {name: topic_factory(2 if name == "locations" else 1) for name in (*INPUTS, *OUTPUTS)}
+    names = {name: topic_factory(2 if name == "locations" else 1) for name in ("control", *INPUTS, *OUTPUTS)}
     made = Spoken(topics, names, kafka_bootstrap)
     for stream in names:
         made.send(stream, *topics.rows[stream], twice=3 if stream in OUTPUTS else 0)
@@ -82,12 +82,15 @@ def test_an_evening_on_a_broker_holds_until_something_is_said_that_does_not(
     assert {name: report["events"][name] for name in OUTPUTS} == {name: len(rows[name]) for name in OUTPUTS}
     assert report["events"]["locations"] == len(rows["locations"])
     assert report["offers"]["sure"] > 0.5 * report["offers"]["offers"] > 10
-    # An offer from where its driver never was, and one of nobody's request.
+    # An offer from where its driver never was, and one of nobody's request; and two who were never to meet.
     offer = rows["offers"][-1]
+    rider = next(r["rider_id"] for r in rows["requests"] if r["request_id"] == offer["request_id"])
+    apart = SetPair(rider, offer["driver_id"], "block", "c1", "ann", "complaint")
+    spoken.send("control", {**msgspec.to_builtins(apart), CAME: rows["locations"][0][CAME]})
     spoken.send("offers", {**offer, "attempt": 40, "distance_m": 12.0}, {**offer, "request_id": "nobody's"})
     code, report, said = spoken.audit(tmp_path, "--settle", "0s")
     assert code == 1, said
-    assert {"offer_alone", "distance", "no_request"} <= report["by_reason"].keys()
+    assert {"offer_alone", "distance", "no_request", "apart"} <= report["by_reason"].keys()
     assert "violations" in said
     assert "offer_alone" in said
     later = datetime.fromtimestamp(offer["event_time_ms"] / 1_000 + 1, UTC)

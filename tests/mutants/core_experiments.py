@@ -9,7 +9,25 @@ from tests.mutants.mutant import Mutant
 _CORE: Final = "shared/millrace/experiments"
 _TESTS: Final = ("tests/unit/millrace/experiments/test_experiments.py",)
 
+_TURNS: Final = ("tests/unit/millrace/experiments/test_switchback.py",)
+
 MUTANTS: Final = (
+    Mutant(
+        "experiments: the begin of a block is judged",
+        f"{_CORE}/switchback.py",
+        "        if not plan.is_judged(one.at_ms):\n",
+        "        if one.at_ms < 0:\n",
+        "what the block before has left is not judged",
+        _TURNS,
+    ),
+    Mutant(
+        "experiments: a block is compared with any other",
+        f"{_CORE}/switchback.py",
+        "means.get((unit, block ^ 1))",
+        "means.get((unit, block - 1))",
+        "blocks are compared within their pair",
+        _TURNS,
+    ),
     Mutant(
         "experiments: all of them deal alike",
         f"{_CORE}/assignment.py",

@@ -27,12 +27,14 @@ from apps.ridesharing.events import (
     Answer,
     Cancellation,
     Command,
+    Control,
     DriverStatus,
     Event,
     Handover,
     Position,
     Progress,
     RideRequest,
+    SetPair,
     identity_of,
     key_of,
     too_far_ahead,
@@ -50,8 +52,11 @@ OUTPUTS: Final[dict[str, Any]] = {
     "trips": Trip,
 }
 #: What an audit reads: topics by the names of their settings.
-STREAMS: Final = (*INPUTS, *OUTPUTS)
-_DECODERS: Final = {name: msgspec.json.Decoder(tp).decode for name, tp in (*INPUTS.items(), *OUTPUTS.items())}
+STREAMS: Final = ("control", *INPUTS, *OUTPUTS)
+_DECODERS: Final = {
+    name: msgspec.json.Decoder(tp).decode
+    for name, tp in (("control", Control), *INPUTS.items(), *OUTPUTS.items())
+}
 _STATES: Final = ("idle", "approaching", "waiting", "on_trip")
 #: What comes within so long may be read in any order where it comes by several topics, ms.
 _BATCH_MS: Final = 60_000
@@ -78,6 +83,23 @@ class Said(Generic[E]):
         """Return whether what happened at a time can have come of it: at once, or later if it was late."""
         when: int = self.event.event_time_ms  # type: ignore[attr-defined]
         return when == at_ms or (when < at_ms and not self.sure)
+
+
+@dataclass(slots=True)
+class KeptPair:
+    """What was said of a rider and a driver.
+
+    Attributes:
+        event: What.
+        arrival_ms: When it arrived, ms.
+        from_ms: From when on at the earliest it holds, ms.
+        sure_ms: From when on it surely holds, ms.
+    """
+
+    event: SetPair
+    arrival_ms: int
+    from_ms: int = NEVER
+    sure_ms: int = NEVER
 
 
 @dataclass(slots=True)
@@ -138,6 +160,7 @@ class Evidence:
             zones by those.
         statuses: Driver → coming on line and going off.
         handovers: Driver → from region to region.
+        pairs: Rider and driver → what was said of the two, in order of arrival.
         offers, assignments, releases, trips: What the app said, in order of arrival.
     """
 
@@ -156,6 +179,7 @@ class Evidence:
         self.commands: dict[str, list[Said[Command]]] = {}
         self.statuses: dict[str, list[Said[DriverStatus]]] = {}
         self.handovers: dict[str, list[Handover]] = {}
+        self.pairs: dict[tuple[str, str], list[KeptPair]] = {}
         self.offers: list[Offer] = []
         self.assignments: list[Assignment] = []
         self.releases: list[Release] = []
@@ -205,7 +229,9 @@ class Evidence:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             self.unreadable[stream] += 1
             return
-        if stream in OUTPUTS:
+        if stream == "control":
+            self.switch(event, arrival_ms)
+        elif stream in OUTPUTS:
             self.hear(stream, event)
         else:
             self.take(stream, event, arrival_ms, key)
@@ -214,6 +240,13 @@ class Evidence:
         """Take what the app says: an offer, assignment, release, or a step of a trip."""
         self.counts[stream] += 1
         getattr(self, stream).append(record)
+
+    def switch(self, control: Control, arrival_ms: int) -> None:
+        """Take what operators say to all regions: of that, who is never to meet."""
+        self.counts["control"] += 1
+        if isinstance(control, SetPair):
+            of = self.pairs.setdefault((control.rider_id, control.driver_id), [])
+            of.append(KeptPair(control, arrival_ms))
 
     def take(self, stream: str, event: Event, arrival_ms: int, key: str | None = None) -> None:
         """Take an event of an input, unless it is one that no gate lets pass."""
@@ -265,11 +298,21 @@ class Evidence:
                 one.prompt = one.event.event_time_ms >= known - self.bound_ms
                 one.sure = one.prompt and not isinstance(one.event, Command)
         self._close_positions(known_by)
+        self._close_pairs(known_by)
         for by in (self.answers, self.cancellations, self.progress, self.commands, self.statuses):
             for said in by.values():
                 said.sort(key=lambda one: one.event.event_time_ms)
         for moved in self.handovers.values():
             moved.sort(key=lambda one: one.event_time_ms)
+
+    def _close_pairs(self, known_by: Callable[[Ints], Ints]) -> None:
+        """Say from when on pairs hold: the app has read them before it reads what came long after them."""
+        wait = _BATCH_MS if self.margin_ms >= 0 else 0
+        for kept in (one for of in self.pairs.values() for one in of):
+            came = np.array([kept.arrival_ms - wait, kept.arrival_ms + wait], np.int64)
+            before, after = known_by(came).tolist()
+            kept.from_ms = max(kept.event.from_ms, before - self.bound_ms if before > NEVER else NEVER)
+            kept.sure_ms = max(kept.event.from_ms, after + 1)
 
     @property
     def drivers(self) -> Iterable[str]:

@@ -16,6 +16,7 @@ REASONS: Final[dict[str, tuple[int, str]]] = {
     "distance": (2, "the distance told is that of no place where the driver may have been"),
     "class": (2, "the car is of a class that does not serve the request"),
     "blocked": (2, "an operator had blocked the driver"),
+    "apart": (2, "the rider and the driver were never to meet"),
     "blacked_out": (2, "an operator had closed the zone of the pick-up"),
     "cooling": (2, "the driver had lost this request less than the cool-down ago"),
     "pick_up": (2, "the place is not where the rider asked to be picked up"),

@@ -55,6 +55,7 @@ def check_offers(
         if offer.event_time_ms >= since_ms and offer.request_id not in earlier:
             _check(evidence, whereabouts, offer, figures, found)
     _check_overlaps(commitments, found)
+    _check_apart(evidence, [one for one in commitments if one.begins_ms >= since_ms], found)
     _check_cooling(evidence, commitments, found)
     return figures
 
@@ -119,7 +120,9 @@ def _check_fit(evidence: Evidence, offer: Offer, request: RideRequest, add: _Add
     fixes = evidence.fixes(offer.driver_id)
     said = {one.event.vehicle_class for one in evidence.statuses.get(offer.driver_id, ())}
     classes = said | (fixes.classes if fixes is not None else set())
-    if classes and request.vehicle_class not in classes:
+    serving = {(one.vehicle_class, one.wanted) for one in evidence.config.rules.serves}
+    serving |= {(request.vehicle_class, request.vehicle_class)}
+    if classes and not any((car, request.vehicle_class) in serving for car in classes):
         add("class", f"{request.vehicle_class} was asked for, the car is {', '.join(sorted(classes))}")
 
 
@@ -176,6 +179,24 @@ def _check_overlaps(commitments: Sequence[Commitment], found: Findings) -> None:
             )  # fmt: skip
         if before is None or one.ends_ms > before.ends_ms:
             latest[one.driver_id] = one
+
+
+def _check_apart(evidence: Evidence, commitments: Sequence[Commitment], found: Findings) -> None:
+    """Find riders who were given a driver whom they were surely never to meet again by then."""
+    for one in commitments:
+        asked = evidence.requests.get(one.request_id)
+        if asked is None:
+            continue
+        said = evidence.pairs.get((asked.event.rider_id, one.driver_id), ())
+        # What is said last holds; while it may or may not have been read, both are right.
+        sure = [kept for kept in said if kept.sure_ms <= one.begins_ms]
+        may_be = said[said.index(sure[-1]) + 1 :] if sure else []
+        undone = any(kept.event.stands != "block" and kept.from_ms <= one.begins_ms for kept in may_be)
+        if sure and sure[-1].event.stands == "block" and not undone:
+            found.add(
+                "apart", one.begins_ms, f"kept apart by {sure[-1].event.operator}: {sure[-1].event.reason}",
+                request_id=one.request_id, driver_id=one.driver_id, attempt=one.attempt,
+            )  # fmt: skip
 
 
 def _check_cooling(evidence: Evidence, commitments: Sequence[Commitment], found: Findings) -> None:

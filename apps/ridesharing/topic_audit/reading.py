@@ -34,7 +34,7 @@ def read_evidence(
         UserError: A topic of an input does not exist, or records that are needed have been deleted.
     """
     # The ends of what the app says are looked up before those of its inputs: nothing without its cause.
-    names = {getattr(settings.topics, stream): stream for stream in (*OUTPUTS, *INPUTS)}
+    names = {getattr(settings.topics, stream): stream for stream in (*OUTPUTS, "control", *INPUTS)}
     evidence = Evidence(
         settings.dispatch_config(),
         bound_ms=ms(settings.stream.out_of_orderness),

@@ -13,19 +13,31 @@ from millrace.experiments.comparison import (
     interval_of,
     sample_ratio,
 )
+from millrace.experiments.switchback import (
+    ArmBlocks,
+    Observation,
+    Switchback,
+    SwitchbackReport,
+    compare_blocks,
+)
 
 __all__ = [
     "HOLDOUT",
+    "ArmBlocks",
     "ArmFigures",
     "Comparison",
     "Experiment",
     "ExperimentError",
     "Exposure",
+    "Observation",
     "Outcome",
     "Report",
     "SampleRatio",
+    "Switchback",
+    "SwitchbackReport",
     "assign",
     "compare",
+    "compare_blocks",
     "difference_of_shares",
     "interval_of",
     "sample_ratio",

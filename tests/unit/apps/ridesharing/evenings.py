@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import INPUTS, Command, Event, Handover, RideRequest
+from apps.ridesharing.events import INPUTS, Command, Control, Event, Handover, Position, RideRequest, SetPair
+from apps.ridesharing.geo import distance_m
 from apps.ridesharing.replay import Chain, Courier, Faults
 from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from apps.ridesharing.topic_audit.report import Audited, audit_topics
@@ -25,6 +26,8 @@ STEP_MS = 5_000
 #: When a message came, ms; of what is no event of a topic: how far the app's clock was moved.
 CAME = "_came_ms"
 CLOCK = "clock"
+CONTROL = "control"
+STREAMS = (CONTROL, *INPUTS, *OUTPUTS, CLOCK)
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Topics:
     """
 
     config: DispatchConfig
-    rows: dict[str, Rows] = field(default_factory=lambda: {name: [] for name in (*INPUTS, *OUTPUTS, CLOCK)})
+    rows: dict[str, Rows] = field(default_factory=lambda: {name: [] for name in STREAMS})
 
     def bring(self, brought: Iterable[tuple[str, Event]], came: int) -> None:
         """Take down what comes to the app at a time, by streams; then its clock is moved."""
@@ -46,6 +49,10 @@ class Topics:
                 continue  # who asks for a price is of no concern to the audit
             self.rows[stream].append({**msgspec.to_builtins(event), CAME: came})
         self.rows[CLOCK].append({CAME: came})
+
+    def switch(self, control: SetPair, came: int) -> None:
+        """Take down what operators say to all regions."""
+        self.rows[CONTROL].append({**msgspec.to_builtins(control), CAME: came})
 
     def say(self, said: Iterable[Emission], came: int) -> None:
         """Take down what the app says."""
@@ -61,6 +68,8 @@ class Topics:
                 came = row[CAME]
                 if stream == CLOCK:
                     evidence.passed(came)
+                elif stream == CONTROL:
+                    evidence.switch(msgspec.convert(row, Control), came)
                 elif stream in OUTPUTS:
                     evidence.hear(stream, msgspec.convert(row, OUTPUTS[stream]))
                 else:
@@ -81,7 +90,7 @@ def profile(seed: int) -> RidesProfile:
 
 
 def evening(
-    seed: int, *, steps: int = 200, faults: Faults | None = None, operators: float = 0.0,
+    seed: int, *, steps: int = 200, faults: Faults | None = None, operators: float = 0.0, pairs: float = 0.0,
     config: DispatchConfig | None = None, topics: Callable[[DispatchConfig], Topics] = Topics,
     between: Callable[[int, Chain], Chain] = lambda step, chain: chain,
 ) -> Topics:  # fmt: skip
@@ -92,6 +101,7 @@ def evening(
         steps: How many steps.
         faults: What goes wrong on the way to the app.
         operators: Share of the steps in which an operator does something.
+        pairs: Share of the steps in which somebody says what a rider and a driver are to each other.
         config: How to dispatch.
         topics: What keeps the topics.
         between: Number of a step that has ended, and the processes → those that go on.
@@ -110,6 +120,9 @@ def evening(
         desk.see(happened)
         if draws.random() < operators:
             happened += desk.act(now)
+        if pairs and draws.random() < pairs and (said := desk.pair(now)) is not None:
+            kept.switch(said, now - 1)
+            kept.say(app.chain.switch(said), now - 1)
         brought = courier.carry([*again, *happened], now)
         again = []
         kept.bring(((stream, event) for _, _, event, stream in brought), now - 1)
@@ -135,13 +148,30 @@ class Operators:
         self._draws = draws
         self._requests: list[RideRequest] = []
         self._drivers: list[str] = []
+        self._places: dict[str, Position] = {}
         self._count = 0
 
     def see(self, happened: list[Event]) -> None:
         """Hear of who there is."""
         self._requests += [e for e in happened if isinstance(e, RideRequest)]
         self._drivers += [e.driver_id for e in happened if getattr(e, "driver_id", "")]
+        self._places |= {e.driver_id: e for e in happened if isinstance(e, Position)}
         self._requests, self._drivers = self._requests[-30:], self._drivers[-3_000:]
+
+    def pair(self, now: int) -> SetPair | None:
+        """Say what a rider and the nearest driver of late are to each other, some of it from later on."""
+        if not self._requests or not self._drivers:
+            return None
+        self._count += 1
+        ride = self._draws.choice(self._requests[-5:])
+        near = sorted(
+            (distance_m(p.lat, p.lon, ride.pickup_lat, ride.pickup_lon), name)
+            for name, p in self._places.items() if p.state == "idle"
+        )  # fmt: skip
+        driver = near[0][1] if near else self._draws.choice(self._drivers)
+        stands: Any = self._draws.choice(["block", "block", "favourite", "none"])
+        begins = self._draws.choice([0, 0, now + self._draws.randint(0, 300_000)])
+        return SetPair(ride.rider_id, driver, stands, f"p{self._count}", "ann", "test", begins)
 
     def act(self, now: int) -> list[Event]:
         """Do something in the last five seconds, if there is anybody."""

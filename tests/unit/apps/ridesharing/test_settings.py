@@ -20,6 +20,7 @@ from apps.ridesharing.events import (
     MOST_ATTEMPTS,
     Command,
     Control,
+    SetPair,
     SetPolicy,
     SetShadows,
     SetSurgeCap,
@@ -235,6 +236,9 @@ def test_commands_are_typed_and_say_who_has_sent_them(broker: MockBroker) -> Non
     assert "policy fifo" in run("policy", "fifo", "--from", at, "--by", "ann", "--reason", "a test")
     assert "sent" in run("surge", "cap", "1.5", "--from", at, "--by", "ann", "--reason", "a storm")
     assert "nothing was sent" in run("surge", "cap", "1.5", "--reason", "")
+    pair = ("pair", "block", "rider-7", "d1", "--from", at, "--by", "ann")
+    assert "sent" in run(*pair, "--reason", "complaint")
+    assert "nothing was sent" in run(*pair, "--reason", "")
     assert "shadows: nearest" in run("shadows", "nearest")
     found = [records_of(broker.bootstrap, topics["commands"], partition) for partition in range(4)]
     ((key, value),) = [record for part in found for record in part]
@@ -243,7 +247,11 @@ def test_commands_are_typed_and_say_who_has_sent_them(broker: MockBroker) -> Non
     assert sent["until_ms"] - sent["event_time_ms"] == 30 * 60_000
     assert msgspec.json.decode(value or b"", type=Command).driver_id == "d1"
     said = [msgspec.json.decode(m, type=Control) for m in messages_of(broker.bootstrap, topics["control"])]
-    policy, cap, shadows = said
+    policy, cap, apart, shadows = said
+    assert isinstance(apart, SetPair)
+    assert (apart.rider_id, apart.driver_id, apart.stands, apart.from_ms, apart.operator) == (
+        "rider-7", "d1", "block", 1_767_369_600_000, "ann",
+    )  # fmt: skip
     assert isinstance(policy, SetPolicy)
     assert isinstance(cap, SetSurgeCap)
     assert (policy.policy, cap.cap, shadows) == ("fifo", 1.5, SetShadows(["nearest"]))

@@ -74,6 +74,7 @@ DRIVER, RIDE = OFFER["driver_id"], OFFER["request_id"]
 BEFORE = OFFER["event_time_ms"] - 1_000
 LATEST = max(row["event_time_ms"] for row in TOPICS.rows["locations"])
 ZONE = first("requests", request_id=RIDE)["zone"]
+RIDER = first("requests", request_id=RIDE)["rider_id"]
 #: A request that was offered twice, and who had it first.
 AGAIN = first("trips", state="offered", attempt=2)
 LOST = first("trips", state="offered", attempt=1, request_id=AGAIN["request_id"])
@@ -194,6 +195,9 @@ BREAKS = (
     *breaks("distance", told_wrong={"offers": only(OFFER, shifted("distance_m", 100))}),
     *breaks("class", another_car=about_driver(vehicle_class="premium")),
     *breaks("blocked", blocked_before={"commands": added(command("block", driver_id=DRIVER))}),
+    *breaks("apart", kept_apart_before={"control": added(
+        {"kind": "set_pair", "rider_id": RIDER, "driver_id": DRIVER, "stands": "block", "command_id": "p",
+         "operator": "ann", "reason": "t", "from_ms": 0, CAME: came(BEFORE)})}),
     *breaks("blacked_out", closed_before={"commands": added(command("blackout", zone=ZONE))}),
     *breaks("cooling", the_same_driver_again={"trips": lost_driver_again, "offers": lost_driver_again}),
     *breaks("pick_up", elsewhere={"offers": only(OFFER, shifted("pickup_lat", 0.01))}),

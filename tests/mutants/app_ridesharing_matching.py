@@ -1,0 +1,136 @@
+"""Mutants of the ridesharing app's matching: who may serve whom, who says yes, whose turn it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_APP: Final = "apps/ridesharing"
+_TESTS: Final = "tests/unit/apps/ridesharing"
+_CLASSES: Final = (f"{_TESTS}/test_classes.py",)
+_ACCEPTANCE: Final = (f"{_TESTS}/test_acceptance.py",)
+_AUDIT: Final = (f"{_TESTS}/test_topic_audit.py::test_every_reason_is_found_where_it_is_one",)
+
+MUTANTS: Final = (
+    Mutant(
+        "ridesharing matching: who is never to meet is matched",
+        f"{_APP}/window.py",
+        "    excluded = named.blocked.union(",
+        "    excluded = frozenset(",
+        "a blocked pair is never matched",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: an operator gives a rider a driver whom they are never to meet",
+        f"{_APP}/operations.py",
+        "    if event.driver_id in desk.named(ride.rider_id).blocked:\n",
+        "    if not desk:\n",
+        "a blocked pair is never matched",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: another class costs nothing",
+        f"{_APP}/matching.py",
+        "{s.vehicle_class: s.cost_ms for s in self.serves if s.wanted == wanted}",
+        "{s.vehicle_class: 0 for s in self.serves if s.wanted == wanted}",
+        "another class serves at a cost",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: a favourite costs more",
+        f"{_APP}/matching.py",
+        "extra = extra - rules.favourite_ms * ",
+        "extra = extra + rules.favourite_ms * ",
+        "a favourite is worth a longer drive",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: others serve who needs an accessible car",
+        f"{_APP}/settings.py",
+        '        if wanted == "accessible":\n',
+        '        if wanted == "":\n',
+        "who needs an accessible car gets no other",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: what is to hold later outlives the last word",
+        f"{_APP}/pairs.py",
+        " if one[0] < from_ms]",
+        "]",
+        "the last word holds",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: the audit does not ask who was never to meet",
+        f"{_APP}/topic_audit/offers.py",
+        '        if sure and sure[-1].event.stands == "block" and not undone:\n',
+        '        if sure and sure[-1].event.stands == "kept" and not undone:\n',
+        "the audit from the topics knows blocked pairs",
+        _AUDIT,
+    ),
+    Mutant(
+        "ridesharing matching: the audit lets any class serve",
+        f"{_APP}/topic_audit/offers.py",
+        "not any((car, request.vehicle_class) in serving for car in classes)",
+        "not classes",
+        "the audit from the topics knows the matrix",
+        _AUDIT,
+    ),
+    Mutant(
+        "ridesharing matching: an offer that ran out teaches nothing",
+        f"{_APP}/desk.py",
+        '            self._learn(ride, "ignore")\n',
+        "            pass\n",
+        "who says nothing has not said yes",
+        _ACCEPTANCE,
+    ),
+    Mutant(
+        "ridesharing matching: who is busy has said no",
+        f"{_APP}/desk.py",
+        'elif attempt == "rejected" and cause != BUSY:',
+        'elif attempt == "rejected":',
+        "a busy driver says nothing of what they like",
+        _ACCEPTANCE,
+    ),
+    Mutant(
+        "ridesharing matching: a driver is judged by yeses alone, wherever they were asked to",
+        f"{_APP}/acceptance.py",
+        '(f"d:{driver_id}", usual))',
+        '(f"d:{driver_id}", 1.0))',
+        "a driver is held against what the fleet says to such distances",
+        _ACCEPTANCE,
+    ),
+    Mutant(
+        "ridesharing matching: answers never grow old",
+        f"{_APP}/acceptance.py",
+        "        share = 0.5 ** (passed / half_life_ms)\n",
+        "        share = 1.0\n",
+        "older answers count less",
+        _ACCEPTANCE,
+    ),
+    Mutant(
+        "ridesharing matching: who has been idle for long has to wait",
+        f"{_APP}/income.py",
+        "np.clip(1.0 - idle / mean, -1.0, 1.0)",
+        "np.clip(idle / mean - 1.0, -1.0, 1.0)",
+        "who has been idle for long gets a ride sooner",
+        _ACCEPTANCE,
+    ),
+    Mutant(
+        "ridesharing matching: a window that ends with a block is of the next",
+        f"{_APP}/window.py",
+        "plan.arm(desk.region, desk.now - 1)",
+        "plan.arm(desk.region, desk.now)",
+        "an arm holds for its block",
+        _ACCEPTANCE,
+    ),
+    Mutant(
+        "ridesharing matching: blocks of another policy are compared",
+        f"{_APP}/switchbacks.py",
+        '        if row["policy"] != plan.arm(',
+        '        if row["policy"] == "" != plan.arm(',
+        "blocks in which another policy held say nothing",
+        _ACCEPTANCE,
+    ),
+)
