@@ -19,7 +19,7 @@ help: ## List the commands.
 setup: ## Install everything into .venv and fetch the jars; nothing when done already.
 	@$(PYTHON) scripts/setup.py
 
-demo: setup ## Run an app on a live stream for a minute: make demo APP=fraud
+demo: setup ## Run an app on a live stream for a minute, or all at once: make demo APP=fraud, APP=all
 	@$(BIN)/millrace demo $(APP)
 
 test: setup ## Run the tests: unit, Spark, end to end, in a browser, and a crash in the middle of a batch.

@@ -611,6 +611,24 @@ def batch(
     report.write("batch", found, bench.configuration(sizes), out, markdown)
 
 
+@app.command(epilog="Example: millrace bench sizing --out sizing.json")
+def sizing(
+    warm: Annotated[int, typer.Option(min=1, help="Batches before those that count.")] = 40,
+    batches: Annotated[int, typer.Option(min=2, help="Batches that count.")] = 40,
+    quick: Quick = False,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """What a batch, a row and a page cost: fitted on some runs, held to others that were left out."""
+    from dataclasses import asdict
+
+    from benchmarks import report
+    from benchmarks import sizing as bench
+
+    sizes = bench.QUICK if quick else replace(bench.Sizes(), warm=warm, batches=batches)
+    report.write("sizing", bench.sizing(sizes), asdict(sizes), out, markdown)
+
+
 @app.command("kafka-w1", epilog="Example: millrace bench kafka-w1 --messages 4000000 --out kafka.json")
 def kafka_w1(
     messages: Annotated[

@@ -357,7 +357,14 @@ def person(data: AppData, key: str) -> list[Titled]:
     ]  # fmt: skip
 
 
+#: What is looked at now and then: it comes last, and shut.
+_FOLDED: Final = (
+    "books", "drop-offs", "categories", "devices", "abandonment", "left-items", "searches",
+    "next-items", "next-quality", "next-click-through", "next-clicks", "next-lists", "privacy",
+)  # fmt: skip
+
 page = DashboardPage(
+    folded=_FOLDED,
     panels=(
         Panel("headline", "Now", headline, width="full", empty="no session yet"),
         Panel("visitors", "Visitors", visitors, empty="no minute is over yet",

@@ -191,7 +191,13 @@ def case_work(data: AppData) -> View | None:
     return None if progress is None else standing_of(data, progress)
 
 
+#: What is looked at now and then: it comes last, and shut.
+_FOLDED: Final = (
+    "label-delay", "control-group", "rules", "drift", "rule-audit", "decided", "case-work", "people",
+)  # fmt: skip
+
 page = DashboardPage(
+    folded=_FOLDED,
     panels=(
         Panel("headline", "Now", headline, width="full", empty="nothing was decided yet"),
         Panel("queue", "Review queue", dashboard_work.queue, width="full", empty="no open case",

@@ -298,7 +298,14 @@ def sensors(data: AppData) -> View | None:
     return Bars(bars=tuple(bars))
 
 
+#: What is looked at now and then: it comes last, and shut.
+_FOLDED: Final = (
+    "models", "intervals", "alarm-states", "alarm-rate", "alarm-kpis", "top-alarms", "shift-trend",
+    "shift-machines", "sensors",
+)  # fmt: skip
+
 page = DashboardPage(
+    folded=_FOLDED,
     panels=(
         Panel("headline", "Now", headline, width="full", empty="no reading yet"),
         Panel("alarms", "Alarms", alarm_list, width="full", empty="no alarm yet",

@@ -302,7 +302,13 @@ def request_or_driver(data: AppData, key: str) -> list[Titled]:
     return found
 
 
+#: What is looked at now and then: it comes last, and shut.
+_FOLDED: Final = (
+    "regions", "policies", "matching", "driver-changes", "operations", "ignored",
+)  # fmt: skip
+
 page = DashboardPage(
+    folded=_FOLDED,
     panels=(
         Panel("violations", "Invariants", violations, width="full", empty="the auditor has not begun yet",
               about="What the auditor checks at every step: nothing dispatched twice, nobody forgotten. "

@@ -7,7 +7,7 @@ more: by at most what the setting says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from apps.ridesharing.book import Shelf
     from apps.ridesharing.entries import Car
     from apps.ridesharing.matching import FreeCar
 
@@ -89,7 +90,7 @@ class Income:
         total = before.until(self._now, self._config.half_life_ms) + idle_ms
         self._kept.put(driver_id, Idle(total, self._now))
 
-    def costs(self, free: Sequence[FreeCar], cars: Mapping[str, Car]) -> Ints:
+    def costs(self, free: Sequence[FreeCar], cars: Shelf[Car]) -> Ints:
         """Return what each free car costs more, or less, for how long its driver has been idle, ms.
 
         Args:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millrace.console.report import Check
     from millrace.local.processes import Child
     from millrace.runtime.job import Job
+    from millrace.runtime.keeping import KeptJob
     from millrace.runtime.settings import AppSettings
 
 _TICK_S = 0.25
@@ -440,7 +441,7 @@ class Settling:
         job: The job.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job | KeptJob) -> None:
         self._job = job
         self._target: datetime | None = None
         self._began = False

@@ -95,8 +95,8 @@ def value(page: Page, panel: str, label: str) -> Any:
 
 def test_the_apps_are_listed_and_lead_to_their_pages(served: Served, look: Look) -> None:
     page = look(served.url)
-    expect(page.locator("#app-cards a")).to_have_count(2)
-    page.locator("#app-cards a", has_text="fraud").click()
+    expect(page.locator("#overview h2 a")).to_have_count(2)
+    page.locator("#overview h2 a", has_text="fraud").click()
     expect(page.locator("#status")).to_have_attribute("data-state", "live")
     expect(value(page, "headline", "decisions")).to_contain_text(["0", "1,600"])
     expect(page).to_have_title("fraud · Millrace")
@@ -354,6 +354,7 @@ def test_nothing_is_wider_than_the_window(served: Served, look: Look, width: int
 def test_text_stands_out_from_its_ground(served: Served, look: Look, dark: bool) -> None:
     page = look(f"{served.url}/#/fraud", dark=dark)
     expect(page.locator("#panel-queue tbody tr").first).to_be_visible()
+    page.evaluate("document.querySelectorAll('.foldable details').forEach((one) => { one.open = true; })")
     expect(page.locator("#panel-drift svg").first).to_be_visible()
     check_contrast(page)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -7,12 +7,20 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import psutil
 import pytest
 
 from millrace.runtime.cluster import StandaloneCluster
 from millrace.testing.kafka import TopicFactory
 from tests.e2e.conftest import Reference
-from tests.e2e.fraud_runs import MILLRACE, Command, check_same_tables, check_topics, run_arguments
+from tests.e2e.fraud_runs import (
+    MILLRACE,
+    Command,
+    check_same_tables,
+    check_topics,
+    committed_batches,
+    run_arguments,
+)
 
 
 @pytest.fixture
@@ -69,3 +77,51 @@ def test_a_cluster_that_has_nothing_of_the_project_gives_the_tables_of_local_mod
             assert run.err == ""
     check_same_tables(root, reference.root)
     check_topics(kafka_bootstrap, topics, root)
+
+
+def executors(cluster: StandaloneCluster, worker: int) -> list[psutil.Process]:
+    """Return the executors that a worker has started, by its number from 1 on."""
+    try:
+        children = psutil.Process(cluster.pids[worker]).children(recursive=True)
+        return [p for p in children if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.mark.matrix
+def test_an_executor_and_then_a_worker_are_killed_and_no_table_is_another(
+    reference: Reference, kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+) -> None:
+    """Twenty batches on two workers, of which one is left at the end.
+
+    ::
+
+        worker 1   |-- executor --X  |-- another executor ------------------|
+        worker 2   |-- executor -----------------X  killed with its executor
+        batches    1 2 3             6 7 8          9 ...                   20
+    """
+    topics, root = reference.topics.with_new_outputs(topic_factory), tmp_path / "app"
+    settings = [
+        "stream.max_offsets_per_trigger=450",
+        "spark.shuffle_partitions=2",
+        "spark.conf.spark.executor.memory=1g",
+        "spark.conf.spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1",
+        # An executor that is gone is missed sooner than after two minutes.
+        "spark.conf.spark.network.timeout=20s",
+        "spark.conf.spark.executor.heartbeatInterval=2s",
+    ]
+    with StandaloneCluster(2, log_dir=tmp_path / "logs") as cluster:
+        arguments = run_arguments(kafka_bootstrap, topics, root, settings, master=cluster.url)
+        command = [*MILLRACE, "run", "--until-end", "--no-drain", *arguments]
+        with Command(command, tmp_path, env=cluster.driver_env) as run:
+            run.until(lambda: len(committed_batches(root)) >= 3, "three batches are committed")
+            (first,) = executors(cluster, 1)
+            first.kill()
+            run.until(lambda: len(committed_batches(root)) >= 8, "it goes on without it")
+            psutil.Process(cluster.pids[2]).kill()
+            run.until(lambda: cluster.state()["aliveworkers"] == 1 or not executors(cluster, 2), "it is gone")
+            assert len(committed_batches(root)) < 20, "it was killed in the middle"
+            assert run.wait() == 0, f"{run.out}\n{run.err}"
+            run.check_nothing_left()
+    check_same_tables(root, reference.root)
+    check_topics(kafka_bootstrap, topics, root, repeats=True)

@@ -11,9 +11,16 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from apps.fraud.app import app as fraud
+from millrace.dashboard.data import AppData
+from millrace.dashboard.live import LivePage
+from millrace.dashboard.overview import Overview
+from millrace.dashboard.page import load_page
+from millrace.dashboard.serve import wall_clock_ms
 from millrace.kafka.admin import end_offsets
 from millrace.observing.joblog import LOG_FILE
 from millrace.observing.reading import Jobs, JobStatus
+from millrace.runtime.settings import load_settings
 from millrace.testing.kafka import TopicFactory
 from tests.e2e.fraud_runs import MILLRACE, Command, run_arguments, table, until
 from tests.e2e.fraud_stream import FraudTopics, ordered_stream
@@ -94,6 +101,10 @@ def test_what_is_said_of_a_job_is_what_kafka_and_delta_have(
             with urllib.request.urlopen(f"{said.metrics}/{path}", timeout=30) as answer:  # noqa: S310 - our own
                 assert answer.status == 200
 
+        overview = Overview({"fraud": fraud_page(root, topics)}, jobs=jobs, interval_ms=0)
+        shown = overview_agrees_with_kafka_and_delta(overview, ends(), root)
+        assert shown["state"] == "running"
+
         (top,) = json.loads(asked(tmp_path, home, "top", "fraud", "--once", "--json"))
         assert (top["ends"], top["lag"]) == (ends(), dict.fromkeys(ends(), 0))
         assert said.figures is not None
@@ -106,10 +117,14 @@ def test_what_is_said_of_a_job_is_what_kafka_and_delta_have(
         assert more >= 320  # and the control events once more
         until(lambda: job().lag_total == more, "what has come is what is not read", 30)
         assert job().ends == ends()
+        # The dashboard asks the broker no more than once in a while.
+        until(lambda: numbers(looked_at(overview))["lag"] == more, "the overview tells the same lag", 30)
         command.signal(signal.SIGCONT)
         command.until(lambda: job().lag_total == 0, "it goes on")
         command.until(all_told, "its figures are of the last batch")
         agrees_with_kafka_and_delta(job(), kafka_bootstrap, topics, root)
+        until(lambda: numbers(looked_at(overview))["lag"] == 0, "the overview, too", 30)
+        overview_agrees_with_kafka_and_delta(overview, ends(), root)
         assert samples(str(said.metrics))["millrace_late_events_total", frozenset()] >= 20
         observing_is_cheap(samples(str(said.metrics)))
 
@@ -151,6 +166,39 @@ def agrees_with_kafka_and_delta(said: JobStatus, bootstrap: str, topics: FraudTo
     assert said.figures is not None
     assert said.figures.outputs == written
     assert found["millrace_batch_id", frozenset()] == said.batch
+
+
+def fraud_page(root: Path, topics: FraudTopics) -> LivePage:
+    """Return the page of the app as the dashboard opens it beside a job."""
+    settings = load_settings(fraud.settings, app="fraud", overrides=topics.settings)
+    return LivePage(AppData(fraud, settings, root, wall_clock_ms), load_page(fraud))
+
+
+def looked_at(overview: Overview) -> Any:
+    """Return what the overview shows of the app now."""
+    overview.refresh()
+    found = {body["id"]: body for body in map(json.loads, overview.changed({}))}
+    return found["app-fraud"]
+
+
+def numbers(shown: Any) -> dict[str, Any]:
+    return {item["label"]: item["value"] for item in shown["views"][0]["view"]["items"]}
+
+
+def overview_agrees_with_kafka_and_delta(overview: Overview, ends: dict[str, int], root: Path) -> Any:
+    """Hold the first page of the dashboard to the broker's ends by topic, and to the rows of the tables."""
+    shown = looked_at(overview)
+    flow = shown["views"][1]["view"]
+    assert flow["type"] == "graph", flow
+    notes = {node["id"]: node["note"] for node in flow["nodes"]}
+    assert {t: notes[f"in:{t}"] for t in ends} == {t: f"read up to {end:,}" for t, end in ends.items()}
+    for name in ("transactions", "alerts", "dead_letters", "late"):
+        rows = len(table(root, name)) if (root / "tables" / name).is_dir() else 0
+        assert notes.get(f"table:{name}", "0 rows") == f"{rows:,} rows", name
+    written = {e["target"]: e["note"] for e in flow["edges"]}
+    assert written["table:transactions"] == f"main, {len(table(root, 'transactions')):,} in all"
+    assert numbers(shown)["dead letters"] == len(table(root, "dead_letters"))
+    return shown
 
 
 def observing_is_cheap(found: Any) -> None:

@@ -11,8 +11,75 @@ _TESTS: Final = "tests/unit/millrace/observing"
 _JOBS, _OBSERVER = f"{_TESTS}/test_jobs.py", f"{_TESTS}/test_observer.py"
 _EXPOSITION, _STOPPING = f"{_TESTS}/test_exposition.py", f"{_TESTS}/test_stopping.py"
 _READING: Final = f"{_TESTS}/test_reading.py"
+_HISTORY: Final = f"{_TESTS}/test_history.py"
+_OVERVIEW: Final = "tests/unit/millrace/dashboard/test_overview.py"
+_KEEPING: Final = "tests/unit/millrace/runtime/test_keeping.py"
 
 MUTANTS: Final = (
+    Mutant(
+        "history: half a line is taken for one",
+        f"{_IN}/history.py",
+        'whole = data[: data.rfind(b"\\n") + 1]',
+        "whole = data[:]",
+        "a reader beside the writer sees whole lines",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "history: a job that was started again has read a negative number of rows",
+        "shared/millrace/dashboard/overview.py",
+        " or after.rows < before.rows:\n",
+        ":\n",
+        "a count that is less than before begins anew",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "history: the day begins when the last file did",
+        f"{_IN}/history.py",
+        "old.read_bytes()) if old.exists() else []",
+        "old.read_bytes()) if False else []",
+        "there is always a whole day",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "rates: where a topic stood is taken for what was read",
+        f"{_IN}/rates.py",
+        "            if self._from_zero or name in before\n",
+        "            if name\n",
+        "what a job before it has read is no rate",
+        (_HISTORY,),
+    ),
+    Mutant(
+        "overview: figures of the run before are shown as those of now",
+        f"{_IN}/reading.py",
+        "if figures is not None and figures.job == record else None",
+        "if figures is not None else None",
+        "a job that starts has no figures yet",
+        (_OVERVIEW, _READING),
+    ),
+    Mutant(
+        "overview: dead letters that there are are not drawn",
+        "shared/millrace/dashboard/flow.py",
+        "            if dead and not count:\n",
+        "            if dead:\n",
+        "what failed is a place to look for",
+        (_OVERVIEW,),
+    ),
+    Mutant(
+        "keeping: an end that nobody asked for is one",
+        "shared/millrace/runtime/keeping.py",
+        "            if self._asked.is_set():\n                return\n            done",
+        "            if job.started.is_set():\n                return\n            done",
+        "a job that ends unasked is started again",
+        (_KEEPING,),
+    ),
+    Mutant(
+        "keeping: one that always fails is tried for ever",
+        "shared/millrace/runtime/keeping.py",
+        "(1 if done > batches else failures + 1)",
+        "1",
+        "what fails again and again is given up",
+        (_KEEPING,),
+    ),
     Mutant(
         "jobs: a process is known by its id alone",
         "shared/millrace/local/processes.py",

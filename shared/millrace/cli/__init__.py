@@ -45,6 +45,8 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
     "stop": ("millrace.cli.stop:app", "End a job after its running batch."),
     "upgrade": ("millrace.cli.upgrade:app", "The installed version in place of the one that runs."),
     "bluegreen": ("millrace.cli.bluegreen:app", "Two versions beside each other, compared, then switched."),
+    "size": ("millrace.cli.size:app", "Cores, disks and memory that a workload asks for."),
+    "package": ("millrace.cli.package:app", "Code and libraries for spark-submit."),
     "logs": ("millrace.cli.logs:app", "What a job has logged."),
     "keygen": ("millrace.cli.keygen:app", "Make keys that state is encrypted with, and replace them."),
     "lint-state": ("millrace.cli.lint_state:app", "List the states of a process that grow without a bound."),

@@ -27,6 +27,10 @@ _BY_APP: Final = ("rules", "models", "evaluate", "generate")
 _EXAMPLE: Final = re.compile(
     r"(?:Example:|e\.g\.|For example:)\s+(millrace .*?)(?=;|\n\n|\Z)|`(millrace [^`]*)`", re.S
 )
+_CODES: Final = re.compile(r"Exit codes?:? (\d.*?)\.(?: [A-Z]|$)")
+_CODE: Final = re.compile(r"(?<![\w.])([0-9]{1,3}):? (?=[a-z(`-])")
+#: What an exit code means where a command's help does not say.
+_USUAL: Final = {0: "done", 1: "a mistake of Millrace's own", 2: "something you can put right"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Command:
         options: Its options: names, and what stands for the value.
         required: Long names of those that must be given.
         examples: Calls of it, as they are typed.
+        codes: Exit code → what it means there, as its help says; nothing: as everywhere.
         same_as: Another command that does the same; empty: there is none.
     """
 
@@ -49,6 +54,7 @@ class Command:
     options: tuple[str, ...]
     required: tuple[str, ...]
     examples: tuple[str, ...]
+    codes: dict[int, str]
     same_as: str
 
 
@@ -99,6 +105,7 @@ def described() -> list[Command]:
                 tuple(_option(o) for o in options if long_name(o.opts) not in _EVERYWHERE),
                 tuple(long_name(o.opts) for o in options if o.required),
                 examples_of(words, command),
+                codes_of(command.help or ""),
                 "" if same_as == path else same_as,
             )
         )
@@ -134,6 +141,48 @@ def examples_of(words: tuple[str, ...], command: Any) -> tuple[str, ...]:
     return tuple(one for one in (" ".join(text.split()).rstrip(".") for text in found) if _calls(one, words))
 
 
+def codes_of(text: str) -> dict[int, str]:
+    """Return the exit codes that a help text tells of, and what each means.
+
+    >>> codes_of("Do it. Exit codes: 0 done, 1 a warning and --strict, 2 refused.")
+    {0: 'done', 1: 'a warning and --strict', 2: 'refused'}
+    >>> codes_of("Forget a card. Exit code 1 if something is left."), codes_of("Do it.")
+    ({1: 'something is left'}, {})
+    """
+    said = _CODES.search(" ".join(text.split()))
+    if said is None:
+        return {}
+    parts = _CODE.split(f" {said[1]}")[1:]
+    meanings = [part.strip(" ,;").removeprefix("if ").removeprefix(": ") for part in parts[1::2]]
+    return {int(code): meaning for code, meaning in zip(parts[::2], meanings, strict=True)}
+
+
+def exit_codes(commands: list[Command]) -> list[str]:
+    """Return the table of exit codes: what holds everywhere, then commands that say more.
+
+    Args:
+        commands: What stands on the page.
+    """
+    lines = [
+        "## Exit codes",
+        "",
+        *_wrapped(
+            "A command that says nothing else: 0 done; 1 what was checked does not hold, or a mistake of "
+            "Millrace's own (with a traceback); 2 something you can put right: a wrong option or setting, a "
+            "file, a port, a broker, told in one line without a traceback; 130 ended by Ctrl-C. "
+            "`MILLRACE_TRACEBACK=1` shows where an error came from."
+        ),
+        "",
+        "| command | 0 | 1 | 2 |",
+        "|---|---|---|---|",
+    ]
+    for one in commands:
+        if one.codes and not one.same_as:
+            cells = (one.codes.get(code, _USUAL[code]).replace("|", "\\|") for code in _USUAL)
+            lines.append(f"| `millrace {one.path}` | {' | '.join(cells)} |")
+    return lines
+
+
 def _calls(example: str, words: tuple[str, ...]) -> bool:
     """Return whether an example is of a command: by its words, or by those of the group that apps share."""
     first, last = words[0], words[-1]
@@ -156,10 +205,7 @@ def as_page(commands: list[Command]) -> str:
             "setting where a command takes settings (both are left out below)."
         ),
         "",
-        *_wrapped(
-            "Exit codes: 0 done; 1 what was checked does not hold, or a mistake of Millrace's own (with a "
-            "traceback); 2 something you can put right, told in one line; 130 ended by Ctrl-C."
-        ),
+        *exit_codes(commands),
         "",
         "## One name per thing",
         "",

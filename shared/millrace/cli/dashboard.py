@@ -30,6 +30,9 @@ def dashboard(
     private: Annotated[
         bool, typer.Option("--private", help="Looking takes the token too, for other users of this machine.")
     ] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="The apps' last demos, whatever else there is of them.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Settings file (default ./millrace.yaml).")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s storage.root=/data/fraud.")
@@ -50,20 +53,26 @@ def dashboard(
         open_pages,
         operators_of,
     )
+    from millrace.demo import demo_path
     from millrace.errors import UserError
     from millrace.runtime.installed import list_apps
     from millrace.runtime.settings_sources import FromOption
 
     if root is not None and name is None:
         raise UserError("--root is the folder of one app: say which, e.g. millrace dashboard fraud --root …")
+    if root is not None and demo:
+        raise UserError("--root and --demo are two folders: give one of them")
     token = configured_token()
     Access(host, token)  # refuses before anything is opened
     sets = list(overrides or ())
     if bootstrap:
         sets.append(FromOption("--bootstrap", "kafka.bootstrap", bootstrap))
     if name is None:
-        pages, broken = open_pages(list_apps(), config=config, overrides=sets)
+        names = [one for one in list_apps() if not demo or demo_path(one).is_dir()]
+        roots = {one: demo_path(one) for one in names} if demo else {}
+        pages, broken = open_pages(names, roots=roots, config=config, overrides=sets)
     else:
+        root = demo_path(name) if demo else root
         pages, broken = {name: open_page(name, root=root, config=config, overrides=sets)}, {}
     if not pages:
         raise UserError("no app can be shown: " + "; ".join(f"{n}: {why}" for n, why in broken.items()))

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import importlib
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from millrace.demo import DemoOptions, DemoSpec
+    from millrace.runtime.apps import App
 
 app = typer.Typer(help="Broker, generator and app in one command, checked against the truth.")
 
 
 @app.command(epilog="Example: millrace demo fraud --duration 60s")
 def demo(
-    name: Annotated[str, typer.Argument(metavar="APP", help="Name of the app.")] = "fraud",
-    duration: Annotated[str, typer.Option(help="How long events are sent, e.g. 60s.")] = "60s",
-    rate: Annotated[int, typer.Option(min=1, help="Events per second.")] = 1_000,
+    name: Annotated[
+        str, typer.Argument(metavar="APP", help="Name of the app; all, or several with commas: at once.")
+    ] = "fraud",
+    duration: Annotated[
+        str | None, typer.Option(help="How long events are sent; default 60s, of several apps 240s.")
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1, help="Events per second of each app; default 1000, of several 250.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generator: same seed, same frauds.")] = 7,
     bootstrap: Annotated[
         str | None,
@@ -24,33 +34,128 @@ def demo(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="A setting, e.g. -s spark.driver_memory=2g.")
     ] = None,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard/--no-dashboard", help="Of several apps: their pages meanwhile.")
+    ] = True,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="The dashboard's; default 8600 if it is free.")
+    ] = None,
 ) -> None:
     """Run APP on a real stream for a while, and check what it wrote against what was sent.
+
+    Several apps have one broker, one Spark engine and one dashboard, and each is checked as by itself; what
+    ends unasked is started again.
 
     A check that finds nothing to compare does not hold: what is shorter than a minute may have too little. Of
     what is seldom a run that sends less than by default only says so.
 
     Exit codes: 0 all checks hold, 1 one does not or the run failed, 2 something you can put right.
     """
-    from millrace.console.live import LiveView
-    from millrace.console.report import NOTHING, print_checks
-    from millrace.demo import DemoOptions, demo_path, run_demo, verdict_of
-    from millrace.errors import ChecksFailed, UserError
-    from millrace.runtime.apps import load_app
-    from millrace.runtime.doctor import quick_check
+    from millrace.demo import DemoOptions
+    from millrace.demo_together import ALL, DURATION_S, RATE
+
+    several = name == ALL or "," in name
+    chosen = DemoOptions(DURATION_S, RATE) if several else DemoOptions()
+    options = DemoOptions(
+        chosen.duration_s if duration is None else _seconds(duration),
+        rate or chosen.rate,
+        seed,
+        bootstrap,
+        overrides or (),
+    )
+    if several:
+        _together(name, options, _port(port) if dashboard else None)
+    else:
+        _alone(name, options)
+
+
+def _seconds(duration: str) -> float:
+    from millrace.errors import UserError
     from millrace.time.durations import to_ms
 
-    application = load_app(name)
-    if application.demo is None:
-        raise UserError(f"{name} has no demo")
-    quick_check()
-    module, _, attribute = application.demo.partition(":")
-    spec = getattr(importlib.import_module(module), attribute)
     seconds = to_ms(duration) / 1000
     if seconds < 1:
         unit = "; a number alone is milliseconds" if duration.strip().isdecimal() else ""
         raise UserError(f"--duration {duration}: events are sent for a second or more, e.g. 60s{unit}")
-    options = DemoOptions(seconds, rate, seed, bootstrap, overrides or ())
+    return seconds
+
+
+def _port(given: int | None) -> int:
+    """Return where the dashboard is to answer: where it does by itself, unless somebody is there."""
+    from millrace.dashboard.serve import DEFAULT_PORT
+    from millrace.kafka.launch import is_free
+
+    if given is not None:
+        return given
+    return DEFAULT_PORT if is_free(DEFAULT_PORT) else 0
+
+
+def _spec(name: str) -> tuple[App, DemoSpec]:
+    from millrace.errors import UserError
+    from millrace.runtime.apps import load_app
+
+    application = load_app(name)
+    if application.demo is None:
+        raise UserError(f"{name} has no demo")
+    module, _, attribute = application.demo.partition(":")
+    return application, getattr(importlib.import_module(module), attribute)
+
+
+def _together(name: str, options: DemoOptions, port: int | None) -> None:
+    """Run the demos of several apps at once."""
+    from millrace.console.live import LiveView
+    from millrace.console.report import NOTHING, print_checks
+    from millrace.demo import demo_path, verdict_of
+    from millrace.demo_together import ALL, Member, run_together
+    from millrace.errors import ChecksFailed
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.doctor import quick_check
+    from millrace.runtime.installed import list_apps
+
+    if name == ALL:
+        names = [one for one in list_apps() if load_app(one).demo is not None]
+    else:
+        names = list(dict.fromkeys(part.strip() for part in name.split(",") if part.strip()))
+    members = [Member(*_spec(one)) for one in names]
+    quick_check()
+    began = time.monotonic()
+    with LiveView(f"millrace demo {name}") as view:
+        became = run_together(members, options, view, dashboard_port=port)
+    wrong: list[str] = []
+    empty: list[str] = []
+    for member in members:
+        checks = became.checks[member.app.name]
+        print_checks(f"{member.app.name}: what was written against what was sent", checks)
+        verdict = verdict_of(checks, options, member.spec.seldom)
+        wrong += [f"{member.app.name}: {check}" for check in verdict.wrong]
+        empty += [f"{member.app.name}: {check}" for check in verdict.empty]
+        if verdict.seldom:
+            typer.echo(f"{member.app.name}: so small a run has {NOTHING} for: {', '.join(verdict.seldom)}")
+    for one, seconds in became.first_results_s.items():
+        typer.echo(f"{one}: first result after {seconds:.0f} s")
+    for one, times in became.restarts.items():
+        if times:
+            typer.echo(f"{one}: started again {times} times")
+    typer.echo(f"tables, ledgers and logs: {demo_path(ALL).parent}")
+    typer.echo(
+        f"{'CHECKS FAILED' if wrong or empty else 'all checks hold'} after {time.monotonic() - began:.0f} s"
+    )
+    if wrong:
+        raise ChecksFailed(f"what was written is not what was sent: {'; '.join(wrong)}")
+    if empty:
+        raise ChecksFailed(f"a longer run is wanted, {NOTHING}: {'; '.join(empty)}")
+
+
+def _alone(name: str, options: DemoOptions) -> None:
+    """Run the demo of one app."""
+    from millrace.console.live import LiveView
+    from millrace.console.report import NOTHING, print_checks
+    from millrace.demo import demo_path, run_demo, verdict_of
+    from millrace.errors import ChecksFailed
+    from millrace.runtime.doctor import quick_check
+
+    application, spec = _spec(name)
+    quick_check()
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:
         checks = run_demo(application, spec, options, view)

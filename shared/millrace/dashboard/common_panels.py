@@ -9,6 +9,7 @@ from millrace.dashboard.broker import BrokerAway
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Panel
 from millrace.dashboard.progress import Progress, lag
+from millrace.dashboard.replaying import REPLAY
 from millrace.dashboard.views import (
     Bar,
     Bars,
@@ -21,6 +22,7 @@ from millrace.dashboard.views import (
     TimeSeries,
     View,
 )
+from millrace.observing.figures import read_figures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,6 +126,25 @@ def dead_letters(data: AppData) -> View | None:
     return Bars(bars=tuple(bars)) if bars else None
 
 
+def models(data: AppData) -> View | None:
+    """Return the models that decide, or would like to, as the job has them; nothing where there are none."""
+    figures = read_figures(data.root)
+    if figures is None or not figures.models:
+        return None
+    columns = (
+        Column("model"),
+        Column("alias"),
+        Column("version"),
+        Column("rows until", "time"),
+        Column("since", "time"),
+    )
+    rows: list[list[Cell]] = []
+    for name, model in sorted(figures.models.items()):
+        of, _, alias = name.rpartition("/")
+        rows.append([of, alias, model.version, model.trained_until_ms, model.since_ms])
+    return Table(columns=columns, rows=rows)
+
+
 def _add_reasons(counts: Counter[str], rows: pa.Table) -> Counter[str]:
     counts.update(rows["reason"].to_pylist() if "reason" in rows.column_names else ())
     return counts
@@ -154,6 +175,13 @@ COMMON_PANELS = (
     Panel("throughput", "Rows written per second", throughput,
           about="From the logs of the tables, by the clock of the writer."),
     Panel("dead-letters", "Dead letters", dead_letters, empty="none",
-          about="Events that could not be handled, by reason; the command dlq shows and replays them."),
+          about="Events that could not be handled, by reason; the command dlq shows them one by one.",
+          actions=(REPLAY.name,)),
+    Panel("registry", "Models", models, empty="none with an alias",
+          about="Those that have an alias; the command models lists all, compares, promotes and rolls back."),
     Panel("tables", "Tables", tables, width="full", empty="no table yet"),
 )  # fmt: skip
+#: What can be done from every page, beside the app's own.
+COMMON_ACTIONS = (REPLAY,)
+#: Those of them that come last, and are folded.
+COMMON_FOLDED = frozenset({"registry", "tables"})

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from millrace.dashboard.common_panels import COMMON_PANELS
+from millrace.dashboard.common_panels import COMMON_ACTIONS, COMMON_FOLDED, COMMON_PANELS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, DashboardPage, Panel
 from millrace.dashboard.values import table_of
@@ -52,6 +52,18 @@ class LivePage:
         self._kept: dict[str, _Kept] = {}
         self._made_ms: int | None = None
 
+    def now_ms(self) -> int:
+        """Return now, UTC ms."""
+        return self.data.now_ms()
+
+    def _action(self, name: str) -> Action:
+        """Return one of the page's actions, or of those that every page has."""
+        if name and all(action.name != name for action in self.page.actions):
+            for action in COMMON_ACTIONS:
+                if action.name == name:
+                    return action
+        return self.page.action(name)
+
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know before the first panel comes."""
         page = self.page
@@ -63,12 +75,13 @@ class LivePage:
             "broker": None if self.data.broker is None else self.data.broker.address,
             "panels": [
                 {"id": p.id, "title": p.title, "about": p.about, "width": p.width, "actions": p.actions,
-                 "replays": p.replay is not None}
+                 "replays": p.replay is not None,
+                 "folded": p.id in page.folded or p.id in COMMON_FOLDED}
                 for p in self.panels
             ],
             "detail": None if page.detail is None else page.detail.label,
             "kinds": {} if page.detail is None else dict(page.detail.kinds),
-            "actions": [_described(action) for action in page.actions],
+            "actions": [_described(action) for action in (*page.actions, *COMMON_ACTIONS)],
             "tables": self.data.table_names(),
         }  # fmt: skip
 
@@ -131,14 +144,10 @@ class LivePage:
             name: The action; not needed where the page has one only.
             operator: Who does it; ``None``: there are no operators.
 
-        Args:
-            values: What was filled in.
-            operator: Who does it; ``None``: there are no operators.
-
         Raises:
             UserError: The page has no such action, or it was refused.
         """
-        action = self.page.action(name)
+        action = self._action(name)
         said = action.run(self.data, action.checked(action.signed(values, operator)))
         self.soon()
         return said
@@ -149,7 +158,7 @@ class LivePage:
         Raises:
             UserError: The page has no such action, it cannot tell, or it was refused.
         """
-        action = self.page.action(name)
+        action = self._action(name)
         if action.look is None:
             raise UserError(f"what '{action.label}' would do cannot be shown before")
         return action.look(self.data, action.checked(values, complete=False))

@@ -182,15 +182,18 @@ class DashboardPage:
         detail: The view of one key, if there is one.
         actions: What can be done from it, by different names.
         folders: Further folders with tables, relative to the app's root.
+        folded: Identities of panels that come last, and show their heading until they are opened: what its
+            readers want now and then.
 
     Raises:
-        ValueError: Two actions have one name, or a panel names one that there is not.
+        ValueError: Two actions have one name, a panel names one that there is not, or what is folded is none.
     """
 
     panels: tuple[Panel, ...] = ()
     detail: Detail | None = None
     actions: tuple[Action, ...] = ()
     folders: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [action.name for action in self.actions]
@@ -201,6 +204,9 @@ class DashboardPage:
                 raise ValueError(
                     f"panel {panel.id} names the action {unknown[0]}, which the page does not have"
                 )
+
+        if unknown := sorted(set(self.folded) - {panel.id for panel in self.panels}):
+            raise ValueError(f"there is no panel {unknown[0]} to be folded")
 
     def action(self, name: str) -> Action:
         """Return an action; a page that has one only calls it by no name as well.

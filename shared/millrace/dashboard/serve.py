@@ -66,13 +66,25 @@ def open_page(
 
 
 def open_pages(
-    names: Iterable[str], *, config: Path | None = None, overrides: Sequence[str] = ()
+    names: Iterable[str],
+    *,
+    roots: Mapping[str, Path] | None = None,
+    config: Path | None = None,
+    overrides: Sequence[str] = (),
 ) -> tuple[dict[str, LivePage], dict[str, str]]:
-    """Return the pages of several apps, and why the others cannot be shown."""
+    """Return the pages of several apps, and why the others cannot be shown.
+
+    Args:
+        names: The apps.
+        roots: App → the folder with its tables; of others see :func:`open_page`.
+        config: Settings file.
+        overrides: Settings, ``key=value``.
+    """
     pages, broken = {}, {}
     for name in names:
         try:
-            pages[name] = open_page(name, config=config, overrides=overrides)
+            root = (roots or {}).get(name)
+            pages[name] = open_page(name, root=root, config=config, overrides=overrides)
         except (UserError, ImportError, AttributeError) as error:
             broken[name] = str(error)
     return pages, broken

@@ -20,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from millrace.dashboard.access import COOKIE, LOG_IN, Access
 from millrace.dashboard.guard import Guard, give_session
 from millrace.dashboard.live import LivePage
+from millrace.dashboard.overview import Overview
 from millrace.errors import MillraceError, UserError
 from millrace.operations.acting import NotAllowed
 from millrace.runtime.redaction import redact_text
@@ -49,6 +50,7 @@ class Site:
         broken: Name of an app that cannot be shown → why.
         access: Who may do what.
         is_ending: Says whether the server is to end, so that nobody keeps it waiting.
+        overview: The page of all apps; default of these.
     """
 
     def __init__(
@@ -58,14 +60,16 @@ class Site:
         *,
         broken: Mapping[str, str] | None = None,
         is_ending: Callable[[], bool] = lambda: False,
+        overview: Overview | None = None,
     ) -> None:
+        self.overview = overview or Overview(pages, broken)
         self.pages = dict(pages)
         self.broken = dict(broken or {})
         self.access = access
         self.is_ending = is_ending
         self.listeners = 0
 
-    async def events(self, page: LivePage, *, once: bool = False) -> AsyncIterator[bytes]:
+    async def events(self, page: LivePage | Overview, *, once: bool = False) -> AsyncIterator[bytes]:
         """Yield the panels that changed, as server-sent events, until the listener or the server goes."""
         seen: dict[str, int] = {}
         self.listeners += 1
@@ -76,7 +80,7 @@ class Site:
                 for body in bodies:
                     yield b"event: panel\ndata: " + body + b"\n\n"
                 # Something must be sent now and then, or nobody notices a connection that is gone.
-                yield b"event: beat\ndata: %d\n\n" % page.data.now_ms()
+                yield b"event: beat\ndata: %d\n\n" % page.now_ms()
                 if once:
                     return
                 for _ in range(max(1, page.interval_ms // 200)):
@@ -164,17 +168,21 @@ def _add_data(app: FastAPI, site: Site) -> None:
         ]
         return _json(found)
 
+    @app.get("/api/overview")
+    def overview() -> Response:
+        return _json(site.overview.describe())
+
+    @app.get("/api/overview/events")
+    async def overview_events(request: Request, once: bool = False) -> Response:
+        return _listening(site, request, site.overview, once=once)
+
     @app.get("/api/apps/{name}")
     def describe(name: str) -> Response:
         return _json(_page(site, name).describe())
 
     @app.get("/api/apps/{name}/events")
     async def events(request: Request, name: str, once: bool = False) -> Response:
-        page = _page(site, name)
-        known = site.access.is_known(request.state.asked)
-        if site.listeners >= (MOST_LISTENERS if known else MOST_UNKNOWN_LISTENERS):
-            return PlainTextResponse("too many are looking\n", status_code=503)
-        return StreamingResponse(site.events(page, once=once), media_type="text/event-stream")
+        return _listening(site, request, _page(site, name), once=once)
 
     @app.get("/api/apps/{name}/detail")
     def detail(name: str, key: str = Query(min_length=1, max_length=200)) -> Response:
@@ -196,6 +204,14 @@ def _add_data(app: FastAPI, site: Site) -> None:
         if look:
             return _json({"view": await run_in_threadpool(page.look, values, action)})
         return _json({"said": await run_in_threadpool(page.act, values, action, operator)})
+
+
+def _listening(site: Site, request: Request, page: LivePage | Overview, *, once: bool) -> Response:
+    """Return the stream of a page, unless too many listen."""
+    known = site.access.is_known(request.state.asked)
+    if site.listeners >= (MOST_LISTENERS if known else MOST_UNKNOWN_LISTENERS):
+        return PlainTextResponse("too many are looking\n", status_code=503)
+    return StreamingResponse(site.events(page, once=once), media_type="text/event-stream")
 
 
 async def _values(request: Request) -> dict[str, str]:

@@ -327,6 +327,7 @@ class Edge(msgspec.Struct, frozen=True):
         weight: How much it stands for: the more, the thicker.
         note: What is said of it.
         tone: How it is meant.
+        label: What stands on it.
     """
 
     source: str
@@ -334,6 +335,7 @@ class Edge(msgspec.Struct, frozen=True):
     weight: float = 1.0
     note: str = ""
     tone: Tone = "plain"
+    label: str = ""
 
 
 class Graph(msgspec.Struct, frozen=True, tag="graph", kw_only=True):
@@ -345,6 +347,7 @@ class Graph(msgspec.Struct, frozen=True, tag="graph", kw_only=True):
         edges: The edges; both ends are among the nodes.
         unit: What the weights count.
         more: How many nodes there are besides.
+        directed: Whether edges lead from source to target, and have a head.
     """
 
     columns: tuple[str, ...]
@@ -352,6 +355,7 @@ class Graph(msgspec.Struct, frozen=True, tag="graph", kw_only=True):
     edges: Sequence[Edge]
     unit: str = ""
     more: int = 0
+    directed: bool = False
 
 
 View = Numbers | TimeSeries | Bars | Table | Points | Graph | AreaMap | Note

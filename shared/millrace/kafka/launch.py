@@ -78,6 +78,9 @@ def launch(
     jars = ensure_jars(("broker",))["broker"]
     jvm = [str(java.path), "-cp", os.pathsep.join(map(str, jars))]
     quicker = archive_flags(java, jars, write_below=root if temporary else None)
+    if temporary:  # what a broker that is killed leaves there goes with its data
+        (root / "tmp").mkdir(parents=True, exist_ok=True)
+        quicker = [*quicker, f"-Djava.io.tmpdir={root / 'tmp'}"]
     if port is not None:
         _refuse_taken(port)
     for _ in range(_PORT_ATTEMPTS):

@@ -109,6 +109,8 @@ class Figures(msgspec.Struct):
         held_by: The source that holds the watermark back while a backlog is read; empty: none does.
         sources: ``topic:partition`` → where it stands.
         outputs: Output → records written since the job began.
+        read_rates: Topic → records read per second, over the last half minute or three batches.
+        written_rates: Output → records written per second, over the same.
         late: Events behind the watermark, of these.
         dead_letters: Reason → dead letters since the job began.
         state_memory_bytes: Memory of the state stores; ``None`` where there is none.
@@ -143,6 +145,8 @@ class Figures(msgspec.Struct):
     held_by: str = ""
     sources: dict[str, SourceFigures] = {}
     outputs: dict[str, int] = {}
+    read_rates: dict[str, float] = {}
+    written_rates: dict[str, float] = {}
     late: int = 0
     dead_letters: dict[str, int] = {}
     state_memory_bytes: int | None = None
@@ -155,6 +159,15 @@ class Figures(msgspec.Struct):
     def lag(self) -> int | None:
         """Records in the topics that were not read at the end of the last batch."""
         return sum(s.lag for s in self.sources.values()) if self.sources else None
+
+    @property
+    def read(self) -> dict[str, int]:
+        """Topic → the sum of its partitions' offsets after what was read."""
+        found: dict[str, int] = {}
+        for place, source in self.sources.items():
+            topic = place.rpartition(":")[0]
+            found[topic] = found.get(topic, 0) + source.read
+        return found
 
     @property
     def watermark_gap_ms(self) -> int | None:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from millrace.observing.figures import Figures, SourceFigures, write_figures
+from millrace.observing.history import HistoryWriter
 from millrace.observing.jobs import JobRecord
+from millrace.observing.rates import Rates
 from millrace.observing.sampling import load, models_in, sampled_state
 from millrace.runtime.clock_files import shown_watermark
 from millrace.runtime.monitor import DURATIONS_S, QueryMonitor, QuerySnapshot
@@ -79,7 +81,9 @@ class Observer:
         self._thread = threading.Thread(target=self._run, name="millrace-observer", daemon=True)
         self._slow_at = self._say_at = 0.0
         self._warned = False
-        self._written: tuple[object, ...] = ()
+        self._history = HistoryWriter(self._root)
+        # Where a topic stands when the job begins was read by the one before it.
+        self._read, self._written = Rates(from_zero=False), Rates(from_zero=True)
 
     # -- told by the job -----------------------------------------------------------------------
 
@@ -151,6 +155,8 @@ class Observer:
                 error=now.error or query.error,
                 outputs=dict(self._outputs),
                 late=sum(n for o, n in self._outputs.items() if o in self._late or _is_late(o)),
+                read_rates=self._read.per_second(),
+                written_rates=self._written.per_second(),
                 dead_letters=dict(self._reasons),
                 watermark_ms=shown_watermark(clock),
                 newest_ms=_time(None if clock is None else clock.furthest),
@@ -168,6 +174,10 @@ class Observer:
 
     def _look(self) -> None:
         made = self._made()
+        with self._lock:
+            took = made.batch_ms or 0
+            self._read.see(made.at_ms, made.read, batch_ms=took)
+            self._written.see(made.at_ms, made.outputs, batch_ms=took)
         self._write(made)
         if made.batches and time.monotonic() >= self._say_at:
             self._say_at = time.monotonic() + _SAY_S
@@ -201,6 +211,8 @@ class Observer:
     def _write(self, made: Figures) -> None:
         try:
             write_figures(self._root, made)
+            if made.batches:
+                self._history.see(made, last=made.ended_ms is not None)
         except OSError as error:
             if not self._warned:
                 log.warning("figures cannot be written to %s: %s", self._root, error.strerror or error)

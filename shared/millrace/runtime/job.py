@@ -38,6 +38,7 @@ from millrace.runtime.monitor import QueryMonitor, listener
 from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
 from millrace.runtime.session import spark_metrics, spark_session
 from millrace.runtime.settings import AppSettings
+from millrace.runtime.shared import Sessions
 from millrace.runtime.wiring import outputs_of
 from millrace.state.keyring import KEY_FILE_CONF, configured_keys
 from millrace.time.durations import to_ms
@@ -78,6 +79,8 @@ class Job:
         on_plan: Told in a line how the app's topology runs, and why; left out, it is logged.
         log_file: Where Spark's own log goes.
         wait_for_broker: Returns when the broker answers; for a broker that starts meanwhile.
+        sessions: Gives its Spark session, where several jobs of a process have one engine; left out, it has
+            one of its own.
 
     Example:
         >>> job = Job(load_app("fraud"), settings, until_end=True)  # doctest: +SKIP
@@ -97,6 +100,7 @@ class Job:
         on_plan: Callable[[str], None] | None = None,
         log_file: Path | None = None,
         wait_for_broker: Callable[[], None] | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         if settings.kafka.bootstrap is None:
             raise UserError(
@@ -125,6 +129,7 @@ class Job:
         self._log_file = log_file or root / "logs" / "spark.log"
         self._stop = threading.Event()
         self._wait_for_broker = wait_for_broker
+        self._sessions = sessions
         self._ran = False
         self._query: StreamingQuery | None = None
         self._writers = contextlib.ExitStack()
@@ -306,10 +311,14 @@ class Job:
 
     def _session(self) -> contextlib.AbstractContextManager[SparkSession]:
         spark = self.settings.spark
+        partitions = self._stations() or spark.shuffle_partitions
+        if self._sessions is not None:
+            told = {} if partitions is None else {PARTITIONS_CONF: str(partitions)}
+            return self._sessions(self.app.name, told | state_conf(self.settings))
         return spark_session(
             f"millrace-{self.app.name}",
             master=spark.master,
-            shuffle_partitions=self._stations() or spark.shuffle_partitions,
+            shuffle_partitions=partitions,
             driver_memory=spark.driver_memory,
             quick_start=is_short(self.settings, self._waiting, until_end=self._until_end),
             log_file=self._log_file,

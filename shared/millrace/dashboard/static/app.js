@@ -102,18 +102,57 @@ async function navigation(apps, name) {
   document.title = name ? `${name} · Millrace` : "Millrace";
 }
 
+// -- all apps: what runs, how fast, its flow; the rest is folded ----------------------------------
+
 async function showApps(isOver) {
   leave();
-  const apps = await get("/api/apps");
+  const [apps, about] = await Promise.all([get("/api/apps"), get("/api/overview")]);
   await knowSession();
   if (isOver()) return;
   await navigation(apps, "");
-  const cards = apps.map((a) => a.error
-    ? el("div", { class: "card" }, el("h2", {}, a.app), el("p", { class: "note warn" }, a.error))
-    : el("a", { href: linkTo(a.app), "data-app": a.app }, el("h2", {}, a.app), el("p", {}, a.summary),
-      el("p", { class: "about" }, a.tables ? `${a.tables} tables in ${a.root}` : `no tables yet in ${a.root}`)));
-  main.replaceChildren(el("div", { class: "cards", id: "app-cards" }, ...cards));
-  tell("live", "ready");
+  current = { name: "", about: { detail: null, actions: [] }, source: null, timer: 0, table: null, past: { at: null, asked: 0, replays: new Set(), live: new Map() } };
+  const sections = about.apps.map((a) =>
+    el("section", { class: "panel full app", id: `panel-${a.id}`, "data-version": 0, "aria-labelledby": `title-${a.id}` },
+      el("h2", { id: `title-${a.id}` }, el("a", { href: linkTo(a.app), "data-app": a.app }, a.app)),
+      el("p", { class: "about" }, `${a.summary} Data: ${a.root}`),
+      el("div", { class: "view" }, el("p", { class: "note" }, "…")),
+      el("div", { class: "more-views" })));
+  const broken = Object.entries(about.broken).map(([name, why]) =>
+    el("section", { class: "panel full" }, el("h2", {}, name), el("p", { class: "note warn" }, why)));
+  main.replaceChildren(el("div", { class: "grid", id: "overview" },
+    el("section", { class: "panel full", id: "panel-apps", "data-version": 0, "aria-labelledby": "title-apps" },
+      el("h2", { id: "title-apps" }, "What runs"), el("div", { class: "view" }, el("p", { class: "note" }, "…"))),
+    ...sections, ...broken));
+  const source = new EventSource("/api/overview/events");
+  current.source = source;
+  source.addEventListener("panel", (event) => putOverview(JSON.parse(event.data)));
+  source.addEventListener("beat", (event) => tell("live", `live, ${time(Number(event.data)).slice(11)}`));
+  source.addEventListener("error", () => tell("lost", "connection lost, trying again"));
+}
+
+function putOverview(panel) {
+  const section = document.getElementById(`panel-${panel.id}`);
+  if (!section || current?.name !== "") return;
+  const known = { title: panel.id, actions: [], mayAct: false, link: (key) => linkTo(key), replay: null };
+  if (panel.view) section.querySelector(".view").replaceChildren(draw(panel.view, { ...known, title: "What runs" }));
+  else {
+    section.dataset.state = panel.state;
+    section.querySelector(".view").replaceChildren(
+      ...(panel.note ? [el("p", { class: `note ${panel.tone}` }, panel.note)] : []),
+      ...panel.views.filter((v) => v.view).map((v) => el("div", { class: "part", "data-part": v.id }, draw(v.view, { ...known, title: v.title }))));
+    fold(section.querySelector(".more-views"), panel, known);
+  }
+  section.dataset.version = Number(section.dataset.version) + 1;
+}
+
+// What is folded stays open or shut as the reader left it, whatever comes.
+function fold(box, panel, known) {
+  const shut = new Map([...box.children].map((part) => [part.dataset.part, part]));
+  box.replaceChildren(...panel.more.map((part) => {
+    const details = shut.get(part.id) ?? el("details", { class: "folded", "data-part": part.id }, el("summary", {}, part.title), el("div", {}));
+    details.lastChild.replaceChildren(draw(part.view, { ...known, title: part.title, link: null }));
+    return details;
+  }));
 }
 
 async function showApp(name, isOver) {
@@ -124,17 +163,35 @@ async function showApp(name, isOver) {
   const replays = new Set(about.panels.filter((p) => p.replays).map((p) => p.id));
   current = { name, about, source: null, timer: 0, table: null, past: { at: null, asked: 0, replays, live: new Map() } };
   await navigation(apps, name);
-  const panels = about.panels.map((p) =>
-    el("section", { class: `panel ${p.width}`, id: `panel-${p.id}`, "data-version": 0, "aria-labelledby": `title-${p.id}` },
-      el("h2", { id: `title-${p.id}` }, p.title),
-      p.about ? el("p", { class: "about" }, p.about) : null,
-      el("div", { class: "view" }, el("p", { class: "note" }, "…")),
-      p.actions.length ? el("div", { class: "acts below" }, ...p.actions.map((act) => actButton(act, {}, context(p.title), `act-${act}`))) : null));
+  const [first, rest] = [about.panels.filter((p) => !p.folded), about.panels.filter((p) => p.folded)];
+  const rows = rowsPanel(name, about);
   main.replaceChildren(
     el("p", { class: "lead" }, el("b", {}, about.summary), ` Data: ${about.root}`, about.broker ? `, broker ${about.broker}` : ""),
     ...(about.detail ? [searchBox(name, about.detail)] : []),
-    el("div", { class: "grid" }, ...panels, rowsPanel(name, about)));
+    el("div", { class: "grid" }, ...first.map(panelOf), ...rest.map(panelOf), rows));
   listen(name);
+}
+
+function panelOf(p) {
+  return foldable(p.id, el("section", { class: `panel ${p.folded ? "full" : p.width}`, id: `panel-${p.id}`, "data-version": 0, "aria-labelledby": `title-${p.id}` },
+    el("h2", { id: `title-${p.id}` }, p.title),
+    p.about ? el("p", { class: "about" }, p.about) : null,
+    el("div", { class: "view" }, el("p", { class: "note" }, "…")),
+    p.actions.length ? el("div", { class: "acts below" }, ...p.actions.map((act) => actButton(act, {}, context(p.title), `act-${act}`))) : null), p.folded);
+}
+
+// Panels that were opened stay so, until the page is loaded anew.
+const opened = new Set();
+
+// Shuts a panel but for its heading, which opens it.
+function foldable(id, panel, folded) {
+  if (!folded) return panel;
+  const name = `${current.name}/${id}`, [title, ...rest] = panel.children;
+  const details = el("details", { open: opened.has(name), ontoggle: () => (details.open ? opened.add(name) : opened.delete(name)) },
+    el("summary", {}, title), ...rest);
+  panel.classList.add("foldable");
+  panel.replaceChildren(details);
+  return panel;
 }
 
 function searchBox(name, label) {

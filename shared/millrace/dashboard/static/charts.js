@@ -177,14 +177,16 @@ export function actButton(name, values, context, focus) {
 const ROW = 34, BOX = 26, HEAD = 24;
 
 function drawGraph(view, context) {
-  const W = Math.max(width(), 150 * view.columns.length), step = W / view.columns.length;
-  const wide = Math.min(step - 44, 190);
+  // What has heads takes the whole page: rates stand between the nodes.
+  const room = view.directed ? Math.min(1180, window.innerWidth - 70) : 0;
+  const W = Math.max(width(), room, 150 * view.columns.length), step = W / view.columns.length;
+  const wide = Math.min(step - (view.directed ? 76 : 44), view.directed ? 230 : 190);
   const columns = view.columns.map((_, n) => view.nodes.filter((node) => node.column === n));
   const rows = Math.max(1, ...columns.map((nodes) => nodes.length));
-  const height = HEAD + rows * ROW + 6;
+  const row = view.directed ? ROW - 4 : ROW, height = HEAD + rows * row + 6;
   const places = new Map();
   columns.forEach((nodes, n) => nodes.forEach((node, at) => {
-    const gap = (rows * ROW) / nodes.length;
+    const gap = (rows * row) / nodes.length;
     places.set(node.id, { x: step * (n + 0.5), y: HEAD + gap * (at + 0.5), column: n });
   }));
   const most = Math.max(1e-12, ...view.edges.map((edge) => edge.weight));
@@ -195,8 +197,11 @@ function drawGraph(view, context) {
     const [x1, x2] = a.column === b.column ? [a.x + wide / 2, b.x + wide / 2] : [a.x + wide / 2, b.x - wide / 2];
     const bend = a.column === b.column ? 30 : Math.max(16, (x2 - x1) / 2);
     const d = `M${x1.toFixed(1)} ${a.y.toFixed(1)}C${(x1 + bend).toFixed(1)} ${a.y.toFixed(1)} ${(a.column === b.column ? x2 + bend : x2 - bend).toFixed(1)} ${b.y.toFixed(1)} ${x2.toFixed(1)} ${b.y.toFixed(1)}`;
-    return svg("path", { class: `edge ${edge.tone}`, d, "stroke-width": (1 + 5 * Math.sqrt(edge.weight / most)).toFixed(2) },
+    const line = svg("path", { class: `edge ${edge.tone}`, d, "stroke-width": (1 + 5 * Math.sqrt(edge.weight / most)).toFixed(2) },
       svg("title", {}, edgeText(edge, view)));
+    if (!view.directed) return line;
+    const head = view.directed ? arrowHead(a.column === b.column ? -1 : 1, a.column === b.column ? places.get(edge.target) : b, wide) : null;
+    return svg("g", { class: "arrow" }, line, head, edge.label ? edgeLabel(edge, places, view, wide) : null);
   });
   const nodes = view.nodes.map((node) => {
     const { x, y } = places.get(node.id);
@@ -218,6 +223,22 @@ function drawGraph(view, context) {
   return el("div", { class: "chart graph" }, el("div", { class: "wide" }, picture),
     view.more > 0 ? el("p", { class: "more" }, `and ${whole.format(view.more)} more that are not drawn`) : null,
     el("details", {}, el("summary", {}, "The same as a table"), edgeTable(view, context)));
+}
+
+// The head of an arrow that comes from the left, or, between two of a column, from the right.
+function arrowHead(from, to, wide) {
+  const x = to.x - (from * wide) / 2;
+  return svg("path", { class: "head-of", d: `M${x.toFixed(1)} ${to.y.toFixed(1)}l${-8 * from} -4l0 8z` });
+}
+
+// A label stands where its arrow is alone: by the node of the side that has more of them.
+function edgeLabel(edge, places, view, wide) {
+  const a = places.get(edge.source), b = places.get(edge.target);
+  if (a.column === b.column) return svg("text", { class: "on-edge", x: a.x + wide / 2 + 27, y: (a.y + b.y) / 2 + 4 }, edge.label);
+  const several = (side, id) => view.edges.filter((e) => e[side] === id).length;
+  const bySource = several("target", edge.target) >= several("source", edge.source);
+  const [x, y, anchor] = bySource ? [a.x + wide / 2 + 6, a.y - 4, "start"] : [b.x - wide / 2 - 12, b.y - 4, "end"];
+  return svg("text", { class: "on-edge", x, y, "text-anchor": anchor }, edge.label);
 }
 
 function edgeText(edge, view) {

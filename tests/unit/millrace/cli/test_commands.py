@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from millrace.cli import main
-from millrace.cli.commands import as_page, described, examples_of, walk
+from millrace.cli.commands import as_page, codes_of, described, examples_of, walk
 from millrace.cli.conventions import FORMER, METAVARS, SHORT, hold_to, long_name
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -171,3 +171,48 @@ def test_what_all_commands_say_of_themselves_as_json() -> None:
     found = json.loads(run("commands", "--json")[1])
     assert {one["path"] for one in found} == {" ".join(words) for words, _ in COMMANDS}
     assert next(one for one in found if one["path"] == "fraud rules list")["same_as"] == "rules fraud list"
+
+
+# -- exit codes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", [one for one in COMMANDS if "Exit code" in (one[1].help or "")], ids=ids)
+def test_every_exit_code_that_a_help_tells_of_is_in_the_table(found: Any) -> None:
+    command = found[1]
+    said = " ".join((command.help or "").split())
+    if "Exit codes are those of" in said:
+        return
+    part = said[said.index("Exit code") :]
+    told = {int(number) for number in re.findall(r"(?<![\w.])(\d)(?=:? [a-z(`-])", part.partition(". ")[0])}
+    codes = codes_of(said)
+    assert set(codes) == told
+    assert told, said
+    assert all(meaning and not meaning[0].isdigit() for meaning in codes.values())
+
+
+def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("millrace.cli.commands.described", interrupted)
+    code, _, err = run("commands")
+    assert (code, "Traceback" in err) == (130, False)
+
+
+#: What people do by mistake, of each kind: an option, a value, a file, a folder, an address, an app.
+MISTAKES = [
+    ["demo", "fraud,nosuch"], ["demo", "all", "--rate", "0"], ["demo", "all", "--duration", "soon"],
+    ["demo", "all", "--port", "70000"], ["demo", "all", "-s", "spark.driver_memory=lots"],
+    ["dashboard", "fraud", "--root", "/nowhere", "--demo"], ["dashboard", "nosuch"],
+    ["run", "fraud", "-s", "no.such=1"], ["run", "fraud", "--config", "/nowhere.yaml"],
+    ["status", "--root", "/nowhere"], ["query", "SELEC 1"], ["state", "list", "fraud", "--root", "\0"],
+    ["topology", "fraud", "--write", "/nowhere/page.md"], ["top", "--every", "never"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_a_mistake_ends_in_one_line_and_code_2(words: list[str]) -> None:
+    code, _, err = run(*words)
+    assert code == 2, err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1, err

@@ -1,0 +1,1 @@
+"""How much a job will take: a small model of batches and pages, and what was measured for it."""

@@ -1,0 +1,80 @@
+"""What goes along to a cluster: the libraries that extras ask for, and a Python that finds them anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from millrace.errors import UserError
+from millrace.runtime import packaging
+from millrace.runtime.packaging import Packed, closure, files_of
+
+
+def names(*extras: str) -> set[str]:
+    return {one.metadata["Name"].lower().replace("_", "-") for one in closure("millrace", extras)}
+
+
+def test_what_extras_ask_for_goes_along_with_all_that_it_needs() -> None:
+    core, apps = names(), names("apps")
+    assert {"pyspark", "py4j", "numpy", "pandas", "pyarrow", "msgspec"} <= core < apps
+    assert {"deltalake", "confluent-kafka", "pydantic-core", "h3", "scipy"} <= apps
+    assert not {"pytest", "mypy", "mlflow", "millrace"} & apps
+    assert "mlflow" in names("apps", "model")
+
+
+def test_an_extra_that_is_none_is_told() -> None:
+    with pytest.raises(UserError, match="no extra aps; there are apps, connect"):
+        closure("millrace", ["aps"])
+
+
+def test_sparks_jars_and_what_is_outside_stay_here() -> None:
+    kept = [name for _, name in files_of(distribution("pyspark"))]
+    assert "pyspark/sql/session.py" in kept
+    assert not [name for name in kept if name.startswith(("pyspark/jars/", "../", "/")) or ".pyc" in name]
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small environment, unpacked where nothing else of this is; its folder has a space."""
+    folder = tmp_path_factory.mktemp("cluster") / "a node"
+    packed = tmp_path_factory.mktemp("packed") / "environment.tar.gz"
+    small = [distribution(name) for name in ("msgspec", "py4j")]
+    packaging._write(packed, small, sys.executable)
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def asked(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [folder / "bin" / "python", "-S", "-c", code], capture_output=True, text=True, env=env, check=False
+    )
+
+
+def test_its_python_finds_its_libraries_wherever_it_was_unpacked(unpacked: Path) -> None:
+    where = "import msgspec, msgspec._core, py4j; print(msgspec.__file__, msgspec.json.encode([1]))"
+    done = asked(unpacked, where, PATH="/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(unpacked / "site-packages" / "msgspec"))
+    more = asked(unpacked, "import sys; print(sys.path[1:3])", PATH="/usr/bin:/bin", PYTHONPATH="/else")
+    assert more.stdout.strip() == str([str(unpacked / "site-packages"), "/else"])
+
+
+def test_a_node_without_that_python_says_so_in_a_line(unpacked: Path) -> None:
+    done = asked(unpacked, "1", PATH="/usr/bin:/bin", MILLRACE_PYTHON="/nowhere/python")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "no Python 3." in done.stderr
+    assert "/nowhere/python" in done.stderr
+
+
+def test_the_command_names_what_was_made() -> None:
+    packed = Packed(Path("dist/code.zip"), Path("dist/environment.tar.gz"), ("a 1",), "/usr/bin/python3")
+    assert packed.command.startswith("cd dist && spark-submit --master ")
+    assert "--py-files code.zip --archives environment.tar.gz#environment " in packed.command
+    assert "spark.pyspark.python=./environment/bin/python" in packed.command
